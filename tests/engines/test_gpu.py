@@ -191,12 +191,12 @@ def test_a_gpu_adds_up_in_the_same_order_each_time() -> None:
 def test_a_gpu_without_room_is_named_before_anything_goes_there(tmp_path: Path, policy: Path) -> None:
     reading = MemoryReading("H200", 3 * GIB, 140 * GIB)
     require_room("the trainer", 3 * GIB, reading)
-    with pytest.raises(InfrastructureError, match=r"trainer needs 3\.5 GiB on the H200, of whose 140\.0 GiB 3\.0 are"):
+    with pytest.raises(InfrastructureError, match=r"the trainer .*3\.5 GiB .*H200.*\b3\.0 .*140\.0 GiB"):
         require_room("the trainer", 7 * GIB // 2, reading)
     weights = sum(path.stat().st_size for path in policy.glob("*.safetensors"))
-    with pretended(free=3 * weights), pytest.raises(InfrastructureError, match="the trainer needs"):
+    with pretended(free=3 * weights), pytest.raises(InfrastructureError, match=r"the trainer .* GiB"):
         make_engine(make_spec(), tmp_path, policy)
-    with pretended(free=weights // 2), pytest.raises(InfrastructureError, match="the rollout engine needs"):
+    with pretended(free=weights // 2), pytest.raises(InfrastructureError, match=r"the rollout engine .* GiB"):
         TorchRolloutEngine(str(policy), "float32", 8, 8, tmp_path)
     with pretended(free=weights):
         TorchRolloutEngine(str(policy), "float32", 8, 8, tmp_path)

@@ -1,3 +1,1 @@
-"""The Ray actors of a run: controllers, dispatcher, rollout engines, trainer ranks, judges. Each monitors the
-driver.
-"""
+"""The Ray actors of a run: controllers, dispatcher, rollout engines, trainer ranks, judges. All monitor the driver."""

@@ -91,7 +91,9 @@ class TrainerActor:
             return RankState(version, engine.applied, self._group, self._checkpoints.in_flight)
 
     def environment(self) -> dict[str, str]:
-        """Returns what a replay depends on besides the log: library versions, instruction set, threads, kernels."""
+        """Returns what a replay depends on in addition to the log: library versions, instruction set, threads,
+        kernels.
+        """
         return environment_facts(self._spec, self._model_path)
 
     def rendezvous(self) -> str:

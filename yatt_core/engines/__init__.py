@@ -1,1 +1,1 @@
-"""What generates and what learns: torch, vLLM, FSDP2, Megatron-Core and virtual engines, and what they share."""
+"""Engines that generate and engines that train (torch, vLLM, FSDP2, Megatron-Core, virtual), and their shared code."""

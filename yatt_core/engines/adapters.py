@@ -1,7 +1,8 @@
-"""Low-rank adapters (arXiv 2106.09685) beside matrices of a model, through peft; the matrices themselves stay as they are.
+"""Low-rank adapters (arXiv 2106.09685) on matrices of a model, through peft; the matrices themselves stay unchanged.
 
-Consumes a model of transformers; afterwards its adapters alone are trained. Weights go out in Hugging Face names, each matrix
-with what its adapters add to it, or as the adapters alone, which whoever has the initial model adds up by `with_adapters`.
+Consumes a transformers model, of which only the adapters are trained afterwards. Weights are sent out in
+Hugging Face names: either each matrix merged with its adapters, or the adapters alone, which a holder of the
+initial model merges with `with_adapters`.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from yatt_core.spec.sections.trainer import LoraSpec
 
 NAME = "default"
 FIRST, SECOND = f".lora_A.{NAME}.weight", f".lora_B.{NAME}.weight"
-"""Behind a matrix's name: what its inputs go through, [rank, inputs], and what comes of that, [outputs, rank]."""
+"""Suffixes of the factors after a matrix's name: the first, [rank, inputs], and the second, [outputs, rank]."""
 BASE, OWN = ".base_layer.", "."
 
 Named = Iterable[tuple[str, torch.Tensor]]
 
 
 def add_adapters(model: nn.Module, spec: LoraSpec, seed: int) -> None:
-    """Puts adapters beside every matrix that `targets` names; they add nothing until they have learnt. The same on all ranks.
+    """Adds adapters to every matrix named in `targets`. Untrained adapters add nothing; all ranks get the same ones.
 
-    Raises `ConfigurationError` for targets that the model has not.
+    Raises `ConfigurationError` for targets that the model does not have.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -46,19 +47,19 @@ def add_adapters(model: nn.Module, spec: LoraSpec, seed: int) -> None:
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a tensor of a model with adapters is one of them."""
+    """Returns True if a tensor of an adapted model belongs to an adapter."""
     return name.endswith((FIRST, SECOND))
 
 
 def share_of(spec: LoraSpec) -> float:
-    """How often counts what the adapters add."""
+    """Returns the factor by which the adapters' product is scaled."""
     return spec.alpha / spec.rank
 
 
 def plain_weights(tensors: Named, share: float) -> Iterator[tuple[str, torch.Tensor]]:
-    """A model's tensors without adapters, one after another: each matrix as what it is together with its own.
+    """Yields a model's tensors without adapters, one at a time, each matrix merged with its adapters.
 
-    tensors: in the model's order, in which adapters come behind their matrix.
+    tensors: in the model's order, in which adapters follow their matrix.
     """
     matrix: tuple[str, torch.Tensor] | None = None
     first: torch.Tensor | None = None
@@ -75,16 +76,16 @@ def plain_weights(tensors: Named, share: float) -> Iterator[tuple[str, torch.Ten
 
 
 def together(matrix: torch.Tensor, first: torch.Tensor, second: torch.Tensor, share: float) -> torch.Tensor:
-    """A matrix with what its adapters add, float32."""
+    """Merges a matrix with its adapters, in float32."""
     return torch.addmm(matrix.detach().float(), second.detach().float(), first.detach().float(), alpha=share)
 
 
 def with_adapters(
     folder: Path, adapters: Mapping[str, npt.NDArray[Any]], share: float
 ) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """The weights of a model folder together with adapters, float32, one after another.
+    """Yields the weights of a model folder merged with adapters, in float32, one tensor at a time.
 
-    Raises `DataError`, behind the last of them, for adapters of another model.
+    Raises `DataError`, after the last tensor, if adapters of another model are left over.
     """
     left = set(adapters)
     for path in sorted(folder.glob("*.safetensors")):

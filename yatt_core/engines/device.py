@@ -1,7 +1,7 @@
-"""Where an engine computes: the GPU that its process was given, else the processor's cores. Chosen here alone.
+"""The device that an engine computes on: the GPU assigned to its process, otherwise the CPU. It is chosen only here.
 
-Ray shows an actor its GPU and no other; a process without Ray takes the current one. What is to lie on a GPU is put there by
-`placed`, which looks first whether there is room.
+Ray exposes only its own GPU to an actor; a process without Ray takes the current one. `placed` moves a model
+to a GPU after checking that there is enough free memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """Of a GPU, in bytes, as its driver counts them: what nobody has taken, and all."""
+    """The memory of a GPU in bytes, as reported by its driver."""
 
     name: str
     free: int
@@ -29,26 +29,31 @@ class MemoryReading:
 
 
 def own_device() -> torch.device:
-    """Where this process computes."""
+    """Returns the device on which this process computes."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def repeat_bits(device: torch.device) -> None:
-    """Has a GPU add up in the same order each time, as a replay of an exact run has to; cores do so by themselves.
+    """Makes a GPU add in the same order every time, as exact replay requires; CPU cores do so anyway.
 
-    From then on torch raises `RuntimeError` for what a GPU can only do in an order that changes. To be called before the GPU
-    multiplies its first matrices.
+    From then on torch raises `RuntimeError` for operations that a GPU can only run in a varying order. Call
+    this before the GPU's first matrix multiplication.
     """
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-        # New memory is written before it is read: filling it besides would cost time alone.
+        # New memory is always written before it is read, so filling it first would only cost time.
         settings: Any = torch.utils.deterministic
         settings.fill_uninitialized_memory = False
 
 
 def placed(model: nn.Module, device: torch.device, role: str, besides: int = 0) -> nn.Module:
-    """The model on a device. besides: bytes that will follow. Raises `InfrastructureError`, as `require_room`."""
+    """Moves the model to a device.
+
+    besides: bytes that will be allocated later.
+
+    Raises `InfrastructureError` as `require_room` does.
+    """
     if device.type == "cuda":
         tensors = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
         free, total = torch.cuda.mem_get_info(device)
@@ -58,14 +63,18 @@ def placed(model: nn.Module, device: torch.device, role: str, besides: int = 0) 
 
 
 def require_room(role: str, needed: int, reading: MemoryReading) -> None:
-    """Raises `InfrastructureError` where a GPU has not so many bytes free. role: what they are for, such as `the trainer`."""
+    """Raises `InfrastructureError` if a GPU has fewer bytes free than needed.
+
+    role: what needs the memory, such as `the trainer`.
+    """
     if needed > reading.free:
         raise InfrastructureError(
-            f"{role} needs {needed / GIB:.1f} GiB on the {reading.name}, of whose {reading.total / GIB:.1f} GiB"
-            f" {reading.free / GIB:.1f} are free; end what else uses it (nvidia-smi names it), or give the run more devices"
+            f"{role} needs {needed / GIB:.1f} GiB on the {reading.name}, but only {reading.free / GIB:.1f} of its"
+            f" {reading.total / GIB:.1f} GiB are free; stop the other processes that use it (nvidia-smi lists them),"
+            " or give the run more devices"
         )
 
 
 def on_cores(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors one after another where numpy can read them: themselves, or copies of those on a GPU."""
+    """Yields the tensors, one at a time, where numpy can read them: CPU tensors as they are, GPU tensors as copies."""
     return ((name, tensor.cpu()) for name, tensor in tensors.items())

@@ -1,4 +1,4 @@
-"""What a bit-exact replay depends on besides the log."""
+"""What a bit-exact replay depends on in addition to the log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from yatt_core.spec.sections.trainer import TorchTrainer, TrainerEngineSpec
 
 
 def _layout(engine: TrainerEngineSpec) -> str:
-    """Over how many ranks a model is trained and, where that can be done in several ways, how it is divided."""
+    """Describes the number of ranks that train a model and, if there are several ways, how the model is divided."""
     layout = f"{engine.kind} x {engine.ranks}"
     if not isinstance(engine, MegatronTrainer):
         return layout
@@ -20,7 +20,10 @@ def _layout(engine: TrainerEngineSpec) -> str:
 
 
 def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
-    """Facts whose change may change the last bits of a replayed update. model_path: of the initial model, where known."""
+    """Returns the facts whose change may change the last bits of a replayed update.
+
+    model_path: folder of the initial model, if known.
+    """
     facts = {
         "code": code_revision(),
         "python": platform.python_version(),

@@ -1,8 +1,8 @@
-"""Images in front of a text model: from content addresses to the embeddings that stand in their placeholders' stead.
+"""Images in prompts: from content addresses to the embeddings that replace their placeholders.
 
-Consumes tokens, addresses and a vision-language model of transformers; produces the embeddings of whole prompts. Sampler
-and trainer both use it. Pixels live no longer than one call: they are read from the run's inputs, decoded, run through the
-vision tower and dropped; requests, experience and logs have addresses alone.
+Consumes tokens, addresses and a vision-language model of transformers; produces the embeddings of whole
+prompts. Both sampler and trainer use it. Pixels live no longer than one call: they are read from the run's
+inputs, decoded, run through the vision tower and dropped; requests, experience and logs hold only addresses.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.prompts.media import decode_media, read_media
 
 PASS_IMAGES = 16
-"""Images of one pass through the vision tower; always so many, so that its kernels are always the same."""
+"""Images per pass through the vision tower. The number is constant, so that the same kernels always run."""
 
 
 class ImageReader:
-    """Reads and prepares images as the model's folder says, with Pillow and numpy alone."""
+    """Reads images and prepares them as configured in the model folder, using only Pillow and numpy."""
 
     def __init__(self, model_path: str, inputs_folder: Path) -> None:
-        """Raises `ConfigurationError` for a folder without settings of an image processor."""
+        """Raises `ConfigurationError` for a folder without image processor settings."""
         from transformers import AutoImageProcessor
 
         self._inputs_folder = inputs_folder
@@ -40,9 +40,9 @@ class ImageReader:
             raise ConfigurationError(f"{model_path}: its image processor cannot be loaded: {error}") from error
 
     def pixels(self, addresses: Sequence[str]) -> torch.Tensor:
-        """Prepared pixels, [images, channels, height, width] in float32.
+        """Returns prepared pixels, [images, channels, height, width] in float32.
 
-        Raises `DataError` as `read_media`, and for an address whose bytes cannot be decoded.
+        Raises `DataError` as `read_media` does, and for an address whose bytes cannot be decoded.
         """
         images = [self._decoded(address) for address in addresses]
         pixels: torch.Tensor = self._processor(images, return_tensors="pt")["pixel_values"]
@@ -57,15 +57,17 @@ class ImageReader:
 
 
 def open_reader(model: nn.Module, model_path: str, inputs_folder: Path) -> ImageReader | None:
-    """The reader of a vision-language model; none for a model of text alone."""
+    """Opens the image reader of a vision-language model; returns None for a text-only model."""
     return ImageReader(model_path, inputs_folder) if hasattr(model.config, "vision_config") else None
 
 
 @dataclass(frozen=True, slots=True)
 class ShownPrompts:
-    """Rows that begin with a prompt. lengths: [rows], tokens of the prompts. media: addresses of each prompt's images.
+    """Rows that begin with a prompt.
 
-    names: what each row is called in messages.
+    lengths: [rows], tokens of each prompt.
+    media: addresses of each prompt's images.
+    names: of each row, for error messages.
     """
 
     lengths: torch.Tensor
@@ -76,11 +78,12 @@ class ShownPrompts:
 def embed_prompts(
     model: nn.Module, reader: ImageReader | None, tokens: torch.Tensor, prompts: ShownPrompts
 ) -> torch.Tensor:
-    """Embeddings of rows of tokens, patches of images in the stead of the prompts' placeholders: [rows, length, width].
+    """Embeds rows of tokens, with image patches in place of the prompts' placeholders: [rows, length, width].
 
-    tokens: [rows, length]; a placeholder's token behind the prompt is a token like any other. An image that several rows
-    show goes through the vision tower once. Gradients flow through all of it. Raises `DataError` for a row whose
-    placeholders are not those of its images, and as `read_media`.
+    tokens: [rows, length]; a placeholder token after the prompt is an ordinary token.
+
+    An image shared by several rows goes through the vision tower once. Gradients flow through everything.
+    Raises `DataError` for a row whose placeholders do not match its images, and as `read_media` does.
     """
     media = prompts.media
     if reader is None:
@@ -94,7 +97,7 @@ def embed_prompts(
     places = inside & (tokens == config.image_token_id)
     for name, found, images in zip(prompts.names, places.sum(dim=1).tolist(), media, strict=True):
         if found != len(images) * patches:
-            raise DataError(f"{name} has {found} placeholders of images, its {len(images)} images need {patches} each")
+            raise DataError(f"{name} has {found} image placeholders, but its {len(images)} images need {patches} each")
     if features is None:
         return embeddings
     number = {address: index for index, address in enumerate(addresses)}
@@ -105,21 +108,21 @@ def embed_prompts(
 
 
 def text_alone(name: str) -> DataError:
-    """What is raised for a prompt of this name that shows images to a model without a vision tower."""
-    return DataError(f"{name} and those beside it show images, the model takes text alone")
+    """Returns the error to raise for a prompt with images that is given to a model without a vision tower."""
+    return DataError(f"{name} or another in its batch has images, but the model takes text only")
 
 
 def _passes(reader: ImageReader, addresses: Sequence[str]) -> Iterator[torch.Tensor]:
-    """Pixels of the images, so many at a time as go through the tower together."""
+    """Yields the images' pixels in groups that go through the vision tower together."""
     for start in range(0, len(addresses), PASS_IMAGES):
         yield reader.pixels(addresses[start : start + PASS_IMAGES])
 
 
 def _features(model: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
-    """Projected patches of some images, [images, patches, width].
+    """Returns the projected patches of some images, [images, patches, width].
 
-    Whatever their number the pass has `PASS_IMAGES` and a filler behind them: a row's bits may depend on the shape of its
-    tensor, and the end of one that fills no whole vector goes through other code.
+    A pass always has `PASS_IMAGES` images and a filler at the end: a row's bits may depend on the shape of
+    its tensor, and the end of a tensor that does not fill a whole vector is computed by other code.
     """
     parameter = next(model.parameters())
     filler = pixels.new_zeros((PASS_IMAGES + 1 - len(pixels), *pixels.shape[1:]))

@@ -1,6 +1,7 @@
-"""Counter-based noise: seeds in, uniforms out, for all rows and tokens at once.
+"""Counter-based noise: maps seeds to uniform numbers, for all rows and tokens at once.
 
-A response's noise is a function of its seed and the token's place in the response, so that it is the same in any batch.
+A response's noise is a function of its seed and the token's position in the response, so it is the same in
+any batch.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ _MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
 
 
 def uniforms(seeds: UInt64, length: int) -> npt.NDArray[np.float64]:
-    """Noise of every token: [rows, length] in [0, 1), 32 bits each. seeds: [rows].
+    """Returns the noise of every token, [rows, length] in [0, 1), 32 bits each.
 
-    A counter-based generator: SplitMix64 (Steele, Lea, Flood 2014, doi 10.1145/2660193.2660195) from a start that is its
-    own mix of the seed, since the plain streams of seeds that are a multiple of its increment apart would be one stream.
+    seeds: [rows].
+
+    A counter-based generator: SplitMix64 (Steele, Lea, Flood 2014, doi 10.1145/2660193.2660195), started from
+    its own mix of the seed, since plain streams whose seeds differ by a multiple of the increment would
+    overlap.
     """
     start = mix(seeds + _GAMMA)
     counters = np.arange(1, length + 1, dtype=np.uint64) * _GAMMA
@@ -28,7 +32,7 @@ def uniforms(seeds: UInt64, length: int) -> npt.NDArray[np.float64]:
 
 
 def mix(values: UInt64) -> UInt64:
-    """The output function of SplitMix64, a bijection of 64-bit words."""
+    """Applies the output function of SplitMix64, a bijection of 64-bit words."""
     values = (values ^ (values >> np.uint64(30))) * _MULTIPLIER_1
     values = (values ^ (values >> np.uint64(27))) * _MULTIPLIER_2
     return values ^ (values >> np.uint64(31))

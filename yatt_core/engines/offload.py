@@ -1,7 +1,7 @@
-"""A role's tensors out of the way while others use the device: what it needs again goes to the host, the rest is given up.
+"""Offloads a role's tensors while others use the device: tensors needed again move to the host, the rest is freed.
 
-Consumes tensors; works on the memory below them, so that views, and whoever holds them, stay valid: the tensors are empty while
-they are away and the same ones afterwards. What lies in the host's memory already stays where it is.
+Consumes tensors and works on their storage, so that views and references stay valid: offloaded tensors are
+empty, and are the same tensors again afterwards. Storage in host memory stays where it is.
 """
 
 from __future__ import annotations
@@ -15,20 +15,24 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a role holds on. lasting: is needed again, bit for bit. passing: has to be there, whatever numbers are in it."""
+    """The device memory held by a role.
+
+    lasting: tensors needed again, bit for bit.
+    passing: tensors that must exist, with any content.
+    """
 
     lasting: tuple[torch.Tensor, ...]
     passing: tuple[torch.Tensor, ...] = ()
 
 
 def together(*parts: Held) -> Held:
-    """What several hold."""
+    """Combines what several roles hold."""
     lasting = chain.from_iterable(part.lasting for part in parts)
     return Held(tuple(lasting), tuple(chain.from_iterable(part.passing for part in parts)))
 
 
 class Offloaded:
-    """Tensors that are away until `bring_back`. Nobody may compute with them meanwhile."""
+    """Tensors that are offloaded until `bring_back`. They must not be used meanwhile."""
 
     def __init__(self, held: Held) -> None:
         lasting, passing = _memories(held.lasting), _memories(held.passing)
@@ -36,12 +40,12 @@ class Offloaded:
         self._dropped = [(memory, memory.nbytes()) for place, memory in passing.items() if place not in lasting]
         for memory, _ in [*self._copies, *self._dropped]:
             memory.resize_(0)
-        # What torch keeps of freed memory, other processes cannot have; nothing on a machine without a GPU.
+        # Other processes cannot use freed memory that torch caches. This does nothing without a GPU.
         torch.cuda.empty_cache()
 
     @torch.no_grad()
     def bring_back(self) -> None:
-        """The lasting ones with the same bits, the passing ones as zeros."""
+        """Restores the lasting tensors bit for bit and the passing ones as zeros."""
         for memory, copy in self._copies:
             memory.resize_(copy.numel())
             _bytes_of(memory).copy_(copy)
@@ -52,12 +56,12 @@ class Offloaded:
 
 
 def is_on_device(memory: torch.UntypedStorage) -> bool:
-    """Whether memory is an accelerator's."""
+    """Returns True if memory belongs to an accelerator."""
     return memory.device.type != "cpu"
 
 
 def _memories(tensors: Iterable[torch.Tensor]) -> dict[tuple[str, int], torch.UntypedStorage]:
-    """The memory below tensors, each once, by where it lies."""
+    """Returns the storage of tensors, each once, by its location."""
     memories = (tensor.untyped_storage() for tensor in tensors)
     return {(str(memory.device), memory.data_ptr()): memory for memory in memories if memory.nbytes()}
 
@@ -68,6 +72,6 @@ def _bytes_of(memory: torch.UntypedStorage) -> torch.Tensor:
 
 @torch.no_grad()
 def _to_host(memory: torch.UntypedStorage) -> torch.Tensor:
-    """A copy, in memory that a GPU can copy from and to at its full speed."""
+    """Copies to host memory that a GPU can access at full speed."""
     copy = torch.empty(memory.nbytes(), dtype=torch.uint8, pin_memory=memory.device.type == "cuda")
     return copy.copy_(_bytes_of(memory))

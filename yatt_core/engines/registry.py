@@ -1,4 +1,4 @@
-"""Builds the engine that a spec names; imports an engine's libraries only when it is wanted."""
+"""Builds the engine that a spec names; imports an engine's libraries only when they are needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
 
 
 def build_rollout_engine(spec: RunSpec, model_path: str, inputs_folder: Path) -> RolloutEngine:
-    """The rollout engine of a spec, with weights yet to come. inputs_folder: of the run, whose images it reads."""
+    """Builds the rollout engine of a spec; its weights arrive later.
+
+    inputs_folder: of the run; the engine reads images from it.
+    """
     engine = spec.rollout.engine
     match engine:
         case TorchRollout():
@@ -43,13 +46,13 @@ def build_rollout_engine(spec: RunSpec, model_path: str, inputs_folder: Path) ->
 
 
 def longest_context(spec: RunSpec) -> int:
-    """Most tokens that a response, or a later turn of it, is generated from."""
+    """Returns the maximum number of tokens from which a response, or a later turn of it, is generated."""
     rollout = spec.rollout
     return spec.data.max_prompt_tokens + (0 if rollout.tools is None else rollout.max_response_tokens)
 
 
 def build_train_engine(spec: RunSpec, context: RankContext) -> TrainEngine:
-    """The train engine of a spec, not yet connected to its group."""
+    """Builds the train engine of a spec, not yet connected to its group."""
     engine = spec.trainer.engine
     match engine:
         case TorchTrainer():

@@ -119,7 +119,7 @@ def test_a_later_turn_shows_the_images_of_its_question_alone(
     (address,) = store_pictures(place[1], 1)
     question, earlier = prompt_with(1, 4, 0), np.array([3, IMAGE_TOKEN, 5], np.int32)
     request = request_of([np.concatenate([question, earlier])], samples=4, media=[(address,)])
-    with pytest.raises(DataError, match="placeholders"):
+    with pytest.raises(DataError, match=r"prompt 0 of the decode batch .*\b10 .*\b1 images need 9\b"):
         engine.generate(request)
     rows = rows_of(engine.generate(replace(request, question_lengths=np.array([len(question)], np.int32))))
     model: Any = load_causal_lm(str(place[0]), "float32")
@@ -174,7 +174,7 @@ def test_images_that_do_not_fit_their_placeholders_name_the_prompt(
 ) -> None:
     prompts = [prompt_with(0, 3, 0), prompt_with(1, 3, 1)]
     wrong = request_of(prompts, media=[(), tuple(store_pictures(place[1], images))])
-    with pytest.raises(DataError, match=rf"prompt 1 of the decode batch has 9 placeholders .*its {images} images"):
+    with pytest.raises(DataError, match=rf"prompt 1 of the decode batch .*\b9 .*\b{images} images"):
         engine.generate(wrong)
 
 
@@ -201,7 +201,7 @@ def test_bytes_that_are_no_image_are_refused_by_address(tmp_path: Path, place: t
 
 def test_a_model_of_text_alone_refuses_images(torch_engine: Any) -> None:
     request = request_of([np.array([2, 3], np.int32)], media=[(hashlib.sha256(b"").hexdigest(),)])
-    with pytest.raises(DataError, match=r"prompt 0 of the decode batch .* the model takes text alone"):
+    with pytest.raises(DataError, match="prompt 0 of the decode batch"):
         torch_engine.engine.generate(request)
 
 

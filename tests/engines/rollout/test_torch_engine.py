@@ -178,15 +178,20 @@ def test_longer_prompts_and_answers_than_agreed_are_refused(torch_engine):
 
 
 def test_positions_that_the_model_lacks_are_refused(plain_model):
-    with pytest.raises(ConfigurationError, match="may be 520 tokens, the model takes 512"):
+    with pytest.raises(
+        ConfigurationError, match=r"\b520 tokens.*\b512; .*data\.max_prompt_tokens or rollout\.max_new_tokens"
+    ):
         decode(open_runner(plain_model), request_of(prompts_of([500]), max_new_tokens=20))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layer_types": ["full_attention", "linear_attention"]}, "layers of type linear_attention"),
-        ({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 16}, "no sliding window.* 16"),
+        ({"layer_types": ["full_attention", "linear_attention"]}, "linear_attention"),
+        (
+            {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 16},
+            r"window.* 16; .*max_prompt_tokens",
+        ),
     ],
 )
 def test_attention_of_another_kind_is_refused(model_folder, changes, message):
@@ -210,9 +215,9 @@ def test_wrong_weights_are_refused_and_leave_the_engine_dirty(torch_engine):
     first = next(iter(good))
     cases = [
         ({**good, "model.extra": good[first]}, "model.extra"),
-        ({name: tensor for name, tensor in good.items() if name != first}, f"lack 1 tensors.*{first}"),
-        ({**good, first: good[first][:1]}, rf"{first} has shape \[1"),
-        ({**good, first: good[first].astype(np.int32)}, f"{first} has dtype int32"),
+        ({name: tensor for name, tensor in good.items() if name != first}, rf"\b1 tensors.*{first}"),
+        ({**good, first: good[first][:1]}, rf"{first} .*\[1"),
+        ({**good, first: good[first].astype(np.int32)}, f"{first} .*int32"),
     ]
     for tensors, message in cases:
         torch_engine.engine.update_weights(good, 5)
@@ -275,23 +280,23 @@ def test_experts_and_positions_that_scale_with_the_batch_promise_no_invariance(m
 
 
 def test_folders_that_are_no_models_are_refused(model_folder, tmp_path):
-    with pytest.raises(ConfigurationError, match=r"nowhere: no model folder, it has no config\.json"):
+    with pytest.raises(ConfigurationError, match=r"nowhere: .*config\.json"):
         load_causal_lm(str(tmp_path / "nowhere"), "float32")
     with pytest.raises(ConfigurationError, match="float32, bfloat16"):
         load_causal_lm(str(model_folder), "float16")
     folder = shutil.copytree(model_folder, tmp_path / "model")
     save_file({"model.norm.weight": torch.ones(64)}, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ConfigurationError, match=r"the weights lack \d+ tensors, such as lm_head"):
+    with pytest.raises(ConfigurationError, match=r"\d+ tensors.* lm_head"):
         load_causal_lm(str(folder), "float32")
     (folder / "model.safetensors").write_bytes(b"garbage")
-    with pytest.raises(ConfigurationError, match="cannot be loaded"):
+    with pytest.raises(ConfigurationError, match=str(folder)):
         load_causal_lm(str(folder), "float32")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(ConfigurationError, match=r"no \*\.safetensors"):
+    with pytest.raises(ConfigurationError, match=r"\*\.safetensors"):
         load_causal_lm(str(folder), "float32")
     (folder / "config.json").write_text("{")
     (folder / "pytorch_model.bin").rename(folder / "model.safetensors")
-    with pytest.raises(ConfigurationError, match="is not JSON"):
+    with pytest.raises(ConfigurationError, match=r"config\.json.*JSON"):
         load_causal_lm(str(folder), "float32")
 
 
@@ -301,7 +306,7 @@ def test_code_in_a_model_folder_is_not_run(model_folder, tmp_path):
     config |= {"model_type": "mine", "auto_map": {"AutoConfig": "code.C", "AutoModelForCausalLM": "code.M"}}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    with pytest.raises(ConfigurationError, match="cannot be loaded"):
+    with pytest.raises(ConfigurationError, match=str(folder)):
         load_causal_lm(str(folder), "float32")
     assert not (tmp_path / "ran").exists()
 

@@ -82,7 +82,7 @@ def test_adapters_alone_are_enough_for_the_weights(tmp_path: Path, model_folder:
     assert sorted(found) == sorted(wanted)
     for name, array in wanted.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
-    with pytest.raises(DataError, match="has no matrix for the adapter"):
+    with pytest.raises(DataError, match=f"^{model_folder}: .*x_proj"):
         list(with_adapters(model_folder, {n.replace("q_proj", "x_proj"): array for n, array in sent.items()}, 1.0))
 
 
@@ -106,7 +106,7 @@ def test_an_engine_that_gets_adapters_alone_has_the_same_weights(tmp_path: Path,
         np.testing.assert_array_equal(rollout._tensors[name].numpy(), array, err_msg=name)
     taker.begin_update(2)
     taker.take(buckets[0])
-    with pytest.raises(InfrastructureError, match="the last bucket has not come"):
+    with pytest.raises(InfrastructureError, match=r"last bucket .*\b1\b"):
         taker.end_update()
     assert rollout.version == -1
 
@@ -135,7 +135,7 @@ def test_state_of_other_adapters_is_refused(tmp_path: Path, model_folder: Path) 
     saved.mkdir()
     engine.freeze_state()(saved)
     for other in (lora_spec(rank=3), lora_spec(targets=TARGETS[:1])):
-        with pytest.raises(DataError, match=r"its weights are not those of this model: .*lora_"):
+        with pytest.raises(DataError, match="lora_"):
             make_engine(other, tmp_path, model_folder).restore(saved, 1)
 
 

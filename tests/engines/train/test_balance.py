@@ -77,5 +77,5 @@ def test_swaps_repair_what_rounds_leave(monkeypatch):
 
 
 def test_a_sample_beyond_the_capacity_is_named():
-    with pytest.raises(ConfigurationError, match="sample 1 has 17 tokens, more than the 16"):
+    with pytest.raises(ConfigurationError, match=r"sample 1 .*\b17 tokens.*\b16\b"):
         pack(np.array([3, 17]), 16)

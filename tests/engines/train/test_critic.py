@@ -165,7 +165,7 @@ def test_a_critic_may_begin_with_a_folder_of_its_own(tmp_path: Path, model_folde
     digests.add(update(engine, random_task(tmp_path / "plain", 1)).fingerprint["critic_digest"])
     assert len(digests) == 2, "without one it is the policy's"
     (tmp_path / "none").mkdir()
-    with pytest.raises(ConfigurationError, match=r"^algorithm\.critic\.model\.path: .*has no config\.json"):
+    with pytest.raises(ConfigurationError, match=r"^algorithm\.critic\.model\.path: .*config\.json"):
         missing = {"model": {"kind": "folder", "path": str(tmp_path / "none")}}
         make_engine(ppo_spec(critic=missing), tmp_path / "x", model_folder)
 
@@ -180,7 +180,7 @@ def test_nothing_is_applied_when_either_is_not_finite(tmp_path: Path, model_fold
         optimizer = engine._optimizer if poisoned == "policy" else critic.optimizer
         optimizer.named(optimizer.values.detach())["model.layers.1.mlp.up_proj.weight"].fill_(torch.inf)
         before = engine._cheap_digest()
-        with pytest.raises(NumericError, match="the step was not applied"):
+        with pytest.raises(NumericError, match=r"(loss|norm|loss is) (nan|inf)\b"):
             engine.learn(task, prepared)
         assert (engine._cheap_digest(), engine.version) == (before, 0)
 
@@ -194,10 +194,10 @@ def test_a_checkpoint_without_its_critic_or_with_another_is_refused(tmp_path: Pa
     assert TensorFile(tmp_path / CRITIC).shapes["lm_head.weight"] == (1, 32)
     engine.restore(tmp_path, 1)
     (tmp_path / CRITIC).write_bytes((tmp_path / "weights.safetensors").read_bytes())
-    with pytest.raises(DataError, match=r"not those of this model: lm_head\.weight"):
+    with pytest.raises(DataError, match=r"lm_head\.weight"):
         engine.restore(tmp_path, 1)
     (tmp_path / CRITIC).unlink()
-    with pytest.raises(DataError, match=r"critic\.safetensors: cannot be read"):
+    with pytest.raises(DataError, match=r"critic\.safetensors"):
         engine.restore(tmp_path, 1)
     assert (tmp_path / CRITIC_OPTIMIZER).exists() and engine.version == -1
 

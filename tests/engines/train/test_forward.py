@@ -91,7 +91,7 @@ def test_a_model_that_wants_more_than_plain_attention_cannot_be_packed() -> None
         num_key_value_heads=2, head_dim=8, attn_logit_softcapping=0.5, attn_implementation="sdpa",
     )  # fmt: skip
     forward = PolicyForward(Gemma2ForCausalLM(config), 1.0, "float32")
-    with pytest.raises(ConfigurationError, match=r"trainer\.engine\.packed: .* write false"):
+    with pytest.raises(ConfigurationError, match=r"^trainer\.engine\.packed: .*\bfalse$"):
         forward.log_probs(assemble(pairs([3, 2], [2, 3]), np.array([0, 1]), packed=True))
 
 
@@ -105,7 +105,7 @@ def test_the_longest_sample_of_all_decides_whether_a_window_is_left() -> None:
     check_against_alone(model, short, [0, 1, 2], packed=True)
     # Most samples are short, and one is not.
     data = pairs([2, 2, 2, 7], [3, 3, 3, 5])
-    with pytest.raises(ConfigurationError, match=r"trainer\.engine\.packed: .* write false"):
+    with pytest.raises(ConfigurationError, match=r"^trainer\.engine\.packed: .*\bfalse$"):
         PolicyForward(model, 1.0, "float32").log_probs(assemble(data, np.arange(4), packed=True))
 
 

@@ -167,5 +167,5 @@ def test_images_that_do_not_fit_their_placeholders_name_the_sample(tmp_path: Pat
     batch = batch_of(tmp_path, write_shards(tmp_path, 1, rows))
     model = load_causal_lm(str(vision_folder), "float32")
     forward = PolicyForward(model, 1.0, "float32", ImageReader(str(vision_folder), tmp_path / "inputs"))
-    with pytest.raises(DataError, match="sample 2 of the batch has 9 placeholders of images, its 2 images need 9 each"):
+    with pytest.raises(DataError, match=r"sample 2 of the batch .*\b9 .*\b2 images need 9\b"):
         forward.log_probs(assemble(batch, np.arange(4)))

@@ -80,7 +80,9 @@ def test_packed_samples_fill_their_micro_batches() -> None:
 
 @pytest.mark.parametrize("cut", [padded_batches, packed_batches])
 def test_a_sample_longer_than_the_budget_is_refused(cut) -> None:
-    with pytest.raises(ConfigurationError, match=r"sample 1 has 30 tokens, trainer\.engine\.micro_batch_tokens is 20"):
+    with pytest.raises(
+        ConfigurationError, match=r"sample 1 .*\b30 tokens.*trainer\.engine\.micro_batch_tokens is 20\b"
+    ):
         cut(np.array([3, 30], dtype=np.int64), np.arange(2), 20)
 
 

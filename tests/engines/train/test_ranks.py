@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import re
 from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -115,20 +116,20 @@ def test_each_rank_writes_the_columns_that_it_computed(group: dict[str, Any]) ->
 def test_a_rank_with_bad_weights_stops_all_before_the_step(group: dict[str, Any]) -> None:
     for result in group["ranks"]:
         message, version = result["error"]
-        assert "not finite; the step was not applied" in message
+        assert re.search(r"(loss|norm) (nan|inf)\b", message)
         assert version == ITERATIONS
 
 
 def test_a_group_that_nobody_joins_is_an_infrastructure_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collective, "TIMEOUT", timedelta(seconds=0.5))
     lonely = collective.Collective()
-    with pytest.raises(InfrastructureError, match="rank 1 of 2 met no group"):
+    with pytest.raises(InfrastructureError, match=r"rank 1 of 2 .*tcp://"):
         lonely.connect(1, 2, "tcp://127.0.0.1:9")
-    with pytest.raises(ConfigurationError, match="write tcp://host:port"):
+    with pytest.raises(ConfigurationError, match="tcp://host:port"):
         lonely.connect(1, 2, "127.0.0.1:9")
     engine = letters_engine(letters_spec(tmp_path, ranks=2), tmp_path)
-    with pytest.raises(ConfigurationError, match=r"a group of 3 ranks: trainer\.engine\.ranks is 2"):
+    with pytest.raises(ConfigurationError, match=r"\b3 ranks.*trainer\.engine\.ranks is 2"):
         engine.connect(0, 3, "tcp://127.0.0.1:9")
     engine.initialise()
-    with pytest.raises(InfrastructureError, match="not connected to its 2 ranks"):
+    with pytest.raises(InfrastructureError, match="2 ranks"):
         engine.sft()

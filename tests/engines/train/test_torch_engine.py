@@ -73,9 +73,9 @@ def test_learn_applies_once_and_refuses_other_versions(tmp_path: Path, model_fol
     assert engine.learn(first, prepared) is receipt
     assert weights_digest(weights_of(engine)) == digest
     assert engine.version == 1
-    with pytest.raises(InfrastructureError, match="holds version 1, wanted is 0"):
+    with pytest.raises(InfrastructureError, match=r"version 1\b.*\b0$"):
         engine.prepare(first)
-    with pytest.raises(InfrastructureError, match="holds version 1, wanted is 2"):
+    with pytest.raises(InfrastructureError, match=r"version 1\b.*\b2$"):
         engine.learn(random_task(tmp_path, 3), prepared)
     assert update(engine, second).version == 2
 
@@ -88,7 +88,7 @@ def test_a_skipped_update_changes_the_version_alone(tmp_path: Path, model_folder
     assert engine.skip(first) is skipped
     assert (engine.version, weights_digest(weights_of(engine))) == (1, before)
     assert skipped.fingerprint["weights_digest"] == before
-    with pytest.raises(InfrastructureError, match="holds version 1, wanted is 0"):
+    with pytest.raises(InfrastructureError, match=r"version 1\b.*\b0$"):
         engine.prepare(first)
     other = make_engine(make_spec(), tmp_path / "other", model_folder)
     same_rows = write_shards(tmp_path / "other", 1, random_rows(2))
@@ -99,7 +99,7 @@ def test_prepared_columns_of_other_samples_are_refused(tmp_path: Path, model_fol
     engine = make_engine(make_spec(), tmp_path, model_folder)
     task = random_task(tmp_path, 1)
     prepared = prepare(engine, task)
-    with pytest.raises(DataError, match="not those of the experience"):
+    with pytest.raises(DataError, match=f"^{prepared.folder}: "):
         engine.learn(replace(task, shards=random_task(tmp_path, 2).shards), prepared)
     assert engine.version == 0
 
@@ -150,12 +150,12 @@ def _file(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 def test_restore_refuses_another_version_and_another_model(tmp_path: Path, model_folder: Path) -> None:
     engine = make_engine(make_spec(), tmp_path, model_folder)
     engine.freeze_state()(tmp_path)
-    with pytest.raises(DataError, match="holds version 0, wanted is 4"):
+    with pytest.raises(DataError, match=r"version 0\b.*\b4$"):
         engine.restore(tmp_path, 4)
     weights = _file(tmp_path / "weights.safetensors")
     weights["model.norm.weight"] = np.ones(3, np.float32)
     safetensors.numpy.save_file(weights, tmp_path / "weights.safetensors")
-    with pytest.raises(DataError, match=r"not those of this model: model\.norm\.weight"):
+    with pytest.raises(DataError, match=r"model\.norm\.weight"):
         engine.restore(tmp_path, 0)
 
 
@@ -165,7 +165,7 @@ def test_nothing_is_applied_when_a_gradient_is_not_finite(tmp_path: Path, model_
     prepared = prepare(engine, task)
     engine._optimizer.named(engine._optimizer.values.detach())["model.layers.1.mlp.up_proj.weight"].fill_(torch.inf)
     before = weights_digest(weights_of(engine))
-    with pytest.raises(NumericError, match="not finite; the step was not applied"):
+    with pytest.raises(NumericError, match=r"loss \S+, gradient norm \S+:"):
         engine.learn(task, prepared)
     assert weights_digest(weights_of(engine)) == before
     assert engine.version == 0
@@ -175,7 +175,7 @@ def test_advantages_that_are_not_finite_are_never_written(tmp_path: Path, model_
     engine = make_engine(make_spec(algorithm={"kl": {"where": "reward"}}), tmp_path, model_folder)
     task = random_task(tmp_path, 1)
     engine._optimizer.values.detach().fill_(torch.nan)
-    with pytest.raises(NumericError, match="advantage nan of prompt ordinal 0 is not finite"):
+    with pytest.raises(NumericError, match=r"advantage nan .*prompt ordinal 0"):
         engine.prepare(task)
     assert not list(tmp_path.rglob("rank-*.parquet"))
 

@@ -150,9 +150,9 @@ def test_learn_is_idempotent_and_refuses_to_skip(tmp_path):
     state, naps = state_of(engine), len(slept)
     assert engine.learn(task, prepared) is receipt
     assert (state_of(engine), len(slept)) == (state, naps)
-    with pytest.raises(InfrastructureError, match=r"at version 1, to learn run/b0/i3/learn/w0/s0 it must be 2"):
+    with pytest.raises(InfrastructureError, match=r"version 1;.* run/b0/i3/learn/w0/s0,.* version 2$"):
         engine.learn(task_of(3, *task.shards), prepared)
-    with pytest.raises(InfrastructureError, match=r"at version 1, to prepare .* it must be 0"):
+    with pytest.raises(InfrastructureError, match=r"version 1;.* version 0$"):
         engine.prepare(task)
 
 
@@ -165,10 +165,10 @@ def test_a_restored_trainer_goes_on_as_if_nothing_had_been(tmp_path):
     checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()
     write(checkpoint)
-    with pytest.raises(DataError, match="holds version 1, version 2 was wanted"):
+    with pytest.raises(DataError, match=r"version 1\b.* version 2$"):
         other.restore(checkpoint, 2)
     other.restore(checkpoint, 1)
-    with pytest.raises(InfrastructureError, match="to learn"):
+    with pytest.raises(InfrastructureError, match=r"version 1;.* version 0$"):
         other.learn(tasks[0], engine_of(tmp_path).prepare(tasks[0]))
     assert learn(other, tasks[1]).fingerprint == expected.fingerprint
 
@@ -185,7 +185,7 @@ def test_a_file_that_is_no_state_is_refused(tmp_path):
 def test_before_the_start_there_are_no_weights(tmp_path):
     engine = VirtualTrainEngine(spec_of(), RankContext(tmp_path, tmp_path, "", 0))
     assert engine.version == -1
-    with pytest.raises(InfrastructureError, match="no weights"):
+    with pytest.raises(InfrastructureError, match="initialise or restore"):
         list(engine.stream_weights())
 
 

@@ -1,1 +1,1 @@
-"""The fast path over dense Llama and Qwen models: which it covers, their weights fused, their layers' arithmetic."""
+"""The fast path for dense Llama and Qwen models: which models it covers, their fused weights, their arithmetic."""

@@ -1,4 +1,4 @@
-"""The arithmetic between the matrix products of a dense layer, with backward passes that keep little and make few passes.
+"""The arithmetic between a dense layer's matrix products, with backward passes that save memory and memory traffic.
 
 Consumes and produces tensors of rows; the residual stream is float32, products may be bfloat16.
 """
@@ -13,7 +13,7 @@ from torch.nn.functional import silu
 
 
 def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float, dtype: torch.dtype) -> torch.Tensor:
-    """x / sqrt(mean(x^2) + epsilon) * weight over the last dimension (arXiv 1910.07467). Returns the dtype's tensor."""
+    """Computes x / sqrt(mean(x^2) + epsilon) * weight over the last dimension (arXiv 1910.07467), in a dtype."""
     if not torch.is_grad_enabled():
         return _normed(hidden, weight, epsilon, dtype)[0]
     normed: torch.Tensor = _RmsNorm.apply(hidden, weight, epsilon, dtype)  # type: ignore[no-untyped-call]
@@ -21,7 +21,12 @@ def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float, dtype: 
 
 
 def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
-    """silu(gate) * up (arXiv 2002.05202). gate_up: [rows, 2 * width], the gate in front. Returns [rows, width]."""
+    """Computes silu(gate) * up (arXiv 2002.05202).
+
+    gate_up: [rows, 2 * width], the gate first.
+
+    Returns [rows, width].
+    """
     if not torch.is_grad_enabled():
         return _gated(gate_up)
     product: torch.Tensor = _SwiGlu.apply(gate_up)  # type: ignore[no-untyped-call]
@@ -29,9 +34,10 @@ def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
 
 
 def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rotated: int) -> torch.Tensor:
-    """Turns the first `rotated` heads by their rows' positions (RoPE, arXiv 2104.09864); the others stay.
+    """Rotates the first `rotated` heads by their rows' positions (RoPE, arXiv 2104.09864); the others stay unchanged.
 
-    heads: [rows, heads, size]. cos, sin: [rows, 1, size] as `RotaryTable` has them.
+    heads: [rows, heads, size].
+    cos, sin: [rows, 1, size], as returned by `RotaryTable`.
     """
     if not torch.is_grad_enabled():
         return _turned(heads, cos, sin, rotated, 1.0)
@@ -40,13 +46,14 @@ def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rotated: i
 
 
 LANES = 16
-"""Floats in the widest processors' vectors."""
+"""Floats in the vectors of the widest processors."""
 
 
 def by_lanes(function: Callable[[torch.Tensor], torch.Tensor], values: torch.Tensor) -> torch.Tensor:
-    """An elementwise function of few values a row, each of which goes through vector code, wherever it stands.
+    """Applies an elementwise function so that each value goes through vector code, wherever it is in the tensor.
 
-    The end of a tensor that fills no whole vector goes through scalar code, which rounds otherwise; that may be several rows.
+    The end of a tensor that does not fill a whole vector goes through scalar code, which rounds differently;
+    it may span several rows. Meant for few values per row.
     """
     return function(values.unsqueeze(-1).expand(*values.shape, LANES).contiguous())[..., 0]
 
@@ -54,7 +61,7 @@ def by_lanes(function: Callable[[torch.Tensor], torch.Tensor], values: torch.Ten
 def _normed(
     hidden: torch.Tensor, weight: torch.Tensor, epsilon: float, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The normed rows, and what they were multiplied by besides the weight, [..., 1] in float32."""
+    """Returns the normalised rows and the factors applied to them before the weight, [..., 1] in float32."""
     wide = hidden.float()
     scale = wide.square().mean(-1, keepdim=True).add_(epsilon).rsqrt_()
     return wide.mul(scale).mul_(weight).to(dtype), scale
@@ -117,7 +124,7 @@ class _Rotate(torch.autograd.Function):
 
 
 def _turned(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rotated: int, sign: float) -> torch.Tensor:
-    """(front, back) -> (front cos - back sin, back cos + front sin), or its inverse with sign -1."""
+    """Maps (front, back) to (front cos - back sin, back cos + front sin), or inverts that with sign -1."""
     turning, result = heads[:, :rotated], torch.empty_like(heads)
     swapped = turning.roll(heads.shape[-1] // 2, -1)
     torch.mul(turning, cos, out=result[:, :rotated]).addcmul_(swapped, sin, value=sign)

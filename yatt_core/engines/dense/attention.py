@@ -1,7 +1,8 @@
-"""Attention whose weights are kept for the backward pass: for short sequences, where torch's own kernel is slower.
+"""Attention that keeps its weights for the backward pass: for short sequences, where torch's own kernel is slower.
 
-Consumes heads of equally long sequences; produces what the queries take of the values. Torch's kernel keeps no weights and so
-needs less memory, which counts for long sequences, but repacks what it multiplies, most of all in bfloat16.
+Consumes heads of equally long sequences; produces the attended values. Torch's kernel keeps no weights and so
+needs less memory, which matters for long sequences, but it repacks its operands, most expensively in
+bfloat16.
 """
 
 from __future__ import annotations
@@ -12,20 +13,22 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 LONGEST_KEPT = 256
-"""Keys up to which the weights are kept."""
+"""Maximum number of keys for which the weights are kept."""
 
 
 def attend_masked(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None
 ) -> torch.Tensor:
-    """[b, n, heads, size]. queries: likewise. keys, values: [b, m, key/value heads, size].
+    """Computes attention, [b, n, heads, size].
 
-    mask: [b, 1, n, m], 0 or -inf; none where n = m and each query sees the keys up to its own.
+    queries: [b, n, heads, size].
+    keys, values: [b, m, key/value heads, size].
+    mask: [b, 1, n, m], 0 or -inf; None if n = m and attention is causal.
     """
     if keys.shape[1] <= LONGEST_KEPT:
         return _attend_keeping(queries, keys, values, _causal(queries) if mask is None else mask)
     if keys.device.type != "cpu":
-        # A GPU's kernels that take a mask, or float32, know no shared heads; torch would write all scores out in their stead.
+        # GPU kernels for masks or float32 do not support shared heads; torch would fall back to materialising all scores.
         sharing = queries.shape[2] // keys.shape[2]
         keys, values = keys.repeat_interleave(sharing, dim=2), values.repeat_interleave(sharing, dim=2)
     return scaled_dot_product_attention(
@@ -39,7 +42,7 @@ def attend_masked(
 
 
 def _causal(queries: torch.Tensor) -> torch.Tensor:
-    """The mask of queries that see the keys up to their own, [b, 1, n, n]."""
+    """Returns the causal mask, [b, 1, n, n]."""
     count = queries.shape[1]
     hidden = queries.new_full((count, count), -torch.inf, dtype=torch.float32).triu_(1)
     return hidden.expand(len(queries), 1, count, count)
@@ -48,7 +51,7 @@ def _causal(queries: torch.Tensor) -> torch.Tensor:
 def _attend_keeping(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
-    """The same by plain matrix products; queries that share their keys are rows of one product."""
+    """Computes the same by plain matrix products; queries that share their keys are rows of one product."""
     batch, count, heads, size = queries.shape
     sharing = heads // keys.shape[2]
     rows = (
@@ -62,7 +65,10 @@ def _attend_keeping(
 
 
 class _KeptWeights(torch.autograd.Function):
-    """softmax(q k^T / sqrt(size) + mask) v over [b, heads, rows, size]; exponentials in float32, products in the dtype of q."""
+    """Computes softmax(q k^T / sqrt(size) + mask) v over [b, heads, rows, size].
+
+    Exponentials are float32; products have the dtype of q.
+    """
 
     @staticmethod
     def forward(ctx: Any, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> Any:

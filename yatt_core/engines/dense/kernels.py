@@ -1,4 +1,4 @@
-"""Which arithmetic a model is run by: our own where it is covered, else that of its module. It follows from the model alone."""
+"""The kernels that run a model: our own if they cover it, otherwise its module's. Only the model decides which."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ KernelChoice = Literal["auto", "general"]
 
 
 def kernels_of_folder(model_path: str, kernels: KernelChoice, adapted: bool) -> str:
-    """What a run's facts say of it: `fast`, or `general` with the reason. adapted: adapters are trained beside the model."""
+    """Returns the entry for a run's facts: `fast`, or `general` with the reason.
+
+    adapted: whether adapters are trained with the model.
+    """
     if kernels == "general":
-        return "general: wanted"
+        return "general: requested"
     from transformers import AutoConfig
 
     config: Any = AutoConfig.from_pretrained(model_path, local_files_only=True, trust_remote_code=False)

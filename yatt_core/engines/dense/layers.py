@@ -1,6 +1,7 @@
-"""A dense model's layers over rows of tokens; how the rows attend to one another is the caller's.
+"""The layers of a dense model over rows of tokens; the caller supplies the attention between rows.
 
-Consumes `DenseWeights` and embedded rows; produces the residual stream behind the last layer. Training and prefill share it.
+Consumes `DenseWeights` and embedded rows; produces the residual stream after the last layer. Training and
+prefill share it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from yatt_core.engines.dense.shape import DenseShape
 from yatt_core.engines.dense.weights import DenseWeights, LayerWeights
 
 Attend = Callable[[int, torch.Tensor], torch.Tensor]
-"""(layer, heads [rows, queries + keys + values, size], turned by position) -> attended [rows, queries * size]."""
+"""(layer, heads [rows, queries + keys + values, size], rotated by position) -> attended [rows, queries * size]."""
 Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
-"""What `torch.nn.functional.linear` does, for weights in the layout that the caller has them in."""
+"""Does what `torch.nn.functional.linear` does, for weights in the caller's layout."""
 
 
 def run_layers(
@@ -28,10 +29,11 @@ def run_layers(
     attend: Attend,
     multiply: Multiply = linear,
 ) -> torch.Tensor:
-    """The residual stream behind the last layer, [rows, width] in float32.
+    """Returns the residual stream after the last layer, [rows, width] in float32.
 
-    hidden: embedded tokens, [rows, width] in float32. rotary: cosine and sine of the rows' positions, [rows, 1, size].
-    multiply: rows with the layers' matrices.
+    hidden: embedded tokens, [rows, width] in float32.
+    rotary: cosine and sine of the rows' positions, [rows, 1, size].
+    multiply: multiplies rows by the layers' matrices.
     """
     dtype = weights.layers[0].qkv.dtype
     for number, layer in enumerate(weights.layers):
@@ -47,7 +49,7 @@ def run_layers(
 
 
 def _normed_heads(layer: LayerWeights, shape: DenseShape, heads: torch.Tensor) -> torch.Tensor:
-    """Queries and keys normed head by head, where the architecture does so (Qwen3)."""
+    """Normalises queries and keys head by head, if the architecture does so (Qwen3)."""
     if layer.query_norm is None or layer.key_norm is None:
         return heads
     queries, keys, values = torch.split(heads, shape.parts, dim=1)

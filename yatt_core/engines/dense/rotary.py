@@ -1,4 +1,4 @@
-"""Cosines and sines of positions, as a module of transformers computes them; sines of the front half have their sign turned."""
+"""Cosines and sines of positions, as a transformers module computes them; the first half of the sines is negated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 class RotaryTable:
-    """All positions up to the highest asked for so far, and some more."""
+    """The values of all positions up to the highest one requested so far, and some more."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         inner: Any = model.model
@@ -19,9 +19,12 @@ class RotaryTable:
         self._cos = self._sin = self._like[:0, None]
 
     def at(self, positions: torch.Tensor, positions_below: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """positions: [rows], all less than `positions_below`. Returns cosine and sine, [rows, 1, head size]."""
+        """Returns cosine and sine, [rows, 1, head size].
+
+        positions: [rows], all less than `positions_below`.
+        """
         if len(self._cos) < positions_below:
-            # Twice as many as before, so that decoding does not make it anew for each position.
+            # At least double the size, so that decoding does not rebuild the table for each position.
             every = torch.arange(max(positions_below, 2 * len(self._cos)), device=self._like.device)
             cos, sin = self._embedding(self._like, every[None])
             sin[..., : sin.shape[-1] // 2].neg_()

@@ -1,6 +1,6 @@
-"""Which models the fast path covers: the dense Llama, Qwen2 and Qwen3 of transformers, with plain causal attention.
+"""The models that the fast path covers: dense Llama, Qwen2 and Qwen3 of transformers, with plain causal attention.
 
-Consumes a module of transformers; produces its sizes, or the reason why the module itself has to be run.
+Consumes a transformers module; produces its sizes, or the reason why the module itself has to run.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ from typing import Any
 from torch import nn
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-"""Types of models, as their configs name them, and the classes that hold their weights."""
+"""Model types as named in their configs, and the classes that hold their weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class DenseShape:
-    """Sizes that the arithmetic needs besides the weights. epsilon: of all norms. tied: the head is the embedding."""
+    """The sizes that the arithmetic needs in addition to the weights.
+
+    epsilon: of all norms.
+    tied: whether the head is the embedding.
+    """
 
     layers: int
     heads: int
@@ -27,25 +31,25 @@ class DenseShape:
 
     @property
     def rotated(self) -> int:
-        """Heads that carry positions: queries and keys."""
+        """Number of heads that are rotated by position: queries and keys."""
         return self.heads + self.key_value_heads
 
     @property
     def parts(self) -> list[int]:
-        """Heads of queries, keys and values, in this order."""
+        """Number of query, key and value heads, in this order."""
         return [self.heads, self.key_value_heads, self.key_value_heads]
 
     @property
     def all_heads(self) -> int:
-        """Heads of queries, keys and values together."""
+        """Number of query, key and value heads together."""
         return sum(self.parts)
 
 
-ADAPTED = "adapters stand beside its matrices"
+ADAPTED = "its matrices have adapters"
 
 
 def why_general(model: nn.Module) -> str:
-    """What keeps a model from the fast path; empty for one that is covered."""
+    """Returns the reason why the fast path does not cover a model; empty if it does."""
     config: Any = model.config
     if reason := why_general_config(config):
         return reason
@@ -58,11 +62,11 @@ def why_general(model: nn.Module) -> str:
 
 
 def why_general_config(config: Any) -> str:
-    """The same for a model of transformers with this config."""
+    """Returns the same for a transformers model with this config."""
     if config.model_type not in ARCHITECTURES:
-        return f"{config.model_type} is none of {', '.join(ARCHITECTURES)}"
+        return f"{config.model_type} is not one of {', '.join(ARCHITECTURES)}"
     if any(layer != "full_attention" for layer in getattr(config, "layer_types", None) or ()):
-        return "not all of its layers attend to all that came before"
+        return "not all of its layers use full attention"
     if config.hidden_act != "silu":
         return f"its activation is {config.hidden_act}, not silu"
     rope = config.rope_parameters
@@ -72,7 +76,7 @@ def why_general_config(config: Any) -> str:
 
 
 def shape_of(model: nn.Module) -> DenseShape:
-    """The sizes of a model that is covered."""
+    """Returns the sizes of a model that is covered."""
     config: Any = model.config
     return DenseShape(
         layers=config.num_hidden_layers,

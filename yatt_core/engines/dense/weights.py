@@ -1,7 +1,7 @@
-"""A dense model's weights as the fast path multiplies them: projections that read the same input are one matrix.
+"""A dense model's weights as the fast path uses them: projections that read the same input are one matrix.
 
-Consumes parameters by their Hugging Face names, from wherever they lie; produces `DenseWeights`. Parameters that lie behind one
-another in memory are taken as one view, so that who writes to the parameter writes to the fused matrix.
+Consumes parameters by their Hugging Face names, from anywhere in memory; produces `DenseWeights`. Parameters
+that are adjacent in memory become one view, so that writing to a parameter writes to the fused matrix.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
 }
 
 Take = Callable[[Sequence[str]], torch.Tensor]
-"""Names of parameters -> one tensor, their rows behind one another."""
+"""Names of parameters -> one tensor of their concatenated rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer; none of what its architecture lacks. Matrices are [outputs, inputs]."""
+    """One layer; fields that the architecture lacks are None. Matrices are [outputs, inputs]."""
 
     norm: torch.Tensor
     qkv: torch.Tensor
@@ -53,7 +53,10 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class DenseWeights:
-    """A whole model. embedding, head: [vocabulary, width], one tensor where they are tied."""
+    """A whole model.
+
+    embedding, head: [vocabulary, width]; the same tensor if they are tied.
+    """
 
     embedding: torch.Tensor
     layers: tuple[LayerWeights, ...]
@@ -62,7 +65,11 @@ class DenseWeights:
 
 
 def dense_weights(names: Collection[str], layers: int, take: Take) -> DenseWeights:
-    """The weights of a model with these parameters. take: called with names that are all among them."""
+    """Assembles the weights of a model from its parameters.
+
+    names: of the model's parameters.
+    take: called with names that are all in `names`.
+    """
 
     def layer(prefix: str) -> LayerWeights:
         found = {part: tuple(prefix + name for name in members) for part, members in _PARTS.items()}
@@ -80,7 +87,7 @@ def dense_weights(names: Collection[str], layers: int, take: Take) -> DenseWeigh
 
 
 def fused_names(names: Collection[str], layers: int) -> Iterator[tuple[str, ...]]:
-    """Names of the parameters that become one tensor, those that become one with others alone."""
+    """Yields the names of parameters to be fused into one tensor; parameters that stay separate are left out."""
     for number in range(layers):
         for members in _PARTS.values():
             full = tuple(f"model.layers.{number}.{name}" for name in members)
@@ -89,7 +96,7 @@ def fused_names(names: Collection[str], layers: int) -> Iterator[tuple[str, ...]
 
 
 def fuse(model: nn.Module, layers: int) -> None:
-    """Moves the parameters that become one tensor behind one another; names, shapes and values stay."""
+    """Moves parameters that form one tensor next to each other; names, shapes and values stay the same."""
     parameters = dict(model.named_parameters())
     for names in fused_names(parameters, layers):
         members = [parameters[name] for name in names]
@@ -99,7 +106,7 @@ def fuse(model: nn.Module, layers: int) -> None:
 
 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Tensors as one, rows behind rows: a view where they lie behind one another, else a copy."""
+    """Concatenates tensors by rows: as a view if they are adjacent in memory, otherwise as a copy."""
     first, shape = tensors[0], (sum(len(tensor) for tensor in tensors), *tensors[0].shape[1:])
     ends = [tensor.data_ptr() + tensor.numel() * tensor.element_size() for tensor in tensors[:-1]]
     storage = first.untyped_storage().data_ptr()

@@ -1,1 +1,1 @@
-"""Engines that generate, and how new weights get into them."""
+"""Engines that generate, and how they receive new weights."""

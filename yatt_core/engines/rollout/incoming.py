@@ -1,7 +1,8 @@
-"""New weights on their way into a rollout engine: what has come, what may come, and whether all of it is there.
+"""Incoming weights of a rollout engine: what has arrived, what may still arrive, and whether the update is complete.
 
-Consumes the pieces of buckets (`yatt_core.wire.buckets`); refuses what is not the model's, what comes twice and what is out of
-order. An engine is *dirty*, at version -1, from before the first bucket until the last tensor of its model has come.
+Consumes the pieces of buckets (`yatt_core.wire.buckets`); rejects tensors that the model does not have,
+duplicates, and pieces out of order. An engine is *dirty*, at version -1, from before the first bucket until
+the last tensor of its model has arrived.
 """
 
 from __future__ import annotations
@@ -20,14 +21,22 @@ from yatt_core.wire.buckets import Array, Piece, WeightBucket, buckets_of
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What an update has to bring. shapes: of the model's tensors, tied ones once. own_name: of a tensor by any of its names."""
+    """The tensors that an update must contain.
+
+    shapes: of the model's tensors, tied ones once.
+    own_name: maps any name of a tensor to the model's own name.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
     own_name: Callable[[str], str]
 
 
 class Incoming:
-    """One update. version: of its weights. wanted: none where any tensors will do."""
+    """One update.
+
+    version: of its weights.
+    wanted: what the update must contain; None if any tensors will do.
+    """
 
     def __init__(self, version: int, wanted: Wanted | None = None) -> None:
         self.version, self._wanted = version, wanted
@@ -35,17 +44,17 @@ class Incoming:
         self._come: dict[str, int] = {}
 
     def pieces(self, bucket: WeightBucket) -> Iterator[Piece]:
-        """The bucket's pieces by the model's own names. Raises `InfrastructureError` for what does not belong here."""
+        """Yields the bucket's pieces under the model's own names. Raises `InfrastructureError` for unexpected ones."""
         if self._last or bucket.number != self._bucket:
             wanted = "none" if self._last else f"bucket {self._bucket}"
-            raise InfrastructureError(f"weights: bucket {bucket.number} came, wanted is {wanted}")
+            raise InfrastructureError(f"weights: received bucket {bucket.number}, expected {wanted}")
         self._bucket, self._last = bucket.number + 1, bucket.last
         return (self._admitted(piece) for piece in bucket.pieces())
 
     def require_all(self) -> None:
-        """Raises `InfrastructureError` unless every tensor has come."""
+        """Raises `InfrastructureError` unless every tensor has arrived."""
         if not self._last:
-            raise InfrastructureError(f"weights: the last bucket has not come, behind {self._bucket} others")
+            raise InfrastructureError(f"weights: the last bucket is missing, {self._bucket} arrived")
         if self._wanted is not None:
             shapes = self._wanted.shapes
             if missing := sorted(name for name in shapes if self._come.get(name) != math.prod(shapes[name])):
@@ -56,33 +65,33 @@ class Incoming:
             piece = self._of_the_model(piece, self._wanted)
         come = self._come.get(piece.name)
         if come == math.prod(piece.shape):
-            raise InfrastructureError(f"weights: {piece.name} came twice")
+            raise InfrastructureError(f"weights: {piece.name} arrived twice")
         if piece.start != (come or 0):
-            raise InfrastructureError(f"weights: {piece.name} goes on at {piece.start}, wanted is {come or 0}")
+            raise InfrastructureError(f"weights: {piece.name} continues at {piece.start}, expected {come or 0}")
         self._come[piece.name] = piece.start + len(piece.numbers)
         return piece
 
     def _of_the_model(self, piece: Piece, wanted: Wanted) -> Piece:
         name = wanted.own_name(piece.name)
         if name not in wanted.shapes:
-            raise InfrastructureError(f"weights hold {piece.name}, which the model lacks")
+            raise InfrastructureError(f"weights: the model has no tensor {piece.name}")
         if piece.shape != wanted.shapes[name]:
             raise InfrastructureError(
-                f"weights: {name} has shape {list(piece.shape)}, the model's is {list(wanted.shapes[name])}"
+                f"weights: {name} has shape {list(piece.shape)}, expected {list(wanted.shapes[name])}"
             )
         if not np.issubdtype(piece.numbers.dtype, np.floating):
-            raise InfrastructureError(f"weights: {name} has dtype {piece.numbers.dtype}, floating point is wanted")
+            raise InfrastructureError(f"weights: {name} has dtype {piece.numbers.dtype}, expected floating point")
         return replace(piece, name=name)
 
 
 class Assembly:
-    """Whole tensors from their pieces, each of its own memory: buckets are not kept."""
+    """Assembles whole tensors from their pieces, each in its own memory; buckets are not kept."""
 
     def __init__(self) -> None:
         self._begun: dict[str, Array] = {}
 
     def put(self, piece: Piece) -> Array | None:
-        """The tensor, once all of it has come."""
+        """Adds a piece; returns the tensor once it is complete."""
         whole = self._begun.setdefault(piece.name, np.empty(math.prod(piece.shape), piece.numbers.dtype))
         end = piece.start + len(piece.numbers)
         whole[piece.start : end] = piece.numbers
@@ -90,58 +99,63 @@ class Assembly:
 
 
 class WeightTaker(ABC):
-    """The part of `RolloutEngine` that takes weights. What an engine does with them is left to those that derive from it."""
+    """The part of `RolloutEngine` that takes weights. Derived engines define what happens to them."""
 
     _version = -1
     _incoming: Incoming | None = None
 
     @abstractmethod
     def _begin(self, version: int) -> Wanted | None:
-        """Makes ready for the weights of a version; says what has to come."""
+        """Prepares for a new version of the weights; returns what the update must contain."""
 
     @abstractmethod
     def _put(self, piece: Piece) -> None:
-        """Takes some numbers of a tensor; the memory that they lie in is not to be kept."""
+        """Takes part of a tensor; its memory must not be kept."""
 
     @abstractmethod
     def _complete(self, version: int) -> None:
-        """Puts the new weights to work, all of which have come."""
+        """Activates the new weights, all of which have arrived."""
 
     @property
     def version(self) -> int:
-        """Version of the weights; -1 before the first update, while one is under way, and after one that failed."""
+        """Version of the weights; -1 before the first update, during an update, and after a failed one."""
         return self._version
 
     def begin_update(self, version: int) -> None:
-        """As of `RolloutEngine`."""
+        """See `RolloutEngine`."""
         self._version = -1
         self._incoming = None
         self._incoming = Incoming(version, self._begin(version))
 
     def take(self, bucket: WeightBucket) -> None:
-        """As of `RolloutEngine`."""
+        """See `RolloutEngine`."""
         incoming = self._claimed()
         for piece in incoming.pieces(bucket):
             self._put(piece)
         self._incoming = incoming
 
     def end_update(self) -> None:
-        """As of `RolloutEngine`."""
+        """See `RolloutEngine`."""
         incoming = self._claimed()
         incoming.require_all()
         self._complete(incoming.version)
         self._version = incoming.version
 
     def update_weights(self, tensors: Tensors, version: int) -> None:
-        """A whole update at once. tensors: the full state dict, as of `begin_update`. Raises as `take` and `end_update`."""
+        """Performs a whole update at once.
+
+        tensors: the full state dict, as described in `begin_update`.
+
+        Raises as `take` and `end_update` do.
+        """
         self.begin_update(version)
         for bucket in buckets_of(tensors.items()):
             self.take(bucket)
         self.end_update()
 
     def _claimed(self) -> Incoming:
-        """The update under way, which is over unless it is put back: one that failed is not gone on with."""
+        """Takes the current update out; it ends unless it is put back, because a failed update is never resumed."""
         incoming, self._incoming = self._incoming, None
         if incoming is None:
-            raise InfrastructureError("weights came, and no update is under way; the engine has to be synced anew")
+            raise InfrastructureError("weights arrived, but no update is in progress; sync the engine again")
         return incoming

@@ -1,6 +1,7 @@
-"""Takes low-rank adapters in place of whole weights, and adds them to the model that lies in a folder.
+"""Takes low-rank adapters instead of whole weights and merges them with the model in a folder.
 
-Consumes buckets of adapters; gives the engine the weights of the folder together with what the adapters add, tensor by tensor.
+Consumes buckets of adapters; passes the folder's weights, merged with the adapters, to the engine, tensor by
+tensor.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from yatt_core.wire.buckets import Array, Piece, buckets_of
 
 
 class MergingTaker(WeightTaker):
-    """engine: which takes the weights. share: how often counts what the adapters add."""
+    """Takes adapters and passes merged weights to an engine.
+
+    engine: takes the merged weights.
+    share: factor by which the adapters' product is scaled.
+    """
 
     def __init__(self, engine: RolloutEngine, folder: Path, share: float, bucket_bytes: int) -> None:
         self._engine, self._folder, self._share, self._bucket_bytes = engine, folder, share, bucket_bytes
@@ -32,7 +37,7 @@ class MergingTaker(WeightTaker):
 
     def _complete(self, version: int) -> None:
         adapters, self._adapters = self._adapters, {}
-        # Some folders hold a tied tensor under both of its names.
+        # Some folders contain a tied tensor under both names.
         shapes, weights = read_layout(self._folder).shapes, with_adapters(self._folder, adapters, self._share)
         for bucket in buckets_of(((name, array) for name, array in weights if name in shapes), self._bucket_bytes):
             self._engine.take(bucket)

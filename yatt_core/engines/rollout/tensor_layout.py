@@ -1,6 +1,6 @@
-"""Names and shapes of a model's tensors as its Hugging Face folder has them: what an update has to bring, all of it.
+"""Names and shapes of a model's tensors, as in its Hugging Face folder: an update must contain all of them.
 
-Consumes a folder with config.json and safetensors files, of which the headers are read.
+Consumes a folder with config.json and safetensors files, of which it reads only the headers.
 """
 
 from __future__ import annotations
@@ -20,19 +20,24 @@ HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 
 @dataclass(frozen=True, slots=True)
 class TensorLayout:
-    """shapes: by name, without a tied head. tied: the head is the embeddings. positions: most tokens of a sequence, if any."""
+    """The tensors of a model.
+
+    shapes: by name, without a tied head.
+    tied: whether the head is the embeddings.
+    positions: maximum number of tokens of a sequence; None if unlimited.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
     tied: bool
     positions: int | None
 
     def own_name(self, name: str) -> str:
-        """The model's own name of a tensor: a tied one may come under either of its names."""
+        """Returns the model's own name of a tensor; a tied one may arrive under either of its names."""
         return EMBEDDINGS if self.tied and name == HEAD else name
 
 
 def read_layout(folder: Path) -> TensorLayout:
-    """The layout of a model folder. Raises `ConfigurationError` for one that cannot be read."""
+    """Reads the layout of a model folder. Raises `ConfigurationError` if it cannot be read."""
     config_path, shapes = folder / "config.json", dict[str, tuple[int, ...]]()
     try:
         config: dict[str, Any] = json.loads(config_path.read_text(encoding="utf-8"))
@@ -40,7 +45,7 @@ def read_layout(folder: Path) -> TensorLayout:
             with safe_open(path, framework="numpy") as tensors:
                 shapes |= {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
     except (OSError, ValueError, SafetensorError) as error:
-        raise ConfigurationError(f"{folder}: is no model folder that can be read: {error}") from None
+        raise ConfigurationError(f"{folder}: is not a readable model folder: {error}") from None
     if not shapes:
         raise ConfigurationError(f"{folder}: has no *.safetensors; other weight formats can run code and are not read")
     text = config.get("text_config", config)

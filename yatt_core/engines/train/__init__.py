@@ -1,1 +1,1 @@
-"""Engines that learn. All trainers share `ranks`, `model`, `steps`, `roles` and `base`; each has a package of its own."""
+"""Engines that train. They share `ranks`, `model`, `steps`, `roles` and `base`; each has a package of its own."""

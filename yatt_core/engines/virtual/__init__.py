@@ -1,1 +1,1 @@
-"""Engines without a model, for tests and simulations: seeded results that take given durations."""
+"""Engines without a model, for tests and simulations: seeded results after configured durations."""

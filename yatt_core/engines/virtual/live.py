@@ -1,7 +1,8 @@
-"""A simulated instance that lives on a clock: the cost model of placement under real requests.
+"""A simulated instance driven by a clock: the placement cost model under real requests.
 
-Consumes requests as they come; calls back as their sequences end or are given back. What the simulator does in no time, this
-does at the moments that the scaled clock says; a late timer loses nothing, since work goes on from where the last one ended.
+Consumes requests as they arrive; calls back when their sequences end or are evicted. What the simulator does
+instantly happens here at the times given by the scaled clock. A late timer loses nothing, since work
+continues from where the last step ended.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from yatt_core.placement.simulation.instance import Doing, Instance, Request, St
 from yatt_core.placement.workload import EngineConstants
 
 Left = Callable[[Stream], None]
-"""Called with a sequence that has left the instance; one that has not ended has tokens left."""
+"""Called with a sequence that has left the instance; a sequence that has not ended has tokens left."""
 
 
 class LiveInstance:
@@ -28,11 +29,11 @@ class LiveInstance:
         self._reached = 0.0
 
     def serve(self, role: str, constants: EngineConstants) -> None:
-        """Takes up a role, empty."""
+        """Takes a role, with no requests."""
         self._instance.serve(role, constants)
 
     def submit(self, request: Request, left: Left) -> None:
-        """Takes a request in at the next boundary; `left` is called for each of its sequences."""
+        """Admits a request at the next boundary; `left` is called for each of its sequences."""
         self._catch_up()
         for stream in request.streams:
             self._leaves[stream] = left
@@ -40,7 +41,7 @@ class LiveInstance:
         self._disturb()
 
     def evict(self, count: int) -> None:
-        """At the next boundary gives its newest sequences back."""
+        """Returns the newest sequences at the next boundary."""
         self._catch_up()
         self._instance.evict += count
         if self._instance.doing is Doing.IDLE:
@@ -48,13 +49,13 @@ class LiveInstance:
         self._disturb()
 
     def usage(self) -> tuple[Usage, ...]:
-        """The work since this was last asked."""
+        """Returns the work done since the last call."""
         rows = self._instance.usage
         done, self._instance.usage = rows, [Usage(rows[-1].instance, rows[-1].role)] if rows else []
         return tuple(row for row in done if row.steps or row.prompt_tokens)
 
     def _disturb(self) -> None:
-        """Something has changed: the next boundary is the end of the step under way, or now."""
+        """Handles a change: makes the next boundary the end of the current step, or now."""
         now = max(self._clock.now(), self._reached)
         if self._instance.doing is Doing.IDLE:
             self._instance.begin(now)
@@ -68,7 +69,7 @@ class LiveInstance:
                 self._leaves.pop(stream)(stream)
 
     def _arm(self) -> None:
-        """Comes back when the work under way is done."""
+        """Sets the timer to the end of the current work."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -82,7 +83,7 @@ class LiveInstance:
         self._arm()
 
     def _catch_up(self) -> None:
-        """Whatever is done by now."""
+        """Processes everything that is done by now."""
         instance = self._instance
         while instance.doing is not Doing.IDLE and instance.ends <= self._clock.now():
             self._reached = instance.ends

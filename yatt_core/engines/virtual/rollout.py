@@ -1,7 +1,8 @@
-"""A rollout engine without a model: seeded synthetic responses that take given durations.
+"""A rollout engine without a model: seeded synthetic responses after configured durations.
 
-Consumes decode batches and weights; produces responses that are a function of (run seed, digest of the weights, prompt,
-sample seed) alone, so that a batch answered with the wrong weights shows in the experience digest.
+Consumes decode batches and weights; produces responses that are a function of (run seed, digest of the
+weights, prompt, sample seed) alone, so that a batch answered with the wrong weights shows in the experience
+digest.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from yatt_core.protocols.pieces import cut_piece
 from yatt_core.spec.sections.rollout import VirtualRollout
 from yatt_core.wire.buckets import Array, Piece
 
-# Each token takes two numbers of a row's stream; two more, in front, make the length.
+# Each token uses two numbers of a row's stream; the first two numbers determine the length.
 _LENGTH_NUMBERS = 2
 LOG_PROB_RANGE = 4.0
 
 
 class VirtualRolloutEngine(WeightTaker):
-    """One engine, which takes any weights: only their digest matters.
+    """One engine, which accepts any weights: only their digest matters.
 
     Its log-probabilities are uniform in (-4, 0]; temperature and top-p do not change a response.
     """
@@ -53,11 +54,11 @@ class VirtualRolloutEngine(WeightTaker):
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
-        """What it can do, by name."""
+        """The engine's capabilities, by name."""
         return {"batch_invariant": True, "sleep": True, "in_flight_update": False}
 
     def sleep(self) -> None:
-        """Has no memory to give back."""
+        """Does nothing: there is no memory to release."""
 
     def _begin(self, version: int) -> None:
         self._assembly, self._tensors = Assembly(), {}
@@ -70,9 +71,10 @@ class VirtualRolloutEngine(WeightTaker):
         self._weights, self._tensors = weights_digest(self._tensors), {}
 
     def generate(self, request: GenerateRequest) -> GenerateResult:
-        """Answers every prompt S times, and takes the time that its decode steps would.
+        """Answers every prompt S times, and takes as long as its decode steps would.
 
-        Raises `InfrastructureError` for another version than it holds, `DataError` for an empty prompt.
+        Raises `InfrastructureError` if asked for another version than it holds, `DataError` for an empty
+        prompt.
         """
         started = time.perf_counter()
         answer = self.answer(request)
@@ -80,7 +82,7 @@ class VirtualRolloutEngine(WeightTaker):
         return replace(answer, seconds=time.perf_counter() - started)
 
     def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece]:
-        """The same, response by response as the decode steps finish them. Raises like `generate`."""
+        """Yields the same responses one by one as the decode steps finish them. Raises as `generate` does."""
         started = time.perf_counter()
         answer = self.answer(request)
         ends = answer.lengths
@@ -93,10 +95,10 @@ class VirtualRolloutEngine(WeightTaker):
             started = finished
 
     def answer(self, request: GenerateRequest) -> GenerateResult:
-        """The responses, in no time. Raises as `generate` says."""
+        """Returns the responses without spending time. Raises as `generate` does."""
         if request.weight_version != self._version or self._version < 0:
             raise InfrastructureError(
-                f"the virtual rollout engine holds weights of version {self._version}, the request wants version"
+                f"the virtual rollout engine holds weights of version {self._version}, but the request needs version"
                 f" {request.weight_version}; sync it first"
             )
         for row, prompt in enumerate(request.prompts):
@@ -108,7 +110,7 @@ class VirtualRolloutEngine(WeightTaker):
         return GenerateResult(tokens, log_probs, lengths, finish, request.weight_version, 0.0)
 
     def _keys(self, request: GenerateRequest) -> UInt64:
-        """The seed of each row's stream, [P * S]."""
+        """Returns the seed of each row's stream, [P * S]."""
         context = hashlib.sha256(f"{self._seed}|{self._weights}|".encode())
         prompts = np.empty(len(request.prompts), np.uint64)
         for row, prompt in enumerate(request.prompts):
@@ -119,7 +121,7 @@ class VirtualRolloutEngine(WeightTaker):
         return mix(prompts[:, None] ^ mix(seeds)).reshape(-1)
 
     def _lengths(self, noise: npt.NDArray[np.float64], request: GenerateRequest) -> tuple[Int32, npt.NDArray[np.int8]]:
-        """Log-normal lengths; a longer one is cut, and none ends without a stop token."""
+        """Draws log-normal lengths; longer ones are cut, and all are cut if there is no stop token."""
         wanted = log_normal_lengths(noise, self._spec.median_tokens, self._spec.sigma)
         limits = np.repeat(request.prompt_limits, request.seeds.shape[1])
         cut = (wanted > limits) | (not request.stop_tokens)
@@ -133,7 +135,7 @@ class VirtualRolloutEngine(WeightTaker):
         finish: npt.NDArray[np.int8],
         request: GenerateRequest,
     ) -> tuple[Int32, npt.NDArray[np.float32]]:
-        """Tokens and log-probabilities behind one another; a stop token stands at the end of a response and only there."""
+        """Returns concatenated tokens and log-probabilities; a stop token occurs only at the end of a response."""
         words = np.setdiff1d(np.arange(self._spec.vocabulary, dtype=np.int32), request.stop_tokens)
         tokens = words[(noise[:, 0::2] * len(words)).astype(np.int64)].astype(np.int32)
         log_probs = (-LOG_PROB_RANGE * noise[:, 1::2]).astype(np.float32)
@@ -144,7 +146,10 @@ class VirtualRolloutEngine(WeightTaker):
         return tokens[written], log_probs[written]
 
     def _duration(self, lengths: Int32, steps: int) -> float:
-        """Virtual seconds of the first decode steps, finished sequences leaving; as many as the longest has tokens at most."""
+        """Returns the virtual seconds of the first `steps` decode steps, or of all if there are fewer.
+
+        Finished sequences leave the batch.
+        """
         if not len(lengths):
             return 0.0
         taken = np.minimum(lengths, steps)

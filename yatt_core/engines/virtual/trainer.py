@@ -1,8 +1,8 @@
 """A train engine without a model: its weights are a hash chain over the experience it learnt from.
 
-Consumes an iteration's sealed experience and the columns that it prepared itself; produces weights, receipts and state as
-a real trainer does, in given durations. A sample that is lost, doubled or changed shows in every later weights digest.
-Its ranks need no group: each computes the same state, and rank 0 writes.
+Consumes an iteration's sealed experience and the columns that it prepared itself; produces weights, receipts
+and state like a real trainer, after configured durations. A lost, duplicated or changed sample shows in every
+later weights digest. Its ranks need no group: each computes the same state, and rank 0 writes.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _RANGES = {
 
 
 class VirtualTrainEngine:
-    """One logical rank."""
+    """One logical rank of the virtual trainer."""
 
     def __init__(self, spec: RunSpec, context: RankContext, clock: ScaledClock | None = None) -> None:
         engine = spec.trainer.engine
         if not isinstance(engine, VirtualTrainer):
-            raise ConfigurationError(f"trainer.engine.kind is {engine.kind}, the virtual trainer was asked for")
+            raise ConfigurationError(f"trainer.engine.kind is {engine.kind}, expected virtual")
         self._spec, self._engine, self._context = spec, engine, context
         self._clock = clock or ScaledClock(engine.clock_factor)
         self._rank = 0
@@ -71,18 +71,18 @@ class VirtualTrainEngine:
         return None if self._receipt is None else self._receipt.key
 
     def connect(self, rank: int, ranks: int, address: str) -> None:
-        """Takes its rank; there is nothing to join."""
+        """Takes its rank; there is no group to join."""
         self._rank = rank
 
     def initialise(self) -> None:
-        """The state that the run's seed gives; version 0."""
+        """Sets the state derived from the run's seed; version 0."""
         self._state = hashlib.sha256(f"yatt.virtual.weights:{self._spec.seed}".encode()).digest()
         self._version, self._receipt, self._sft_receipt = 0, None, None
 
     def sft(self) -> SftReceipt:
-        """One link of the chain, once. Raises `InfrastructureError` unless at version 0."""
+        """Adds one link to the chain, once. Raises `InfrastructureError` unless at version 0."""
         started = time.perf_counter()
-        self._require(0, "warm up")
+        self._require(0, "run SFT")
         if self._sft_receipt is not None:
             return self._sft_receipt
         self._state = hashlib.sha256(self._state + b"warm_up").digest()
@@ -93,7 +93,7 @@ class VirtualTrainEngine:
         return self._sft_receipt
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
-        """Writes the advantages. Raises `InfrastructureError` at another version than the one before the task's."""
+        """Writes the advantages. Raises `InfrastructureError` unless at the version before the task's."""
         started = time.perf_counter()
         self._require(task.key.iteration - 1, f"prepare {task.key}")
         if self._rank != 0:
@@ -108,7 +108,7 @@ class VirtualTrainEngine:
         return PrepareReceipt(task.key, folder, files, metrics, {"prepare": time.perf_counter() - started}, moments)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
-        """Adds the link of the iteration; at its version already, returns the receipt that it gave then."""
+        """Adds the iteration's link; if already at its version, returns the receipt from before."""
         started = time.perf_counter()
         iteration = task.key.iteration
         if (kept := kept_receipt(self._receipt, self._version, task, skipped=False)) is not None:
@@ -132,7 +132,7 @@ class VirtualTrainEngine:
         return self._receipt
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
-        """The same state under the next version, once."""
+        """Advances to the next version with the same state, once."""
         if (kept := kept_receipt(self._receipt, self._version, task, skipped=True)) is not None:
             return kept
         self._require(task.key.iteration - 1, f"skip {task.key}")
@@ -142,23 +142,23 @@ class VirtualTrainEngine:
         return self._receipt
 
     def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-        """The one tensor that there is."""
+        """Yields the only tensor."""
         yield from self._weights().items()
 
     def _weights(self) -> Tensors:
-        """One tensor, `state`: 32 bytes."""
+        """Returns the only tensor, `state`: 32 bytes."""
         if self._version < 0:
             raise InfrastructureError("the virtual trainer has no weights before initialise or restore")
         return {"state": np.frombuffer(self._state, np.uint8).copy()}
 
     def offload(self) -> None:
-        """Has no memory to give back."""
+        """Does nothing: there is no memory to release."""
 
     def reload(self) -> None:
-        """Has given nothing away."""
+        """Does nothing: nothing was offloaded."""
 
     def freeze_state(self) -> FrozenState | None:
-        """A writer of `state.safetensors`: the chain's state and the version."""
+        """Returns a writer of `state.safetensors`: the chain's state and the version."""
         weights = self._weights()
         if self._rank != 0:
             return None
@@ -166,21 +166,21 @@ class VirtualTrainEngine:
         return FrozenState(weights, lambda folder: safetensors.numpy.save_file(tensors, folder / STATE_FILE))
 
     def restore(self, folder: Path, version: int) -> None:
-        """Loads a state. Raises `DataError` for a file that is none, or of another version."""
+        """Loads a state. Raises `DataError` for an invalid file or another version."""
         path = folder / STATE_FILE
         try:
             tensors: dict[str, npt.NDArray[Any]] = safetensors.numpy.load_file(path)
             state, found = tensors["state"].tobytes(), int(tensors["version"][0])
         except (OSError, KeyError, safetensors.SafetensorError) as error:
-            raise DataError(f"{path}: is no state of a virtual trainer: {error!r}") from error
+            raise DataError(f"{path}: is not a virtual trainer's state: {error!r}") from error
         if found != version:
-            raise DataError(f"{path}: holds version {found}, version {version} was wanted")
+            raise DataError(f"{path}: holds version {found}, expected version {version}")
         self._state, self._version, self._receipt, self._sft_receipt = state, version, None, None
 
     def _require(self, version: int, work: str) -> None:
         if self._version != version:
             raise InfrastructureError(
-                f"the virtual trainer is at version {self._version}, to {work} it must be {version}"
+                f"the virtual trainer is at version {self._version}; to {work}, it must be at version {version}"
             )
 
     def _weights_digest(self) -> str:
@@ -188,7 +188,7 @@ class VirtualTrainEngine:
 
 
 def _columns_digest(columns: PreparedColumns) -> bytes:
-    """sha256 of the prepared samples and advantages in canonical order."""
+    """Returns the sha256 of the prepared samples and advantages in canonical order."""
     digest = hashlib.sha256()
     for array, dtype in ((columns.ordinals, "<i8"), (columns.samples, "<i4"), (columns.advantages, "<f8")):
         digest.update(np.ascontiguousarray(array, dtype=dtype).data)
@@ -196,7 +196,7 @@ def _columns_digest(columns: PreparedColumns) -> bytes:
 
 
 def _synthetic_metrics(state: bytes) -> dict[str, float]:
-    """A number in each metric's usual range, taken from the state."""
+    """Derives a number in each metric's usual range from the state."""
     shares = np.frombuffer(state, "<u4") / 2.0**32
     return {
         name: low + (high - low) * float(share)

@@ -81,9 +81,9 @@ def test_an_update_that_fails_ends_what_is_under_way(policy_case):
     case.engine.update_weights(case.weights(0), 0)
     stream = case.engine.stream(request_of(prompts_of([40]), stop_tokens=(), max_new_tokens=MAX_NEW))
     next(stream)
-    with pytest.raises(InfrastructureError, match="lack"):
+    with pytest.raises(InfrastructureError, match=r"\d+ tensors"):
         case.engine.update_weights({}, 1)
-    with pytest.raises(InfrastructureError, match="update that failed"):
+    with pytest.raises(InfrastructureError, match="failed update"):
         next(stream)
     case.engine.update_weights(case.weights(0), 0)
     case.engine.generate(request_of(prompts_of([40]), max_new_tokens=2))

@@ -1,7 +1,7 @@
-"""Key/value cache of the decoding loop: one static buffer a layer, each row at slots that are its own positions.
+"""Key/value cache of the decoding loop: one static buffer per layer, in which a row's slots are its own positions.
 
-Consumes what a transformers attention module hands to `Cache.update`; produces the keys and values it attends to.
-A row starts at slot 0 whatever its neighbours' lengths, so nothing in its attention depends on them.
+Consumes what a transformers attention module passes to `Cache.update`; produces the keys and values to attend
+to. A row starts at slot 0 regardless of its neighbours' lengths, so nothing in its attention depends on them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from yatt_core.engines.rollout.torch.sizes import rounded_slots
 
 @dataclass(slots=True)
 class Window:
-    """What the coming forward pass writes and attends to; shared by all layers.
+    """What the next forward pass writes and attends to; shared by all layers.
 
-    Prefill: rows [prompts * samples] get the keys of prompt `sources` [prompts * samples]; attention is causal within the
-    pass. Decoding: row i of `rows` writes its one key at slot `positions[i]` and attends to the first `slots`.
+    Prefill: rows [prompts * samples] get the keys of prompt `sources` [prompts * samples]; attention is
+        causal within the pass. Decoding: row i of `rows` writes its one key at slot `positions[i]` and
+        attends to the first `slots`.
     """
 
     rows: torch.Tensor
@@ -31,7 +32,7 @@ class Window:
 
 
 class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer's keys and values, [rows, key/value heads, slots, head size], over a buffer that grows until it is released."""
+    """One layer's keys and values, [rows, key/value heads, slots, head size], in a buffer that grows until released."""
 
     def __init__(self, window: Window) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         self._buffers: list[torch.Tensor] = []
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Lays the buffers out for the batch under way; allocates only when it is the largest so far."""
+        """Lays out the buffers for the current batch; allocates only for the largest batch so far."""
         rows, slots = self.shape
         if not self._buffers:
             self._buffers = [torch.empty(0, dtype=states.dtype) for states in (key_states, value_states)]
@@ -49,7 +50,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
             shape = (rows, states.shape[1], slots, states.shape[3])
             size = math.prod(shape)
             if self._buffers[index].numel() < size or self._buffers[index].device != states.device:
-                # Zeros, since a masked slot still takes part as 0 * value, and what lies there must be finite.
+                # Zeros, since a masked slot still contributes 0 * value, so the value must be finite.
                 self._buffers[index] = torch.zeros(size, dtype=states.dtype, device=states.device)
             views.append(self._buffers[index][:size].view(shape))
         self.keys, self.values = views
@@ -63,7 +64,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
             self.lazy_initialization(key_states, value_states)
         window = self.window
         if window.positions is None:
-            # Padding may reach beyond the cache.
+            # Padding may extend beyond the cache.
             length = min(key_states.shape[2], self.keys.shape[2])
             self.keys[window.rows, :, :length] = key_states[window.sources, :, :length]
             self.values[window.rows, :, :length] = value_states[window.sources, :, :length]
@@ -74,7 +75,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.keys[:count, :, : window.slots], self.values[:count, :, : window.slots]
 
     def release(self) -> None:
-        """Gives the buffers back; the next batch allocates new ones."""
+        """Frees the buffers; the next batch allocates new ones."""
         self._buffers, self.is_initialized = [], False
         self.keys = self.values = torch.empty(0)
 
@@ -89,15 +90,15 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
             states[targets, :, :slots] = states[sources, :, :slots]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Asked for in prefill alone, which attends within itself: decoding brings its own mask."""
+        """Returns the sizes for prefill, which attends only within the pass; decoding supplies its own mask."""
         return query_length, 0
 
     def get_seq_length(self) -> int:
-        """0: positions are always given, never counted."""
+        """Returns 0: positions are always given, never counted."""
         return 0
 
     def get_max_length(self) -> int:
-        """-1: it grows."""
+        """Returns -1: the cache grows."""
         return -1
 
 
@@ -109,30 +110,30 @@ class SlotCache(Cache):  # type: ignore[misc]
         super().__init__(layers=[SlotLayer(self.window) for _ in range(layers)])
 
     def clear(self) -> None:
-        """Zeroes what is held: what weights with a NaN once wrote must not reach the rows of later ones."""
+        """Zeroes the cache, so that values written by weights with a NaN never reach later rows."""
         for layer in self.layers:
             layer.clear()
 
     def release(self) -> None:
-        """Gives its memory back, between two batches."""
+        """Frees the cache's memory between two batches."""
         for layer in self.layers:
             layer.release()
 
     def begin(self, rows: int, slots: int) -> None:
-        """Lays the cache out for a batch of rows that have at most so many positions."""
+        """Lays out the cache for a batch of rows with at most `slots` positions."""
         for layer in self.layers:
             layer.shape = (rows, rounded_slots(slots))
             layer.is_initialized = False
 
     def prefill(self, rows: torch.Tensor, sources: torch.Tensor) -> None:
-        """The coming pass holds prompts; row rows[i] gets what prompt sources[i] of the pass writes."""
+        """Prepares for a pass over prompts; row rows[i] gets what prompt sources[i] of the pass writes."""
         self.window.rows, self.window.sources, self.window.positions = rows, sources, None
 
     def step(self, rows: torch.Tensor, positions: torch.Tensor, slots: int) -> None:
-        """The coming pass holds one token a row, at those positions."""
+        """Prepares for a pass over one token per row, at these positions."""
         self.window.rows, self.window.positions, self.window.slots = rows, positions, slots
 
     def move(self, sources: torch.Tensor, targets: torch.Tensor, slots: int) -> None:
-        """Lets rows take the place of others that have left."""
+        """Moves rows to the places of rows that have left."""
         for layer in self.layers:
             layer.move(sources, targets, slots)

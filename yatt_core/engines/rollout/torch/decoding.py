@@ -1,11 +1,17 @@
-"""The decoding loop: prompts prefilled once a group, finished rows leave, waiting prompts enter, seeded noise.
+"""The decoding loop: prefills a prompt once per group, fills free rows with waiting prompts, samples by seeded noise.
 
-Consumes a runner of a model and a `GenerateRequest`; produces a `GenerateResult`. In float32 a response's bits do not depend on
-its batch, because what a row computes is laid out by the row alone: its keys lie at its own positions; its prompt is padded to a
-length that is a function of its own length; masked slots behind it come in whole vectors, and where queries share their keys
-many slots are taken piece by piece (`split_attention`); no matrix has fewer than four rows, below which another kernel adds in
-another order; and the last row is always a filler, since the end of a tensor that fills no whole vector goes through scalar code,
-whose exponential rounds otherwise. A runner that is not `batch_invariant` gets no fillers.
+Consumes a runner of a model and a `GenerateRequest`; produces a `GenerateResult`. In float32 a response's
+bits do not depend on its batch, because each row's computation is laid out by the row alone:
+
+- a row's keys are at its own positions
+- a prompt is padded to a length that is a function of its own length
+- masked slots after it come in whole vectors, and if queries share their keys, many slots are processed in
+  pieces (`split_attention`)
+- no matrix has fewer than four rows, below which another kernel adds in another order
+- the last row is always a filler, since the end of a tensor that does not fill a whole vector goes through
+  scalar code, whose exponential rounds differently
+
+A runner that is not `batch_invariant` gets no fillers.
 """
 
 from __future__ import annotations
@@ -32,15 +38,17 @@ from yatt_core.protocols.generation import (
 )
 
 ENTRY_SHARE = 8
-"""Waiting prompts enter once this part of the rows is free, since a prefill of few rows costs like one of many."""
+"""Waiting prompts enter once 1/8 of the rows is free, since a prefill of few rows costs as much as one of many."""
 
 
 def decode(runner: Runner, request: GenerateRequest, max_num_seqs: int | None = None) -> GenerateResult:
-    """Answers every prompt of the request with the weights as they are.
+    """Answers every prompt of the request with the current weights.
 
-    max_num_seqs: responses under way at once, and no fewer than a prompt's; the others wait. Raises `DataError` for an empty
-    prompt, for images that do not fit their prompts or cannot be read, `NumericError` when the model gives logits that are not
-    finite, `ConfigurationError` when its attention cannot be decoded by this loop.
+    max_num_seqs: maximum number of responses in progress, but at least those of one prompt; the others wait.
+
+    Raises `DataError` for an empty prompt and for images that do not match their prompts or cannot be read,
+    `NumericError` if the model produces logits that are not finite, `ConfigurationError` if this loop does
+    not support the model's attention.
     """
     started = time.perf_counter()
     responses = _Responses.empty(request.seeds.size, request.max_new_tokens)
@@ -52,9 +60,9 @@ def decode(runner: Runner, request: GenerateRequest, max_num_seqs: int | None = 
 def decode_pieces(
     runner: Runner, request: GenerateRequest, max_num_seqs: int | None = None
 ) -> Iterator[GeneratePiece | None]:
-    """The same responses, each as soon as it has ended; None after a step that ended none.
+    """Yields the same responses, each as soon as it has ended; None after a step in which none ended.
 
-    Raises like `decode`.
+    Raises as `decode` does.
     """
     started = time.perf_counter()
     responses = _Responses.empty(request.seeds.size, request.max_new_tokens)
@@ -71,7 +79,7 @@ def decode_pieces(
 def _finished_rows(
     runner: Runner, request: GenerateRequest, responses: _Responses, max_num_seqs: int | None
 ) -> Iterator[Indices]:
-    """Fills the responses in; yields after each step those that ended in it."""
+    """Fills in the responses; after each step, yields those that ended in it."""
     if any(len(prompt) == 0 for prompt in request.prompts):
         raise DataError(f"prompt {[len(p) for p in request.prompts].index(0)} of the decode batch has no tokens")
     if request.seeds.size == 0:
@@ -84,7 +92,7 @@ def _finished_rows(
 
 @dataclass(slots=True)
 class _Responses:
-    """What has been generated, by row of the result: tokens and log-probabilities [rows, max_new_tokens]."""
+    """Generated tokens and log-probabilities by row of the result, [rows, max_new_tokens]."""
 
     tokens: npt.NDArray[np.int32]
     log_probs: npt.NDArray[np.float32]
@@ -101,12 +109,15 @@ class _Responses:
         )
 
     def take(self, rows: Indices) -> _Responses:
-        """Some rows; copies."""
+        """Returns copies of some rows."""
         return _Responses(self.tokens[rows], self.log_probs[rows], self.lengths[rows], self.finish[rows])
 
 
 class _Decoder:
-    """One decode batch. Rows [0, alive) are responses under way, those behind them fillers; prompts [0, places) have rows."""
+    """One decode batch.
+
+    Rows [0, alive) are responses in progress, followed by fillers; prompts [0, places) have rows.
+    """
 
     def __init__(
         self, runner: Runner, request: GenerateRequest, responses: _Responses, max_num_seqs: int | None
@@ -125,12 +136,12 @@ class _Decoder:
             longest=int((self.lengths + self.limits).max()),
         )
         self.entered = self.alive = self.places = 0
-        # By row: the response, its newest token and how many it has, and its prompt's place.
+        # By row: the response, its newest token, its number of tokens, and its prompt's place.
         self.origin, self.tokens, self.counts, self.place = (np.zeros(self.room.rows, np.int64) for _ in range(4))
         self.rows_at = np.zeros(under_way, np.int64)
 
     def run(self) -> Iterator[Indices]:
-        """Decodes; yields after each step the responses that it finished, none or more."""
+        """Decodes; after each step, yields the responses that ended in it, if any."""
         self.runner.begin(self.room)
         while self.entered < len(self.lengths) or self.alive:
             if count := self._entering():
@@ -142,14 +153,14 @@ class _Decoder:
         return rows_for(alive, self.runner.batch_invariant)
 
     def _entering(self) -> int:
-        """How many prompts enter now."""
+        """Returns the number of prompts that enter now."""
         waiting, free = len(self.lengths) - self.entered, self.room.prompts - self.places
         free = min(free, self.room.prompts - -(-self.alive // self.samples))
         enough = min(waiting, -(-self.room.prompts // ENTRY_SHARE))
         return min(waiting, free) if free >= enough else 0
 
     def _enter(self, count: int) -> Indices:
-        """Runs the next prompts and draws the first token of their responses; returns those that have ended."""
+        """Runs the next prompts and draws the first token of each response; returns the responses that have ended."""
         members = np.arange(self.entered, self.entered + count)
         places = self.places + np.arange(count)
         rows = self.alive + np.arange(count * self.samples)
@@ -162,7 +173,7 @@ class _Decoder:
         return self._take(logits[torch.from_numpy(of_row).to(logits.device)], rows)
 
     def _prefill(self, members: Indices, places: Indices, rows: Indices) -> torch.Tensor:
-        """Runs prompts, those of one padded length together; returns the logits behind each, [members, vocabulary]."""
+        """Runs prompts, grouped by padded length; returns the logits after each, [members, vocabulary]."""
         padded = np.array([padded_length(int(length)) for length in self.lengths[members]], np.int64)
         logits: torch.Tensor | None = None
         for length in np.unique(padded):
@@ -178,7 +189,7 @@ class _Decoder:
         return logits
 
     def _rows(self) -> Rows:
-        """Those under way and the fillers, which stand at a row's first slot."""
+        """Returns the rows in progress and the fillers, which are at the first slot of a row."""
         count = self._with_fillers(self.alive)
         alive, origin = np.arange(count) < self.alive, self.origin[:count]
         written = np.where(alive, self.counts[:count] - 1, 0)
@@ -192,7 +203,7 @@ class _Decoder:
         )
 
     def _take(self, logits: torch.Tensor, rows: Indices) -> Indices:
-        """Draws a token for each of these rows, books it, and lets finished rows leave. Returns the responses that have ended.
+        """Draws and records a token for each of these rows and removes finished rows; returns the responses that ended.
 
         logits: [rows and fillers, vocabulary].
         """
@@ -212,7 +223,7 @@ class _Decoder:
     def _draw(
         self, logits: torch.Tensor, origin: Indices, counts: Indices
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Tokens and log-probabilities of the rows in front of the fillers."""
+        """Draws tokens and log-probabilities for the rows before the fillers."""
         request = self.request
         if request.greedy:
             drawn, drawn_log_probs = greedy(logits)
@@ -225,12 +236,12 @@ class _Decoder:
         log_probs = drawn_log_probs.cpu().numpy()
         if not np.isfinite(log_probs).all():
             raise NumericError(
-                f"the model gives logits that are not finite (weights of version {request.weight_version})"
+                f"the model produces logits that are not finite (weights of version {request.weight_version})"
             )
         return drawn.cpu().numpy()[: len(origin)], log_probs[: len(origin)]
 
     def _leave(self, finished: Indices) -> None:
-        """Lets the last rows under way take the places of finished ones, and prompts those of prompts without rows."""
+        """Moves the last rows to the places of finished ones, and prompts to the places of prompts without rows."""
         gone = np.zeros(self.alive, np.bool_)
         gone[finished] = True
         np.subtract.at(self.rows_at, self.place[finished], 1)
@@ -245,7 +256,7 @@ class _Decoder:
             self._close(int(place))
 
     def _close(self, place: int) -> None:
-        """Lets the last prompt take the place of one without rows."""
+        """Moves the last prompt to the place of one without rows."""
         last = self.places - 1
         if place != last:
             self.runner.move_prompt(last, place)
@@ -255,7 +266,7 @@ class _Decoder:
 
 
 def _result(responses: _Responses, request: GenerateRequest, seconds: float) -> GenerateResult:
-    """The responses behind one another."""
+    """Concatenates the responses."""
     written = np.arange(responses.tokens.shape[1]) < responses.lengths[:, None]
     return GenerateResult(
         tokens=responses.tokens[written],

@@ -1,6 +1,6 @@
-"""The fast runner: dense Llama and Qwen models by arithmetic of our own; a prompt's keys and values are held once a group.
+"""The fast runner: dense Llama and Qwen models by our own kernels; a prompt's keys and values are held once per group.
 
-A row attends over its prompt together with the other samples of its group, and over its own tokens by itself.
+A row attends to its prompt together with the other samples of its group, and to its own tokens by itself.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from yatt_core.protocols.generation import GenerateRequest
 
 
 class Store:
-    """Keys and values of all layers, [layers, 2, places, heads, slots, size], over a buffer that grows until it is released."""
+    """Keys and values of all layers, [layers, 2, places, heads, slots, size], in a buffer that grows until released."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._buffer = torch.empty(0, dtype=dtype, device=device)
         self.states = self._buffer
 
     def begin(self, shape: tuple[int, ...]) -> None:
-        """Lays the buffer out; allocates only when this is the largest so far."""
+        """Lays out the buffer; allocates only if this is the largest layout so far."""
         size = math.prod(shape)
         if self._buffer.numel() < size:
-            # Zeros, since a masked slot still takes part as 0 * value, and what lies there must be finite.
+            # Zeros, since a masked slot still contributes 0 * value, so the value must be finite.
             self._buffer = self._buffer.new_zeros(size)
         self.states = self._buffer[:size].view(shape)
 
     def widen(self, slots: int) -> None:
-        """Lays the buffer out anew where its places have fewer slots than these; what they hold is kept."""
+        """Lays out the buffer again if its places have fewer slots than `slots`; their content is kept."""
         layers, kinds, *places, found, size = self.states.shape
         if found >= slots:
             return
         before, shape = self.states.flatten(0, 1), (layers, kinds, *places, slots, size)
         self.states = self._buffer[: math.prod(shape)].view(shape)
-        # From the end, where there is room: what is written lies behind all that is still to be read.
+        # From the end, where there is free space: nothing is overwritten before it has been read.
         for number in reversed(range(layers * kinds)):
             self.states.flatten(0, 1)[number, ..., :found, :] = before[number].clone()
 
@@ -66,12 +66,12 @@ class Store:
         self._buffer.zero_()
 
     def release(self) -> None:
-        """Gives the buffer back."""
+        """Frees the buffer."""
         self._buffer = self.states = self._buffer.new_empty(0)
 
 
 class DenseRunner:
-    """Keeps `Runner`, on the module's own weights as they are at any time; its fused matrices are views where they can be."""
+    """Implements `Runner` on the module's current weights; its fused matrices are views wherever possible."""
 
     def __init__(self, model: nn.Module) -> None:
         self._shape, self._config = shape_of(model), text_config(model)
@@ -80,11 +80,11 @@ class DenseRunner:
             parameters, self._shape.layers, lambda names: joined([parameters[name] for name in names])
         )
         self._device, self._dtype = self._weights.embedding.device, self._weights.embedding.dtype
-        # By pieces for the sake of the bits.
+        # Piecewise attention keeps the bits.
         self._jointly = not self.batch_invariant
-        # On cores, products with a part of the slots copy that part first.
+        # On a CPU, products with part of the slots copy that part first.
         self._whole = self._jointly and self._device.type == "cpu"
-        # Matrices as they are multiplied: the weights themselves, or copies made for a decode batch.
+        # The matrices in use: the weights themselves, or copies made for a decode batch.
         self._multiplied, self._packs = self._weights, packable(self._weights.embedding)
         self._multiply: Multiply = packed_linear if self._packs else linear
         self._rotary = RotaryTable(model, self._dtype)
@@ -93,37 +93,37 @@ class DenseRunner:
 
     @property
     def batch_invariant(self) -> bool:
-        """See `decoding`."""
+        """Whether a row's bits do not depend on its batch; see `decoding`."""
         return keeps_bits(self._weights.embedding)
 
     def generating(self) -> AbstractContextManager[None]:
-        """Nothing: it has no dropout."""
+        """Does nothing: there is no dropout."""
         return nullcontext()
 
     def check(self, positions: int) -> None:
-        """Refuses more positions than the model takes."""
+        """Raises `ConfigurationError` for more positions than the model supports."""
         check_positions(self._config, positions)
 
     def begin(self, room: Room) -> None:
-        """Lays out the prompts' slots and the rows'; packs the weights as they are now, where that pays."""
+        """Lays out the slots of prompts and rows; packs the current weights where that pays off."""
         shape = self._shape
         if self._packs:
-            self._multiplied = self._weights  # the last batch's copies go first
+            self._multiplied = self._weights  # frees the last batch's copies first
             self._multiplied = packed(self._weights, room.rows)
-        # Attention takes its queries in blocks of a multiple of four; what is left must have four rows, too.
+        # Attention takes queries in blocks of a multiple of four; the remainder must have four rows, too.
         self._group = -(-room.samples // MINIMUM_ROWS) * MINIMUM_ROWS
         self._lengths = np.ones(room.prompts, np.int64)
         slots = rounded_slots(room.prompt_tokens), rounded_slots(room.new_tokens)
         for store, places, count in zip((self._prompts, self._own), (room.prompts, room.rows), slots, strict=True):
             store.begin((shape.layers, 2, places, shape.key_value_heads, count, shape.head_size))
         if self._whole:
-            # In the room that there is now for all slots, laid out for those that the rows have reached.
+            # The buffer now has room for all slots; lay it out for the slots that the rows have reached.
             self._own.begin((shape.layers, 2, room.rows, shape.key_value_heads, rounded_slots(1), shape.head_size))
 
     def prefill(
         self, request: GenerateRequest, members: Indices, places: Indices, rows: Sequence[Indices]
     ) -> torch.Tensor:
-        """Runs some prompts of one padded length; keeps each one's keys at its place."""
+        """Runs some prompts of one padded length; keeps each prompt's keys at its place."""
         for member in members if request.media else ():
             if request.media[member]:
                 raise text_alone(f"prompt {member} of the decode batch")
@@ -143,15 +143,15 @@ class DenseRunner:
             attended = scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=grouped)
             return attended.transpose(1, 2).reshape(count * padded, -1)
 
-        # Padding may reach beyond the positions that the model knows.
+        # Padding may extend beyond the positions that the model supports.
         positions = np.tile(np.minimum(np.arange(padded), lengths.max()), count)
         hidden = self._run(padded_prompts(request, members, padded).reshape(-1), positions, attend)
-        # The head, too, gets its fillers.
+        # The head gets fillers, too.
         ends = np.resize(np.arange(count) * padded + lengths - 1, rows_for(count, self.batch_invariant))
         return self._logits(hidden[self._tensor(ends)])[:count]
 
     def step(self, rows: Rows) -> torch.Tensor:
-        """Runs one token a row."""
+        """Runs one token per row."""
         shape, count = self._shape, len(rows.tokens)
         prompts, written = int(rows.prompts.max()) + 1, self._tensor(rows.written)
         slots = rounded_slots(int(rows.written.max()) + 1)
@@ -198,7 +198,7 @@ class DenseRunner:
         self._own.clear()
 
     def release(self) -> None:
-        """Gives all memory of keys and values back, and that of packed weights."""
+        """Frees the memory of keys, values and packed weights."""
         self._multiplied = self._weights
         self._prompts.release()
         self._own.release()
@@ -214,14 +214,14 @@ class DenseRunner:
 
     def _groups(self, rows: Rows) -> Groups:
         places = rows.prompts * self._group + rows.samples
-        # Where a group has no row, the last row stands in.
+        # A group's place without a row takes the last row.
         asking = np.full((int(rows.prompts.max()) + 1) * self._group, len(places) - 1)
         asking[places[: rows.alive]] = np.arange(rows.alive)
         in_order = np.array_equal(places, np.arange(len(asking)))
         return Groups(self._tensor(asking), self._tensor(places), self._group, in_order)
 
     def _mask(self, lengths: Indices, slots: int) -> torch.Tensor:
-        """0 for the first slots of each row, -inf for the others: [rows, 1, 1, slots]."""
+        """Returns 0 for the first slots of each row and -inf for the others: [rows, 1, 1, slots]."""
         hidden = torch.arange(slots, device=self._device) >= self._tensor(lengths)[:, None]
         mask = torch.zeros(hidden.shape, device=self._device).masked_fill_(hidden, -torch.inf)
         return mask[:, None, None]

@@ -1,8 +1,7 @@
-"""The rollout engine on plain torch: any dense causal model of transformers, decoded by a loop of our own; those of the Llama and
-Qwen families by arithmetic of our own too.
+"""The rollout engine on plain torch: decodes any dense causal transformers model by a loop of our own.
 
-Consumes decode batches and new weights, and the images that the batches name; produces responses. Its weights are undefined
-(version -1) until the first update.
+Llama and Qwen models also run on our own kernels. Consumes decode batches, the images they name, and new
+weights; produces responses. Its weights are undefined (version -1) until the first update.
 """
 
 from __future__ import annotations
@@ -30,12 +29,14 @@ from yatt_core.wire.buckets import Piece
 
 
 class TorchRolloutEngine(WeightTaker):
-    """One engine on one thread, and on its process's GPU where there is one.
+    """One engine on one thread, and on its process's GPU if there is one.
 
-    max_prompt_tokens, max_new_tokens: what a request may ask for, in tokens.
-    inputs_folder: where the images lie that requests name by address. folder_version: the version that the weights in the
-    folder are; -1 where they only give the shapes, and the first update brings the weights. path: `general` for transformers' own
-    module, whatever the model. max_num_seqs: responses under way at once; those of a decode batch that wait enter as others end.
+    max_prompt_tokens, max_new_tokens: limits on a request, in tokens.
+    inputs_folder: folder of the images that requests name by address.
+    folder_version: version of the weights in the model folder; -1 if they only define the shapes and the
+        first update supplies the weights.
+    kernels: `general` always runs transformers' own module.
+    max_num_seqs: maximum number of responses in progress; the others of a decode batch enter as these end.
     """
 
     def __init__(
@@ -71,33 +72,35 @@ class TorchRolloutEngine(WeightTaker):
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
-        """What it can do, by name."""
+        """The engine's capabilities, by name."""
         return self._capabilities
 
     def generate(self, request: GenerateRequest) -> GenerateResult:
         """Answers every prompt S times.
 
-        Raises `InfrastructureError` for another version than it holds, `DataError` for a prompt that is too long,
-        `ConfigurationError` for more new tokens than the engine was made for, `NumericError` when logits are not finite.
+        Raises `InfrastructureError` if asked for another version than it holds, `DataError` for a prompt that
+        is too long, `ConfigurationError` for more new tokens than the engine was built for, `NumericError` if
+        logits are not finite.
         """
         self._make_ready(request)
         return decode(self._runner, request, self._max_sequences)
 
     def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece | None]:
-        """The same, each response as soon as it has ended. Raises like `generate`."""
+        """Yields the same responses, each as soon as it has ended. Raises as `generate` does."""
         self._make_ready(request)
         return decode_pieces(self._runner, request, self._max_sequences)
 
     def _make_ready(self, request: GenerateRequest) -> None:
-        """Wakes up for a request. Raises as `generate` says for one that cannot be answered."""
+        """Wakes up for a request. Raises as `generate` does if it cannot be answered."""
         if request.weight_version != self._version or self._version < 0:
             raise InfrastructureError(
-                f"the torch rollout engine holds weights of version {self._version}, the request wants version"
+                f"the torch rollout engine holds weights of version {self._version}, but the request needs version"
                 f" {request.weight_version}; sync it first"
             )
         if request.max_new_tokens > self._max_new_tokens:
             raise ConfigurationError(
-                f"the request wants {request.max_new_tokens} new tokens, the engine was made for {self._max_new_tokens}"
+                f"the request asks for {request.max_new_tokens} new tokens, but the engine was built for"
+                f" {self._max_new_tokens}"
             )
         for row, prompt in enumerate(request.prompts):
             if len(prompt) > self._max_prompt_tokens:
@@ -121,7 +124,7 @@ class TorchRolloutEngine(WeightTaker):
         self._runner.clear()
 
     def sleep(self) -> None:
-        """Gives the key/value cache back. Weights go from a GPU to the host's memory, until they are needed again."""
+        """Frees the key/value cache and moves the weights from a GPU to host memory until they are needed again."""
         self._runner.release()
         if self._away is None:
             self._away = Offloaded(Held(tuple(self._tensors.values())))
@@ -134,7 +137,7 @@ class TorchRolloutEngine(WeightTaker):
 
 
 def _state(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """The model's tensors, tied ones once under their first name; and every name of the state dict -> that first name."""
+    """Returns the model's tensors, tied ones once by their first name, and a map from every name to its first name."""
     first: dict[tuple[int, torch.Size], str] = {}
     tensors: dict[str, torch.Tensor] = {}
     aliases: dict[str, str] = {}
@@ -146,5 +149,5 @@ def _state(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
 
 
 def _as_torch(array: npt.NDArray[Any]) -> torch.Tensor:
-    """A tensor over the array's memory; over a copy where the memory is read-only, as torch knows no such tensors."""
+    """Returns a tensor over the array's memory, or over a copy if it is read-only, which torch does not support."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())

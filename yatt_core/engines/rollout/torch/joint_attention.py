@@ -1,8 +1,9 @@
-"""Decoding rows by the group whose prompt they share, and their attention over that and their own slots under one softmax.
+"""Groups decoding rows by their prompt; each row attends to the prompt and to its own slots under one softmax.
 
-Consumes queries, keys, values and masks; produces what the queries take. One softmax is for GPUs, and on cores for dtypes below
-float32: torch's own kernel spends most of its time there on repacking when few queries are of bfloat16; plain matrix products
-don't. A row's bits may depend on its neighbours, as those of its other products do in such a dtype and on a GPU.
+Consumes queries, keys, values and masks; produces the attended values. The single softmax is for GPUs and, on
+CPUs, for dtypes below float32: with few bfloat16 queries torch's own kernel spends most of its time on
+repacking, unlike plain matrix products. A row's bits may depend on its neighbours, as the bits of its other
+products do in such a dtype and on a GPU.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """asking: the row at each place of each group, [prompts * samples]. places: of each row there, [rows].
+    """The rows of each group.
 
-    in_order: the rows are all places' own, one behind the other.
+    asking: the row at each place of each group, [prompts * samples].
+    places: each row's place there, [rows].
+    in_order: whether every place has a row and the rows are in the order of the places.
     """
 
     asking: torch.Tensor
@@ -25,14 +28,14 @@ class Groups:
     in_order: bool
 
     def spread(self, of_rows: torch.Tensor) -> torch.Tensor:
-        """[rows, heads, queries, n] -> [prompts, heads, samples * queries, n]."""
+        """Maps [rows, heads, queries, n] to [prompts, heads, samples * queries, n]."""
         _, heads, queries, size = of_rows.shape
         everyone = of_rows if self.in_order else of_rows.index_select(0, self.asking)
         by_sample = everyone.reshape(-1, self.samples, heads, queries, size)
         return by_sample.transpose(1, 2).reshape(-1, heads, self.samples * queries, size)
 
     def gather(self, grouped: torch.Tensor) -> torch.Tensor:
-        """[prompts, heads, samples * queries, ...] -> [rows, heads, queries, ...]."""
+        """Maps [prompts, heads, samples * queries, ...] to [rows, heads, queries, ...]."""
         prompts, heads, _, *size = grouped.shape
         by_sample = grouped.view(prompts, heads, self.samples, -1, *size).transpose(1, 2).flatten(0, 1)
         return by_sample if self.in_order else by_sample.index_select(0, self.places)
@@ -41,10 +44,12 @@ class Groups:
 def attend_jointly(
     queries: torch.Tensor, shared: torch.Tensor, own: torch.Tensor, mask: torch.Tensor, groups: Groups
 ) -> torch.Tensor:
-    """[rows, heads, queries, size], in the dtype of the queries.
+    """Returns the attended values, [rows, heads, queries, size], in the dtype of the queries.
 
-    queries: [rows, heads, queries, size]. shared: keys and values of prompts, [2, prompts, heads, slots, size]. own: those of
-    rows, [2, rows, heads, slots, size]. mask: [rows, 1, 1, prompt slots + own slots] in float32, 0 or -inf.
+    queries: [rows, heads, queries, size].
+    shared: keys and values of prompts, [2, prompts, heads, slots, size].
+    own: keys and values of rows, [2, rows, heads, slots, size].
+    mask: [rows, 1, 1, prompt slots + own slots] in float32, 0 or -inf.
     """
     scores = torch.cat([groups.gather(_scores(groups.spread(queries), shared[0])), _scores(queries, own[0])], dim=-1)
     shares = torch.softmax(torch.add(mask, scores, alpha=queries.shape[-1] ** -0.5), dim=-1).to(queries.dtype)
@@ -53,7 +58,7 @@ def attend_jointly(
 
 
 def _scores(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    # In this order the keys are read as they lie, which for a part of the slots is several times as fast.
+    # In this order the keys are read in memory order, which is several times as fast for part of the slots.
     products = torch.bmm(keys.flatten(0, 1), queries.flatten(0, 1).transpose(1, 2))
     return products.transpose(1, 2).view(*queries.shape[:3], keys.shape[2])
 

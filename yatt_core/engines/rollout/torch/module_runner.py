@@ -1,4 +1,4 @@
-"""The general runner: any dense causal model of transformers, through its own module, over a cache of slots."""
+"""The general runner: any dense causal transformers model, through its own module, over a cache of slots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 class ModuleRunner:
-    """Keeps `Runner`. reader: of a vision-language model's images."""
+    """Implements `Runner`.
+
+    reader: of a vision-language model's images.
+    """
 
     def __init__(self, model: nn.Module, reader: ImageReader | None = None) -> None:
         self._model, self._reader = model, reader
@@ -35,7 +38,7 @@ class ModuleRunner:
 
     @property
     def batch_invariant(self) -> bool:
-        """False with experts that see few rows, and with positions scaled by the longest row; see `keeps_bits`."""
+        """False with experts, which see few rows, and with positions scaled by the longest row; see `keeps_bits`."""
         if not keeps_bits(self._visible):
             return False
         rope = getattr(self._config, "rope_parameters", None) or {}
@@ -44,7 +47,7 @@ class ModuleRunner:
 
     @contextmanager
     def generating(self) -> Iterator[None]:
-        """No dropout and no activation checkpointing meanwhile."""
+        """Disables dropout and activation checkpointing meanwhile."""
         training = self._model.training
         if training:
             self._model.eval()
@@ -55,7 +58,7 @@ class ModuleRunner:
                 self._model.train()
 
     def check(self, positions: int) -> None:
-        """Refuses a model whose attention is not plain causal attention over so many positions."""
+        """Raises `ConfigurationError` unless the model's attention is plain causal over this many positions."""
         check_positions(self._config, positions)
 
     def begin(self, room: Room) -> None:
@@ -67,17 +70,17 @@ class ModuleRunner:
     def prefill(
         self, request: GenerateRequest, members: Indices, places: Indices, rows: Sequence[Indices]
     ) -> torch.Tensor:
-        """Runs some prompts of one padded length; lends each one's keys to its rows."""
+        """Runs some prompts of one padded length; copies each prompt's keys to its rows."""
         lengths = np.array([len(request.prompts[member]) for member in members], np.int64)
         padded = padded_length(int(lengths[0]))
         sources = np.repeat(np.arange(len(members)), [len(own) for own in rows])
         self._cache.prefill(self._tensor(np.concatenate(rows)), self._tensor(sources))
         ends, end_of_member = np.unique(lengths - 1, return_inverse=True)
-        # The head, too, must have its four rows.
+        # The head must have four rows, too.
         ends = np.resize(ends, max(len(ends), -(-MINIMUM_ROWS // len(members))))
         logits = self._model(
             **self._prompt_inputs(request, members, lengths, self._tensor(padded_prompts(request, members, padded))),
-            # Padding may reach beyond the positions that the model knows.
+            # Padding may extend beyond the positions that the model supports.
             position_ids=torch.arange(padded, device=self._device)[None, :].clamp_(max=int(lengths.max())),
             past_key_values=self._cache,
             use_cache=True,
@@ -87,7 +90,7 @@ class ModuleRunner:
         return picked
 
     def step(self, rows: Rows) -> torch.Tensor:
-        """Runs one token a row."""
+        """Runs one token per row."""
         positions = self._tensor(rows.positions)
         slots = rounded_slots(int(rows.positions.max()) + 1)
         shown = self._slots[:slots] <= positions[:, None]
@@ -107,7 +110,7 @@ class ModuleRunner:
         self._cache.move(self._tensor(sources), self._tensor(targets), slots)
 
     def move_prompt(self, source: int, target: int) -> None:
-        """Nothing: each row has its prompt's keys."""
+        """Does nothing: each row holds its prompt's keys."""
 
     @torch.inference_mode()
     def clear(self) -> None:
@@ -115,13 +118,13 @@ class ModuleRunner:
         self._cache.clear()
 
     def release(self) -> None:
-        """Gives the cache's memory back."""
+        """Frees the cache's memory."""
         self._cache.release()
 
     def _prompt_inputs(
         self, request: GenerateRequest, members: Indices, lengths: Indices, ids: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """What the model gets of some prompts: their tokens, with images the embeddings of tokens and patches."""
+        """Returns the model's inputs for some prompts: tokens or, with images, embeddings of tokens and patches."""
         media = [request.media[member] if request.media else () for member in members]
         if self._reader is None and not any(media):
             return {"input_ids": ids}
@@ -136,12 +139,15 @@ class ModuleRunner:
 
 
 def keeps_bits(weight: torch.Tensor) -> bool:
-    """Whether rows keep their bits in products of any number of rows. A GPU adds in another order for another number."""
+    """Returns True if products of a row keep their bits for any number of rows.
+
+    A GPU's order of addition depends on the number of rows.
+    """
     return weight.dtype == torch.float32 and weight.device.type == "cpu"
 
 
 def padded_prompts(request: GenerateRequest, members: Indices, padded: int) -> npt.NDArray[np.int64]:
-    """Tokens of some prompts, [members, padded]."""
+    """Returns the tokens of some prompts, [members, padded]."""
     ids = np.zeros((len(members), padded), np.int64)
     for row, member in enumerate(members):
         prompt = request.prompts[member]
@@ -150,25 +156,25 @@ def padded_prompts(request: GenerateRequest, members: Indices, padded: int) -> n
 
 
 def text_config(model: nn.Module) -> Any:
-    """The text model's config of a transformers module."""
+    """Returns the text model's config of a transformers module."""
     config: Any = model.config
     return config.get_text_config()
 
 
 def check_positions(config: Any, positions: int) -> None:
-    """Raises `ConfigurationError` for a model whose attention is not plain causal attention over so many positions."""
+    """Raises `ConfigurationError` unless the model's attention is plain causal attention over this many positions."""
     kinds = set(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None)
     if unknown := kinds - {"full_attention", "sliding_attention"}:
         raise ConfigurationError(f"the torch rollout engine cannot decode layers of type {', '.join(sorted(unknown))}")
     if window is not None and (not kinds or "sliding_attention" in kinds) and positions > window:
         raise ConfigurationError(
-            f"the torch rollout engine has no sliding window: prompt and response may be {positions} tokens, the model's"
-            f" window is {window}; lower data.max_prompt_tokens or rollout.max_new_tokens"
+            f"the torch rollout engine does not support sliding windows: prompt and response may have {positions}"
+            f" tokens, but the model's window is {window}; lower data.max_prompt_tokens or rollout.max_new_tokens"
         )
     limit = getattr(config, "max_position_embeddings", None)
     if limit is not None and positions > limit:
         raise ConfigurationError(
-            f"prompt and response may be {positions} tokens, the model takes {limit}; lower data.max_prompt_tokens or"
-            " rollout.max_new_tokens"
+            f"prompt and response may have {positions} tokens, but the model takes at most {limit}; lower"
+            " data.max_prompt_tokens or rollout.max_new_tokens"
         )

@@ -1,7 +1,7 @@
-"""Matrices in the layout that the processor multiplies fastest: decoding multiplies few rows with each of them very often.
+"""Matrices in the layout that a CPU multiplies fastest: decoding multiplies few rows with each of them very often.
 
-Consumes `DenseWeights`; produces the same with copies of the matrices in the layout of oneDNN, which torch offers to its own
-compiler alone, and the product with them.
+Consumes `DenseWeights`; produces the same with copies of the matrices in oneDNN's layout, which torch
+otherwise offers only to its own compiler, and the corresponding product.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _ONEDNN: Any = torch.ops.mkldnn
 
 
 def packable(weight: torch.Tensor) -> bool:
-    """Whether there is such a layout: on cores that multiply bfloat16, in that alone. In float32 rows must keep their bits."""
+    """Returns True if the layout is supported: only for bfloat16, on CPUs that multiply it.
+
+    Float32 rows must keep their bits.
+    """
     return (
         weight.device.type == "cpu"
         and weight.dtype == torch.bfloat16
@@ -27,7 +30,7 @@ def packable(weight: torch.Tensor) -> bool:
 
 
 def packed(weights: DenseWeights, rows: int) -> DenseWeights:
-    """The weights with packed copies of the matrices, good for products of about so many rows."""
+    """Returns the weights with packed copies of the matrices, suited to products of about `rows` rows."""
 
     def pack(weight: torch.Tensor) -> torch.Tensor:
         copy: torch.Tensor = _ONEDNN._reorder_linear_weight(weight.detach(), rows)
@@ -41,6 +44,11 @@ def packed(weights: DenseWeights, rows: int) -> DenseWeights:
 
 
 def packed_linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """`torch.nn.functional.linear` with a packed weight. states: [rows, inputs]. Returns [rows, outputs]."""
+    """Computes `torch.nn.functional.linear` with a packed weight.
+
+    states: [rows, inputs].
+
+    Returns [rows, outputs].
+    """
     product: torch.Tensor = _ONEDNN._linear_pointwise(states, weight, bias, "none", [], "")
     return product

@@ -1,6 +1,6 @@
-"""What the decoding loop asks of whoever runs the model: prompts in, one token a row after another, logits out.
+"""The interface between the decoding loop and a model's runner: prompts in, one token per row and step, logits out.
 
-A runner holds keys and values by row and by prompt; the loop says which row and which prompt has which place.
+A runner holds keys and values by row and by prompt; the loop assigns each row and each prompt its place.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a decode batch needs at most. rows: with fillers. prompts, samples: under way at once, and to each prompt.
+    """The maximum sizes of a decode batch.
 
-    prompt_tokens, new_tokens: of the longest. longest: tokens of prompt and response together.
+    rows: including fillers.
+    prompts: in progress at once.
+    samples: per prompt.
+    prompt_tokens, new_tokens: of the longest prompt and response.
+    longest: tokens of prompt and response together.
     """
 
     rows: int
@@ -36,10 +40,13 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of a decoding step, n of them; fillers at the end. alive: those in front that are no fillers.
+    """The n rows of a decoding step; fillers are at the end.
 
-    tokens: [n], the last of each so far. positions: [n], where it stands in prompt and response. written: [n], tokens of the
-    response that came before it. prompts, samples: [n], the place of the row's prompt, and the row's number within its group.
+    tokens: [n], the last token of each row so far.
+    positions: [n], its position in prompt and response.
+    written: [n], number of response tokens before it.
+    prompts, samples: [n], the place of the row's prompt, and the row's number within its group.
+    alive: number of rows that are not fillers.
     """
 
     tokens: Indices
@@ -55,15 +62,15 @@ class Runner(Protocol):
 
     @property
     def batch_invariant(self) -> bool:
-        """Whether a row's bits depend on the row alone, as long as fillers stand behind it. Only in float32 on cores."""
+        """Whether a row's bits depend on the row alone as long as fillers follow. True only in float32 on a CPU."""
         ...
 
     def generating(self) -> AbstractContextManager[None]:
-        """What has to hold while it works."""
+        """Returns the context in which the runner generates."""
         ...
 
     def check(self, positions: int) -> None:
-        """Raises `ConfigurationError` for a model that cannot be decoded over so many positions."""
+        """Raises `ConfigurationError` for a model that cannot be decoded over this many positions."""
         ...
 
     def begin(self, room: Room) -> None:
@@ -73,31 +80,36 @@ class Runner(Protocol):
     def prefill(
         self, request: GenerateRequest, members: Indices, places: Indices, rows: Sequence[Indices]
     ) -> torch.Tensor:
-        """Runs some prompts of one padded length; logits behind each, [members, vocabulary].
+        """Runs some prompts of one padded length; returns the logits after each, [members, vocabulary].
 
-        members: their numbers in the request. places: of each prompt. rows: of each prompt's samples.
+        members: their numbers in the request.
+        places: of each prompt.
+        rows: of each prompt's samples.
         """
         ...
 
     def step(self, rows: Rows) -> torch.Tensor:
-        """Runs one token a row; the logits behind it, [n, vocabulary]."""
+        """Runs one token per row; returns the logits after it, [n, vocabulary]."""
         ...
 
     def move_rows(self, sources: Indices, targets: Indices, rows: Rows) -> None:
-        """Lets rows take the places of others that have left. rows: all of them, before the move."""
+        """Moves rows to the places of rows that have left.
+
+        rows: all rows, before the move.
+        """
         ...
 
     def move_prompt(self, source: int, target: int) -> None:
-        """Lets a prompt take the place of one whose samples have all left."""
+        """Moves a prompt to the place of one whose samples have all left."""
         ...
 
     def clear(self) -> None:
-        """Zeroes what is held: what weights with a NaN once wrote must not reach the rows of later ones.
+        """Zeroes keys and values, so that values written by weights with a NaN never reach later rows.
 
-        Its tensors may be of torch's inference mode, in which batches are decoded.
+        Their tensors may belong to torch's inference mode, in which batches are decoded.
         """
         ...
 
     def release(self) -> None:
-        """Gives the memory of keys and values back, between two batches."""
+        """Frees the memory of keys and values between two batches."""
         ...

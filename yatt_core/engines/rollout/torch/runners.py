@@ -1,4 +1,4 @@
-"""The runner of a model: our own arithmetic where it is covered, else its module of transformers."""
+"""Chooses a model's runner: our own kernels if they cover the model, otherwise its transformers module."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from yatt_core.engines.rollout.torch.runner import Runner
 def open_runner(
     model: nn.Module, reader: ImageReader | None = None, kernels: KernelChoice = "auto", fused: bool = False
 ) -> Runner:
-    """A runner of the model's weights as they are; reader: of a vision-language model's images.
+    """Opens a runner on the model's weights.
 
-    fused: the model's parameters may be moved, so that its runner follows each change of them; without it a runner is good for as
-    long as the weights stay as they are.
+    reader: of a vision-language model's images.
+    fused: whether the model's parameters may be moved, so that the runner follows every change of them.
+        Without it, a runner is valid only as long as the weights do not change.
     """
     if kernels == "general" or why_general(model):
         return ModuleRunner(model, reader)

@@ -1,7 +1,8 @@
-"""The rollout engine on vLLM (arXiv 2309.06180), stepped in this process: any number of requests at once, in-place weights.
+"""The rollout engine on vLLM (arXiv 2309.06180), stepped in this process; updates weights in place.
 
-Consumes decode batches and new weights; produces responses. Several threads may ask it at the same time, and whoever waits steps
-it for all. A response is a function of prompt, seed and weights alone where it computes in float32 on a CPU.
+Consumes decode batches and new weights; produces responses. Several threads may call it at the same time; any
+thread that waits steps the engine for all of them. In float32 on a CPU, a response is a function of prompt,
+seed and weights alone.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ from yatt_core.wire.buckets import Array, Piece, WeightBucket
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Of an engine: its steps, these times the sequences that each worked on, and their seconds."""
+    """The work of an engine.
+
+    steps: number of steps.
+    sequence_steps: sum over the steps of the sequences processed.
+    seconds: duration of the steps.
+    """
 
     steps: int = 0
     sequence_steps: int = 0
@@ -38,14 +44,17 @@ class Work:
 
 
 Arrived = deque[tuple[int, Any]]
-"""Of one request: what has ended, by row, as vLLM gives it."""
+"""One request's finished completions, by row, as vLLM returns them."""
 
 
 class VllmRolloutEngine(WeightTaker):
-    """One engine. max_prompt_tokens, max_new_tokens: what a request may ask for, in tokens.
+    """One engine.
 
-    folder_version: the version that the weights in the folder are; -1 where they only give the shapes, and the first update
-    brings the weights. Raises `ConfigurationError` for a model that vLLM cannot run here.
+    max_prompt_tokens, max_new_tokens: limits on a request, in tokens.
+    folder_version: version of the weights in the model folder; -1 if they only define the shapes and the
+        first update supplies the weights.
+
+    Raises `ConfigurationError` for a model that vLLM cannot run here.
     """
 
     def __init__(
@@ -85,14 +94,15 @@ class VllmRolloutEngine(WeightTaker):
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
-        """What it can do, by name."""
+        """The engine's capabilities, by name."""
         return self._capabilities
 
     def generate(self, request: GenerateRequest) -> GenerateResult:
         """Answers every prompt S times.
 
-        Raises `InfrastructureError` for another version than it holds, `DataError` for a prompt that is empty or too long,
-        `ConfigurationError` for more new tokens than the engine was made for, `NumericError` when logits are not finite.
+        Raises `InfrastructureError` if asked for another version than it holds, `DataError` for a prompt that
+        is empty or too long, `ConfigurationError` for more new tokens than the engine was built for,
+        `NumericError` if logits are not finite.
         """
         started, responses = time.perf_counter(), list[tuple[int, Response]]()
         with closing(self._answers(request)) as answers:
@@ -101,7 +111,7 @@ class VllmRolloutEngine(WeightTaker):
         return result_of(sorted(responses, key=_row), request.weight_version, time.perf_counter() - started)
 
     def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece | None]:
-        """The same, each response as soon as it has ended. Raises like `generate`."""
+        """Yields the same responses, each as soon as it has ended. Raises as `generate` does."""
         started = time.perf_counter()
         with closing(self._answers(request)) as answers:
             for ended in answers:
@@ -114,26 +124,28 @@ class VllmRolloutEngine(WeightTaker):
                 started = finished
 
     def begin_update(self, version: int) -> None:
-        """As of `RolloutEngine`. Responses under way wait, and then go on as `in_flight_update` says; an update that fails loses
-        them. What the old weights had made of prompts is forgotten.
+        """See `RolloutEngine`.
+
+        Responses in progress wait and then continue as `in_flight_update` specifies; a failed update loses
+        them. Cached prompt states of the old weights are discarded.
         """
         with self._lock.alone():
             self._lock.pause()
             self._or_resume(lambda: super(VllmRolloutEngine, self).begin_update(version))
 
     def take(self, bucket: WeightBucket) -> None:
-        """As of `RolloutEngine`."""
+        """See `RolloutEngine`."""
         with self._lock.alone():
             self._or_resume(lambda: super(VllmRolloutEngine, self).take(bucket))
 
     def end_update(self) -> None:
-        """As of `RolloutEngine`."""
+        """See `RolloutEngine`."""
         with self._lock.alone():
             self._or_resume(super().end_update)
             self._lock.resume()
 
     def _or_resume(self, part: Callable[[], None]) -> None:
-        """A part of an update. Where it fails, responses under way go on, to hear that there are no weights any more."""
+        """Runs a part of an update. If it fails, waiting responses resume, only to learn that the weights are gone."""
         try:
             part()
         except BaseException:
@@ -156,7 +168,7 @@ class VllmRolloutEngine(WeightTaker):
 
         if (tensor := self._assembly.put(piece)) is not None:
             given = [(piece.name, _as_torch(tensor))]
-            # One that fails ends the transfer for vLLM.
+            # For vLLM, a failed transfer has ended.
             self._transferring = False
             transfer(self._engine, given)
             self._transferring = True
@@ -167,7 +179,7 @@ class VllmRolloutEngine(WeightTaker):
         end_transfer(self._engine)
         self._transferring = False
         self._engine.set_weight_version(str(version))
-        # The cache of an engine that slept is woken by the next request, when the trainer has made room.
+        # The next request wakes the cache of an engine that slept, once the trainer has freed memory.
         if self._open and (self._recomputes or self._spoilt):
             self._engine.reset_prefix_cache(reset_running_requests=True)
         if self._spoilt:
@@ -177,13 +189,16 @@ class VllmRolloutEngine(WeightTaker):
         self._updates += 1
 
     def take_work(self) -> Work:
-        """The work since this was last asked."""
+        """Returns the work done since the last call."""
         with self._lock.alone():
             done, self._work = self._work, Work()
             return done
 
     def sleep(self) -> None:
-        """On a GPU moves the weights to the host and gives the cache back; a CPU's memory comes back with the process alone."""
+        """Moves the weights to the host and frees the cache on a GPU.
+
+        On a CPU, memory is freed only when the process ends.
+        """
         with self._lock.alone():
             if not self._capabilities["sleep"]:
                 return
@@ -194,12 +209,15 @@ class VllmRolloutEngine(WeightTaker):
                 self._engine.sleep(level=1)
 
     def _wake(self, *parts: Part) -> None:
-        """Takes memory back, of the parts that have given it away."""
+        """Restores the memory of those parts that are asleep."""
         if due := self._sleep.wake(*parts):
             self._engine.wake_up(list(due))
 
     def _answers(self, request: GenerateRequest) -> Generator[list[tuple[int, Response]]]:
-        """What has ended since the last time, by row, ascending; empty where nothing has. To its end, or all is withdrawn."""
+        """Yields the responses that have ended since the last time, in row order; an empty list if none have.
+
+        If it is closed before the end, all remaining responses are aborted.
+        """
         arrived: Arrived = deque()
         names: list[str] = []
         try:
@@ -220,7 +238,10 @@ class VllmRolloutEngine(WeightTaker):
             self._withdraw([name for name in names if name in self._open])
 
     def _submit(self, request: GenerateRequest, arrived: Arrived, names: list[str]) -> None:
-        """Hands the responses to the engine. names: those of vLLM's requests, which are added to it."""
+        """Submits the responses to the engine.
+
+        names: of vLLM's requests; added to by this method.
+        """
         from yatt_core.engines.rollout.vllm.opening import sampling_of
 
         number, limits = next(self._numbers), request.prompt_limits.tolist()
@@ -233,15 +254,13 @@ class VllmRolloutEngine(WeightTaker):
                 self._engine.add_request(names[-1], asked, sampling_of(request, limits[place], seed))
 
     def _salt(self) -> str:
-        """Part of what the prefix cache knows prompts by, which is not the weights that read them: another behind each update."""
+        """Returns a salt for the prefix cache, which ignores weights in its keys; it changes with each update."""
         return str(self._updates)
 
     def _step(self) -> None:
-        """One step of the engine; what has ended goes to whom it belongs."""
+        """Steps the engine once and distributes the completions that have ended."""
         if self._version < 0:
-            raise InfrastructureError(
-                "the vLLM rollout engine lost its weights to an update that failed; sync it again"
-            )
+            raise InfrastructureError("the vLLM rollout engine lost its weights in a failed update; sync it again")
         started, sequences = time.perf_counter(), min(len(self._open), self._most_sequences)
         outputs = self._engine.step()
         done, seconds = self._work, time.perf_counter() - started
@@ -251,25 +270,26 @@ class VllmRolloutEngine(WeightTaker):
             arrived.append((row, output.outputs[0]))
 
     def _withdraw(self, names: Sequence[str]) -> None:
-        """Ends what of some responses is still under way."""
+        """Aborts those of the responses that are still in progress."""
         if names:
             with self._lock.alone():
                 self._engine.abort_request([name for name in names if self._open.pop(name, None) is not None])
 
     def _check(self, request: GenerateRequest) -> None:
-        """Raises as `generate` says for a request that cannot be answered."""
+        """Raises as `generate` does for a request that cannot be answered."""
         if request.weight_version != self._version or self._version < 0:
             raise InfrastructureError(
-                f"the vLLM rollout engine holds weights of version {self._version}, the request wants version"
+                f"the vLLM rollout engine holds weights of version {self._version}, but the request needs version"
                 f" {request.weight_version}; sync it first"
             )
         if request.media:
             raise ConfigurationError(
-                "the vLLM rollout engine shows no images; right would be rollout.engine.kind: torch"
+                "the vLLM rollout engine does not support images; expected rollout.engine.kind: torch"
             )
         if request.max_new_tokens > self._max_new_tokens:
             raise ConfigurationError(
-                f"the request wants {request.max_new_tokens} new tokens, the engine was made for {self._max_new_tokens}"
+                f"the request asks for {request.max_new_tokens} new tokens, but the engine was built for"
+                f" {self._max_new_tokens}"
             )
         for row, (prompt, limit) in enumerate(zip(request.prompts, request.prompt_limits.tolist(), strict=True)):
             if not len(prompt):

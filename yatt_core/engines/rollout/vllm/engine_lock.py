@@ -1,7 +1,7 @@
-"""One engine, several threads that wait for it: whoever waits takes the next step for all of them.
+"""A lock for one engine shared by several threads: any waiting thread takes the next step for all of them.
 
-So nothing runs while nobody waits, no thread has to be ended, and what must not happen during a step, such as an update of the
-weights, happens between two.
+So nothing runs while no thread waits, no background thread has to be stopped, and operations that must not
+overlap a step, such as an update of the weights, run between two steps.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 
 class EngineLock:
-    """Who may touch the engine: one thread at a time."""
+    """Controls access to the engine: one thread at a time."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -20,7 +20,7 @@ class EngineLock:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """The engine is this thread's, between two steps."""
+        """Gives this thread exclusive use of the engine, between two steps."""
         with self._changed:
             while self._taken:
                 self._changed.wait()
@@ -31,18 +31,18 @@ class EngineLock:
             self._leave()
 
     def pause(self) -> None:
-        """From here on nobody takes a step."""
+        """Stops all steps from here on."""
         with self._changed:
             self._paused = True
 
     def resume(self) -> None:
-        """Steps are taken again."""
+        """Allows steps again."""
         with self._changed:
             self._paused = False
             self._changed.notify_all()
 
     def wait_for(self, arrived: Sized, step: Callable[[], None]) -> None:
-        """Comes back when something has arrived, or behind a step that this thread took. Raises what the step raises."""
+        """Returns when something has arrived, or after a step taken by this thread. Raises what the step raises."""
         with self._changed:
             while (self._taken or self._paused) and not len(arrived):
                 self._changed.wait()

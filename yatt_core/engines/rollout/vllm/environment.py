@@ -1,7 +1,7 @@
-"""What vLLM reads from the environment: set in this process before it is imported, and only then.
+"""The environment variables that vLLM reads: set in this process before vLLM is imported, and only then.
 
-One process holds the whole engine, nothing is fetched or reported, and what it opens for its own group of one process stays on
-this machine.
+One process holds the whole engine, nothing is downloaded or reported, and the sockets of its one-process
+group stay on this machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
 )
 ON_PROCESSORS: Mapping[str, str] = MappingProxyType(
     {
-        # A compiled helper of the log-probabilities takes longer to build than most batches take.
+        # Compiling a helper for log-probabilities takes longer than most batches.
         "TORCHDYNAMO_DISABLE": "1",
         "VLLM_HOST_IP": "127.0.0.1",
         "GLOO_SOCKET_IFNAME": "lo",
@@ -31,9 +31,12 @@ ON_PROCESSORS: Mapping[str, str] = MappingProxyType(
 
 
 def prepare_environment(processors: bool) -> None:
-    """Makes this process fit for vLLM. processors: its build is the one for CPUs."""
+    """Prepares this process for vLLM.
+
+    processors: whether the installed build is the one for CPUs.
+    """
     os.environ.update(SETTINGS)
     if processors:
         os.environ.update(ON_PROCESSORS)
         if (dynamo := sys.modules.get("torch._dynamo.config")) is not None:
-            dynamo.disable = True  # type: ignore[attr-defined]  # it has read its variable already
+            dynamo.disable = True  # type: ignore[attr-defined]  # its variable has already been read

@@ -1,6 +1,6 @@
-"""Makes a vLLM engine in this process, and says in its words how a response is to be sampled.
+"""Opens a vLLM engine in this process, and translates a request's sampling settings for it.
 
-Imports vLLM: only behind `prepare_environment`.
+Imports vLLM, so import it only after `prepare_environment`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.spec.sections.accelerated import VllmRollout
 
 BLOCK_TOKENS = 32
-"""Of the cache on a CPU; vLLM's kernels want a multiple of it, and prompts share whole blocks."""
+"""Tokens per cache block on a CPU: vLLM's kernels need a multiple of it, and prompts share whole blocks."""
 
 
 def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
-    """An engine with the weights in a model folder. longest: tokens of a sequence, its prompt included.
+    """Opens an engine with the weights in a model folder.
+
+    longest: maximum number of tokens of a sequence, including its prompt.
 
     Raises `ConfigurationError` for a model that vLLM cannot run here.
     """
@@ -46,7 +48,7 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
         max_model_len=longest,
         max_num_seqs=spec.max_num_seqs,
         max_num_batched_tokens=max(spec.max_num_batched_tokens, longest),
-        # On CPUs vLLM cannot draw by a seed behind a prompt that it reads in parts.
+        # On CPUs vLLM cannot sample by a seed after a prompt that is prefilled in chunks.
         enable_chunked_prefill=not processors,
         enable_prefix_caching=spec.enable_prefix_caching,
         gpu_memory_utilization=spec.gpu_memory_utilization,
@@ -71,14 +73,17 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
     except (ValueError, OSError, NotImplementedError) as error:
         raise ConfigurationError(f"{model_path}: vLLM cannot run this model here: {error}") from error
     finally:
-        # On CPUs vLLM puts a function there that does nothing; others in this process set their number of threads too.
+        # On CPUs vLLM replaces this function by a no-op, but other code in this process needs it.
         torch.set_num_threads = set_num_threads
     engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {}})
     return engine
 
 
 def sampling_of(request: GenerateRequest, limit: int, seed: int) -> Any:
-    """How one response is sampled: only the request's own tokens stop it, and its log-probabilities are those sampled from."""
+    """Returns vLLM's settings for one response: only the request's stop tokens stop it.
+
+    Its log-probabilities are those of the sampled distribution.
+    """
     return SamplingParams(
         max_tokens=limit,
         temperature=0.0 if request.greedy else request.temperature,
@@ -94,17 +99,20 @@ def sampling_of(request: GenerateRequest, limit: int, seed: int) -> Any:
 
 
 def _open_own_group() -> None:
-    """Makes the process-wide group of this process alone. vLLM's own would leave a file behind where the process is killed."""
+    """Opens a process-wide group that contains only this process.
+
+    vLLM's own group would leave a file behind if the process is killed.
+    """
     if not distributed.is_initialized():
         store = vars(distributed)["HashStore"]()  # torch's stubs do not name it
         distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
 
 
 def _import_architectures(folder: Path) -> None:
-    """Imports the model's classes here, as they will be anyway.
+    """Imports the model's classes in this process, which needs them anyway.
 
-    vLLM looks at a class that it meets for the first time in a process of its own, so as not to touch a GPU here; that takes
-    longer than all the rest of a start.
+    To avoid touching a GPU, vLLM inspects a class that is new to it in a separate process, which takes longer
+    than the rest of the start.
     """
     for name in json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures", ()):
         if (known := ModelRegistry.models.get(name)) is not None:
@@ -112,10 +120,10 @@ def _import_architectures(folder: Path) -> None:
 
 
 def _cache_bytes(config: Any, sequences: int, longest: int) -> int:
-    """A cache on a CPU: as many of the longest sequences as are decoded at once, so that none has ever to give way."""
+    """Returns the size of a CPU cache for the maximum number of the longest sequences, so that none is preempted."""
     model, parallel = config.model_config, config.parallel_config
     values = 2 * model.get_num_layers(parallel) * model.get_num_kv_heads(parallel) * model.get_head_size()
     size = 1 if config.cache_config.cache_dtype.startswith("fp8") else model.dtype.itemsize
-    # One block more than are ever used: vLLM keeps one for itself.
+    # One extra block: vLLM reserves one for itself.
     blocks = sequences * -(-longest // BLOCK_TOKENS) + 1
     return int(blocks * BLOCK_TOKENS * values * size)

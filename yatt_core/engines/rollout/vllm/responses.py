@@ -1,4 +1,4 @@
-"""Responses as vLLM gives them, made into results."""
+"""Converts vLLM's completions to results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ FINISHED = {"stop": FINISHED_STOP, "length": FINISHED_LENGTH}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Response:
-    """tokens, log_probs: [length]. finish: how it ended. versions: of the weights that made each token, [length]."""
+    """One response.
+
+    tokens, log_probs: [length].
+    finish: why it ended.
+    versions: of the weights that generated each token, [length].
+    """
 
     tokens: Int32
     log_probs: Float32
@@ -25,16 +30,17 @@ class Response:
 
     @classmethod
     def of(cls, completion: Any) -> Response:
-        """From vLLM's completion with its log-probabilities in flat form, of which the sampled token's comes first.
+        """Converts a vLLM completion with flat log-probabilities, in which the sampled token comes first.
 
-        Raises `NumericError` for log-probabilities that are not finite, `InfrastructureError` for one that vLLM gave up.
+        Raises `NumericError` for log-probabilities that are not finite, `InfrastructureError` for a
+        completion that vLLM aborted.
         """
         if completion.finish_reason not in FINISHED:
-            raise InfrastructureError(f"vLLM gave a response up: {completion.finish_reason}")
+            raise InfrastructureError(f"vLLM aborted a response: {completion.finish_reason}")
         flat = completion.logprobs
         log_probs = np.array([flat.logprobs[start] for start in flat.start_indices], dtype=np.float32)
         if not np.isfinite(log_probs).all():
-            raise NumericError("the model gives logits that are not finite")
+            raise NumericError("the model produces logits that are not finite")
         spans = completion.weight_versions
         versions = np.repeat([int(span.version) for span in spans], [span.end - span.start for span in spans])
         tokens = np.array(completion.token_ids, dtype=np.int32)
@@ -42,7 +48,10 @@ class Response:
 
 
 def result_of(ended: Sequence[tuple[int, Response]], version: int, seconds: float) -> GenerateResult:
-    """The responses behind one another, in the order given. version: that was asked for."""
+    """Concatenates the responses in the given order.
+
+    version: the requested version of the weights.
+    """
     responses = [response for _, response in ended]
     versions = np.concatenate([np.zeros(0, np.int32), *(response.versions for response in responses)])
     return GenerateResult(

@@ -1,7 +1,7 @@
-"""What of a vLLM engine sleeps: a state machine without an engine, which says what has to be asked of it.
+"""Which parts of a vLLM engine sleep: a state machine without an engine, which returns the calls to make.
 
-vLLM gives memory back all at once and takes it back part by part; a part that is awake must not be woken, and an engine of
-which a part is awake cannot be put to sleep.
+vLLM frees memory all at once and restores it part by part. A part that is awake must not be woken, and a
+partly awake engine cannot be put to sleep.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ PARTS: tuple[Part, ...] = ("weights", "kv_cache")
 
 
 class Sleep:
-    """All of an engine is awake at first."""
+    """The state of an engine; all of it is awake at first."""
 
     def __init__(self) -> None:
         self._asleep: tuple[Part, ...] = ()
 
     def wake(self, *parts: Part) -> tuple[Part, ...]:
-        """Which of the parts have to be woken; they are awake from here on."""
+        """Returns the parts that have to be woken; they count as awake from here on."""
         due = tuple(part for part in parts if part in self._asleep)
         self._asleep = tuple(part for part in self._asleep if part not in due)
         return due
 
     def lie_down(self) -> tuple[tuple[Part, ...], bool]:
-        """Before all of it can sleep: which parts have to be woken, and whether there is anything to put to sleep then."""
+        """Prepares for sleep: returns the parts to wake first, and whether there is anything to put to sleep."""
         if self._asleep == PARTS:
             return (), False
         due, self._asleep = self._asleep, PARTS

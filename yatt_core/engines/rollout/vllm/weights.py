@@ -1,7 +1,8 @@
-"""New weights for a vLLM engine in this process, through vLLM's own interface for weight transfer.
+"""Updates the weights of a vLLM engine in this process, through vLLM's own interface for weight transfer.
 
-Imports vLLM: only behind `prepare_environment`. The backend takes tensors in Hugging Face names from this process's memory, which
-for an actor is Ray's object store, and loads them layer by layer, so that no second copy of the model is made.
+Imports vLLM, so import it only after `prepare_environment`. The backend takes tensors in Hugging Face names
+from this process's memory (in an actor, Ray's object store) and loads them layer by layer, so that no second
+copy of the model is made.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ NamedTensors = Iterable[tuple[str, torch.Tensor]]
 
 @dataclass
 class HostInit(WeightTransferInitInfo):  # type: ignore[misc]
-    """Nothing has to be agreed on."""
+    """Connection settings; there are none."""
 
 
 @dataclass
 class HostUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """tensors: name and tensor, read once."""
+    """One call's tensors.
+
+    tensors: pairs of name and tensor, read once.
+    """
 
     tensors: NamedTensors = field(default_factory=tuple)
 
@@ -43,35 +47,35 @@ class HostMemoryTransfer(WeightTransferEngine):  # type: ignore[misc]
     _under_way = False
 
     def init_transfer_engine(self, init_info: HostInit) -> None:
-        """Has nothing to connect to."""
+        """Does nothing: there is no connection to open."""
 
     def start_weight_update(self) -> None:
-        """From here on until the end the model cannot be used."""
+        """Begins an update; the model cannot be used until it ends."""
         if self._under_way:
-            # Of an update that broke off: what has come of a layer would be taken for a part of what comes now.
+            # Ends an interrupted update; otherwise its incomplete layers would be mixed with the new ones.
             finalize_layerwise_reload(self.model, self.model_config)
         self._under_way = True
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: HostUpdate) -> None:
-        """Loads some tensors; a layer takes its new weights when it has all of them."""
+        """Loads some tensors; a layer takes its new weights once it has all of them."""
         self.model.load_weights(update_info.tensors)
 
     def finish_weight_update(self) -> None:
-        """Puts the new weights to work."""
+        """Activates the new weights."""
         finalize_layerwise_reload(self.model, self.model_config)
         refresh_tied_head(self.model)
         self._under_way = False
 
     def shutdown(self) -> None:
-        """Has nothing to let go of."""
+        """Does nothing: there is nothing to release."""
 
 
 def refresh_tied_head(model: Any) -> None:
-    """Packs a tied output head anew for the processor.
+    """Repacks a tied output head for the CPU.
 
-    On CPUs the head works on a packed copy of its weights. A tied head is loaded as the embeddings, so that the reload never
-    comes past it, and the copy of the old weights would stay in use (vLLM 0.32).
+    On CPUs the head uses a packed copy of its weights. A tied head is loaded with the embeddings, so the
+    reload never reaches it, and the copy of the old weights would stay in use (vLLM 0.32).
     """
     head: Any = getattr(model, "lm_head", None)
     if getattr(head, "cpu_linear", None) is not None and head.weight.numel():
@@ -79,31 +83,31 @@ def refresh_tied_head(model: Any) -> None:
 
 
 def register_backend() -> None:
-    """Makes the backend known to vLLM in this process."""
+    """Registers the backend with vLLM in this process."""
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(BACKEND, HostMemoryTransfer)
 
 
 def begin_transfer(engine: Any) -> None:
-    """From here on until the end an engine, which is not at a step, cannot be used."""
+    """Begins an update of an engine that is not in a step; the engine cannot be used until the update ends."""
     engine.collective_rpc("start_weight_update")
 
 
 def transfer(engine: Any, tensors: NamedTensors) -> None:
-    """Loads some tensors. A layer's are kept until all of them have come, so that they need memory of their own."""
+    """Loads some tensors. vLLM keeps them until their layer is complete, so they need memory of their own."""
     engine.collective_rpc("update_weights", kwargs={"update_info": {"tensors": tensors}})
 
 
 def end_transfer(engine: Any) -> None:
-    """Puts to work what has come."""
+    """Activates the weights that have arrived."""
     engine.collective_rpc("finish_weight_update")
 
 
 def clear_cache(engine: Any) -> None:
-    """Overwrites what the cache holds of weights that were not finite.
+    """Overwrites cached values of weights that were not finite.
 
-    vLLM multiplies what lies behind a sequence's end in its last block by zero, which leaves a number that is not finite as it
-    is; new responses in old blocks would get it.
+    vLLM multiplies the content after a sequence's end in its last block by zero, which does not remove values
+    that are not finite; new responses in reused blocks would get them.
     """
     engine.collective_rpc(_clear)
 

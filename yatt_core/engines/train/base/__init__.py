@@ -1,1 +1,1 @@
-"""What all trainers with a real model share: versions, preparation, the course of an update, how weights leave."""
+"""What all trainers with a real model share: versions, preparation, the steps of an update, the export of weights."""

@@ -1,8 +1,8 @@
-"""What all trainers with a real model share: versions, idempotence, the course of an iteration, and what a checkpoint holds.
+"""What all trainers with a real model share: versions, idempotence, the steps of an iteration, checkpoint contents.
 
-Consumes sealed experience, which every rank reads for itself; produces the weights of the next version. Where the tensors lie,
-whole or shared out over ranks, is left to the engines that derive from `PolicyTrainEngine`. What an update does is a function of
-the weights, the log and the spec: there is no counter and no random state to lose.
+Consumes sealed experience, which every rank reads for itself; produces the weights of the next version.
+Engines derived from `PolicyTrainEngine` decide whether tensors are whole or sharded over ranks. An update is
+a function of the weights, the log and the spec: there is no counter and no random state to lose.
 """
 
 from __future__ import annotations
@@ -49,14 +49,17 @@ from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, SftReceipt, 
 from yatt_core.spec.run import RunSpec
 
 CHEAP_DIGEST_PARAMETERS = 50_000_000
-"""Up to this size the weights' digest is part of every update's fingerprint."""
+"""Up to this number of parameters, the weights' digest is part of every update's fingerprint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How samples are shared out. ranks: processes. copies: of the model, each learning from its share of the samples.
+    """How samples are distributed.
 
-    budget: most tokens of a micro-batch. packed, even: as in a `PlanShape`.
+    ranks: number of processes.
+    copies: of the model, each of which learns from its own part of the samples.
+    budget: maximum number of tokens of a micro-batch.
+    packed, even: as in `PlanShape`.
     """
 
     ranks: int
@@ -67,10 +70,12 @@ class Layout:
 
 
 class PolicyTrainEngine(ABC):
-    """Keeps the protocol `TrainEngine`. One thread of torch; all calls come from one thread.
+    """Implements `TrainEngine`, with one torch thread; all calls come from one thread.
 
-    What `_build` has to make: `_forward`, `_optimizer`, and `_teacher` and `_critic` where the spec has them. `_world`: all
-    ranks. `_collective`: the ranks over which samples are shared out; its rank is the number of this one's share.
+    `_build` must set `_forward` and `_optimizer`, and `_teacher` and `_critic` if the spec has them.
+
+    _world: all ranks.
+    _collective: the ranks over which samples are distributed; its rank is the index of this rank's part.
     """
 
     _forward: TokenPasses
@@ -100,56 +105,59 @@ class PolicyTrainEngine(ABC):
 
     @abstractmethod
     def _build(self) -> None:
-        """The model with its initial weights, and what computes on it."""
+        """Builds the model with its initial weights, its passes and its optimizer."""
 
     @abstractmethod
     def _tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
-        """All tensors of the model, tied ones once, whole and on the CPU on rank 0; every rank goes through them."""
+        """Yields all tensors of the model, tied ones once, whole and on the CPU on rank 0; all ranks must iterate."""
 
     @abstractmethod
     def _moments(self) -> tuple[Iterable[tuple[str, torch.Tensor]], int]:
-        """The optimizer's moments likewise, named `exp_avg.PARAMETER` and `exp_avg_sq.PARAMETER`, and the steps taken."""
+        """Returns the optimizer's moments in the same way, and the number of steps taken.
+
+        The moments are named `exp_avg.PARAMETER` and `exp_avg_sq.PARAMETER`.
+        """
 
     @abstractmethod
     def _reference_arrays(self) -> Arrays:
-        """The reference's weights, on rank 0."""
+        """Returns the reference's weights, on rank 0."""
 
     @abstractmethod
     def _load_state(self, folder: Path, facts: StateFacts) -> None:
-        """Takes over weights, moments and reference of a checkpoint. Raises `DataError` where they are not of this model."""
+        """Loads a checkpoint's weights, moments and reference. Raises `DataError` if they do not match this model."""
 
     @abstractmethod
     def _probe_model(self) -> nn.Module:
-        """A model of transformers with the present weights, which this rank can decode with by itself."""
+        """Returns a transformers model with the current weights, with which this rank can decode by itself."""
 
     @abstractmethod
     def _digest_of(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-        """Digest of tensors that every rank goes through; every rank asks for it."""
+        """Returns the digest of tensors over which every rank iterates; all ranks must call it."""
 
     @abstractmethod
     def _memory(self) -> Held:
-        """What this rank holds on its device from one update to the next."""
+        """Returns what this rank holds on its device from one update to the next."""
 
     def _weights(self) -> Iterable[tuple[str, torch.Tensor]]:
-        """All weights in Hugging Face names, as `_tensors` has them, adapters added up."""
+        """Yields all weights in Hugging Face names, as `_tensors` does, merged with the adapters."""
         lora = self._spec.trainer.lora
         return self._tensors() if lora is None else plain_weights(self._tensors(), share_of(lora))
 
     def _digest(self) -> str:
-        """Digest of the weights."""
+        """Returns the digest of the weights."""
         return self._digest_of(self._weights())
 
     def _adapters(self) -> Iterable[tuple[str, torch.Tensor]]:
-        """The adapters, as `_tensors` has them."""
+        """Yields the adapters, as `_tensors` does."""
         return (one for one in self._tensors() if is_adapter(one[0]))
 
     def _synced(self) -> Iterable[tuple[str, torch.Tensor]]:
-        """What goes to the rollout engines."""
+        """Yields the tensors to send to the rollout engines."""
         lora = self._spec.trainer.lora
         return self._weights() if lora is None or lora.sync == "merged" else self._adapters()
 
     def _loaded_model(self) -> nn.Module:
-        """The model of the run's folder, with adapters beside it where these are what is trained."""
+        """Loads the model of the run's folder, with adapters if only these are trained."""
         model = load_causal_lm(self._context.model_path, "float32")
         if self._spec.trainer.lora is not None:
             add_adapters(model, self._spec.trainer.lora, self._spec.seed)
@@ -159,18 +167,18 @@ class PolicyTrainEngine(ABC):
 
     @property
     def version(self) -> int:
-        """Number of iterations learnt; -1 when the weights are undefined."""
+        """Number of iterations learnt; -1 if the weights are undefined."""
         return self._version
 
     @property
     def applied(self) -> WorkKey | None:
-        """Key of the last update or skip that the weights came from."""
+        """Key of the last update or skip, which produced the weights."""
         return None if self._receipt is None else self._receipt.key
 
     def connect(self, rank: int, ranks: int, address: str) -> None:
         """Joins the group of ranks; a group of one needs no address."""
         if ranks != self._layout.ranks:
-            raise ConfigurationError(f"a group of {ranks} ranks: trainer.engine.ranks is {self._layout.ranks}")
+            raise ConfigurationError(f"the group has {ranks} ranks, but trainer.engine.ranks is {self._layout.ranks}")
         self._world.connect(rank, ranks, address)
 
     def initialise(self) -> None:
@@ -180,10 +188,10 @@ class PolicyTrainEngine(ABC):
         self._begin()
 
     def sft(self) -> SftReceipt:
-        """Trains on the demonstrations until the probe is answered well enough; then the optimizer starts afresh.
+        """Trains on the demonstrations until the probe's accuracy is reached; then resets the optimizer.
 
-        Without supervised fine-tuning in the spec the weights stay as they are, and the receipt says no steps. Done once: a second call
-        returns the receipt of the first.
+        Without supervised fine-tuning in the spec, the weights stay unchanged and the receipt has 0 steps.
+        Runs once: a second call returns the receipt of the first.
         """
         self._require(0)
         if self._sft_receipt is None:
@@ -226,10 +234,10 @@ class PolicyTrainEngine(ABC):
         return PrepareReceipt(task.key, folder, digests, preparation.metrics, timing, moments)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
-        """Applies the iteration's optimizer steps, once.
+        """Takes the iteration's optimizer steps, once.
 
-        Raises `NumericError` before a step whose loss or gradient is not finite, `InfrastructureError` when the weights are
-        of another version than the one before the iteration.
+        Raises `NumericError` before a step whose loss or gradient is not finite, `InfrastructureError` unless
+        the weights have the version before the iteration.
         """
         if (kept := kept_receipt(self._receipt, self._version, task, skipped=False)) is not None:
             return kept
@@ -245,7 +253,7 @@ class PolicyTrainEngine(ABC):
         return self._receipt
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
-        """Goes to the task's version without a step, once."""
+        """Advances to the task's version without a step, once."""
         if (kept := kept_receipt(self._receipt, self._version, task, skipped=True)) is not None:
             return kept
         self._require(task.key.iteration - 1)
@@ -254,28 +262,31 @@ class PolicyTrainEngine(ABC):
         return self._receipt
 
     def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-        """What goes to the rollout engines, one tensor after another, read-only; every rank goes through all of it."""
+        """Yields the tensors for the rollout engines, one at a time, read-only; every rank must consume all of them."""
         for name, tensor in self._synced():
             array = tensor.detach().numpy()
             array.flags.writeable = False
             yield name, array
 
     def offload(self) -> None:
-        """Makes room on the device, and on the host what only the next update needs; a checkpoint on its way keeps its copies."""
+        """Frees device memory, and host memory that only the next update needs.
+
+        A checkpoint in flight keeps its copies.
+        """
         if self._model is not None and self._away is None:
             self._batch, self._buffers = None, {}
             self._away = Offloaded(self._memory())
 
     def reload(self) -> None:
-        """Has back what was offloaded."""
+        """Brings back what was offloaded."""
         if self._away is not None:
             self._away.bring_back()
             self._away = None
 
     def freeze_state(self) -> FrozenState | None:
-        """Copies weights, moments and facts into buffers that are kept for the next time: new pages cost more than the copy."""
+        """Copies weights, moments and facts into buffers that are reused, since new pages cost more than the copy."""
         if self._version < 0:
-            raise InfrastructureError("the trainer's weights are undefined: there is nothing to keep")
+            raise InfrastructureError("the trainer's weights are undefined: there is nothing to save")
         self._loaded()
         weights = self._copied("weights", self._weights())
         adapted = self._spec.trainer.lora is not None
@@ -294,10 +305,10 @@ class PolicyTrainEngine(ABC):
         return FrozenState(weights, TrainerState(facts, weights, moments, reference, adapters, critic).write, besides)
 
     def restore(self, folder: Path, version: int) -> None:
-        """Takes over what a writer of `freeze_state` wrote; goes on bit for bit under the same layout."""
+        """Loads what a writer of `freeze_state` wrote; continues bit for bit under the same layout."""
         facts = read_facts(folder)
         if facts.version != version:
-            raise DataError(f"{folder}: holds version {facts.version}, wanted is {version}")
+            raise DataError(f"{folder}: holds version {facts.version}, expected {version}")
         self._version = -1
         self.reload()
         if self._model is None:
@@ -310,7 +321,7 @@ class PolicyTrainEngine(ABC):
     # -- what an update needs ------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Version 0: these weights, a fresh optimizer, the reference of a KL term, and the critic where there is one."""
+        """Sets version 0: these weights, a fresh optimizer, a KL term's reference, and the critic if there is one."""
         self._optimizer.reset()
         if self._spec.algorithm.kl is not None:
             self._reference = self._optimizer.copy()
@@ -328,7 +339,7 @@ class PolicyTrainEngine(ABC):
         return UpdateReceipt(task.key, task.key.iteration, done.metrics, done.fingerprint | self._cheap_digest(), {})
 
     def _changed(self) -> None:
-        """The weights are of no version until the update is whole."""
+        """Marks the weights as undefined until the update is complete."""
         self._version = -1
 
     def _cheap_digest(self) -> dict[str, float | str]:
@@ -340,23 +351,23 @@ class PolicyTrainEngine(ABC):
         return found
 
     def _load(self, task: BatchTask) -> ExperienceBatch:
-        """The task's batch; sealed shards never change, so that `learn` takes the one that `prepare` read."""
+        """Loads the task's batch. Sealed shards never change, so `learn` reuses the batch that `prepare` read."""
         kept = None if self._batch is None else (self._batch[0].shards, self._batch[0].admission)
         if self._batch is None or kept != (task.shards, task.admission):
             self._batch = (task, load_admitted_batch(self._context.run_folder, task))
         return self._batch[1]
 
     def _columns(self, batch: ExperienceBatch, prepared: PrepareReceipt) -> PreparedColumns:
-        """The prepared columns, checked to be of the batch's samples and to hold what the spec needs."""
+        """Reads the prepared columns; checks that they match the batch's samples and contain what the spec needs."""
         columns = read_prepared(self._context.run_folder, prepared.folder, prepared.files)
         same = np.array_equal(columns.ordinals, batch.ordinals) and np.array_equal(columns.samples, batch.samples)
         if not same or not np.array_equal(columns.response_offsets, batch.response_offsets):
-            raise DataError(f"{prepared.folder}: its samples are not those of the experience")
+            raise DataError(f"{prepared.folder}: its samples do not match the experience")
         require_columns(self._spec, columns, prepared.folder)
         return columns
 
     def _copied(self, part: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> Arrays:
-        """Copies of the tensors in this part's buffers, on rank 0."""
+        """Copies the tensors into this part's buffers, on rank 0."""
         buffers, found = self._buffers.setdefault(part, {}), []
         for name, tensor in tensors:
             if self._world.rank > 0:
@@ -369,7 +380,7 @@ class PolicyTrainEngine(ABC):
         return {name: buffers[name] for name in found}
 
     def _loaded(self) -> nn.Module:
-        """The model, all that is on its device brought back: whoever computes comes past here."""
+        """Returns the model with everything back on its device; all computation goes through here."""
         if self._model is None:
             raise InfrastructureError("the trainer has no weights yet: initialise or restore it first")
         self.reload()
@@ -378,6 +389,6 @@ class PolicyTrainEngine(ABC):
     def _require(self, version: int) -> None:
         self._loaded()
         if self._version != version:
-            raise InfrastructureError(f"the trainer holds version {self._version}, wanted is {version}")
+            raise InfrastructureError(f"the trainer holds version {self._version}, expected {version}")
         if self._world.ranks != self._layout.ranks:
             raise InfrastructureError(f"the trainer is not connected to its {self._layout.ranks} ranks")

@@ -1,7 +1,7 @@
-"""A trainer's weights on their way to the rollout engines: one pass over the tensors, a bucket whenever it is asked for.
+"""Exports a trainer's weights to the rollout engines: one pass over the tensors, one bucket per request.
 
-Whoever sends the weights on asks for the next bucket once there is room for it, so that nothing piles up; and where nobody asks
-any more, nothing goes on.
+The sender requests the next bucket once there is room for it, so nothing accumulates; if it stops requesting,
+the export stops.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from yatt_core.wire.buckets import WeightBucket, buckets_of
 
 
 class Export:
-    """Of the weights that an engine holds now. keep: false on ranks that go through the tensors for the others' sake."""
+    """An export of the weights that an engine holds now.
+
+    keep: False on ranks that iterate over the tensors only because the other ranks need them to.
+    """
 
     def __init__(self, engine: TrainEngine, bucket_bytes: int, keep: bool) -> None:
         self._buckets = buckets_of(engine.stream_weights(), bucket_bytes, keep)
         self._next = 0
 
     def bucket(self, number: int) -> WeightBucket:
-        """The next bucket. Raises `InfrastructureError` where it is not this one that comes next."""
+        """Returns the next bucket. Raises `InfrastructureError` if `number` is not the next one."""
         if number != self._next:
-            raise InfrastructureError(f"bucket {number} of the weights was asked for, the next one is {self._next}")
+            raise InfrastructureError(f"bucket {number} of the weights was requested, but the next one is {self._next}")
         bucket = next(self._buckets)
         self._next = -1 if bucket.last else number + 1
         return bucket

@@ -1,7 +1,8 @@
-"""`prepare`: what learning needs besides the experience, computed with the weights before the first step.
+"""`prepare`: computes what learning needs in addition to the experience, with the weights before the first step.
 
-Consumes an iteration's batch; produces `PreparedColumns`: advantages over the whole batch, which every rank computes for
-itself, and log-probabilities under the old and the reference weights and the teacher's, each rank for its share of the samples.
+Consumes an iteration's batch; produces `PreparedColumns`: advantages over the whole batch, which every rank
+computes for itself, and log-probabilities under the old, the reference and the teacher's weights, which each
+rank computes for its part of the samples.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ Int64 = npt.NDArray[np.int64]
 
 
 def has_token_columns(spec: RunSpec) -> bool:
-    """True when `prepare` computes log-probabilities to be kept, so that each rank has tokens of its own to write."""
+    """Returns True if `prepare` computes columns of tokens, so that each rank writes its own."""
     algorithm = spec.algorithm
     others = (algorithm.kl, algorithm.distillation, spec.critic)
     return spec.optimizer_steps_per_iteration > 1 or any(other is not None for other in others)
 
 
 def require_columns(spec: RunSpec, columns: PreparedColumns, folder: str) -> None:
-    """Raises `DataError` unless the columns hold what an update under the spec reads."""
+    """Raises `DataError` unless the columns contain what an update under the spec reads."""
     algorithm = spec.algorithm
     needed = {
         "log_probs_old": (spec.optimizer_steps_per_iteration > 1, "several steps need"),
@@ -58,7 +59,10 @@ def require_columns(spec: RunSpec, columns: PreparedColumns, folder: str) -> Non
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What came of it. columns: of this rank's samples where there are token columns, else of all."""
+    """The outcome of `prepare`.
+
+    columns: of this rank's samples if there are token columns, otherwise of all samples.
+    """
 
     columns: PreparedColumns
     metrics: dict[str, float]
@@ -76,7 +80,10 @@ class Preparer:
         teacher: Teacher | None = None,
         critic: TokenPasses | None = None,
     ) -> None:
-        """critic: passes that give values."""
+        """Initialises the preparer.
+
+        critic: passes that return values.
+        """
         self._spec, self._forward, self._optimizer, self._collective = spec, forward, optimizer, collective
         self._teacher, self._critic = teacher, critic
 
@@ -89,7 +96,10 @@ class Preparer:
         task: BatchTask,
         even: bool = False,
     ) -> Preparation:
-        """reference: weights of iteration 0, as the optimizer copies them, with a KL term. even: as in a `PlanShape`.
+        """Computes this rank's columns.
+
+        reference: weights of iteration 0, as copied by the optimizer, if there is a KL term.
+        even: as in `PlanShape`.
 
         Raises `NumericError` for values that are not finite.
         """
@@ -126,7 +136,10 @@ class Preparer:
     def _by_sample(
         self, batch: ExperienceBatch, share: StepPlan, pull: Float64 | None, task: BatchTask
     ) -> tuple[Float64, dict[str, float]]:
-        """Advantages of samples, [N]. pull: log(old / reference) of this rank's tokens, [T], with a KL term in the reward."""
+        """Computes the advantages of samples, [N].
+
+        pull: log(old / reference) of this rank's tokens, [T], with a KL term in the reward.
+        """
         algorithm = self._spec.algorithm
         rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
         if algorithm.kl is not None and pull is not None:
@@ -138,7 +151,7 @@ class Preparer:
     def _by_token(
         self, critic: TokenPasses, batch: ExperienceBatch, share: StepPlan, pull: Float64 | None, task: BatchTask
     ) -> tuple[Float64, dict[str, Float32 | None], dict[str, float]]:
-        """The same by a critic, and the columns of tokens that belong to it: every rank gets all of them."""
+        """Computes the advantages by a critic, and the critic's token columns, which every rank gets in full."""
         algorithm = self._spec.algorithm
         assert isinstance(algorithm, PpoSpec), "no other algorithm has a critic"
         rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
@@ -156,12 +169,15 @@ class Preparer:
         return found.samples, columns, metrics
 
     def _everywhere(self, tokens: Float64) -> Float64:
-        """Values of all ranks' tokens, [T], on every rank: an entry is non-zero on one rank, so that adding up is exact."""
+        """Returns the values of all ranks' tokens, [T], on every rank.
+
+        Each entry is non-zero on one rank only, so that the sum is exact.
+        """
         total: Float64 = self._collective.sum(torch.from_numpy(tokens)).numpy()
         return total
 
     def _scored(self, passes: TokenPasses, batch: ExperienceBatch, share: StepPlan) -> Float32:
-        """What passes give of this rank's counted response tokens, [T]; 0 elsewhere."""
+        """Returns the passes' values of this rank's counted response tokens, [T]; 0 elsewhere."""
         values = np.zeros(len(batch.response_tokens), dtype=np.float32)
         micro_batches = [assemble(batch, indices, share.packed) for indices in share.parts[self._collective.rank]]
         for micro_batch, found in zip(micro_batches, passes.score(micro_batches), strict=True):
@@ -169,7 +185,7 @@ class Preparer:
         return values
 
     def _divergence(self, batch: ExperienceBatch, share: StepPlan, pull: Float64) -> Float64:
-        """Sum over each sample's tokens, [N], on every rank."""
+        """Returns the sum over each sample's tokens, [N], on every rank."""
         sums = np.zeros(len(batch))
         for indices in share.parts[self._collective.rank]:
             for sample in indices.tolist():
@@ -181,7 +197,10 @@ class Preparer:
 def _columns(
     batch: ExperienceBatch, samples: Int64, values: Float64, tokens: Mapping[str, Float32 | None]
 ) -> PreparedColumns:
-    """Columns of some samples. tokens: name -> [T] of the whole batch, or none."""
+    """Builds the columns of some samples.
+
+    tokens: name -> [T] of the whole batch, or None.
+    """
     positions = ragged_positions(batch.response_offsets, samples)
     return PreparedColumns(
         ordinals=batch.ordinals[samples],

@@ -1,6 +1,6 @@
-"""What trainers share whose ranks hold a model together: every rank takes part whenever whole tensors are wanted.
+"""The shared part of trainers whose ranks hold one model together: all ranks take part when whole tensors are needed.
 
-Derived engines say how a whole tensor comes about, one at a time. Rank 0 alone keeps them.
+Derived engines define how a whole tensor is assembled, one at a time. Only rank 0 keeps them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Named = Iterator[tuple[str, torch.Tensor]]
 
 
 class SharedModelEngine(PolicyTrainEngine):
-    """Keeps the protocol `TrainEngine`, but for what is left abstract."""
+    """Implements `TrainEngine` except for its abstract methods."""
 
     def __init__(self, spec: RunSpec, context: RankContext, layout: Layout) -> None:
         super().__init__(spec, context, layout)
@@ -34,33 +34,36 @@ class SharedModelEngine(PolicyTrainEngine):
 
     @abstractmethod
     def _held(self) -> Any:
-        """Copies of what this rank holds: weights, moments, steps."""
+        """Copies what this rank holds: weights, moments, steps."""
 
     @abstractmethod
     def _hold(self, held: Any) -> None:
-        """Takes back what `_held` gave."""
+        """Restores what `_held` returned."""
 
     @abstractmethod
     def _divide(self) -> None:
-        """Finds this rank's place in a group that was just made."""
+        """Determines this rank's place in a new group."""
 
     @abstractmethod
     def _whole(self, kind: str) -> Named:
-        """Whole tensors in Hugging Face names, on the CPU, one after another. kind: `weights`, `reference` or a moment's name."""
+        """Yields whole tensors in Hugging Face names, on the CPU, one at a time.
+
+        kind: `weights`, `reference` or a moment's name.
+        """
 
     @abstractmethod
     def _steps(self) -> int:
-        """Optimizer steps taken since it was last reset."""
+        """Returns the number of optimizer steps since its last reset."""
 
     def connect(self, rank: int, ranks: int, address: str) -> None:
-        """Joins the group of ranks; what this rank holds of the tensors goes along into a new group."""
+        """Joins the group of ranks; this rank's tensors are carried over into a new group."""
         self.reload()
         held, version = None if self._model is None else self._held(), self._version
         super().connect(rank, ranks, address)
         open_process_group(self._world, address)
         self._divide()
         if held is not None:
-            self._version = -1  # until it holds again what it held
+            self._version = -1  # until its tensors are restored
             self._build()
             self._hold(held)
             self._version = version
@@ -70,7 +73,7 @@ class SharedModelEngine(PolicyTrainEngine):
         self._probe = None
 
     def _probe_model(self) -> nn.Module:
-        """A model of this rank's own, whole: what decodes together with others would have to stop with them."""
+        """Returns a whole model of this rank's own, since ranks that decode together would have to stop together."""
         if self._probe is None:
             self._probe = placed(
                 load_causal_lm(self._context.model_path, "float32"), self._device, "a copy to probe SFT"

@@ -1,7 +1,7 @@
-"""The course of an update: the optimizer steps of an iteration over its batch, with the critic's beside the policy's.
+"""The steps of an update: an iteration's optimizer steps over its batch, for the policy and the critic.
 
-Consumes a batch, the columns that `prepare` added, and the plan's shape; changes the weights, and produces the update's metrics
-and fingerprint. It is a function of the weights, the log and the spec.
+Consumes a batch, the columns that `prepare` added, and the plan's shape; changes the weights, and produces
+the update's metrics and fingerprint. It is a function of the weights, the log and the spec.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ TOLD = ("loss", "grad_norm", "value_loss", "value_grad_norm")
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """What an update tells of itself. fingerprint: without digests of weights."""
+    """The outcome of an update.
+
+    fingerprint: without digests of weights.
+    """
 
     metrics: dict[str, float]
     fingerprint: dict[str, float | str]
@@ -34,7 +37,11 @@ class Updated:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The steps of an iteration, by whoever runs the models. shape: of the plan. critic: none where the spec has none."""
+    """The optimizer steps of an iteration, independent of how the models run.
+
+    shape: of the plan.
+    critic: None if the spec has none.
+    """
 
     spec: RunSpec
     shape: PlanShape
@@ -46,10 +53,13 @@ class Update:
     def take(
         self, key: WorkKey, batch: ExperienceBatch, columns: PreparedColumns, changed: Callable[[], None]
     ) -> Updated:
-        """Takes the steps. changed: called behind each one.
+        """Takes the steps.
 
-        All gradients of a step come before it, so that a loss that is not finite raises `NumericError` with the weights as they
-        were; so does the policy's norm, while the critic's is found behind the policy's step.
+        changed: called after each step.
+
+        All gradients of a step are computed before it is taken, so a loss that is not finite raises
+        `NumericError` with the weights unchanged. The same holds for the policy's gradient norm; the critic's
+        norm is only computed after the policy's step.
         """
         steps = plan_steps(batch.lengths, batch.group_offsets, self.shape, self.spec.seed, key.branch, key.iteration)
         rate = learning_rate(self.spec, key.iteration)
@@ -77,6 +87,6 @@ class Update:
 
 
 def learning_rate(spec: RunSpec, iteration: int) -> float:
-    """Of an iteration, counted from 1; that of 0 is the first one's."""
+    """Returns the learning rate of an iteration, counted from 1; iteration 0 has that of the first."""
     trainer = spec.trainer
     return trainer.optimizer.learning_rate * learning_rate_factor(trainer.schedule, max(iteration, 1), spec.iterations)

@@ -1,1 +1,1 @@
-"""The FSDP2 trainer: a model of transformers whose tensors are sharded over the ranks."""
+"""The FSDP2 trainer: a transformers model whose tensors are sharded over the ranks."""

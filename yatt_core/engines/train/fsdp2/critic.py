@@ -1,4 +1,4 @@
-"""The critic of the FSDP2 trainer: shared out over the ranks as the policy is."""
+"""The critic of the FSDP2 trainer: sharded over the ranks like the policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from yatt_core.spec.sections.algorithm import CriticSpec
 
 
 class ShardedCritic(Critic):
-    """Each rank holds some rows of every parameter."""
+    """A critic of which each rank holds some rows of every parameter."""
 
     def __init__(
         self, spec: CriticSpec, policy_path: str, engine: Fsdp2Trainer, device: torch.device, world: Collective
@@ -33,24 +33,24 @@ class ShardedCritic(Critic):
         self.passes = ShardedForward(model, 1.0, device, world, values=True)
 
     def take(self, policy: Named) -> None:
-        """As of `Critic`."""
+        """See `Critic`."""
         own, model = self.optimizer.locals(), self.optimizer.named
         for name, tensor in policy:
             if name in own and name != self.head:
                 own[name].copy_(tensor[own_rows(model[name])])
 
     def tensors(self) -> Named:
-        """As of `Critic`: gathered one after another."""
+        """See `Critic`. Gathers tensors one at a time."""
         return self._whole(self.optimizer.locals())
 
     def moments(self) -> tuple[Named, int]:
-        """As of `Critic`: gathered likewise."""
+        """See `Critic`. Gathers tensors one at a time."""
         held = self.optimizer.moments
         named = ((f"{kind}.{name}", tensor) for kind in held for name, tensor in self._whole(held[kind]))
         return named, self.optimizer.steps
 
     def load(self, folder: Path, steps: int) -> None:
-        """As of `Critic`."""
+        """See `Critic`."""
         weights = TensorFile(folder / CRITIC)
         shapes = {name: parameter.shape for name, parameter in self.optimizer.named.items()}
         require_same(folder, weights.shapes, shapes)
@@ -58,7 +58,7 @@ class ShardedCritic(Critic):
         self.optimizer.load_moments(folder / CRITIC_OPTIMIZER, steps)
 
     def memory(self) -> Held:
-        """As of `Critic`."""
+        """See `Critic`."""
         return together(Held(tuple(sharded_memory(self._model))), self.optimizer.memory())
 
     def _whole(self, shards: Shards) -> Named:

@@ -1,7 +1,8 @@
-"""The FSDP2 trainer: one rank of GRPO over a model of transformers whose parameters, gradients and moments are shared out.
+"""The FSDP2 trainer: one rank of GRPO over a transformers model with sharded parameters, gradients and moments.
 
-Consumes sealed experience; produces the weights of the next version. Ranks meet in every pass, so that each of them has as many
-micro-batches. A checkpoint holds whole tensors, and so can be loaded by any number of ranks, each taking its own rows.
+Consumes sealed experience; produces the weights of the next version. Ranks meet in every pass, so all of them
+have the same number of micro-batches. A checkpoint holds whole tensors, so any number of ranks can load it,
+each taking its own rows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from yatt_core.spec.sections.accelerated import Fsdp2Trainer
 
 
 class Fsdp2TrainEngine(SharedModelEngine):
-    """Keeps the protocol `TrainEngine`."""
+    """Implements `TrainEngine`."""
 
     _optimizer: ShardedAdamW
 
@@ -38,7 +39,7 @@ class Fsdp2TrainEngine(SharedModelEngine):
         self._engine = engine
 
     def _divide(self) -> None:
-        """Nothing: ranks are shares."""
+        """Does nothing: each rank is its own part."""
 
     def _build(self) -> None:
         require_process_group(self._world)
@@ -65,7 +66,7 @@ class Fsdp2TrainEngine(SharedModelEngine):
             optimizer.hold(one)
 
     def _optimizers(self) -> list[ShardedAdamW]:
-        """The policy's, and the critic's behind it."""
+        """Returns the policy's optimizer and, after it, the critic's if there is one."""
         critic = self._critic
         return [self._optimizer, critic.optimizer] if isinstance(critic, ShardedCritic) else [self._optimizer]
 

@@ -1,6 +1,6 @@
-"""Passes over a model that FSDP2 has shared out over the ranks.
+"""Passes over a model that FSDP2 has sharded over the ranks.
 
-Consumes micro-batches, as many on every rank; produces what `PolicyForward` does.
+Consumes micro-batches, the same number on every rank; produces what `PolicyForward` does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from yatt_core.engines.train.ranks.process_group import lost_group
 
 
 class ShardedForward(PolicyForward):
-    """Passes over a sharded model: every rank makes as many. A pass without a backward pass leaves nothing gathered behind."""
+    """Passes over a sharded model; every rank makes the same number. `score` leaves no parameters gathered."""
 
     def __init__(
         self, model: nn.Module, temperature: float, device: torch.device, world: Collective, values: bool = False
@@ -26,10 +26,10 @@ class ShardedForward(PolicyForward):
         self._world = world
 
     def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
-        """As of `PolicyForward`."""
+        """See `PolicyForward`."""
         with lost_group(self._world):
             found = super().score(micro_batches)
-        # What stays gathered would be computed with after the weights have changed.
+        # Parameters that stayed gathered would be used, out of date, after the weights have changed.
         for module in sharded_modules(self._model):
             module.reshard()
         return found
@@ -41,6 +41,6 @@ class ShardedForward(PolicyForward):
         entropy: EntropyUse = "none",
         temperature: float | None = None,
     ) -> None:
-        """As of `PolicyForward`; each pass adds its gradients up over the ranks."""
+        """See `PolicyForward`. Each pass sums its gradients over the ranks."""
         with lost_group(self._world):
             super().backward(micro_batches, loss, entropy, temperature)

@@ -1,7 +1,7 @@
 """AdamW over the rows that a rank holds of each parameter, with gradient clipping by the global norm.
 
-Consumes a sharded model; each rank steps its own rows with torch's fused kernel. Weights and moments are float32 whatever the
-model computes in.
+Consumes a sharded model; each rank steps its own rows with torch's fused kernel. Weights and moments are
+float32, regardless of the model's compute dtype.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from yatt_core.spec.sections.trainer import AdamWSpec
 
 Shards = dict[str, torch.Tensor]
 OptimizerState = tuple[Shards, dict[str, Shards], int]
-"""Weights, moments, steps."""
+"""Weights, moments and number of steps."""
 
 
 class ShardedAdamW:
-    """AdamW (arXiv 1711.05101). Keeps `PolicyOptimizer`; the passes have added the gradients up over the ranks."""
+    """AdamW (arXiv 1711.05101). Implements `PolicyOptimizer`; the passes have summed the gradients over the ranks."""
 
     def __init__(self, model: nn.Module, spec: AdamWSpec, world: Collective) -> None:
         self.model: Mapping[str, DTensor] = sharded_parameters(model)
@@ -46,24 +46,24 @@ class ShardedAdamW:
 
     @property
     def named(self) -> Mapping[str, DTensor]:
-        """Those of the model's parameters that are trained."""
+        """The model's trained parameters."""
         return self._named
 
     def reset(self) -> None:
-        """Starts afresh: no moments, no steps. The weights stay."""
+        """Resets the optimizer: no moments, no steps. The weights stay unchanged."""
         self.steps = 0
         self.moments: dict[str, Shards] = {}
 
     def zero(self) -> None:
-        """Forgets the gradients."""
+        """Clears the gradients."""
         for parameter in self._named.values():
             parameter.grad = None
 
     def reduce(self, collective: Collective) -> None:
-        """Nothing: the passes have done it."""
+        """Does nothing: the passes have summed the gradients."""
 
     def apply(self, learning_rate: float, loss: float) -> float:
-        """Clips the gradients and takes one step. Raises as `PolicyOptimizer.apply`."""
+        """Clips the gradients and takes one step. Raises as `PolicyOptimizer.apply` does."""
         gradients = self._gradients()
         norms = torch.stack([torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in gradients])
         norm = math.sqrt(float(self._world.sum(norms.square().sum().cpu())))
@@ -101,32 +101,32 @@ class ShardedAdamW:
         self.steps += 1
 
     def memory(self) -> Held:
-        """The moments. Gradients are forgotten."""
+        """Returns the moments as memory that this rank holds; clears the gradients."""
         self.zero()
         return Held(tuple(shard for kind in self.moments.values() for shard in kind.values()))
 
     def locals(self) -> Shards:
-        """This rank's rows of each parameter; torch may lay them anew when the model first computes."""
+        """Returns this rank's rows of each trained parameter; torch may move them when the model first computes."""
         with torch.no_grad():
             return {name: parameter.to_local() for name, parameter in self._named.items()}
 
     def everything(self) -> Shards:
-        """This rank's rows of all parameters, trained or not."""
+        """Returns this rank's rows of all parameters, trained or not."""
         with torch.no_grad():
             return {name: parameter.to_local() for name, parameter in self.model.items()}
 
     def plain_shapes(self) -> dict[str, torch.Size]:
-        """Shapes of the weights in Hugging Face names, without adapters."""
+        """Returns the shapes of the weights in Hugging Face names, without adapters."""
         shapes = ((name.replace(BASE, OWN), parameter.shape) for name, parameter in self.model.items())
         return {name: shape for name, shape in shapes if not is_adapter(name)}
 
     def copy(self) -> Shards:
-        """Copies of this rank's rows."""
+        """Copies this rank's rows."""
         return {name: shard.clone() for name, shard in self.locals().items()}
 
     @contextmanager
     def exchanged(self, other: Shards) -> Iterator[None]:
-        """Lends the model other weights for a while, and puts its own back."""
+        """Replaces the model's weights temporarily, then restores them."""
         own = self.copy()
         self.put(other)
         try:
@@ -140,23 +140,23 @@ class ShardedAdamW:
             own.copy_(shards[name])
 
     def held(self) -> OptimizerState:
-        """Copies of what this rank holds."""
+        """Copies what this rank holds."""
         return self.copy(), self.moments, self.steps
 
     def hold(self, held: OptimizerState) -> None:
-        """Takes back what `held` gave."""
+        """Restores what `held` returned."""
         shards, self.moments, self.steps = held
         self.put(shards)
 
     def rows(self, file: TensorFile, prefix: str = "") -> Shards:
-        """This rank's rows of each tensor in a file."""
+        """Reads this rank's rows of each tensor in a file."""
         return {
             name: file.rows(f"{prefix}{name}", own_rows(parameter)).to(parameter.to_local().device)
             for name, parameter in self._named.items()
         }
 
     def load_moments(self, path: Path, steps: int) -> None:
-        """Takes over the moments of so many steps; of none there are none."""
+        """Loads the moments after `steps` steps; after 0 steps there are none."""
         self.reset()
         if steps:
             file = TensorFile(path)

@@ -1,8 +1,8 @@
-"""Shares a model of transformers out over ranks: torch's fully sharded data parallel, second version (arXiv 2304.11277).
+"""Shards a transformers model over ranks with torch's second version of fully sharded data parallel (arXiv 2304.11277).
 
-Consumes a whole float32 model and the process-wide group; afterwards each parameter is a `DTensor` of which this rank holds some
-rows. A layer is gathered when it computes. Gradients are added up over the ranks, and never averaged: losses have the whole
-step's denominators.
+Consumes a whole float32 model and the process-wide group; afterwards each parameter is a `DTensor` of which
+this rank holds some rows. A layer is gathered when it computes. Gradients are summed over the ranks and never
+averaged: losses use the denominators of the whole step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from yatt_core.spec.sections.accelerated import Fsdp2Trainer
 
 
 def shard_model(model: nn.Module, engine: Fsdp2Trainer, ranks: int, device: torch.device) -> None:
-    """Shards every layer, and what stands around them as the root. Raises `ConfigurationError` for a model without layers."""
+    """Shards every layer, and everything around them as the root.
+
+    Raises `ConfigurationError` for a model without layers.
+    """
     mesh = init_device_mesh(device.type, (ranks,))
     policy = MixedPrecisionPolicy()
     if engine.dtype == "bfloat16":
@@ -35,10 +38,12 @@ def shard_model(model: nn.Module, engine: Fsdp2Trainer, ranks: int, device: torc
     offload = CPUOffloadPolicy(pin_memory=device.type == "cuda") if engine.cpu_offload else OffloadPolicy()
     names = _layers(model)
     if not names:
-        raise ConfigurationError(f"trainer.engine: {type(model).__name__} names no layers that fsdp2 could shard")
+        raise ConfigurationError(
+            f"trainer.engine: {type(model).__name__} does not name any layers that fsdp2 could shard"
+        )
     if odd := sorted(set(model.state_dict()) - {name for name, _ in model.named_parameters(remove_duplicate=False)}):
         raise ConfigurationError(
-            f"trainer.engine: fsdp2 shards parameters alone, {type(model).__name__} also has {odd[0]}"
+            f"trainer.engine: fsdp2 shards only parameters, but {type(model).__name__} also has {odd[0]}"
         )
     for name in names:
         layer: nn.Module = model.get_submodule(name)
@@ -55,12 +60,12 @@ def shard_model(model: nn.Module, engine: Fsdp2Trainer, ranks: int, device: torc
 
 
 def sharded_modules(model: nn.Module) -> Iterator[FSDPModule]:
-    """The modules that are gathered as one."""
+    """Yields the modules that are gathered as a unit."""
     return (module for module in model.modules() if isinstance(module, FSDPModule))
 
 
 def sharded_memory(model: nn.Module) -> list[torch.Tensor]:
-    """This rank's rows of the parameters, and the buffers. What stayed gathered behind the last call is given up."""
+    """Returns this rank's rows of the parameters, and the buffers; frees what stayed gathered after the last call."""
     for module in sharded_modules(model):
         module.reshard()
     with torch.no_grad():
@@ -68,7 +73,7 @@ def sharded_memory(model: nn.Module) -> list[torch.Tensor]:
 
 
 def sharded_parameters(model: nn.Module) -> dict[str, DTensor]:
-    """The parameters in Hugging Face names, tied ones once."""
+    """Returns the parameters in Hugging Face names, tied ones once."""
     found: dict[str, DTensor] = {}
     for name, parameter in model.named_parameters():
         assert isinstance(parameter, DTensor)
@@ -77,7 +82,10 @@ def sharded_parameters(model: nn.Module) -> dict[str, DTensor]:
 
 
 def whole(parameter: DTensor, local: torch.Tensor) -> torch.Tensor:
-    """All rows of what is shared out like a parameter, on the CPU. Every rank calls it. local: this rank's rows."""
+    """Gathers all rows of a tensor that is sharded like a parameter, on the CPU. All ranks must call it.
+
+    local: this rank's rows.
+    """
     shared = DTensor.from_local(
         local,
         parameter.device_mesh,
@@ -90,13 +98,13 @@ def whole(parameter: DTensor, local: torch.Tensor) -> torch.Tensor:
 
 
 def own_rows(parameter: DTensor) -> slice:
-    """Which rows of a parameter this rank holds: as `torch.chunk` shares them out."""
+    """Returns the rows of a parameter that this rank holds, as distributed by `torch.chunk`."""
     mesh, rows = parameter.device_mesh, parameter.shape[0]
     start = min(mesh.get_local_rank() * -(-rows // mesh.size()), rows)
     return slice(start, start + parameter.to_local().shape[0])
 
 
 def _layers(model: nn.Module) -> list[str]:
-    """Names of the submodules that transformers says must not be split over devices."""
+    """Returns the names of the submodules that transformers marks as not to be split over devices."""
     kinds = set(getattr(model, "_no_split_modules", None) or ())
     return [name for name, module in model.named_modules() if type(module).__name__ in kinds]

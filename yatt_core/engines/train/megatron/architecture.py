@@ -1,7 +1,7 @@
-"""From a Hugging Face folder's config to Megatron-Core's, for dense Llama, Qwen2 and Qwen3.
+"""Translates a Hugging Face folder's config to Megatron-Core's, for dense Llama, Qwen2 and Qwen3.
 
-Consumes the config and the engine's part of the spec; produces sizes and settings, or a `ConfigurationError` that names what this
-engine does not have.
+Consumes the config and the engine's part of the spec; produces sizes and settings, or a `ConfigurationError`
+that names what this engine does not support.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ FAMILIES = ("llama", "qwen2", "qwen3")
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What of a model's shape decides how its tensors are laid out. groups: heads of keys and values. tied: one embedding."""
+    """The sizes that determine the layout of a model's tensors.
+
+    groups: number of key/value heads.
+    tied: whether input and output share one embedding.
+    """
 
     layers: int
     heads: int
@@ -30,12 +34,17 @@ class Architecture:
     tied: bool
 
     def padded_vocabulary(self, tensor: int) -> int:
-        """Rows of the embedding, so many that each of `tensor` ranks gets as many."""
+        """Returns the embedding's rows, padded so that each of `tensor` ranks gets the same number."""
         return -(-self.vocabulary // tensor) * tensor
 
 
 def architecture_of(config: Any, engine: MegatronTrainer) -> Architecture:
-    """config: of transformers. Raises `ConfigurationError` where the model or its division over ranks is not to be had."""
+    """Returns the sizes of a model.
+
+    config: of transformers.
+
+    Raises `ConfigurationError` if the model or its division over ranks is not supported.
+    """
     if mistakes := list(_obstacles(config, engine)):
         raise ConfigurationError("\n".join(mistakes))
     return Architecture(
@@ -49,7 +58,7 @@ def architecture_of(config: Any, engine: MegatronTrainer) -> Architecture:
 
 
 def transformer_config(config: Any, engine: MegatronTrainer) -> Any:
-    """Megatron-Core's settings. Fusions are those of packages that are no part of this installation, and off."""
+    """Returns Megatron-Core's settings. Fusions need packages outside this installation, so they are off."""
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     tensor, stages = engine.tensor_model_parallel_size, engine.pipeline_model_parallel_size
@@ -81,10 +90,10 @@ def transformer_config(config: Any, engine: MegatronTrainer) -> Any:
         recompute_granularity="full" if full else None,
         recompute_method="uniform" if full else None,
         recompute_num_layers=1 if full else None,
-        # Gradients are divided by a number of tokens that the passes give as one: losses have the step's denominators already.
+        # Gradients are divided by a token count that the passes report as 1: losses already include the step's denominators.
         calculate_per_token_loss=True,
         variable_seq_lengths=stages > 1,
-        # Of a mixture of experts, which none of these models is; its default contradicts the line above.
+        # For mixtures of experts, which are not supported here; the default contradicts calculate_per_token_loss.
         moe_token_dispatcher_type="alltoall",
         batch_p2p_sync=False,
         use_cpu_initialization=True,
@@ -98,14 +107,14 @@ def transformer_config(config: Any, engine: MegatronTrainer) -> Any:
 
 
 def rope_theta(config: Any) -> float:
-    """Base of the rotary positions (arXiv 2104.09864)."""
+    """Returns the base of the rotary positions (arXiv 2104.09864)."""
     return float(_rope(config).get("rope_theta", 10_000.0))
 
 
 def _obstacles(config: Any, engine: MegatronTrainer) -> Iterator[str]:
     kind = "trainer.engine.kind: 'megatron'"
     if config.model_type not in FAMILIES:
-        yield f"{kind} trains {', '.join(FAMILIES)}, the model is {config.model_type!r}; torch and fsdp2 take it"
+        yield f"{kind} trains {', '.join(FAMILIES)}, but the model is {config.model_type!r}; use torch or fsdp2"
         return
     plain = {
         "hidden_act": (config.hidden_act, "silu"),
@@ -116,7 +125,7 @@ def _obstacles(config: Any, engine: MegatronTrainer) -> Iterator[str]:
     }
     for name, (found, wanted) in plain.items():
         if found != wanted:
-            yield f"{kind} trains models with {name} {wanted!r}, this one has {found!r}; torch and fsdp2 take it"
+            yield f"{kind} trains models with {name} {wanted!r}, but this one has {found!r}; use torch or fsdp2"
     tensor, stages = engine.tensor_model_parallel_size, engine.pipeline_model_parallel_size
     for name, size in (
         ("attention heads", config.num_attention_heads),

@@ -1,7 +1,8 @@
-"""Between Hugging Face's tensors and Megatron-Core's: names, and how each tensor is cut over tensor-parallel ranks.
+"""Converts between Hugging Face's and Megatron-Core's tensors: names, and the splits over tensor-parallel ranks.
 
-Pure functions over one parameter at a time, so that weights and moments of any size stream through. Megatron-Core has queries,
-keys and values in one matrix, ordered by group of heads, and the gate over the up projection in another.
+Pure functions over one parameter at a time, so that weights and moments of any size can be streamed.
+Megatron-Core stores queries, keys and values in one matrix, ordered by group of heads, and the gate above the
+up projection in another.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import torch
 from yatt_core.engines.train.megatron.architecture import Architecture
 
 Cut = Literal["columns", "whole", "query_key_value", "gate_up", "vocabulary"]
-"""How a parameter lies on the tensor-parallel ranks. vocabulary: by rows, with rows of zeros behind where they are too few."""
+"""How a parameter is split over the tensor-parallel ranks.
+
+vocabulary: by rows, padded with rows of zeros.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A parameter of Megatron-Core and the Hugging Face tensors that it is made of, in order."""
+    """A Megatron-Core parameter's Hugging Face tensors, in order, and how it is split."""
 
     names: tuple[str, ...]
     cut: Cut
@@ -51,7 +55,11 @@ _LAYER = {
 
 
 def place_of(name: str, first_layer: int) -> Place:
-    """Where a parameter of a stage stands in the model. name: Megatron-Core's. first_layer: the stage's, counted from 0."""
+    """Returns a parameter's place in the model.
+
+    name: the parameter's name in Megatron-Core.
+    first_layer: of the stage, counted from 0.
+    """
     if name in _TOP:
         return _TOP[name]
     _, _, number, rest = name.split(".", 3)
@@ -60,7 +68,10 @@ def place_of(name: str, first_layer: int) -> Place:
 
 
 def shard_of(parts: Sequence[torch.Tensor], cut: Cut, shape: Architecture, rank: int, ranks: int) -> torch.Tensor:
-    """A rank's part of a parameter. parts: the whole Hugging Face tensors, in the place's order."""
+    """Returns a rank's part of a parameter.
+
+    parts: the whole Hugging Face tensors, in the place's order.
+    """
     first = parts[0]
     match cut:
         case "whole":
@@ -78,7 +89,7 @@ def shard_of(parts: Sequence[torch.Tensor], cut: Cut, shape: Architecture, rank:
 
 
 def whole_of(shards: Sequence[torch.Tensor], cut: Cut, shape: Architecture) -> tuple[torch.Tensor, ...]:
-    """The Hugging Face tensors of a parameter, from the parts of all ranks in order; undoes `shard_of`."""
+    """Returns a parameter's Hugging Face tensors from the parts of all ranks, in order; inverts `shard_of`."""
     match cut:
         case "whole":
             return (shards[0],)

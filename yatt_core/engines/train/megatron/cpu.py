@@ -1,8 +1,8 @@
-"""What lets Megatron-Core train on a CPU. Inert where there is a GPU; nothing of it is left behind when it is not entered.
+"""Lets Megatron-Core train on a CPU. Does nothing if there is a GPU, and leaves nothing behind outside its context.
 
-Megatron-Core 0.16 names the GPU in places that its settings do not reach: as the device of small tensors, in `Tensor.cuda`, in
-comparisons with the names of CUDA's tensor types, and where it keeps the generators of random numbers. All of these are answered
-for the CPU here, and nowhere else.
+Megatron-Core 0.16 names the GPU in places that its settings do not reach: as the device of small tensors, in
+`Tensor.cuda`, in comparisons with the names of CUDA's tensor types, and where it keeps random number
+generators. All of these are redirected to the CPU here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from torch.overrides import TorchFunctionMode
 
 @contextmanager
 def on_this_device() -> Iterator[None]:
-    """Everything that Megatron-Core is asked for goes in here, its imports too; it holds for one thread's work at a time.
+    """Makes Megatron-Core run on this process's device; wrap every use of it, imports included.
 
-    The mode for functions of torch is this thread's alone, the exchanged attributes are the process's.
+    Use it on one thread at a time: the torch function mode belongs to the thread, but the replaced attributes
+    belong to the process.
     """
     if torch.cuda.is_available():
         yield
         return
     with ExitStack() as stack:
-        # Its small helpers are compiled when first called, for longer than a small model trains.
+        # Compiling its small helpers at first call takes longer than training a small model.
         stack.enter_context(_exchanged(torch, "compile", _uncompiled))
         from megatron.core.tensor_parallel import random
 
@@ -37,7 +38,7 @@ def on_this_device() -> Iterator[None]:
             (torch.cuda, "get_rng_state", lambda *_, **__: torch.get_rng_state()),
             (random, "_get_cuda_rng_state", lambda *_, **__: torch.get_rng_state()),
             (random, "_set_cuda_rng_state", lambda state, *_, **__: torch.set_rng_state(state)),
-            # Says at every recomputation that the CPU's generator moved while the GPU's was in use: here they are one.
+            # Warns at every recomputation that the CPU's generator advanced; here it is the GPU's generator as well.
             (logging.getLogger(random.__name__), "disabled", True),
         ):
             stack.enter_context(_exchanged(owner, name, value))
@@ -60,7 +61,7 @@ def _uncompiled(function: Callable[..., Any] | None = None, **_: Any) -> Any:
 
 
 class _OnCpu(TorchFunctionMode):
-    """Answers for the CPU what is asked of CUDA."""
+    """Answers CUDA requests for the CPU."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

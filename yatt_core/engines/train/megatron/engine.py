@@ -1,7 +1,8 @@
 """The Megatron-Core trainer: one rank of GRPO over a dense Llama, Qwen2 or Qwen3 in tensor, pipeline and data parallel.
 
-Consumes sealed experience and a Hugging Face folder, whose tensors are read one at a time; produces the weights of the next
-version in Hugging Face names, one tensor at a time. A checkpoint holds whole tensors, and so can be loaded under any layout.
+Consumes sealed experience and a Hugging Face folder, whose tensors are read one at a time; produces the
+weights of the next version in Hugging Face names, one tensor at a time. A checkpoint holds whole tensors, so
+it can be loaded under any layout.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import MegatronTrainer
 
 Shapes = dict[str, tuple[int, ...]]
-"""Of the Hugging Face tensors that one parameter is made of, in order."""
+"""Shapes of the Hugging Face tensors of one parameter, in order."""
 
 
 class MegatronTrainEngine(SharedModelEngine):
-    """Keeps the protocol `TrainEngine`."""
+    """Implements `TrainEngine`."""
 
     _optimizer: MegatronAdamW
     _grid: Grid
@@ -71,7 +72,7 @@ class MegatronTrainEngine(SharedModelEngine):
         self._take("weights", folder.tensor)
 
     def _all_contents(self) -> list[list[Shapes]]:
-        """What each stage has, parameter by parameter."""
+        """Returns the tensors of each stage, parameter by parameter."""
         mine = [
             {name: tuple(part.shape) for name, part in zip(place.names, self._joined(parameter, place), strict=True)}
             for parameter, place in self._own()
@@ -81,12 +82,12 @@ class MegatronTrainEngine(SharedModelEngine):
         return found
 
     def _joined(self, parameter: torch.Tensor, place: Place) -> tuple[torch.Tensor, ...]:
-        """The Hugging Face tensors of a parameter, as shapes alone."""
+        """Returns the Hugging Face tensors of a parameter, as shapes only."""
         shard = torch.empty(parameter.shape, device="meta")
         return whole_of([shard] * self._grid.tensors, place.cut, self._part.shape)
 
     def _own(self) -> Iterator[tuple[torch.nn.Parameter, Place]]:
-        """This rank's parameters that are no second copies."""
+        """Yields this rank's parameters, except second copies."""
         return ((parameter, place) for _, parameter, place in self._part.places() if not self._part.repeats(place))
 
     def _held(self) -> Any:
@@ -122,7 +123,7 @@ class MegatronTrainEngine(SharedModelEngine):
                 yield from zip(shapes, found, strict=True)
 
     def _together(self, shard: torch.Tensor, place: Place) -> tuple[torch.Tensor, ...]:
-        """A parameter's Hugging Face tensors from the parts of all tensor-parallel ranks."""
+        """Gathers a parameter's Hugging Face tensors from the parts of all tensor-parallel ranks."""
         shards = [shard]
         if self._grid.tensors > 1:
             shards = [torch.empty_like(shard) for _ in range(self._grid.tensors)]
@@ -130,7 +131,7 @@ class MegatronTrainEngine(SharedModelEngine):
         return whole_of(shards, place.cut, self._part.shape)
 
     def _told(self, tensor: torch.Tensor, stage: int) -> torch.Tensor:
-        """What a stage has, on all stages."""
+        """Broadcasts a stage's tensor to all stages."""
         if self._grid.stages > 1:
             group = self._grid.stage_group
             distributed.broadcast(tensor, src=distributed.get_global_rank(group, stage), group=group)
@@ -160,7 +161,7 @@ class MegatronTrainEngine(SharedModelEngine):
             self._optimizer.take(parameter, kind, self._shard(place, tensor).to(parameter.device))
 
     def _shard(self, place: Place, tensor: Callable[[str], torch.Tensor]) -> torch.Tensor:
-        """This rank's part of a parameter; with tied embeddings the head is the embedding."""
+        """Returns this rank's part of a parameter; with tied embeddings, the head is the embedding."""
         tied = self._part.shape.tied
         parts = [tensor(EMBEDDING if tied and name == HEAD else name).float() for name in place.names]
         return shard_of(parts, place.cut, self._part.shape, self._grid.tensor, self._grid.tensors)

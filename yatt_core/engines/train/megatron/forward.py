@@ -1,7 +1,8 @@
-"""Passes over a model in Megatron-Core: through its own schedules, whatever number of stages there is.
+"""Passes over a Megatron-Core model, through its own schedules, for any number of stages.
 
-Consumes micro-batches, which every rank of a copy has; the last stage turns its share of the vocabulary's logits into
-log-probabilities and entropies of counted tokens, added up over the tensor-parallel ranks, and takes the loss back.
+Consumes micro-batches, the same on every rank of a copy. The last stage turns its part of the vocabulary's
+logits into log-probabilities and entropies of counted tokens, summed over the tensor-parallel ranks, and
+computes the loss.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.process_group import lost_group
 
 Finish = Callable[[torch.Tensor, MicroBatch], Any]
-"""What the last stage makes of a micro-batch's logits, [rows, length, own share of the vocabulary]."""
+"""What the last stage computes from a micro-batch's logits, [rows, length, own part of the vocabulary]."""
 
 
 class MegatronForward:
-    """Keeps `TokenPasses`: only ranks of the last stage know log-probabilities and are asked for losses."""
+    """Implements `TokenPasses`: only ranks of the last stage know log-probabilities and compute losses."""
 
     def __init__(self, part: Part, grid: Grid, temperature: float, device: torch.device, world: Collective) -> None:
         self._part, self._grid, self._temperature = part, grid, temperature
@@ -33,7 +34,7 @@ class MegatronForward:
         self._share = VocabularyShare(grid.tensor, grid.tensors, part.shape.vocabulary)
 
     def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
-        """Log-probability of each counted token of each micro-batch, without gradients; zeros before the last stage."""
+        """Returns each counted token's log-probability, without gradients; zeros on ranks before the last stage."""
 
         def finish(logits: torch.Tensor, micro_batch: MicroBatch) -> Float32:
             log_probs, _ = self._share.measures(self._counted(logits, micro_batch), micro_batch.targets, "none")
@@ -51,8 +52,8 @@ class MegatronForward:
         entropy: EntropyUse = "none",
         temperature: float | None = None,
     ) -> None:
-        """Adds up the gradients of the losses, over the copies too."""
-        # The schedule divides the gradients by all these numbers' sum, which is one; the losses have their denominators.
+        """Sums the gradients of the losses, over the copies as well."""
+        # The schedule divides the gradients by the sum of these counts, which is 1; the losses include their denominators.
         numbers = iter([int(self._grid.copy == 0), *[0] * len(micro_batches)])
 
         def finish(logits: torch.Tensor, micro_batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor, None]:
@@ -64,13 +65,13 @@ class MegatronForward:
         self._run(micro_batches, finish, learning=True)
 
     def _counted(self, logits: torch.Tensor, micro_batch: MicroBatch, temperature: float | None = None) -> torch.Tensor:
-        """Logits where a counted token is predicted, [T, own share] in float32, over the temperature."""
+        """Returns the logits that predict counted tokens, [T, own part] in float32, divided by the temperature."""
         scale = self._temperature if temperature is None else temperature
         chosen = logits.flatten(0, 1).index_select(0, micro_batch.predicting).float()
         return chosen if scale == 1.0 else chosen / scale
 
     def _run(self, micro_batches: Sequence[MicroBatch], finish: Finish, learning: bool) -> list[Any]:
-        """The schedule over all micro-batches; what the last stage made of each, nothing elsewhere."""
+        """Runs the schedule over all micro-batches; returns the last stage's results, nothing on other stages."""
         divisor = self._grid.tensors if self._part.settings.sequence_parallel else 1
         placed = iter([widened(one, divisor).on(self._device) for one in micro_batches])
 
@@ -100,7 +101,7 @@ class MegatronForward:
 
 
 def widened(micro_batch: MicroBatch, divisor: int) -> MicroBatch:
-    """With rows padded on the right, so that their length can be shared out."""
+    """Pads rows on the right, so that their length is a multiple of `divisor`."""
     rows, length = micro_batch.tokens.shape
     width = -(-length // divisor) * divisor
     if width == length:

@@ -1,7 +1,8 @@
-"""A rank's part of a model in Megatron-Core, and the groups that it works in.
+"""A rank's part of a Megatron-Core model, and the groups to which the rank belongs.
 
-Consumes the process-wide group, a Hugging Face config and the engine's part of the spec; produces the part, its gradients'
-buffers around it, and who this rank is. Nothing but Megatron-Core's own modules is used: neither Transformer Engine nor Apex.
+Consumes the process-wide group, a Hugging Face config and the engine's part of the spec; produces the part
+with its gradient buffers, and this rank's position. It uses only Megatron-Core's own modules, neither
+Transformer Engine nor Apex.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from yatt_core.spec.sections.accelerated import MegatronTrainer
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Where this rank stands: tensor-parallel, data-parallel and stage, each with its size. groups: of Megatron-Core."""
+    """This rank's position: its tensor-parallel rank, copy and stage, each with their number.
+
+    tensor_group, copy_group, stage_group: Megatron-Core's groups.
+    """
 
     tensor: int
     tensors: int
@@ -34,19 +38,22 @@ class Grid:
 
     @property
     def speaks(self) -> bool:
-        """Whether this rank has the head, and is the first of those that share it."""
+        """Whether this rank has the head and is the first of the ranks that share it."""
         return self.tensor == 0 and self.stage == self.stages - 1
 
 
 def make_grid(engine: MegatronTrainer) -> Grid:
-    """Megatron-Core's groups, anew where there are some: ranks of a layer next to each other, then copies, then stages."""
+    """Creates Megatron-Core's groups, replacing existing ones.
+
+    Ranks that share a layer are adjacent, then copies, then stages.
+    """
     from megatron.core import parallel_state, tensor_parallel
 
     parallel_state.destroy_model_parallel()
     parallel_state.initialize_model_parallel(
         engine.tensor_model_parallel_size, engine.pipeline_model_parallel_size, order="tp-cp-ep-dp-pp"
     )
-    # There is no dropout: the generators are never drawn from, recomputation wants them all the same.
+    # There is no dropout, so the generators are never drawn from; recomputation still requires them.
     tensor_parallel.model_parallel_cuda_manual_seed(1)
     return Grid(
         tensor=parallel_state.get_tensor_model_parallel_rank(),
@@ -62,7 +69,10 @@ def make_grid(engine: MegatronTrainer) -> Grid:
 
 
 class RmsNorm(nn.RMSNorm):
-    """Megatron-Core's own wrapper of torch's norm refuses sequence parallelism, which needs no more than this mark."""
+    """Torch's norm, marked for sequence parallelism.
+
+    Megatron-Core's own wrapper refuses sequence parallelism, although the mark is all it needs.
+    """
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-6, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
@@ -71,7 +81,11 @@ class RmsNorm(nn.RMSNorm):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What this rank has of the model. wrapped: in Megatron-Core's buffers of gradients. first_layer: of its stage."""
+    """This rank's part of the model.
+
+    wrapped: the module in Megatron-Core's gradient buffers.
+    first_layer: of its stage.
+    """
 
     module: nn.Module
     wrapped: Any
@@ -81,21 +95,21 @@ class Part:
     longest: int
 
     def places(self) -> Iterator[tuple[str, nn.Parameter, Place]]:
-        """The parameters with their places in the model."""
+        """Yields the parameters with their places in the model."""
         for name, parameter in self.module.named_parameters():
             yield name, parameter, place_of(name, self.first_layer)
 
     def gradients(self) -> Iterator[torch.Tensor]:
-        """Megatron-Core's buffers of gradients, which it zeroes before each update."""
+        """Yields Megatron-Core's gradient buffers, which it zeroes before each update."""
         yield from (buffer.grad_data for buffer in [*self.wrapped.buffers, *self.wrapped.expert_parallel_buffers])
 
     def repeats(self, place: Place) -> bool:
-        """Whether a parameter is a second copy of another stage's: the head of tied embeddings."""
+        """Returns True if a parameter is a second copy of another stage's: the head of tied embeddings."""
         return self.shape.tied and place.names == (HEAD,)
 
 
 def build_part(config: Any, engine: MegatronTrainer, grid: Grid, device: torch.device) -> Part:
-    """The rank's part, its weights yet to come. Raises `ConfigurationError` for a model that cannot be divided so."""
+    """Builds the rank's part without weights. Raises `ConfigurationError` if the model cannot be divided this way."""
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel

@@ -1,8 +1,8 @@
-"""Megatron-Core's optimizer over this rank's part: AdamW on float32 master weights, shared out over the copies where told so.
+"""Megatron-Core's optimizer over this rank's part: AdamW on float32 master weights, optionally sharded over the copies.
 
-Consumes a part in its buffers; each step clips by the norm over all ranks. State goes in and out by parameter, one at a time, as
-whole tensor-parallel shards: what Megatron-Core's own checkpoints of this optimizer do wrong (tests/engines/train/
-test_megatron_bugs.py) is never asked of it.
+Consumes a part in its gradient buffers; each step clips by the norm over all ranks. State is read and written
+by parameter, one at a time, as whole tensor-parallel shards, which avoids the bugs of Megatron-Core's own
+checkpoints of this optimizer (tests/engines/train/test_megatron_bugs.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ Held = tuple[list[tuple[torch.Tensor, torch.Tensor | None, dict[str, torch.Tenso
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """The float32 weights that this rank steps of a parameter. start, stop: which of its numbers, in a row."""
+    """The float32 weights of a parameter that this rank steps.
+
+    start, stop: their range in the flattened parameter.
+    """
 
     weights: torch.Tensor
     start: int
@@ -36,7 +39,7 @@ class Master:
 
 
 class MegatronAdamW:
-    """Keeps `PolicyOptimizer`; the schedule has added the gradients up over the copies."""
+    """Implements `PolicyOptimizer`; the schedule has summed the gradients over the copies."""
 
     def __init__(self, part: Part, grid: Grid, spec: AdamWSpec, distributed: bool, world: Collective) -> None:
         self._part, self._grid, self._spec, self._distributed, self._world = part, grid, spec, distributed, world
@@ -47,28 +50,28 @@ class MegatronAdamW:
 
     @property
     def parameters(self) -> int:
-        """Number of the whole model's weights; norms, which all ranks of a layer have, as often as there are such ranks."""
+        """Number of the whole model's weights; norms count once per tensor-parallel rank, since each has them."""
         return self._parameters
 
     def reset(self) -> None:
-        """Starts afresh: no moments, no steps. The weights stay."""
+        """Resets the optimizer: no moments, no steps. The weights stay unchanged."""
         for state in self._inner().state.values():
             state.clear()
         self._inner().state.clear()
         self.steps = 0
 
     def zero(self) -> None:
-        """Forgets the gradients."""
+        """Clears the gradients."""
         with on_this_device():
             self._part.wrapped.zero_grad_buffer()
             self._optimizer.zero_grad()
 
     def reduce(self, collective: Collective) -> None:
-        """Nothing: the schedule has done it."""
+        """Does nothing: the schedule has summed the gradients."""
 
     @torch.no_grad()
     def apply(self, learning_rate: float, loss: float) -> float:
-        """Clips the gradients and takes one step. Raises as `PolicyOptimizer.apply`."""
+        """Clips the gradients and takes one step. Raises as `PolicyOptimizer.apply` does."""
         from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
         with on_this_device(), lost_group(self._world):
@@ -84,7 +87,7 @@ class MegatronAdamW:
         return norm
 
     def lasting(self) -> Iterator[torch.Tensor]:
-        """What this rank steps, weights and moments."""
+        """Yields the weights and moments that this rank steps."""
         inner = self._inner()
         for group in inner.param_groups:
             yield from group["params"]
@@ -92,12 +95,12 @@ class MegatronAdamW:
             yield from (value for value in state.values() if torch.is_tensor(value))
 
     def copy(self) -> list[torch.Tensor]:
-        """Copies of the model's own weights, in its precision."""
+        """Copies the model's own weights, in their precision."""
         return [parameter.detach().clone() for parameter in self._part.module.parameters()]
 
     @contextmanager
     def exchanged(self, other: list[torch.Tensor]) -> Iterator[None]:
-        """Lends the model other weights for a while, and puts its own back; the master weights stay as they are."""
+        """Replaces the model's weights temporarily, then restores them; the master weights stay unchanged."""
         own = self.copy()
         self._put(other)
         try:
@@ -106,7 +109,7 @@ class MegatronAdamW:
             self._put(own)
 
     def master(self, parameter: nn.Parameter) -> Master | None:
-        """What this rank steps of a parameter; none where that is another copy's."""
+        """Returns what this rank steps of a parameter; None if another copy steps all of it."""
         optimizer = self._optimizer
         if not self._distributed:
             weights = getattr(parameter, "main_param", parameter)
@@ -119,7 +122,7 @@ class MegatronAdamW:
 
     @torch.no_grad()
     def whole(self, parameter: nn.Parameter, kind: str) -> torch.Tensor:
-        """All of a parameter's master weights or moments in its own shape, float32. All copies ask together.
+        """Returns all of a parameter's master weights or moments in its own shape, float32. All copies must call it.
 
         kind: `weights` or a moment's name.
         """
@@ -129,13 +132,16 @@ class MegatronAdamW:
             source = master.weights if kind == "weights" else self._inner().state[master.weights][kind]
             values[master.start : master.stop] = source.detach().float().flatten()
         if self._distributed and self._grid.copies > 1:
-            # One copy has each number, the others bring zeros.
+            # Each number is on one copy; the others contribute zeros.
             torch.distributed.all_reduce(values, group=self._grid.copy_group)
         return values.view(parameter.shape)
 
     @torch.no_grad()
     def take(self, parameter: nn.Parameter, kind: str, values: torch.Tensor) -> None:
-        """Takes over all of a parameter's weights or moments. values: in its own shape, float32."""
+        """Loads all of a parameter's weights or moments.
+
+        values: in the parameter's shape, float32.
+        """
         if kind == "weights":
             parameter.copy_(values)
         master = self.master(parameter)
@@ -147,11 +153,11 @@ class MegatronAdamW:
             return
         state = self._inner().state[master.weights]
         state[kind] = own.float().view(master.weights.shape).clone()
-        # Each parameter its own: torch's AdamW counts in place.
+        # One tensor per parameter: torch's AdamW increments it in place.
         state["step"] = torch.tensor(float(self.steps))
 
     def held(self) -> Held:
-        """Copies of what this rank has: of each parameter, its weights, and weights and moments that it steps."""
+        """Copies what this rank holds: each parameter's weights, and the master weights and moments that it steps."""
         rows = []
         for parameter in self._part.module.parameters():
             master = self.master(parameter)
@@ -162,7 +168,7 @@ class MegatronAdamW:
 
     @torch.no_grad()
     def hold(self, held: Held) -> None:
-        """Takes back what `held` gave, in a new group of the same layout."""
+        """Restores what `held` returned, in a new group of the same layout."""
         rows, self.steps = held
         for parameter, (weights, own, state) in zip(self._part.module.parameters(), rows, strict=True):
             parameter.copy_(weights)
@@ -188,12 +194,12 @@ class MegatronAdamW:
             bf16=settings.bf16,
             params_dtype=settings.params_dtype,
         )
-        # No overrides: left to itself it would spare biases and norms the weight decay.
+        # Empty overrides: by default, biases and norms would be exempt from weight decay.
         (self._optimizer,) = get_megatron_optimizer(config, [self._part.wrapped], {}).chained_optimizers
         self.steps = 0
 
     def _inner(self) -> Any:
-        """The optimizer of torch below."""
+        """Returns the underlying torch optimizer."""
         return self._optimizer.optimizer
 
     @torch.no_grad()

@@ -1,6 +1,7 @@
-"""Log-probabilities and entropies from logits whose vocabulary is shared out over tensor-parallel ranks.
+"""Log-probabilities and entropies from logits whose vocabulary is split over tensor-parallel ranks.
 
-Consumes each rank's columns; produces the same numbers on every one of these ranks. No rank ever has all columns of a row.
+Consumes each rank's columns; produces the same numbers on every one of these ranks. No rank ever has all
+columns of a row.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from yatt_core.engines.train.model.forward import EntropyUse
 
 @dataclass(frozen=True, slots=True)
 class VocabularyShare:
-    """Which tokens' columns a rank has: an equal number on each, those behind the vocabulary's end being nothing's."""
+    """The tokens whose columns a rank has: the same number on each rank; columns beyond the vocabulary are padding."""
 
     rank: int
     ranks: int
@@ -23,9 +24,12 @@ class VocabularyShare:
     def measures(
         self, logits: torch.Tensor, targets: torch.Tensor, entropy: EntropyUse
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probability of each target, [T], and entropy of the distribution it is of, [T] or none.
+        """Returns the targets' log-probabilities, [T], and the entropies of their distributions, [T] or empty.
 
-        logits: [T, own columns]. targets: [T]. Gradients flow to the own columns; entropies have one only for use `loss`.
+        logits: [T, own columns].
+        targets: [T].
+
+        Gradients flow to the own columns; entropies have gradients only for use `loss`.
         """
         from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_region as added_up
 
@@ -44,12 +48,12 @@ class VocabularyShare:
         if entropy == "none":
             return log_probs, log_probs.new_zeros(0)
         with torch.set_grad_enabled(torch.is_grad_enabled() and entropy == "loss"):
-            # H = log Z - sum(p * z). Divided by Z behind the sum over ranks: each of them then has the whole gradient of Z.
+            # H = log Z - sum(p * z). Dividing by Z after the sum over ranks gives each rank the whole gradient of Z.
             weighted = added_up((exponentials * shifted.masked_fill(outside, 0.0)).sum(-1))
             return log_probs, total.log() - weighted / total
 
     def _largest(self, logits: torch.Tensor) -> torch.Tensor:
-        """Of each row over all ranks, [T]; no gradient."""
+        """Returns each row's maximum over all ranks, [T], without gradients."""
         from megatron.core import parallel_state
 
         largest = logits.detach().max(-1).values

@@ -1,1 +1,1 @@
-"""A model under training: its passes, its optimizer, and the files that hold its state."""
+"""A model in training: its passes, its optimizer, and the files that hold its state."""

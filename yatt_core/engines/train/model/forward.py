@@ -1,8 +1,9 @@
 """The forward pass of the trainer: log-probabilities and entropies of a micro-batch's response tokens.
 
-Consumes sequences of prompt and response, and the images that prompts name; produces flat tensors over those response tokens
-that count in the loss. Rows are padded on the right, which a causal model never sees, so no attention mask is needed, or
-packed into one; the head computes only the positions that predict a counted token.
+Consumes sequences of prompt and response, and the prompts' images; produces flat tensors over the response
+tokens that count in the loss. Rows are either padded on the right, which a causal model never sees, so no
+attention mask is needed, or packed into one row. The head computes only the positions that predict a counted
+token.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ EntropyUse = Literal["none", "metric", "loss"]
 
 
 class Sequences(Protocol):
-    """N pairs of prompt and response in flat arrays with offsets [N + 1]; an `ExperienceBatch` is one."""
+    """N pairs of prompt and response in flat arrays with offsets [N + 1]; `ExperienceBatch` implements it."""
 
     @property
     def prompt_tokens(self) -> npt.NDArray[np.int32]: ...
@@ -57,12 +58,16 @@ class Sequences(Protocol):
 class MicroBatch:
     """B samples with T counted response tokens.
 
-    tokens: [B, L], prompt and response without its last token, padded on the right; or [1, L], all samples behind one another
-    in `runs` of equal length. predicting: [T], the position in the
-    flattened tokens whose output predicts each counted token. targets: [T], those tokens. positions: [T], where they
-    stand in the batch's flat response columns. rows: [T], index in the batch of the sample that each belongs to.
-    starts, prompt_lengths, sizes: [B], where each sample's tokens begin in the flattened tokens, how many of them are its
-    prompt, and how many there are. shown: the prompts' images; none where the batch has no images.
+    tokens: [B, L], prompt and response without its last token, padded on the right; or [1, L], all samples
+        concatenated, in `runs` of equal length.
+    predicting: [T], the position in the flattened tokens whose output predicts each counted token.
+    targets: [T], the counted tokens.
+    positions: [T], their positions in the batch's flat response columns.
+    rows: [T], index in the batch of each token's sample.
+    starts: [B], where each sample begins in the flattened tokens.
+    prompt_lengths: [B], tokens of each sample's prompt.
+    sizes: [B], tokens of each sample.
+    shown: the prompts' images; None if the batch has no images.
     """
 
     tokens: torch.Tensor
@@ -77,7 +82,7 @@ class MicroBatch:
     runs: Runs = ()
 
     def part(self, counted: slice) -> MicroBatch:
-        """The same samples with only some of the counted tokens."""
+        """Returns the same samples with only some of the counted tokens."""
         return replace(
             self,
             predicting=self.predicting[counted],
@@ -87,7 +92,7 @@ class MicroBatch:
         )
 
     def on(self, device: torch.device) -> MicroBatch:
-        """The same with its tensors on a device."""
+        """Returns the micro-batch with its tensors on a device."""
         if self.tokens.device == device:
             return self
         tokens, predicting, targets = (t.to(device) for t in (self.tokens, self.predicting, self.targets))
@@ -95,12 +100,14 @@ class MicroBatch:
 
 
 TokenLoss = Callable[[MicroBatch, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(micro-batch, log-probabilities [T], entropies [T] or none) -> the micro-batch's share of a step's loss, a scalar."""
+"""(micro-batch, log-probabilities [T], entropies [T] or empty) -> the micro-batch's part of a step's loss, a scalar."""
 
 
 def assemble(batch: Sequences, indices: Int64, packed: bool = False) -> MicroBatch:
-    """The samples at these indices as one micro-batch, in padded rows or in one row; of no samples, one that idles: a token,
-    and none that counts. Raises `DataError` for a sample without a prompt.
+    """Assembles the samples at these indices into one micro-batch, in padded rows or in one row.
+
+    Without samples, it returns an idle micro-batch of one token that does not count. Raises `DataError` for a
+    sample without a prompt.
     """
     if not len(indices):
         return _idle(packed)
@@ -141,20 +148,20 @@ def _idle(packed: bool) -> MicroBatch:
 
 
 def _runs(sizes: Int64) -> Runs:
-    """Neighbours of equal size: (how many, their size)."""
+    """Returns the runs of adjacent samples of equal size: (count, size)."""
     begins = np.flatnonzero(np.diff(sizes, prepend=-1))
     return tuple(zip(np.diff(begins, append=len(sizes)).tolist(), sizes[begins].tolist(), strict=True))
 
 
 def _shown(batch: Sequences, indices: Int64, prompt_lengths: Int64) -> ShownPrompts:
-    """What the prompts of these samples show."""
+    """Returns the images of these samples' prompts."""
     samples = indices.tolist()
     media, names = [batch.media[sample] for sample in samples], [f"sample {sample} of the batch" for sample in samples]
     return ShownPrompts(torch.from_numpy(prompt_lengths), media, names)
 
 
 def places_of(starts: Int64, lengths: Int64) -> Int64:
-    """start, start + 1, ... of each row, row after row."""
+    """Returns start, start + 1, ... of each row, row after row."""
     within = np.arange(int(lengths.sum()), dtype=np.int64) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     return np.repeat(starts, lengths) + within
 
@@ -162,8 +169,10 @@ def places_of(starts: Int64, lengths: Int64) -> Int64:
 class PolicyForward:
     """Runs a Hugging Face causal model on micro-batches, at the sampling temperature.
 
-    dtype: precision of the matrix products (`bfloat16` through autocast); log-probabilities are float32. reader: of a
-    vision-language model's images, which are decoded anew for every micro-batch. values: the model's head has one output, which stands for each counted token in the log-probability's place.
+    dtype: precision of the matrix products (`bfloat16` through autocast); log-probabilities are float32.
+    reader: of a vision-language model's images, which are decoded again for every micro-batch.
+    device: where the model computes; None for the device of its weights.
+    values: whether the head has a single output, used instead of each counted token's log-probability.
     """
 
     def __init__(
@@ -172,21 +181,24 @@ class PolicyForward:
         temperature: float,
         dtype: str,
         reader: ImageReader | None = None,
+        device: torch.device | None = None,
         values: bool = False,
     ) -> None:
         self._model = model
         self._reader = reader
         self._temperature = temperature
         self._bfloat16 = dtype == "bfloat16"
-        self._device = next(model.parameters()).device
+        self._device = device or next(model.parameters()).device
         head: Any = model.get_output_embeddings()  # type: ignore[operator]
         if not isinstance(head, nn.Module):
-            raise ConfigurationError(f"{type(model).__name__} has no output embeddings: it is no causal language model")
+            raise ConfigurationError(
+                f"{type(model).__name__} has no output embeddings: it is not a causal language model"
+            )
         self._head = head
         self._of_tokens = self.values if values else self.log_probs
 
     def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
-        """Log-probability of each counted token of each micro-batch, without gradients."""
+        """Returns the log-probability of each counted token of each micro-batch, without gradients."""
         with torch.no_grad():
             return [self._of_tokens(micro_batch.on(self._device)).cpu().numpy() for micro_batch in micro_batches]
 
@@ -197,7 +209,10 @@ class PolicyForward:
         entropy: EntropyUse = "none",
         temperature: float | None = None,
     ) -> None:
-        """Adds the gradients of the losses, one micro-batch behind the other. temperature: another than that of sampling."""
+        """Adds the gradients of the losses, one micro-batch after another.
+
+        temperature: overrides the sampling temperature.
+        """
         for micro_batch in micro_batches:
             placed = micro_batch.on(self._device)
             if entropy == "none":
@@ -208,30 +223,30 @@ class PolicyForward:
             loss(micro_batch, log_probs, entropies).backward()  # type: ignore[no-untyped-call]
 
     def log_probs(self, micro_batch: MicroBatch, temperature: float | None = None) -> torch.Tensor:
-        """Log-probability of each counted token, [T]."""
+        """Returns the log-probability of each counted token, [T]."""
         distribution = self._log_distribution(micro_batch, temperature)
         return distribution.gather(-1, micro_batch.targets[:, None]).squeeze(-1)
 
     def values(self, micro_batch: MicroBatch, _temperature: float | None = None) -> torch.Tensor:
-        """The head's one output where each counted token is predicted, [T] in float32."""
+        """Returns the head's single output at the positions that predict counted tokens, [T] in float32."""
         return self._logits(micro_batch)[:, 0]
 
     def log_probs_and_entropies(
         self, micro_batch: MicroBatch, differentiable_entropy: bool, temperature: float | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probability of each counted token and entropy of the distribution it came from, both [T]."""
+        """Returns each counted token's log-probability and the entropy of its distribution, both [T]."""
         distribution = self._log_distribution(micro_batch, temperature)
         log_probs = distribution.gather(-1, micro_batch.targets[:, None]).squeeze(-1)
         return log_probs, token_entropy(distribution if differentiable_entropy else distribution.detach())
 
     def _log_distribution(self, micro_batch: MicroBatch, temperature: float | None) -> torch.Tensor:
-        """Log-probabilities of the whole vocabulary where a counted token is predicted, [T, V] in float32."""
+        """Returns the vocabulary's log-probabilities at positions that predict counted tokens, [T, V] in float32."""
         logits = self._logits(micro_batch)
         scale = self._temperature if temperature is None else temperature
         return torch.log_softmax(logits if scale == 1.0 else logits / scale, dim=-1)
 
     def _logits(self, micro_batch: MicroBatch) -> torch.Tensor:
-        """What the head says where a counted token is predicted, [T, outputs] in float32."""
+        """Returns the head's output at the positions that predict counted tokens, [T, outputs] in float32."""
         with (
             torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16),
             self._only(micro_batch.predicting),
@@ -239,12 +254,12 @@ class PolicyForward:
             logits: torch.Tensor = self._run(micro_batch).logits
         if logits.shape[:2] != (1, len(micro_batch.targets)):
             raise ConfigurationError(
-                f"{type(self._model).__name__} does not compute its logits by its output embeddings"
+                f"{type(self._model).__name__} does not compute its logits with its output embeddings"
             )
         return logits[0].float()
 
     def _run(self, micro_batch: MicroBatch) -> Any:
-        """The model's answer to padded rows, or to one packed row; with images it gets the embeddings of tokens and patches."""
+        """Runs the model on padded rows or on one packed row; with images, on the embeddings of tokens and patches."""
         if micro_batch.shown is not None:
             embeddings = embed_prompts(self._model, self._reader, micro_batch.tokens, micro_batch.shown)
             return self._model(inputs_embeds=embeddings, use_cache=False)
@@ -259,7 +274,7 @@ class PolicyForward:
 
     @contextmanager
     def _only(self, positions: torch.Tensor) -> Iterator[None]:
-        """Lets the head see the hidden states of these positions alone: a prompt's logits are never needed."""
+        """Restricts the head to the hidden states at these positions: a prompt's logits are never needed."""
 
         def select(_module: nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
             return (arguments[0].flatten(0, -2).index_select(0, positions).unsqueeze(0),)

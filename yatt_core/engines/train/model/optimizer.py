@@ -1,7 +1,8 @@
-"""A model's parameters, gradients and AdamW moments as flat buffers, and the step that clips and applies.
+"""A model's parameters, gradients and AdamW moments as flat buffers, and the step that clips and applies gradients.
 
-Consumes a model whose parameters are float32; its parameters become views of one buffer, their gradients of another,
-on their device. One buffer makes one all-reduce and one fused update, and the same bits on every rank.
+Consumes a model whose parameters are float32; its parameters become views of one buffer and their gradients
+views of another, on the same device. With flat buffers, a step takes one all-reduce and one fused update, and
+has the same bits on every rank.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from yatt_core.errors import ConfigurationError, NumericError
 from yatt_core.spec.sections.trainer import AdamWSpec
 
 ALIGNMENT = 16
-"""Parameters begin at multiples of so many floats (64 bytes), as matrix kernels like it."""
+"""Parameters start at multiples of this many floats (64 bytes), as matrix kernels prefer."""
 CLIP_EPSILON = 1e-6
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -29,11 +30,15 @@ class FlatAdamW:
     """AdamW (arXiv 1711.05101) with gradient clipping by global norm, over one flat float32 buffer."""
 
     def __init__(self, model: nn.Module, spec: AdamWSpec, neighbours: Sequence[Sequence[str]] = ()) -> None:
-        """neighbours: names of parameters that lie behind one another without a gap, to be used as one tensor."""
+        """Moves the model's trained parameters into flat buffers.
+
+        neighbours: names of parameters to place next to each other without a gap, so that they can be used as
+            one tensor.
+        """
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         wrong = [name for name, parameter in parameters.items() if parameter.dtype != torch.float32]
         if wrong:
-            raise ConfigurationError(f"parameter {wrong[0]} is {parameters[wrong[0]].dtype}; the trainer's are float32")
+            raise ConfigurationError(f"parameter {wrong[0]} is {parameters[wrong[0]].dtype}; the trainer needs float32")
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         """Number of the model's weights, trained or not."""
         self._shapes = {name: parameter.shape for name, parameter in parameters.items()}
@@ -57,7 +62,7 @@ class FlatAdamW:
         self.reset()
 
     def reset(self) -> None:
-        """Starts afresh: no moments, no steps. The weights stay."""
+        """Resets the optimizer: no moments, no steps. The weights stay unchanged."""
         self._adamw = torch.optim.AdamW(
             [self.values],
             lr=self._spec.learning_rate,
@@ -68,31 +73,31 @@ class FlatAdamW:
         )
 
     def zero(self) -> None:
-        """Forgets the gradients."""
+        """Clears the gradients."""
         self.gradients.zero_()
 
     def reduce(self, collective: Collective) -> None:
-        """Adds the gradients up over the ranks: the same bits on all."""
+        """Sums the gradients over the ranks, with the same bits on all of them."""
         collective.sum(self.gradients)
 
     def copy(self) -> torch.Tensor:
-        """A flat copy of the weights."""
+        """Returns a flat copy of the weights."""
         return self.values.detach().clone()
 
     def flat(self) -> list[torch.Tensor]:
-        """Weights and moments, flat."""
+        """Returns weights and moments as flat tensors."""
         state = self._adamw.state.get(self.values, {})
         return [self.values.detach(), *(state[kind] for kind in MOMENTS if kind in state)]
 
     def named(self, flat: torch.Tensor) -> Tensors:
-        """Views of a flat buffer, by the names and shapes of the parameters."""
+        """Returns views of a flat buffer, by the names and shapes of the parameters."""
         return {
             name: flat[offset : offset + self._shapes[name].numel()].view(self._shapes[name])
             for name, offset in self._offsets.items()
         }
 
     def together(self, flat: torch.Tensor, names: Sequence[str]) -> torch.Tensor:
-        """View of a flat buffer: neighbours as one tensor, rows behind rows."""
+        """Returns a view of neighbours in a flat buffer as one tensor, concatenated by rows."""
         shapes = [self._shapes[name] for name in names]
         shape = (sum(shape[0] for shape in shapes), *shapes[0][1:])
         return flat[self._offsets[names[0]] :][: math.prod(shape)].view(shape)
@@ -100,8 +105,9 @@ class FlatAdamW:
     def apply(self, learning_rate: float, loss: float) -> float:
         """Clips the gradients and takes one step. Returns the global norm before clipping.
 
-        loss: the step's loss over all ranks. Raises `NumericError`, before any weight changes, when it or the norm is
-        not finite.
+        loss: the step's loss over all ranks.
+
+        Raises `NumericError`, before any weight changes, if the loss or the norm is not finite.
         """
         norm = float(torch.linalg.vector_norm(self.gradients, dtype=torch.float64))
         if not (math.isfinite(loss) and math.isfinite(norm)):
@@ -113,7 +119,10 @@ class FlatAdamW:
         return norm
 
     def moments(self) -> tuple[Tensors, int]:
-        """Views of the moments, named `exp_avg.PARAMETER` and `exp_avg_sq.PARAMETER`, and the steps taken."""
+        """Returns views of the moments and the number of steps taken.
+
+        The moments are named `exp_avg.PARAMETER` and `exp_avg_sq.PARAMETER`.
+        """
         state = self._adamw.state.get(self.values)
         if state is None:
             return {}, 0
@@ -123,7 +132,7 @@ class FlatAdamW:
         return tensors, int(state["step"])
 
     def load_moments(self, tensors: Mapping[str, torch.Tensor], steps: int) -> None:
-        """Takes over what `moments` gave."""
+        """Loads what `moments` returned."""
         self.reset()
         if not steps:
             return
@@ -136,7 +145,7 @@ class FlatAdamW:
 
     @contextmanager
     def exchanged(self, other: torch.Tensor) -> Iterator[None]:
-        """Lends the model other weights (a flat buffer) for a while, and puts its own back."""
+        """Replaces the model's weights temporarily by a flat buffer, then restores them."""
         own = self.values.detach().clone()
         with torch.no_grad():
             self.values.copy_(other)
@@ -148,13 +157,13 @@ class FlatAdamW:
 
 
 def state_bytes(model: nn.Module) -> int:
-    """What `FlatAdamW` takes for a model besides its own weights: gradients and moments of those that are trained."""
+    """Returns the bytes that `FlatAdamW` adds to a model's weights: gradients and moments of the trained ones."""
     trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     return (1 + len(MOMENTS)) * trained
 
 
 def _in_order(names: Iterable[str], neighbours: Sequence[Sequence[str]]) -> Iterator[Sequence[str]]:
-    """The names in their order, but neighbours together where the first of them stands."""
+    """Yields the names in order; neighbours are grouped at the place of their first name."""
     runs = {run[0]: run for run in neighbours}
     led = {name for run in neighbours for name in run[1:]}
     return (runs.get(name, (name,)) for name in names if name not in led)

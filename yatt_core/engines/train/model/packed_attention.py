@@ -1,7 +1,8 @@
-"""Attention over samples that stand behind one another in one row: each sees itself alone.
+"""Attention over samples that are concatenated in one row: each attends only to itself.
 
-Consumes the queries, keys and values of a packed micro-batch and the runs of samples of equal length in it; a run is one call of
-torch's causal attention, so that nothing is padded and no mask is made. Registered with transformers under `NAME`.
+Consumes the queries, keys and values of a packed micro-batch and its runs of samples of equal length. A run
+is one call of torch's causal attention, so nothing is padded and no mask is built. Registered with
+transformers under `NAME`.
 """
 
 from __future__ import annotations
@@ -36,15 +37,18 @@ def packed_attention(
     sliding_window: int | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """query: [1, heads, tokens, width]; key, value: as many heads or fewer. Returns [1, tokens, heads, width].
+    """Attends within each sample; returns [1, tokens, heads, width].
 
-    Raises `ConfigurationError` for a model whose attention wants something else besides.
+    query: [1, heads, tokens, width].
+    key, value: with as many heads or fewer.
+
+    Raises `ConfigurationError` for a model that needs more than plain causal attention.
     """
     unknown = sorted(name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None)
     reaching_back = sliding_window is not None and max(tokens for _, tokens in runs) > sliding_window
     if attention_mask is not None or unknown or reaching_back:
         raise ConfigurationError(
-            f"trainer.engine.packed: {type(module).__name__} wants more than plain causal attention; write false"
+            f"trainer.engine.packed: {type(module).__name__} needs more than plain causal attention; set it to false"
         )
     outputs, start = [], 0
     for samples, tokens in runs:
@@ -65,14 +69,15 @@ AttentionInterface.register(NAME, packed_attention)
 
 @contextmanager
 def attending_by_sample(model: Any) -> Iterator[None]:
-    """A model of transformers whose attention is `packed_attention` meanwhile.
+    """Makes a transformers model use `packed_attention` meanwhile.
 
-    Raises `ConfigurationError` for one that has layers besides attention, or does not let its attention be exchanged.
+    Raises `ConfigurationError` for a model that has other layers than attention, or whose attention cannot be
+    replaced.
     """
     kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
     if not model._supports_attention_backend or kinds - {"full_attention", "sliding_attention"}:
         raise ConfigurationError(
-            f"trainer.engine.packed: {type(model).__name__} cannot take packed samples; write false"
+            f"trainer.engine.packed: {type(model).__name__} does not support packed samples; set it to false"
         )
     usual = model.config._attn_implementation
     model.set_attn_implementation(NAME)

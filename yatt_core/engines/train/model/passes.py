@@ -1,6 +1,7 @@
-"""What learning needs of a model and of an optimizer, wherever their tensors lie: whole, in shards, or in stages.
+"""What learning needs from a model and an optimizer, whether their tensors are whole, sharded, or divided into stages.
 
-Consumes micro-batches; a pass gives log-probabilities of counted tokens to whoever has the model's head, and takes back a loss.
+Consumes micro-batches. A pass computes log-probabilities of counted tokens on the ranks that have the model's
+head, and takes a loss back.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from yatt_core.engines.train.ranks.collective import Collective
 
 
 class TokenPasses(Protocol):
-    """Runs a policy over micro-batches. Ranks that share a model make the same calls with as many micro-batches each."""
+    """Runs a policy over micro-batches.
+
+    Ranks that share a model make the same calls, each with the same number of micro-batches.
+    """
 
     def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
-        """Log-probability of each counted token of each micro-batch at the sampling temperature, without gradients.
+        """Returns each counted token's log-probability at the sampling temperature, per micro-batch, without gradients.
 
-        Of a model in stages only the ranks of the last one know them; the others get zeros.
+        With a model in stages, only ranks of the last stage know them; the others return zeros.
         """
         ...
 
@@ -30,9 +34,11 @@ class TokenPasses(Protocol):
         entropy: EntropyUse = "none",
         temperature: float | None = None,
     ) -> None:
-        """Adds the gradients of the losses to those that are there. temperature: another one than that of sampling.
+        """Adds the gradients of the losses to the existing ones.
 
-        `loss` is called where the log-probabilities are known, once for each micro-batch, in order.
+        temperature: overrides the sampling temperature.
+
+        `loss` is called where the log-probabilities are known, once per micro-batch, in order.
         """
         ...
 
@@ -46,29 +52,30 @@ class PolicyOptimizer(Protocol):
         ...
 
     def zero(self) -> None:
-        """Forgets the gradients."""
+        """Clears the gradients."""
         ...
 
     def reduce(self, collective: Collective) -> None:
-        """Adds the gradients up over the ranks, where the passes have not done so."""
+        """Sums the gradients over the ranks, unless the passes have done so."""
         ...
 
     def apply(self, learning_rate: float, loss: float) -> float:
         """Clips the gradients and takes one step. Returns the global norm before clipping.
 
-        loss: the step's loss over all ranks. Raises `NumericError`, before any weight changes, when it or the norm is
-        not finite.
+        loss: the step's loss over all ranks.
+
+        Raises `NumericError`, before any weight changes, if the loss or the norm is not finite.
         """
         ...
 
     def reset(self) -> None:
-        """Starts afresh: no moments, no steps. The weights stay."""
+        """Resets the optimizer: no moments, no steps. The weights stay unchanged."""
         ...
 
     def copy(self) -> Any:
-        """This rank's part of the weights, to be lent to the model later."""
+        """Copies this rank's part of the weights, for later use with `exchanged`."""
         ...
 
     def exchanged(self, other: Any) -> AbstractContextManager[None]:
-        """Lends the model other weights, which `copy` gave, and puts its own back."""
+        """Replaces the model's weights temporarily by others from `copy`, then restores them."""
         ...

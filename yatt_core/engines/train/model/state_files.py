@@ -1,10 +1,12 @@
-"""What a torch trainer puts into a checkpoint: safetensors and one JSON file, no pickle.
+"""The files that a torch trainer writes to a checkpoint: safetensors and one JSON file, no pickle.
 
-`weights.safetensors`: the state dict in Hugging Face names, tied tensors once. `optimizer.safetensors`: the moments by
-parameter. `adapters.safetensors`: low-rank adapters, where they alone are trained; the state dict holds what comes of them.
-`critic.safetensors`, `critic_optimizer.safetensors`: the same two of a critic.
-`reference.safetensors`: the policy of iteration 0, where the spec pulls towards it. `state.json`: version,
-optimizer steps, those of the critic, and the learning rate's place in its schedule.
+- `weights.safetensors`: the state dict in Hugging Face names, tied tensors once
+- `optimizer.safetensors`: the moments by parameter
+- `adapters.safetensors`: low-rank adapters, if only they are trained; the state dict then holds the merged
+  weights
+- `critic.safetensors`, `critic_optimizer.safetensors`: weights and moments of a critic
+- `reference.safetensors`: the policy of iteration 0, if the spec has a KL term
+- `state.json`: version, optimizer steps of policy and critic, and the learning rate
 """
 
 from __future__ import annotations
@@ -36,7 +38,11 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class StateFacts:
-    """The small part. version: iterations learnt. learning_rate: of the last one, for the reader's eyes."""
+    """The content of `state.json`.
+
+    version: number of iterations learnt.
+    learning_rate: of the last iteration, for information only.
+    """
 
     version: int
     optimizer_steps: int
@@ -46,21 +52,23 @@ class StateFacts:
 
 @dataclass(frozen=True, slots=True)
 class CriticState:
-    """Its weights, and its optimizer's moments."""
+    """A critic's weights and its optimizer's moments."""
 
     weights: Arrays
     moments: Arrays
 
     @property
     def bytes(self) -> int:
-        """Of both."""
+        """Size of both."""
         return sum(array.nbytes for part in (self.weights, self.moments) for array in part.values())
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:
-    """Everything that the next update depends on; reference: none where the spec has no KL term. adapters: none where all weights
-    are trained.
+    """Everything that the next update depends on.
+
+    reference: None if the spec has no KL term.
+    adapters: None if all weights are trained.
     """
 
     facts: StateFacts
@@ -85,11 +93,11 @@ class TrainerState:
 
 
 def read_facts(folder: Path) -> StateFacts:
-    """The small part of a state. Raises `DataError` for a missing or unreadable file."""
+    """Reads a state's `state.json`. Raises `DataError` if it is missing or unreadable."""
     try:
         return StateFacts(**json.loads((folder / STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"{folder / STATE}: is no trainer state: {error}") from error
+        raise DataError(f"{folder / STATE}: is not a trainer state: {error}") from error
 
 
 def read_state(folder: Path, with_reference: bool, with_adapters: bool) -> TrainerState:
@@ -105,7 +113,7 @@ def require_same(folder: Path, found: Mapping[str, Sequence[int]], expected: Map
     names = [name for name, shape in expected.items() if name in found and tuple(found[name]) != tuple(shape)]
     names = names or sorted(set(found) ^ set(expected))
     if names:
-        raise DataError(f"{folder}: its weights are not those of this model: {', '.join(names[:5])}")
+        raise DataError(f"{folder}: its weights do not match this model: {', '.join(names[:5])}")
 
 
 def _load(path: Path) -> Arrays:

@@ -1,1 +1,1 @@
-"""How the ranks of a trainer meet, and what they compute together."""
+"""How the ranks of a trainer meet, and their collective operations."""

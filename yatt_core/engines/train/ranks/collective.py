@@ -1,7 +1,7 @@
 """Sums and maxima over the ranks of a trainer, on a gloo group of its own.
 
-The group is an object, not the process-wide default, so that a trainer that lost a rank can join a new one. A group of
-one rank needs no network. Every rank has to make the same calls in the same order.
+The group is an object, not the process-wide default, so that a trainer that lost a rank can join a new one. A
+group of one rank needs no network. Every rank must make the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from yatt_core.engines.train.ranks.rendezvous import take_listener
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
 TIMEOUT = timedelta(seconds=60)
-"""Longest wait of a rank for the others."""
+"""Maximum time that a rank waits for the others."""
 LONGEST_TEXT = 256
 
-# torch's type stubs of its process groups name other attributes than the library has.
+# torch's type stubs for process groups do not match the library's attributes.
 GLOO: Any = distributed.ProcessGroupGloo
 TCP_STORE: Any = vars(distributed)["TCPStore"]
 REDUCE_OP: Any = distributed.ReduceOp
@@ -31,8 +31,9 @@ REDUCE_OP: Any = distributed.ReduceOp
 class Collective:
     """One rank's place in the group; alone until `connect`.
 
-    speaks: what this rank found counts; of several that have the same share of the samples only one speaks, and the others
-    bring zeros. store: where ranks meet for groups besides; none for a group of one.
+    speaks: whether this rank's results count. Among ranks with the same part of the samples only one speaks;
+        the others contribute zeros.
+    store: where ranks meet for additional groups; None for a group of one.
     """
 
     def __init__(self) -> None:
@@ -43,13 +44,16 @@ class Collective:
         self._group: Any = None
 
     def connect(self, rank: int, ranks: int, address: str) -> None:
-        """Meets the other ranks at `tcp://host:port`, served by rank 0. Raises `InfrastructureError` after a minute."""
+        """Meets the other ranks at `tcp://host:port`, served by rank 0.
+
+        Raises `InfrastructureError` if they do not meet within a minute.
+        """
         self.rank, self.ranks, self._group, self.store = rank, ranks, None, None
         if ranks == 1:
             return
         parts = urlsplit(address)
         if parts.scheme != "tcp" or not parts.hostname or not parts.port:
-            raise ConfigurationError(f"rendezvous {address!r}: write tcp://host:port")
+            raise ConfigurationError(f"rendezvous {address!r}: expected tcp://host:port")
         options = GLOO._Options()
         options._timeout = TIMEOUT
         options._devices = [_device(parts.hostname)]
@@ -61,18 +65,20 @@ class Collective:
             )
             self._group, self.store = GLOO(store, rank, ranks, options), store
         except (OSError, RuntimeError) as error:
-            raise InfrastructureError(f"rank {rank} of {ranks} met no group at {address}: {error}") from error
+            raise InfrastructureError(
+                f"rank {rank} of {ranks} could not join the group at {address}: {error}"
+            ) from error
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Adds a tensor up over the ranks, in place; every rank gets the same bits. Returns it."""
+        """Sums a tensor over the ranks, in place, with the same bits on every rank. Returns the tensor."""
         return self._reduce(tensor, REDUCE_OP.SUM)
 
     def maximum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Takes the largest of each entry over the ranks, in place. Returns it."""
+        """Takes the elementwise maximum over the ranks, in place. Returns the tensor."""
         return self._reduce(tensor, REDUCE_OP.MAX)
 
     def tell(self, text: str) -> str:
-        """What rank 0 says; the others' text counts for nothing. At most `LONGEST_TEXT` bytes."""
+        """Returns rank 0's text on every rank; the other ranks' text is ignored. At most `LONGEST_TEXT` bytes."""
         data = torch.zeros(LONGEST_TEXT, dtype=torch.uint8)
         if self.rank == 0:
             said = text.encode()
@@ -96,8 +102,10 @@ class Collective:
 
 
 class ReplicaCollective(Collective):
-    """Counts replicas of the model, each held by several ranks: `rank` and `ranks` are the replica's number and their count. All
-    ranks get the sums over those that speak.
+    """A collective over replicas of the model, each of which is held by several ranks.
+
+    `rank` and `ranks` are the replica's number and the number of replicas. All ranks get the sums over the
+    ranks that speak.
     """
 
     def __init__(self, world: Collective, replica: int, replicas: int, speaks: bool) -> None:
@@ -112,13 +120,13 @@ class ReplicaCollective(Collective):
 
 
 def _store(host: str, port: int, ranks: int) -> Any:
-    """The store of a meeting, listening on the given address alone; left to itself it would listen on all of the machine's."""
+    """Opens the store of a meeting on the given address only; by default it would listen on all of the machine's."""
     with take_listener(host, port) as listener:
         return TCP_STORE(host, port, ranks, True, TIMEOUT, master_listen_fd=os.dup(listener.fileno()))
 
 
 def _device(host: str) -> Any:
-    """The network device of the group: the loopback one where the rendezvous is on it."""
+    """Returns the group's network device: the loopback device if the rendezvous is on it."""
     loopback = host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
     if loopback:
         return GLOO.create_device(hostname="127.0.0.1")

@@ -1,6 +1,6 @@
-"""The process-wide group of torch, for engines whose ranks share a model: their libraries take no group but this one.
+"""The process-wide torch group, for engines whose ranks share a model: their libraries support no other group.
 
-Consumes the ranks' own group, which has met already; the libraries' group meets in the same store.
+Consumes the ranks' own group, which has already met; the libraries' group meets in the same store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from yatt_core.engines.train.ranks.collective import TIMEOUT, Collective
 from yatt_core.engines.train.ranks.rendezvous import LOOPBACK
 from yatt_core.errors import InfrastructureError
 
-# torch's stubs do not name them.
+# torch's stubs lack them.
 HASH_STORE: Any = vars(distributed)["HashStore"]
 PREFIX_STORE: Any = vars(distributed)["PrefixStore"]
 
@@ -26,7 +26,7 @@ GLOO_DEVICE = "GLOO_SOCKET_IFNAME"
 
 
 def open_process_group(world: Collective, address: str) -> None:
-    """Makes the process-wide group of the ranks of `world`, anew where there is one. Raises `InfrastructureError`."""
+    """Opens the process-wide group of the ranks of `world`, replacing an existing one. Raises `InfrastructureError`."""
     close_process_group()
     if address.startswith(f"tcp://{LOOPBACK}:") or not address:
         os.environ.setdefault(GLOO_DEVICE, _loopback())
@@ -37,7 +37,7 @@ def open_process_group(world: Collective, address: str) -> None:
 
 
 def require_process_group(world: Collective) -> None:
-    """Raises `InfrastructureError` where the ranks have not met."""
+    """Raises `InfrastructureError` if the ranks have not met."""
     if not distributed.is_initialized():
         raise InfrastructureError(f"rank {world.rank} is not connected to the trainer's ranks")
 
@@ -50,7 +50,7 @@ def close_process_group() -> None:
 
 @contextmanager
 def lost_group(world: Collective) -> Iterator[None]:
-    """Turns what torch raises for a rank that is gone into an `InfrastructureError`; other errors go on as they are."""
+    """Converts torch's errors about a lost rank to `InfrastructureError`; other errors pass unchanged."""
     try:
         yield
     except RuntimeError as error:
@@ -60,8 +60,8 @@ def lost_group(world: Collective) -> Iterator[None]:
 
 
 def _loopback() -> str:
-    """Name of the network device of the loopback address."""
+    """Returns the name of the loopback address's network device."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.address == LOOPBACK for address in addresses):
             return name
-    raise InfrastructureError(f"no network device has the address {LOOPBACK}, where the trainer's ranks are to meet")
+    raise InfrastructureError(f"no network device has the address {LOOPBACK}, at which the trainer's ranks meet")

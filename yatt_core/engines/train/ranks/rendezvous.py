@@ -1,7 +1,7 @@
-"""Where the ranks of a trainer meet: a loopback port that is held from the moment it is named until rank 0 serves the meeting.
+"""Where the ranks of a trainer meet: a loopback port that is held from its choice until rank 0 serves the meeting.
 
-A port that was only looked up could be anybody's by then, such as another group's connection. Imports no torch, as the driver
-comes by here too.
+A port that was merely looked up could be taken by then, for example by another group's connection. Imports no
+torch, because the driver uses this module too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _held: dict[int, socket.socket] = {}
 
 
 def hold_address() -> str:
-    """An address for one meeting, which this process has to serve; an earlier one that nobody came to is given up."""
+    """Reserves an address for one meeting, which this process must serve; releases an earlier unused one."""
     while _held:
         _held.popitem()[1].close()
     listener = socket.create_server((LOOPBACK, 0))
@@ -24,5 +24,8 @@ def hold_address() -> str:
 
 
 def take_listener(host: str, port: int) -> socket.socket:
-    """What listens at an address that this process holds, or listens from now on. Raises `OSError` where it is another's."""
+    """Returns the listener at an address that this process holds, or starts one.
+
+    Raises `OSError` if the address is already in use.
+    """
     return _held.pop(port, None) or socket.create_server((host, port))

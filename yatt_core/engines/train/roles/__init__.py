@@ -1,1 +1,1 @@
-"""What stands beside the policy in a trainer: the critic, the teacher of distillation, supervised fine-tuning."""
+"""The trainer's roles other than the policy: the critic, the teacher of distillation, supervised fine-tuning."""

@@ -1,7 +1,7 @@
-"""The critic: a value model that learns beside the policy, with an optimizer of its own.
+"""The critic: a value model that learns alongside the policy, with its own optimizer.
 
-Consumes batches with the returns that `prepare` found; changes its own weights. Where its tensors lie is left to the engines,
-as with the policy's. It goes into checkpoints, and nowhere else.
+Consumes batches with the returns computed by `prepare`; changes its own weights. As with the policy, the
+engines decide where its tensors are. It is saved in checkpoints and goes nowhere else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ SUMS = ("loss", "clipped")
 
 
 class Critic(ABC):
-    """passes: give values in the place of log-probabilities. head: name of the parameter that the policy has not."""
+    """A critic.
+
+    passes: return values instead of log-probabilities.
+    head: name of the parameter that the policy does not have.
+    """
 
     passes: TokenPasses
     optimizer: PolicyOptimizer
@@ -48,8 +52,9 @@ class Critic(ABC):
         self.spec, self.head = spec, head
 
     def begin(self, policy: Named) -> None:
-        """Version 0: a fresh optimizer; without a model of its own the policy's weights. policy: whole tensors, gone through by
-        every rank.
+        """Sets version 0: a fresh optimizer and, without a model of its own, the policy's weights.
+
+        policy: whole tensors; every rank must consume them.
         """
         self.optimizer.reset()
         if self.spec.model is None:
@@ -57,33 +62,33 @@ class Critic(ABC):
 
     @abstractmethod
     def take(self, policy: Named) -> None:
-        """Puts the policy's weights below the head."""
+        """Copies the policy's weights, except the head."""
 
     @abstractmethod
     def tensors(self) -> Named:
-        """All parameters, whole and on the CPU; every rank goes through them."""
+        """Yields all parameters, whole and on the CPU; every rank must consume them."""
 
     @abstractmethod
     def moments(self) -> tuple[Named, int]:
-        """The optimizer's moments likewise, as those of the policy are named, and the steps taken."""
+        """Returns the optimizer's moments in the same way, named like the policy's, and the number of steps taken."""
 
     @abstractmethod
     def load(self, folder: Path, steps: int) -> None:
-        """Takes over what a checkpoint holds. Raises `DataError` where that is not of this model."""
+        """Loads a checkpoint. Raises `DataError` if it does not match this model."""
 
     @abstractmethod
     def memory(self) -> Held:
-        """What it holds on this rank, as of `offload`."""
+        """Returns what it holds on this rank, for `offload`."""
 
     def learns_alone(self, iteration: int) -> bool:
-        """Whether the policy stays as it is in an iteration."""
+        """Returns True if the policy stays unchanged in an iteration."""
         return iteration <= self.spec.warmup_iterations
 
     def gradients(
         self, collective: Collective, batch: ExperienceBatch, columns: PreparedColumns, step: StepPlan
     ) -> ValueSums:
-        """Leaves the gradients of a step's mean loss over its counted tokens in the optimizer. Raises `NumericError`."""
-        assert columns.values is not None and columns.returns is not None, "what is prepared has been looked at"
+        """Leaves the gradients of a step's mean loss over counted tokens in the optimizer. Raises `NumericError`."""
+        assert columns.values is not None and columns.returns is not None, "the prepared columns have been checked"
         old, returns = columns.values, columns.returns
         tokens = int(counted_lengths(batch)[step.samples].sum())
         sums = torch.zeros(len(SUMS), dtype=torch.float64)
@@ -105,13 +110,17 @@ class Critic(ABC):
         return ValueSums(total, bounded, tokens)
 
     def apply(self, sums: ValueSums) -> float:
-        """Takes the step. Returns the gradients' norm before clipping. Raises as `PolicyOptimizer.apply`."""
+        """Takes the step. Returns the gradients' norm before clipping. Raises as `PolicyOptimizer.apply` does."""
         return self.optimizer.apply(self.spec.optimizer.learning_rate, sums.loss)
 
 
 @dataclass(frozen=True, slots=True)
 class ValueSums:
-    """Of a step, over all ranks. loss: the mean over its tokens. clipped: tokens whose clipped term was the larger one."""
+    """The sums of a step, over all ranks.
+
+    loss: mean over the step's tokens.
+    clipped: number of tokens whose clipped term was the larger one.
+    """
 
     loss: float
     clipped: float
@@ -119,7 +128,7 @@ class ValueSums:
 
 
 def value_metrics(steps: list[ValueSums], norms: list[float]) -> dict[str, float]:
-    """Metrics of class result: means over the steps, and over the tokens."""
+    """Returns metrics of class result: means over the steps, or over the tokens."""
     tokens = sum(sums.tokens for sums in steps)
     return {
         "value_loss": sum(sums.loss for sums in steps) / len(steps),
@@ -129,7 +138,7 @@ def value_metrics(steps: list[ValueSums], norms: list[float]) -> dict[str, float
 
 
 class FlatCritic(Critic):
-    """Whole on every rank, in the flat buffers of `FlatAdamW`."""
+    """A critic that is whole on every rank, in the flat buffers of `FlatAdamW`."""
 
     def __init__(self, spec: CriticSpec, policy_path: str, dtype: str, device: torch.device) -> None:
         model, head = load_critic(spec, policy_path)
@@ -139,23 +148,23 @@ class FlatCritic(Critic):
         self.passes = PolicyForward(model, 1.0, dtype, values=True)
 
     def take(self, policy: Named) -> None:
-        """As of `Critic`."""
+        """See `Critic`."""
         own = self._own()
         for name, tensor in policy:
             if name in own and name != self.head:
                 own[name].copy_(tensor)
 
     def tensors(self) -> Named:
-        """As of `Critic`: views, where it lies there."""
+        """See `Critic`. Yields views of tensors that are on the CPU."""
         return on_cores(self._own())
 
     def moments(self) -> tuple[Named, int]:
-        """As of `Critic`: views, where they lie there."""
+        """See `Critic`. Yields views of tensors that are on the CPU."""
         tensors, steps = self.optimizer.moments()
         return on_cores(tensors), steps
 
     def load(self, folder: Path, steps: int) -> None:
-        """As of `Critic`."""
+        """See `Critic`."""
         own, weights = self._own(), TensorFile(folder / CRITIC)
         require_same(folder, weights.shapes, {name: tensor.shape for name, tensor in own.items()})
         for name, tensor in own.items():
@@ -164,7 +173,7 @@ class FlatCritic(Critic):
         self.optimizer.load_moments({name: moments.rows(name) for name in moments.shapes}, steps)
 
     def memory(self) -> Held:
-        """As of `Critic`."""
+        """See `Critic`."""
         lasting = (*self._model.state_dict().values(), *self.optimizer.flat())
         return Held(lasting, (self.optimizer.gradients,))
 
@@ -173,9 +182,11 @@ class FlatCritic(Critic):
 
 
 def load_critic(spec: CriticSpec, policy_path: str) -> tuple[nn.Module, str]:
-    """The critic's module with a head of zeros, so that it says 0 of everything, and the name of its head.
+    """Loads the critic's module with a head of zeros, so that its values are 0, and returns the head's name.
 
-    policy_path: the folder whose architecture it has without a model of its own. Raises `ConfigurationError`.
+    policy_path: folder whose architecture it takes if it has no model of its own.
+
+    Raises `ConfigurationError`.
     """
     try:
         model: Any = load_causal_lm(policy_path if spec.model is None else spec.model.path, "float32")

@@ -1,7 +1,8 @@
-"""supervised fine-tuning: a few steps on demonstrations, until a probe is answered well enough.
+"""Supervised fine-tuning: a few steps on demonstrations, until a probe is answered well enough.
 
-Consumes the run's demonstrations and probe tasks; changes the weights in place. Batches are seeded, gradients and the
-probe's count are added up over the ranks, so that every rank takes the same steps and stops at the same one.
+Consumes the run's demonstrations and probe tasks; changes the weights in place. Batches are seeded, and
+gradients and the probe's count are summed over the ranks, so every rank takes the same steps and stops at the
+same one.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ Int32 = npt.NDArray[np.int32]
 
 
 def encode_demonstrations(prompts: Sequence[Prompt], codec: TextCodec, several_turns: bool = False) -> Demonstrations:
-    """Tokens of demonstrations, in their order. several_turns: answers may hold results of tools, which do not count."""
+    """Encodes demonstrations, in their order.
+
+    several_turns: whether answers may contain tool results, which do not count.
+    """
     questions = [encode_question(prompt, codec) for prompt in prompts]
     answers = [encode_answer(prompt.answer or "", codec, several_turns) for prompt in prompts]
     tokens, masks = [tokens for tokens, _ in answers], [mask for _, mask in answers]
@@ -48,12 +52,12 @@ def encode_demonstrations(prompts: Sequence[Prompt], codec: TextCodec, several_t
 
 
 def encode_question(prompt: Prompt, codec: TextCodec) -> Int32:
-    """Tokens of a prompt."""
+    """Encodes a prompt."""
     return codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media))
 
 
 def encode_answer(text: str, codec: TextCodec, several_turns: bool) -> tuple[Int32, npt.NDArray[np.bool_]]:
-    """Tokens of a reference answer, and which of them count, both [T]."""
+    """Returns the tokens of a reference answer and a mask of those that count, both [T]."""
     turns, results = split_turns(text) if several_turns else ([text], [])
     parts = [codec.encode_answer(turns[0])]
     for result, turn in zip(results, turns[1:], strict=True):
@@ -64,7 +68,7 @@ def encode_answer(text: str, codec: TextCodec, several_turns: bool) -> tuple[Int
 
 @dataclass(frozen=True, slots=True)
 class SftResult:
-    """Steps taken, loss of the last one, and the last probe's share of right answers."""
+    """The number of steps taken, the last step's loss, and the last probe's accuracy."""
 
     steps: int
     loss: float
@@ -72,7 +76,10 @@ class SftResult:
 
 
 class SftTraining:
-    """Trains on demonstrations; every rank runs one. probe_model: gives a model of transformers with the present weights."""
+    """Trains on demonstrations; every rank runs one.
+
+    probe_model: returns a transformers model with the current weights.
+    """
 
     def __init__(
         self,
@@ -83,13 +90,13 @@ class SftTraining:
         reader: ImageReader | None,
     ) -> None:
         if spec.sft is None:
-            raise ConfigurationError("sft: the spec has none")
+            raise ConfigurationError("sft: missing from the spec")
         self._spec, self._sft = spec, spec.sft
         self._supervised, self._collective = supervised, supervised.collective
         self._probe_model, self._codec, self._reader = probe_model, codec, reader
 
     def run(self, inputs: Inputs) -> SftResult:
-        """Steps until the probe's accuracy is reached, or all steps are taken."""
+        """Takes steps until the probe's accuracy is reached or the maximum number of steps is taken."""
         prompts = inputs.demonstrations(self._sft.demonstrations)
         demonstrations = encode_demonstrations(prompts, self._codec, several_turns=self._spec.rollout.tools is not None)
         probe = self._encoded(inputs.probe)
@@ -106,19 +113,19 @@ class SftTraining:
         return SftResult(step, loss, accuracy)
 
     def _step(self, demonstrations: Demonstrations, step: int) -> float:
-        """One optimizer step on the mean loss over a batch's answer tokens; returns that loss."""
+        """Takes one optimizer step on the mean loss over a batch's answer tokens; returns that loss."""
         count = len(demonstrations.prompt_offsets) - 1
         draws = [stable_seed("warm_up", self._spec.seed, step, row) % count for row in range(self._sft.batch_size)]
         rows = np.array(draws, dtype=np.int64)
         return self._supervised.take(demonstrations, rows, sft_learning_rate(self._sft, step))
 
     def _encoded(self, probe: Sequence[Prompt]) -> list[tuple[Prompt, Int32]]:
-        """This rank's share of the probe tasks, with their tokens."""
+        """Returns this rank's part of the probe tasks, with their tokens."""
         mine = probe[self._collective.rank :: self._collective.ranks] if self._collective.speaks else ()
         return [(prompt, encode_question(prompt, self._codec)) for prompt in mine]
 
     def _answers(self, probe: Sequence[tuple[Prompt, Int32]], toolbox: Toolbox) -> list[Response]:
-        """Greedy responses to this rank's probe tasks."""
+        """Returns greedy responses to this rank's probe tasks."""
         model = self._probe_model()
         if not probe:
             return []
@@ -134,7 +141,7 @@ class SftTraining:
     def _accuracy(
         self, probe: Sequence[tuple[Prompt, Int32]], responses: Sequence[Response], scorer: RewardScorer, total: int
     ) -> float:
-        """Share of all ranks' probe tasks that are answered rightly."""
+        """Returns the fraction of all ranks' probe tasks that are answered correctly."""
         correct = sum(
             scorer.measure(prompt, response.text, response.last_turn).correct
             for (prompt, _), response in zip(probe, responses, strict=True)

@@ -1,6 +1,7 @@
-"""The teacher of on-policy distillation: a frozen model beside the policy, which scores the policy's own tokens.
+"""The teacher of on-policy distillation: a frozen model that scores the policy's own tokens.
 
-Consumes the teacher's folder; produces passes over micro-batches. It never changes, so that no checkpoint holds it.
+Consumes the teacher's folder; produces passes over micro-batches. It never changes, so no checkpoint contains
+it.
 """
 
 from __future__ import annotations
@@ -19,24 +20,34 @@ from yatt_core.spec.sections.algorithm import DistillationSpec
 
 @dataclass(frozen=True, slots=True)
 class Teacher:
-    """passes: over the module, at the sampling temperature. rows: of its embedding."""
+    """A teacher.
+
+    passes: over the module, at the sampling temperature.
+    rows: of its embedding.
+    """
 
     module: nn.Module
     passes: TokenPasses
     rows: int
 
     def require_known(self, batch: ExperienceBatch) -> None:
-        """Raises `DataError` for a token beyond the teacher's embedding: models of one tokenizer may be padded differently."""
+        """Raises `DataError` for a token beyond the teacher's embedding.
+
+        Models with the same tokenizer may be padded differently.
+        """
         for tokens in (batch.prompt_tokens, batch.response_tokens):
             if len(tokens) and (highest := int(tokens.max())) >= self.rows:
                 raise DataError(
-                    f"algorithm.distillation.teacher: the experience has token {highest}, the teacher knows {self.rows}; the "
-                    "policy sampled one that no tokenizer has"
+                    f"algorithm.distillation.teacher: the experience has token {highest}, but the teacher has {self.rows}"
+                    " tokens; the policy sampled a token outside the tokenizer"
                 )
 
 
 def load_teacher(spec: DistillationSpec, dtype: str) -> nn.Module:
-    """The frozen module, on the CPU. dtype: of its weights. Raises `ConfigurationError` for a folder that cannot be loaded."""
+    """Loads the frozen module, on the CPU. Raises `ConfigurationError` for a folder that cannot be loaded.
+
+    dtype: of its weights.
+    """
     try:
         return load_causal_lm(spec.teacher.path, dtype).requires_grad_(False)
     except ConfigurationError as error:
@@ -44,6 +55,6 @@ def load_teacher(spec: DistillationSpec, dtype: str) -> nn.Module:
 
 
 def rows_of(module: nn.Module) -> int:
-    """Rows of a model's embedding."""
+    """Returns the number of rows of a model's embedding."""
     embedding: Any = module.get_input_embeddings()  # type: ignore[operator]
     return int(embedding.weight.shape[0])

@@ -1,1 +1,1 @@
-"""Optimizer steps: which samples each takes, their advantages, the losses and gradients."""
+"""Optimizer steps: the samples of each step, their advantages, losses and gradients."""

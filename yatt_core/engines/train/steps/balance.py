@@ -1,7 +1,8 @@
-"""Shares out samples by length: over ranks, so that none waits for another, and into bins of bounded size.
+"""Distributes samples by length: over ranks, so that no rank waits for another, and into bins of limited size.
 
-Pure and deterministic: the same lengths give the same shares. Consumes lengths (integers, in any unit of work); produces
-for each rank or bin the indices of its samples, ascending, so that the original order is restored by writing back to them.
+Pure and deterministic: the same lengths give the same result. Consumes lengths (integers, in any unit of
+work); produces the sample indices of each rank or bin, ascending, so that writing results back to them
+restores the original order.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ Lengths = npt.NDArray[np.integer[Any]]
 CLOSE_ENOUGH = 1e-4
 """Spread between the fullest and the emptiest rank, relative to the mean, at which refinement stops."""
 SWAPS_PER_RANK = 8
-"""Bound on the swaps; a few in all are the rule."""
+"""Upper bound on the number of swaps; a few in total are usual."""
 
 
 def balance_equal(lengths: Lengths, ranks: int) -> list[Int64]:
-    """Equal counts (they differ by one at most where ranks do not divide them), loads as equal as can be.
+    """Distributes equal counts (up to one apart if ranks do not divide them) with loads as equal as possible.
 
-    Rounds of the longest samples left, one for each rank, the longest to the emptiest rank; then pairs are swapped between
-    the fullest and the emptiest rank.
+    In rounds, assigns the longest remaining samples, one per rank, the longest to the emptiest rank; then
+    swaps pairs between the fullest and the emptiest rank.
     """
     work = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-work, kind="stable")
@@ -48,7 +49,7 @@ def balance_equal(lengths: Lengths, ranks: int) -> list[Int64]:
 
 
 def pack(lengths: Lengths, capacity: int) -> list[Int64]:
-    """As few bins as can be whose lengths add up to the capacity at most: best fit, longest first (Johnson 1973).
+    """Packs samples into few bins of limited total length: best fit, longest first (Johnson 1973).
 
     Raises `ConfigurationError` for a sample that is longer than the capacity.
     """
@@ -58,7 +59,7 @@ def pack(lengths: Lengths, capacity: int) -> list[Int64]:
             f"sample {int(work.argmax())} has {work.max()} tokens, more than the {capacity} that a micro-batch may hold"
         )
     order = np.argsort(-work, kind="stable")
-    # Free room and number of a bin in one integer, sorted: the first that is large enough is the best fit.
+    # A bin's free space and number in one integer, sorted: the first that is large enough is the best fit.
     bits = max(order.size, 1).bit_length()
     open_bins: list[int] = []
     bins: list[list[int]] = []
@@ -83,7 +84,7 @@ def _swap_pairs(work: Int64, shares: list[Int64], loads: Int64) -> None:
         if gap <= max(target, 1.0) or not shares[empty].size:
             return
         candidates = shares[empty][np.argsort(work[shares[empty]], kind="stable")]
-        # The ideal partner is shorter by half the gap; the nearest ones on either side of that are looked at.
+        # The ideal partner is shorter by half the gap; consider the nearest ones on either side of that length.
         wanted = work[shares[full]] - gap / 2
         right = np.searchsorted(work[candidates], wanted)
         partners = np.stack([np.maximum(right - 1, 0), np.minimum(right, candidates.size - 1)])

@@ -1,4 +1,4 @@
-"""Advantages and reward moments of a whole batch, which every rank computes for itself; padding enters neither."""
+"""Advantages and reward moments of a whole batch, which every rank computes for itself; both ignore padding."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ Int64 = npt.NDArray[np.int64]
 
 
 def batch_advantages(spec: RunSpec, batch: ExperienceBatch, rewards: Float64, branch: int, iteration: int) -> Float64:
-    """One number per sample, [N], 0 for padding. rewards: [N], those of the batch or what a pull on them left."""
+    """Returns one advantage per sample, [N]; 0 for padding.
+
+    rewards: [N], the batch's rewards, possibly reduced by a KL penalty.
+    """
     algorithm, learnt, values = spec.algorithm, batch.learnt, np.zeros(len(batch))
-    assert isinstance(algorithm, GrpoSpec), "a critic has advantages of its own"
+    assert isinstance(algorithm, GrpoSpec), "a critic computes its own advantages"
     if not learnt.any():
         return values
     found = advantages(rewards[learnt], _learnt_sizes(batch), algorithm.normalise, algorithm.epsilon)
@@ -30,14 +33,14 @@ def batch_advantages(spec: RunSpec, batch: ExperienceBatch, rewards: Float64, br
 
 
 def moments_behind(before: RewardMoments, batch: ExperienceBatch) -> RewardMoments:
-    """The moments of all rewards learnt from so far, with a batch's."""
+    """Returns the moments of all rewards learnt from so far, including a batch's."""
     if not batch.learnt.any():
         return before
     return merged(before, group_moments(batch.rewards[batch.learnt], _learnt_sizes(batch)))
 
 
 def _learnt_sizes(batch: ExperienceBatch) -> Int64:
-    """Samples of each group that is no padding."""
+    """Returns the number of samples of each group that is not padding."""
     bounds = batch.group_offsets
     sizes: Int64 = np.diff(bounds)[batch.learnt[bounds[:-1]]]
     return sizes

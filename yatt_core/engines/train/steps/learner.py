@@ -1,7 +1,7 @@
-"""One optimizer step over the ranks: gradients and metric sums of a step's samples, added up in a fixed order.
+"""One optimizer step over the ranks: gradients and metric sums of a step's samples, summed in a fixed order.
 
-Consumes a batch, the columns that `prepare` added, and the step's plan. Leaves the step's gradients with the optimizer and
-produces the sums for the metrics, the same bits on every rank.
+Consumes a batch, the columns that `prepare` added, and the step's plan. Leaves the step's gradients in the
+optimizer and produces the sums for the metrics, with the same bits on every rank.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 def counted_lengths(batch: Sequences) -> Int64:
-    """Response tokens that count in the loss, [N]."""
+    """Returns the number of response tokens that count in the loss, [N]."""
     running = np.concatenate(([0], np.cumsum(batch.loss_mask, dtype=np.int64)))
     counted: Int64 = running[batch.response_offsets[1:]] - running[batch.response_offsets[:-1]]
     return counted
@@ -89,7 +89,7 @@ class GrpoLearner:
 
 
 def reduce_sums(collective: Collective, sums: LossSums) -> LossSums:
-    """Sums and maxima over the ranks, in float64."""
+    """Computes sums and maxima over the ranks, in float64."""
     added = torch.tensor([sums.sums.get(name, 0.0) for name in SUM_NAMES], dtype=torch.float64)
     largest = torch.tensor([sums.maxima.get(name, -torch.inf) for name in MAXIMUM_NAMES], dtype=torch.float64)
     return LossSums(
@@ -99,7 +99,7 @@ def reduce_sums(collective: Collective, sums: LossSums) -> LossSums:
 
 
 def update_metrics(spec: RunSpec, steps: Sequence[LossSums], norms: Sequence[float]) -> dict[str, float]:
-    """Metrics of class result: means over steps (loss, gradient norm), over tokens (all else), and extremes."""
+    """Returns metrics of class result: means over steps (losses, gradient norm), means over tokens, and extremes."""
     total = LossSums()
     for sums in steps:
         total.merge(sums)

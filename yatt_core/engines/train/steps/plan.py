@@ -1,7 +1,7 @@
 """The plan of an iteration's optimizer steps: which samples a step takes, on which rank, in which micro-batch.
 
-A pure function of the samples' lengths and the spec, so that every rank makes the same plan by itself and a replay makes
-it again. Its digest goes into the update's fingerprint.
+A pure function of the samples' lengths and the spec, so that every rank and every replay makes the same plan.
+Its digest is part of the update's fingerprint.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One optimizer step. samples: indices of all it learns from. parts: rank -> micro-batches -> indices of samples.
+    """One optimizer step.
 
-    packed: the samples of a micro-batch stand behind one another, not each in a row of its own.
+    samples: indices of all samples it learns from.
+    parts: rank -> micro-batches -> indices of samples.
+    packed: whether the samples of a micro-batch are concatenated rather than each in a row of its own.
     """
 
     samples: Int64
@@ -34,9 +36,12 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanShape:
-    """What shapes a plan besides the samples. budget: most tokens of a micro-batch, padding included. packed: as in a step.
+    """What shapes a plan in addition to the samples.
 
-    even: all ranks have as many micro-batches, since they share a model and meet in every pass.
+    budget: maximum number of tokens of a micro-batch, including padding.
+    packed: as in `StepPlan`.
+    even: whether all ranks get the same number of micro-batches, because they share a model and meet in every
+        pass.
     """
 
     ranks: int
@@ -48,10 +53,12 @@ class PlanShape:
 
 
 def plan_steps(lengths: Int64, group_offsets: Int64, shape: PlanShape, *seeds: int) -> tuple[StepPlan, ...]:
-    """Epochs x mini-batches steps; a mini-batch is a share of the prompts with all their samples.
+    """Plans epochs x mini-batches steps; a mini-batch is a part of the prompts with all their samples.
 
-    lengths: [N], tokens of each sample. group_offsets: [prompts + 1]. seeds: what the order of the prompts depends on
-    besides the epoch; a single step takes them all as they come.
+    lengths: [N], tokens of each sample.
+    group_offsets: [prompts + 1].
+    seeds: determine the order of the prompts, together with the epoch; a single step takes the prompts in
+        their order.
     """
     prompts = np.arange(len(group_offsets) - 1, dtype=np.int64)
     steps = []
@@ -69,7 +76,7 @@ def plan_steps(lengths: Int64, group_offsets: Int64, shape: PlanShape, *seeds: i
 def plan_step(
     lengths: Int64, samples: Int64, ranks: int, budget: int, packed: bool = False, even: bool = False
 ) -> StepPlan:
-    """Shares samples out over ranks, equal in number and as equal as can be in tokens, and cuts micro-batches."""
+    """Distributes samples over ranks, with equal counts and nearly equal tokens, and forms micro-batches."""
     shares = balance_equal(lengths[samples], ranks)
     cut = packed_batches if packed else padded_batches
     parts = tuple(cut(lengths, samples[share], budget) for share in shares)
@@ -77,8 +84,9 @@ def plan_step(
 
 
 def evened(parts: Sequence[tuple[Int64, ...]]) -> tuple[tuple[Int64, ...], ...]:
-    """As many micro-batches on each rank, one at least: those of most samples are cut in two; where none can be, empty ones
-    follow.
+    """Equalises the number of micro-batches over the ranks, at least one each.
+
+    Splits the micro-batches with the most samples in two; if none can be split, adds empty ones.
     """
     wanted = max(1, *(len(part) for part in parts))
     return tuple(_cut(part, wanted) for part in parts)
@@ -93,7 +101,7 @@ def _cut(part: tuple[Int64, ...], wanted: int) -> tuple[Int64, ...]:
 
 
 def packed_batches(lengths: Int64, samples: Int64, budget: int) -> tuple[Int64, ...]:
-    """As few micro-batches as can be whose tokens add up to the budget at most; the longest sample of each first.
+    """Packs samples into few micro-batches of at most `budget` tokens; the longest sample of each comes first.
 
     Raises `ConfigurationError` for a sample that is longer than the budget.
     """
@@ -102,9 +110,9 @@ def packed_batches(lengths: Int64, samples: Int64, budget: int) -> tuple[Int64, 
 
 
 def padded_batches(lengths: Int64, samples: Int64, budget: int) -> tuple[Int64, ...]:
-    """Samples of like length together, longest first, rows x longest row at most the budget; no fewer batches can do.
+    """Groups samples of similar length into as few batches as possible; rows x longest row is at most `budget`.
 
-    Raises `ConfigurationError` for a sample that is longer than the budget.
+    The longest samples come first. Raises `ConfigurationError` for a sample that is longer than the budget.
     """
     order = _longest_first(lengths, samples, budget)
     batches, start = [], 0
@@ -120,14 +128,14 @@ def _longest_first(lengths: Int64, samples: Int64, budget: int) -> Int64:
     order = samples[np.argsort(-lengths[samples], kind="stable")]
     if len(order) and lengths[order[0]] > budget:
         raise ConfigurationError(
-            f"sample {int(order[0])} has {int(lengths[order[0]])} tokens, trainer.engine.micro_batch_tokens is {budget};"
+            f"sample {int(order[0])} has {int(lengths[order[0]])} tokens, but trainer.engine.micro_batch_tokens is {budget};"
             " raise it"
         )
     return order
 
 
 def plan_digest(steps: Sequence[StepPlan]) -> str:
-    """sha256 of which sample goes where."""
+    """Returns the sha256 of the assignment of samples."""
     digest = hashlib.sha256()
     for step in steps:
         for rank, part in enumerate(step.parts):
@@ -138,6 +146,6 @@ def plan_digest(steps: Sequence[StepPlan]) -> str:
 
 
 def seeded_permutation(count: int, purpose: str, *seeds: int) -> Int64:
-    """A permutation of 0..count-1 that depends on the purpose and the seeds alone, on every machine and version."""
+    """Returns a permutation of 0..count-1 that depends only on purpose and seeds, on every machine and version."""
     keys = np.array([stable_seed(purpose, *seeds, index) for index in range(count)], dtype=np.uint64)
     return np.argsort(keys, kind="stable").astype(np.int64)

@@ -1,7 +1,7 @@
 """One supervised optimizer step: the mean loss over a batch's answer tokens.
 
-Consumes prompts with answers as tokens; changes the weights. Gradients and loss are added up over the ranks, so that every
-rank takes the same step.
+Consumes prompts with answers as tokens; changes the weights. Gradients and loss are summed over the ranks, so
+every rank takes the same step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Demonstrations:
-    """Prompts with their reference answers as tokens; each answer ends as a response should. Keeps `Sequences`."""
+    """Prompts with their reference answers as tokens; each answer ends as a response should. Implements `Sequences`."""
 
     prompt_tokens: Int32
     prompt_offsets: Int64
@@ -40,7 +40,11 @@ class Demonstrations:
 def demonstrations_of(
     questions: Sequence[Int32], answers: Sequence[Int32], masks: Sequence[Mask], media: tuple[tuple[str, ...], ...] = ()
 ) -> Demonstrations:
-    """Questions with their answers, one row each. masks: which tokens of an answer count. media: of each question's images."""
+    """Combines questions and answers, one row each.
+
+    masks: which tokens of an answer count.
+    media: of each question's images.
+    """
     return Demonstrations(
         prompt_tokens=np.concatenate(questions),
         prompt_offsets=offsets_of(np.array([len(tokens) for tokens in questions])),
@@ -53,7 +57,11 @@ def demonstrations_of(
 
 @dataclass(frozen=True, slots=True)
 class SupervisedStep:
-    """budget: most tokens of a micro-batch. even: as in a `PlanShape`."""
+    """Takes supervised steps.
+
+    budget: maximum number of tokens of a micro-batch.
+    even: as in `PlanShape`.
+    """
 
     forward: TokenPasses
     optimizer: PolicyOptimizer
@@ -62,7 +70,10 @@ class SupervisedStep:
     even: bool = False
 
     def take(self, batch: Sequences, rows: Int64, learning_rate: float) -> float:
-        """Learns from some rows of a batch, repeated ones too; returns the mean loss. Raises as `PolicyOptimizer.apply`."""
+        """Learns from some rows of a batch, which may repeat; returns the mean loss.
+
+        Raises as `PolicyOptimizer.apply` does.
+        """
         lengths = np.diff(batch.prompt_offsets) + np.diff(batch.response_offsets)
         plan = plan_step(lengths, rows, self.collective.ranks, self.budget, even=self.even)
         weight = 1.0 / float(counted_lengths(batch)[rows].sum())
@@ -83,6 +94,11 @@ class SupervisedStep:
 
 
 def sft_learning_rate(sft: SftSpec, step: int) -> float:
-    """Rises linearly over `lr_warmup_steps`; falls linearly to its final share at `max_steps`. step counts from 1."""
+    """Returns the learning rate of a step: a linear rise over `lr_warmup_steps` times a linear decay.
+
+    The decay reaches `min_lr_ratio` at `max_steps`.
+
+    step: counted from 1.
+    """
     rise = min(1.0, step / max(sft.lr_warmup_steps, 1))
     return sft.learning_rate * rise * (1.0 - (1.0 - sft.min_lr_ratio) * step / sft.max_steps)

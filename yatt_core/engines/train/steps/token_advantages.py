@@ -1,7 +1,7 @@
-"""Advantages and returns of single tokens by a critic's values, over a whole batch, which every rank computes for itself.
+"""Advantages and returns of single tokens from a critic's values, over a whole batch; every rank computes them itself.
 
-Consumes rewards of samples, values and divergences of tokens. Tokens that do not count are no steps: what stands between them,
-such as results of tools, is part of the next one's context.
+Consumes rewards of samples, and values and divergences of tokens. Tokens that do not count are not steps:
+tokens between counted ones, such as tool results, are part of the next one's context.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class TokenAdvantages:
-    """advantages, returns: [T], 0 where a token does not count. samples: [N], mean advantage of each sample's tokens.
+    """Advantages of tokens and samples.
 
+    advantages, returns: [T], 0 for tokens that do not count.
+    samples: [N], mean advantage of each sample's tokens.
     explained_variance: of the returns by the values.
     """
 
@@ -36,8 +38,12 @@ class TokenAdvantages:
 def token_advantages(
     spec: PpoSpec, batch: ExperienceBatch, rewards: Float64, values: Float32, divergence: Float64 | None
 ) -> TokenAdvantages:
-    """rewards: [N], each that of its sample's last counted token. values: [T]. divergence: [T], log(old / reference) with a KL
-    term in the reward, which is taken off token by token (arXiv 2203.02155).
+    """Computes advantages and returns of tokens.
+
+    rewards: [N], each assigned to its sample's last counted token.
+    values: [T].
+    divergence: [T], log(old / reference) with a KL term in the reward, subtracted token by token (arXiv
+        2203.02155).
     """
     counted, lengths = np.flatnonzero(batch.loss_mask), counted_lengths(batch)
     ends = np.cumsum(lengths)
@@ -60,7 +66,7 @@ def token_advantages(
 
 
 def _spread(counted: Float64, batch: ExperienceBatch) -> Float32:
-    """Values of the counted tokens among all, [T]."""
+    """Places the values of the counted tokens among all tokens, [T]."""
     column = np.zeros(len(batch.response_tokens), dtype=np.float32)
     column[batch.loss_mask] = counted
     return column

@@ -1,9 +1,10 @@
 """The head of a dense model: log-probabilities and entropies of counted tokens, and the gradient of a loss on them.
 
-Works through chunks of tokens, so that logits are held of one chunk alone, and computes their gradient where they are: nothing of
-the vocabulary's size is kept for a backward pass. Matrix products take a whole chunk, what lies between them a strip of it at a
-time, which stays in a core's cache. The slopes of log-probabilities are written down before the loss is known: its derivative by
-them is one number a token, which multiplies the narrow side of the products.
+Works in chunks of tokens, so that only one chunk's logits exist at a time, and computes their gradient in
+place: nothing of the vocabulary's size is kept for a backward pass. Matrix products take a whole chunk; the
+operations between them take a strip at a time, which stays in a core's cache. The slopes of log-probabilities
+are computed before the loss is known: the loss's derivative by them is one number per token, which multiplies
+the narrow side of the products.
 """
 
 from __future__ import annotations
@@ -15,24 +16,29 @@ from functools import partial
 import torch
 
 CHUNK_LOGITS = 2**23
-"""Logits of a chunk, at the most where it has more tokens than these: large products run faster."""
+"""Target number of logits in a chunk of FEWEST to MOST tokens; large products run faster."""
 FEWEST, MOST = 64, 1024
 STRIP_LOGITS, FEWEST_OF_STRIP = 2**19, 8
-"""The same of a strip."""
+"""Target number of logits, and minimum number of tokens, of a strip."""
 GPU_LOGITS = 2**28
-"""The same on a GPU, which is slow over many small products: 1 GiB in float32."""
+"""Target number of logits in a chunk on a GPU, which is slow with many small products: 1 GiB in float32."""
 LEAST_BY_MASS = -60.0
-"""Log-probabilities below are not the logarithm of a mass, which nears what float32 can hold."""
+"""Log-probabilities below this are not computed from a mass, which would approach the limit of float32."""
 
 ChunkLoss = Callable[[slice, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(which tokens, their log-probabilities, their entropies or an empty tensor) -> their share of the loss, a scalar."""
+"""(which tokens, their log-probabilities, their entropies or an empty tensor) -> their part of the loss, a scalar."""
 ValuesLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""The same of tokens that are understood."""
+"""The same for tokens that are implied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """weight: [vocabulary, width]. temperature: that logits are divided by. entropies: whether they are computed."""
+    """An output head.
+
+    weight: [vocabulary, width].
+    temperature: divides the logits.
+    entropies: whether to compute them.
+    """
 
     weight: torch.Tensor
     temperature: float
@@ -40,7 +46,10 @@ class Head:
 
 
 def score_tokens(head: Head, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities of the targets, [T]. states: [T, width] behind the last norm."""
+    """Returns the log-probabilities of the targets, [T].
+
+    states: [T, width], after the last norm.
+    """
     parts = [states.new_empty(0, dtype=torch.float32)]
     for chunk in _slices(_chunk_rows(head), len(targets)):
         logits = torch.mm(states[chunk], head.weight.t())
@@ -55,7 +64,7 @@ def backward_tokens(
     loss: ChunkLoss,
     of_weight: torch.Tensor,
 ) -> torch.Tensor:
-    """Gradient of the loss by the states, [T, width]; that by the weight is added to `of_weight` (float32)."""
+    """Returns the loss's gradient by the states, [T, width]; adds that by the weight to `of_weight` (float32)."""
     of_states = torch.empty_like(states)
     for chunk in _slices(_chunk_rows(head), len(targets)):
         gradient = torch.mm(states[chunk], head.weight.t())
@@ -70,9 +79,10 @@ def backward_tokens(
 
 
 def _to_gradient(head: Head, logits: torch.Tensor, targets: torch.Tensor, loss: ValuesLoss) -> torch.Tensor:
-    """Turns the logits of a chunk, [n, vocabulary], into the loss's gradient by them, but for a factor of each row: [n, 1].
+    """Turns a chunk's logits, [n, vocabulary], into the loss's gradient by them, up to a factor per row, [n, 1].
 
     With p the distribution, d log p_t / d logit_v = [v = t] - p_v, and d H / d logit_v = -p_v (log p_v + H).
+    Returns the factor.
     """
     strips = list(_strips(head, logits))
     parts = [_values(head, logits[strip], targets[strip], slopes=True) for strip in strips]
@@ -108,9 +118,10 @@ def _slices(rows: int, count: int) -> Iterator[slice]:
 def _values(
     head: Head, logits: torch.Tensor, targets: torch.Tensor, slopes: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities and entropies, [n]; the latter empty where the head computes none.
+    """Returns log-probabilities and entropies, [n]; the latter are empty if the head computes none.
 
-    logits: [n, vocabulary] before the temperature; overwritten. slopes: by p_v - [v = t].
+    logits: [n, vocabulary] before the temperature; overwritten.
+    slopes: whether to overwrite them by p_v - [v = t].
     """
     wide, targets = logits.float(), targets[:, None]
     if head.temperature != 1.0:
@@ -124,7 +135,7 @@ def _values(
         # -log p_v = log of the sum of exponentials - logit_v
         entropies = (of_targets - log_probs)[:, 0] - wide.mul_(probabilities).sum(-1)
     if slopes:
-        # In float32: what 1 - p_t is may be less than a narrower dtype tells from 0.
+        # In float32: 1 - p_t may be too small for a narrower dtype to distinguish from 0.
         logits.copy_(probabilities.scatter_add_(1, targets, torch.full_like(log_probs, -1.0)))
     return log_probs[:, 0], entropies
 
@@ -132,7 +143,7 @@ def _values(
 def _derivatives(
     log_probs: torch.Tensor, entropies: torch.Tensor, loss: ValuesLoss
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The loss's derivatives by log-probability and entropy, [n]; none where it does not depend on the entropy."""
+    """Returns the loss's derivatives by log-probability and entropy, [n]; the latter is None if the loss ignores it."""
     with torch.enable_grad():
         value = loss(log_probs.requires_grad_(), entropies.requires_grad_())
         by_log_prob, by_entropy = torch.autograd.grad(value, (log_probs, entropies), allow_unused=True)

@@ -1,8 +1,9 @@
-"""The fast path of training: passes over a dense Llama or Qwen model by arithmetic of our own, on the module's own weights.
+"""The fast path of training: passes over a dense Llama or Qwen model by our own kernels, on the module's own weights.
 
-Consumes micro-batches and the optimizer's flat buffers, in which weights that are multiplied together lie together; produces
-log-probabilities, and adds gradients to the buffer. Keeps `TokenPasses`. The matrix products are float32 or bfloat16; residual
-stream, norms' weights, log-probabilities and gradients of the step are float32.
+Consumes micro-batches and the optimizer's flat buffers, in which weights that are multiplied together are
+adjacent; produces log-probabilities, and adds gradients to the buffer. Implements `TokenPasses`. The matrix
+products are float32 or bfloat16; residual stream, norm weights, log-probabilities and the step's gradients
+are float32.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ from yatt_core.engines.train.torch.shared_rows import SharedRows, attend, share_
 
 
 def neighbours_of(model: nn.Module) -> list[tuple[str, ...]]:
-    """What has to lie together in the optimizer's buffers for these passes."""
+    """Returns the parameters that must be adjacent in the optimizer's buffers for these passes."""
     return list(fused_names(dict(model.named_parameters()), shape_of(model).layers))
 
 
 class DensePasses:
-    """optimizer: of the model, laid out by `neighbours_of` it. temperature: that of sampling."""
+    """Passes over a dense model.
+
+    optimizer: of the model, laid out by `neighbours_of`.
+    temperature: the sampling temperature.
+    """
 
     def __init__(self, model: nn.Module, optimizer: FlatAdamW, temperature: float, dtype: str) -> None:
         self._shape, self._names = shape_of(model), frozenset(dict(model.named_parameters()))
@@ -45,7 +50,7 @@ class DensePasses:
         self._padding: int | None = embedding.padding_idx
 
     def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
-        """Log-probability of each counted token of each micro-batch, without gradients."""
+        """Returns the log-probability of each counted token of each micro-batch, without gradients."""
         with torch.no_grad():
             weights, _ = self._leaves()
             head = Head(self._cast(weights.head), self._temperature)
@@ -58,9 +63,12 @@ class DensePasses:
         entropy: EntropyUse = "none",
         temperature: float | None = None,
     ) -> None:
-        """Adds the gradients of the losses to the optimizer's. temperature: another one than that of sampling.
+        """Adds the gradients of the losses to the optimizer's.
 
-        `loss` is called with one part of a micro-batch's counted tokens after another: the head works in chunks.
+        temperature: overrides the sampling temperature.
+
+        `loss` is called with successive parts of a micro-batch's counted tokens, because the head works in
+        chunks.
         """
         weights, collect = self._leaves()
         temperature = self._temperature if temperature is None else temperature
@@ -90,16 +98,16 @@ class DensePasses:
         torch.autograd.backward(states, of_states)
         assert embedded.grad is not None
         if self._padding is not None:
-            # Transformers learns nothing of the padding token from where it is read.
+            # In transformers, the padding token's embedding gets no gradient from inputs.
             embedded.grad.masked_fill_((rows.tokens == self._padding)[:, None], 0.0)
         self._of_embedding.index_add_(0, rows.tokens, embedded.grad)
 
     def _placed(self, micro_batch: MicroBatch) -> tuple[SharedRows, torch.Tensor]:
-        """The micro-batch's rows and counted tokens where the weights lie."""
+        """Returns the micro-batch's rows and counted tokens on the device of the weights."""
         return share_rows(micro_batch, self._dtype).on(self._device), micro_batch.targets.to(self._device)
 
     def _states(self, weights: DenseWeights, rows: SharedRows, embedded: torch.Tensor) -> torch.Tensor:
-        """What the head sees of the rows that predict a counted token, [T, width]."""
+        """Returns the head's input at the rows that predict counted tokens, [T, width]."""
         shape, rotary = self._shape, self._rotary.at(rows.positions, rows.positions_below)
         hidden = run_layers(weights, shape, embedded, rotary, lambda _, heads: attend(shape, rows, heads))
         return rms_norm(hidden.index_select(0, rows.predicting), weights.norm, shape.epsilon, self._dtype)
@@ -108,11 +116,11 @@ class DensePasses:
         return weight.to(self._dtype)
 
     def _leaves(self) -> tuple[DenseWeights, Callable[[], None]]:
-        """The weights as leaves of a graph, and what adds their gradients to the optimizer's, if they are not there already.
+        """Returns the weights as leaves of a graph, and a function that collects their gradients into the optimizer's.
 
-        That is called behind each micro-batch, and forgets them.
-
-        float32 leaves are views of the weights, and their gradients views of the optimizer's. bfloat16 ones are copies.
+        Call the function after each micro-batch; it also clears the leaves' gradients. Float32 leaves are
+        views of the weights, and their gradients views of the optimizer's, so there is nothing to collect;
+        bfloat16 leaves are copies.
         """
         values, copies = self._optimizer.values.detach(), list[tuple[torch.Tensor, torch.Tensor]]()
 

@@ -1,6 +1,6 @@
 """The torch trainer: one logical rank of data-parallel GRPO over a Hugging Face model, whole on every rank.
 
-Produces the same bits on every rank, as the ranks meet only to add up gradients and sums.
+Produces the same bits on every rank, since the ranks meet only to sum gradients and metrics.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from yatt_core.spec.sections.trainer import TorchTrainer
 
 
 class TorchTrainEngine(PolicyTrainEngine):
-    """Keeps the protocol `TrainEngine`. One thread of torch; all calls come from one thread."""
+    """Implements `TrainEngine`, with one torch thread; all calls come from one thread."""
 
     _optimizer: FlatAdamW
 
@@ -88,7 +88,7 @@ class TorchTrainEngine(PolicyTrainEngine):
         return on_cores(tensors), steps
 
     def _reference_arrays(self) -> Arrays:
-        """Views of it, or of a copy on the cores, since the reference never changes."""
+        """Returns views of the reference, which never changes, or of a CPU copy of it."""
         return {name: tensor.numpy() for name, tensor in self._optimizer.named(self._reference.cpu()).items()}
 
     def _load_state(self, folder: Path, facts: StateFacts) -> None:

@@ -1,8 +1,9 @@
-"""Samples as rows without padding in which each prompt stands once, however many of the samples answer it.
+"""Samples as unpadded rows in which each prompt appears once, regardless of how many of the samples answer it.
 
-Consumes a micro-batch; produces its tokens behind one another, and the few calls of attention that let each token see its own
-sample. A prompt's activations are the same for all of its samples, so are its gradients' sums; the last token of a response needs
-no row. Only attention is padded, among sequences of like length.
+Consumes a micro-batch; produces its concatenated tokens, and the few attention calls in which each token
+attends to its own sample. A prompt's activations are the same for all of its samples, and its gradients are
+summed; the last token of a response needs no row. Only attention is padded, among sequences of similar
+length.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from yatt_core.wire.columns import offsets_of
 Int64 = npt.NDArray[np.int64]
 
 SLACK_TOKENS, SLACK_SHARE = 8, 4
-"""Sequences are attended to together when the shorter ones lack no more tokens of the longest than this, or this part of it."""
+"""Sequences share an attention call if the shortest is at most this many tokens, or 1/4, shorter than the longest."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """b sequences of n queries over m keys at most. queries, keys: numbers of rows, [b, n] and [b, m].
+    """b sequences of n queries over at most m keys.
 
-    mask: [b, 1, n, m], 0 or -inf; none where n = m and each query sees the keys up to its own.
+    queries, keys: row numbers, [b, n] and [b, m].
+    mask: [b, 1, n, m], 0 or -inf; None if n = m and attention is causal.
     """
 
     queries: torch.Tensor
@@ -37,17 +39,20 @@ class AttentionCall:
     mask: torch.Tensor | None
 
     def on(self, device: torch.device) -> AttentionCall:
-        """The same on a device."""
+        """Returns the call with its tensors on a device."""
         mask = None if self.mask is None else self.mask.to(device)
         return AttentionCall(self.queries.to(device), self.keys.to(device), mask)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedRows:
-    """R rows. tokens, positions: [R]. predicting: [T], the row whose output predicts each counted token of the micro-batch.
+    """R rows.
 
-    positions_below: one more than the highest position. calls: of attention, the prompts' in front. outputs: [R], each row's
-    place among the queries of all calls.
+    tokens, positions: [R].
+    predicting: [T], the row whose output predicts each counted token of the micro-batch.
+    positions_below: one more than the highest position.
+    calls: attention calls, the prompts' first.
+    outputs: [R], each row's place among the queries of all calls.
     """
 
     tokens: torch.Tensor
@@ -58,7 +63,7 @@ class SharedRows:
     outputs: torch.Tensor
 
     def on(self, device: torch.device) -> SharedRows:
-        """The same on a device."""
+        """Returns the rows with their tensors on a device."""
         if self.tokens.device == device:
             return self
         tokens, positions, predicting, outputs = (
@@ -69,7 +74,10 @@ class SharedRows:
 
 
 def share_rows(batch: MicroBatch, dtype: torch.dtype) -> SharedRows:
-    """The micro-batch with equal prompts put together. dtype: of the attention masks."""
+    """Merges equal prompts of a micro-batch.
+
+    dtype: of the attention masks.
+    """
     flat = batch.tokens.flatten().numpy()
     starts, prompts, responses = batch.starts, batch.prompt_lengths, batch.sizes - batch.prompt_lengths
     first, number = _distinct([flat[a:b].tobytes() for a, b in zip(starts, starts + prompts, strict=True)])
@@ -96,7 +104,10 @@ def share_rows(batch: MicroBatch, dtype: torch.dtype) -> SharedRows:
 
 
 def attend(shape: DenseShape, rows: SharedRows, heads: torch.Tensor) -> torch.Tensor:
-    """Each row over its own sample. heads: [R, queries + keys + values, size]. Returns [R, queries * size]."""
+    """Attends from each row to its own sample; returns [R, queries * size].
+
+    heads: [R, queries + keys + values, size].
+    """
     queries, others = torch.split(heads, [shape.heads, 2 * shape.key_value_heads], dim=1)
     outputs = []
     for call in rows.calls:
@@ -109,14 +120,14 @@ def attend(shape: DenseShape, rows: SharedRows, heads: torch.Tensor) -> torch.Te
 
 
 def _distinct(keys: list[bytes]) -> tuple[Int64, Int64]:
-    """Which items are the first of their kind, and the number of each one's kind."""
+    """Returns the indices of first occurrences, and each item's number among the distinct ones."""
     numbers: dict[bytes, int] = {}
     number = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
     return np.unique(number, return_index=True)[1], number
 
 
 def _alike(lengths: Int64) -> Iterator[Int64]:
-    """Sequences by like length, the longest first; those without tokens in none."""
+    """Groups sequences of similar length, longest first; sequences without tokens are left out."""
     order = np.argsort(-lengths, kind="stable")
     order = order[lengths[order] > 0]
     while len(order):
@@ -127,13 +138,13 @@ def _alike(lengths: Int64) -> Iterator[Int64]:
 
 
 def _padded(begins: Int64, lengths: Int64) -> Int64:
-    """Rows of some sequences, [sequences, longest]; behind a shorter one's end its last row."""
+    """Returns the rows of some sequences, [sequences, longest]; a shorter one repeats its last row."""
     within: Int64 = np.minimum(np.arange(int(lengths.max())), lengths[:, None] - 1)
     return begins[:, None] + within
 
 
 def _prompt_calls(begins: Int64, lengths: Int64) -> Iterator[tuple[AttentionCall, Int64]]:
-    """Prompts over themselves; with each call the lengths of its sequences."""
+    """Yields the calls of prompts over themselves, each with the lengths of its sequences."""
     for members in _alike(lengths):
         rows = torch.from_numpy(_padded(begins[members], lengths[members]))
         yield AttentionCall(rows, rows, None), lengths[members]
@@ -142,7 +153,7 @@ def _prompt_calls(begins: Int64, lengths: Int64) -> Iterator[tuple[AttentionCall
 def _response_calls(
     begins: Int64, lengths: Int64, prompt_begins: Int64, prompts: Int64, dtype: torch.dtype
 ) -> Iterator[tuple[AttentionCall, Int64]]:
-    """Responses over their prompts and themselves."""
+    """Yields the calls of responses over their prompts and themselves, each with the lengths of its sequences."""
     for members in _alike(lengths):
         own = _padded(begins[members], lengths[members])
         before = _padded(prompt_begins[members], prompts[members])
@@ -161,7 +172,7 @@ def _response_calls(
 
 
 def _outputs(calls: list[tuple[AttentionCall, Int64]], rows: int) -> Int64:
-    """Each row's place among the queries of all calls."""
+    """Returns each row's place among the queries of all calls."""
     places, begin = np.zeros(rows, dtype=np.int64), 0
     for call, lengths in calls:
         count, length = call.queries.shape
