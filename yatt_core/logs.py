@@ -76,6 +76,10 @@ class ProcessLabel:
     node: str
 
 
+LOG_NAME = re.compile(r"t(?P<term>\d+)\.(?P<actor>.+?)(?:\.part(?P<part>\d+))?\.jsonl")
+"""Matches the names that `log_file` makes."""
+
+
 def log_file(run_folder: Path, actor: str, term: int, part: int = 1) -> Path:
     """Where an actor that was started under a term logs; what is too long for one file goes on in part 2, 3, ..."""
     name = f"t{term:04d}.{actor}" + (f".part{part}" if part > 1 else "")

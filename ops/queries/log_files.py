@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import heapq
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from yatt_core.logs import LOG_NAME
+
 LEVELS = ("debug", "info", "warning", "error", "critical")
-_NAME = re.compile(r"e(?P<term>\d+)\.(?P<actor>.+?)(?:\.part(?P<part>\d+))?\.jsonl")
 
 Record = dict[str, Any]
 
@@ -48,7 +48,7 @@ def log_files(folder: Path) -> list[Path]:
     """The run's log files, those of the newest drivers first; no links."""
     found = []
     for path in folder.glob("*.jsonl"):
-        match = _NAME.fullmatch(path.name)
+        match = LOG_NAME.fullmatch(path.name)
         if match is not None and path.is_file() and not path.is_symlink():
             found.append(((int(match["term"]), int(match["part"] or 1)), path))
     return [path for _, path in sorted(found, reverse=True)]
@@ -56,7 +56,7 @@ def log_files(folder: Path) -> list[Path]:
 
 def actor_of(path: Path) -> str:
     """The actor that wrote one of the `log_files`."""
-    match = _NAME.fullmatch(path.name)
+    match = LOG_NAME.fullmatch(path.name)
     assert match is not None, path
     return match["actor"]
 
