@@ -1,5 +1,4 @@
-"""Outbox rows for the tracker's model registry: each checkpoint as a version of the run's registered model, and
-aliases.
+"""Outbox rows for the tracker's model registry: a model version for each checkpoint, and aliases.
 
 Consumes checkpoints and alias moves from the ledger. Produces outbox rows with deterministic ids, to be written in
 the same transaction as the change they report. Each row has everything that the registry needs to know about its

@@ -127,8 +127,7 @@ class ActorsStart:
         return any(is_trained(part) for part in self._context.spec.rewards.judges)
 
     def _account(self) -> bool:
-        """Checks, before the devices are used, that their memory suffices; returns True if it does for all roles at
-        once.
+        """Checks the devices' memory before it is used; returns True if it suffices for all roles at once.
 
         Raises `ConfigurationError` if it does not suffice even for one role at a time.
         """

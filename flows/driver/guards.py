@@ -1,5 +1,4 @@
-"""The guards of a session: they judge each iteration before its commit, and watch for stalled phases and used-up
-budgets.
+"""The guards of a session: judge each iteration before its commit, and watch for stalled phases and used-up budgets.
 
 Consumes the metrics of an iteration and, when a session continues from a commit, those of earlier iterations from the
 ledger. Produces alarms with their evidence. An alarm is recorded before anyone acts on it, so a recovering driver

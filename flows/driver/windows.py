@@ -1,5 +1,4 @@
-"""Windows: the time in which a scheduled session may drive its run, and whether it waits if another driver holds the
-run.
+"""Windows: when a scheduled session may drive its run, and whether it waits for another driver of the run.
 
 Consumes the time that a flow run was scheduled for, its maximum duration, and the next starts of its schedule. Produces
 times in UTC. Pure: the clock, the schedule and the ledger are read elsewhere (`flows.schedule.scheduled`).

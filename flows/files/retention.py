@@ -57,8 +57,9 @@ def needed_files(
     keep: int,
     aliased: Collection[CheckpointKey],
 ) -> Needed:
-    """Returns the files to keep. A checkpoint after the last commit is kept but not counted: its commit may never
-    follow.
+    """Returns the files to keep.
+
+    A checkpoint after the last commit is kept but not counted, since its commit may never follow.
 
     own: the run's kept checkpoints.
     current: the current line.
@@ -91,8 +92,7 @@ def needed_checkpoints(ledger: Ledger, run: str, keep: int) -> frozenset[str]:
 def prune_experience(
     ledger: Ledger, fence: Fence, run_folder: Path, spec: RunSpec, store: RunStore | None = None
 ) -> list[int]:
-    """Deletes shards and prepared columns that no reachable checkpoint needs; returns their iterations, over all
-    branches.
+    """Deletes shards and prepared columns that no reachable checkpoint needs; returns the iterations, on any branch.
 
     Does nothing unless `retention.experience` is `needed`. The audit chain records the deletion first, so that a
     missing file can always be explained. Telemetry is kept.

@@ -167,8 +167,8 @@ def check_environment(session: DriverSession, state: ControlState, restored: int
     said = "; ".join(f"{name}: {before} -> {now}" for name, (before, now) in differences.items())
     if replayed and context.spec.exact and not context.accept_drift:
         raise DriftError(
-            f"run {context.run}: {replayed} updates must be replayed, but the environment has changed ({said}). Restore the "
-            f"recorded one, or accept that the last bits may differ: `yatt resume {context.run} --accept-drift`"
+            f"run {context.run}: {replayed} updates must be replayed, but the environment has changed ({said}). "
+            f"Restore it, or accept that the last bits may differ: `yatt resume {context.run} --accept-drift`"
         )
     context.observer.warned(f"the environment has changed: {said}")
     body = {"at": state.iteration, "replayed": replayed, "changes": {k: list(v) for k, v in differences.items()}}

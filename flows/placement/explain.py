@@ -1,5 +1,4 @@
-"""Explains an iteration's placement and its outcome: the data behind `yatt placement explain` and `yatt placement
-gantt`.
+"""Explains an iteration's placement and its outcome, for `yatt placement explain` and `yatt placement gantt`.
 
 Consumes a recorded placement; produces plain values. Times are seconds of `collect` on the engines' clock, sizes are
 tokens.
@@ -77,8 +76,9 @@ class RoleUse:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A decision and its outcome. Fields are None or empty if not known yet, or not recorded for lack of judges on
-    devices.
+    """A decision and its outcome.
+
+    Fields are None or empty if they are not known yet, or not recorded because no judge runs on a device.
 
     rolling, judging: instances with that role at the start.
     seen: the past iterations among the policy's inputs.

@@ -1,4 +1,4 @@
-"""Local Prefect servers as supervised services (a run's own, or the service group's with its worker), and client
+"""Local Prefect servers as supervised services (a run's own, or the service group's and its worker), and client
 settings.
 
 The settings must be in the environment before prefect is first imported, so this module does not import it.
@@ -134,7 +134,7 @@ def group_server_service(folder: Path, port: int, surroundings: Mapping[str, str
 
 
 def worker_name() -> str:
-    """Returns the name of the group's worker, unique to this host; Prefect records it with each flow run of the worker."""
+    """Returns the name of the group's worker, unique to this host; Prefect records it with the worker's flow runs."""
     return f"{WORK_POOL}-{json_digest(this_process().host)[:12]}"
 
 

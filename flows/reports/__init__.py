@@ -1,1 +1,1 @@
-"""What the ledger says of a run afterwards: audit, lineage, where its time went, advice."""
+"""Reports about a run, made from the ledger: audit, lineage, accounting of wall time, advice."""

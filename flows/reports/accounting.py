@@ -1,21 +1,23 @@
-"""Where a run's wall time went, and what its crashes cost: pure functions over the times in the ledger.
+"""Accounts for a run's wall time and the cost of its crashes: pure functions over the times in the ledger.
 
-Consumes a `RunHistory`; produces `Accounts`. The wall time reaches from the first time somebody took the run's lease to the last
-sign of life. Every moment of it is in exactly one bucket:
+Consumes a `RunHistory`; produces `Accounts`. The wall time runs from the first time the lease was taken to the last
+sign of life. Every moment of it belongs to exactly one bucket:
 
-    productive  in attempts at phases whose results stand
-    redone      in work that was thrown away and made again: attempts that failed, finished attempts that another one repeated,
-                replay, iterations that a rollback took off the current line
-    checkpoint    in `checkpoint`: the trainer stands still while its tensors are copied
-    restart     a driver starts, or starts again what was lost: until its first phase and in `recover` less its replay; and from
-                the last sign of life of a lost driver to the next one
-    waiting     a driver is there, but no phase is under way: between phases, a ledger that does not answer, the last deliveries
-    idle        nobody was asked to run it: between an orderly end and the next start
+    productive  attempts at phases whose results are in use
+    redone      work that was discarded and repeated: failed attempts, finished attempts that were repeated, replay,
+                iterations that a rollback removed from the current line
+    checkpoint  the phase `checkpoint`: the trainer is stalled while its tensors are copied
+    restart     a driver starts, or restarts what was lost: until its first phase, and in `recover` except replay;
+                also from the last sign of life of a lost driver to the next one
+    waiting     a driver without a current phase: between phases, while the ledger does not answer, during the last
+                deliveries
+    idle        no driver was requested: between a normal end and the next start
 
-Effective training time, ETTR = productive / (wall - idle).
+The effective training time ratio is ETTR = productive / (wall - idle).
 
-What of a failed attempt survives: of `collect` what it did until it sealed its last shard; of any other phase what the attempt
-that finished did not have to do again, by the phase's median over the iterations where it was done once.
+The part of a failed attempt that survives: for `collect`, its time until it sealed its last shard; for any other
+phase, the time that the finished attempt saved, compared with the phase's median over the iterations with a single
+attempt.
 """
 
 from __future__ import annotations
@@ -41,15 +43,17 @@ PRODUCTIVE, REDONE, CHECKPOINT, RESTART, WAITING, IDLE = BUCKETS = (
 REPLAY, BETWEEN_PHASES = "replay", "between phases"
 LAST, NEXT, NONE = "last", "next", "none"
 Work = tuple[int, int, str]
-"""Branch, iteration and phase: what several attempts may be at."""
+"""Branch, iteration and phase; there may be several attempts at it."""
 Attempt = tuple[int, int, str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A session of wall time. Times: milliseconds since 1970. phase: empty where none was under way.
+    """A piece of wall time.
 
-    charged: to the last crash before it, the next one behind it, or none.
+    start, end: milliseconds since 1970.
+    phase: the phase in progress; empty if there was none.
+    charged: the crash that it is charged to: the `last` one before it, the `next` one after it, or `none`.
     """
 
     start: int
@@ -60,16 +64,19 @@ class Piece:
 
     @property
     def length(self) -> int:
-        """In milliseconds."""
+        """The length in milliseconds."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A driver that was lost, or an attempt that failed, and what that cost. at: milliseconds since 1970.
+    """A lost driver or a failed attempt, and its cost.
 
-    kind: `driver lost`, or the class of the failure. phase: which it struck. redone: seconds by phase, replay among them.
-    restart_seconds: until work went on.
+    at: milliseconds since 1970.
+    kind: `driver lost`, or the class of the failure.
+    phase: the phase in which it happened.
+    restart_seconds: seconds until work continued.
+    redone: seconds of repeated work by phase, including replay.
     """
 
     at: int
@@ -84,7 +91,12 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """A run's wall time in seconds, by bucket, and by bucket and phase. ettr: none before anything was done."""
+    """A run's wall time in seconds.
+
+    buckets: seconds by bucket.
+    phases: seconds by bucket and phase.
+    ettr: the effective training time ratio; None if the run was never driven.
+    """
 
     wall_seconds: float
     buckets: Mapping[str, float]
@@ -94,7 +106,7 @@ class Accounts:
 
 
 def accounts_of(history: RunHistory) -> Accounts:
-    """Books a run's wall time."""
+    """Returns the accounts of a run's wall time."""
     sessions = session_spans(history)
     pieces = list(book(history, sessions))
     buckets = dict.fromkeys(BUCKETS, 0)
@@ -119,7 +131,7 @@ def accounts_of(history: RunHistory) -> Accounts:
 
 
 def book(history: RunHistory, sessions: Sequence[SessionSpan]) -> Iterator[Piece]:
-    """Cuts the wall time into pieces, in order, without gap or overlap; some may be empty."""
+    """Splits the wall time into pieces, in order, without gaps or overlaps; some may be empty."""
     survivors = survivors_of(history, sessions)
     last = {session.branch: session.last for session in history.line if session.run == history.run}
     for number, session in enumerate(sessions):
@@ -138,7 +150,7 @@ def book(history: RunHistory, sessions: Sequence[SessionSpan]) -> Iterator[Piece
 
 
 def _pieces(attempt: AttemptTimes, start: int, end: int, survival: Survival, on_line: bool) -> tuple[Piece, Piece]:
-    """An attempt's time, in one bucket or two: what stands of it before what does not."""
+    """Splits an attempt's time into two pieces: the part that is still in use, then the rest; one may be empty."""
     phase = attempt.phase
     if phase == "recover":
         receipt = attempt.receipt or {}
@@ -155,7 +167,7 @@ def _pieces(attempt: AttemptTimes, start: int, end: int, survival: Survival, on_
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """How much of an attempt stands, and which crash the rest is charged to."""
+    """How much of an attempt's time is still in use, and which crash the rest is charged to."""
 
     milliseconds: int
     charged: str = NEXT
@@ -165,7 +177,7 @@ NOTHING = Survival(0)
 
 
 def survivors_of(history: RunHistory, sessions: Sequence[SessionSpan]) -> dict[Attempt, Survival]:
-    """What of each attempt stands; nothing of an attempt that is not named."""
+    """Returns the surviving time of each attempt; an attempt that is missing has none."""
     spans: dict[Attempt, Span] = {}
     works: dict[Work, list[AttemptTimes]] = defaultdict(list)
     for session in sessions:
@@ -188,7 +200,7 @@ def survivors_of(history: RunHistory, sessions: Sequence[SessionSpan]) -> dict[A
 def _sealed_time(
     attempts: Sequence[AttemptTimes], spans: Mapping[Attempt, Span], sealed: Sequence[int]
 ) -> dict[Attempt, Survival]:
-    """`collect`: shards stay sealed whatever becomes of the attempt."""
+    """Returns the survival of attempts at `collect`: their sealed shards remain in use even if they failed."""
     survivors = {}
     for attempt in attempts:
         start, end = spans[attempt.key]
@@ -200,8 +212,10 @@ def _sealed_time(
 def _not_repeated(
     attempts: Sequence[AttemptTimes], spans: Mapping[Attempt, Span], typical: int
 ) -> dict[Attempt, Survival]:
-    """Of several finished attempts the longest did the work (the newest of equals); failed ones did what it then did not have
-    to do. What was repeated before it is charged to the crash behind it, what was repeated after it to the crash between.
+    """Returns the survival of attempts at a phase other than `collect`.
+
+    Of several finished attempts, the longest did the work (the latest, if equal); failed ones did the part that it was
+    spared. Earlier repeated work is charged to the crash after it, later repeated work to the crash before it.
     """
     lengths = {attempt.key: spans[attempt.key][1] - spans[attempt.key][0] for attempt in attempts}
     finished = [attempt.key for attempt in attempts if _stands(attempt)]
@@ -220,7 +234,7 @@ def _not_repeated(
 
 
 def _medians(works: Mapping[Work, Sequence[AttemptTimes]], spans: Mapping[Attempt, Span]) -> dict[str, int]:
-    """Milliseconds that a phase takes, over the iterations where one attempt did it."""
+    """Returns the median milliseconds of each phase, over the iterations with a single attempt."""
     lengths: dict[str, list[int]] = defaultdict(list)
     for attempts in works.values():
         if len(attempts) == 1 and attempts[0].state == "DONE":
@@ -230,7 +244,7 @@ def _medians(works: Mapping[Work, Sequence[AttemptTimes]], spans: Mapping[Attemp
 
 
 def _stands(attempt: AttemptTimes) -> bool:
-    """Finished, or still under way: then its result is yet to be thrown away."""
+    """Returns True if an attempt has finished or is still in progress, so that its result is not discarded."""
     return attempt.state != "FAILED"
 
 
@@ -238,8 +252,10 @@ def _stands(attempt: AttemptTimes) -> bool:
 
 
 def crashes_of(sessions: Sequence[SessionSpan], pieces: Sequence[Piece]) -> tuple[Crash, ...]:
-    """What each crash cost: the attempt that it struck, finished work before it that was repeated, and, up to the next crash,
-    restart and replay.
+    """Returns all crashes with their cost.
+
+    That is the interrupted attempt, earlier finished work that was repeated, and, up to the next crash, restart and
+    replay.
     """
     found = sorted((crash for session in sessions for crash in _struck(session)), key=lambda crash: crash.at)
     times = [crash.at for crash in found]
@@ -265,7 +281,7 @@ def crashes_of(sessions: Sequence[SessionSpan], pieces: Sequence[Piece]) -> tupl
 
 
 def _struck(session: SessionSpan) -> Iterator[Crash]:
-    """The crashes of a session, without their costs."""
+    """Yields the crashes of a session, without their cost."""
     lost = False
     for attempt in session.attempts:
         if attempt.state == "FAILED":

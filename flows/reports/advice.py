@@ -1,4 +1,4 @@
-"""How often a run should take a checkpoint: from what its checkpoints cost and how often its tensors were lost.
+"""Advises how often a run should take a checkpoint, from the cost of its checkpoints and the frequency of failures.
 
 Consumes a run's history and accounts; produces `Advice`. The formula is in `yatt_core.checkpoints.interval`.
 """
@@ -15,17 +15,23 @@ from flows.reports.session_times import SessionSpan, session_spans
 from yatt_core.checkpoints.interval import checkpoint_interval, overhead
 
 ASSUMED_SECONDS_BETWEEN_FAILURES = 24 * 3600.0
-"""While none was seen; a run that has lasted longer without one counts its own time."""
+"""Used if there was no failure; a run that has lasted longer without one uses its own time."""
 FIRM_FAILURES, FIRM_CHECKPOINTS = 3, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """every: iterations between checkpoints, none while the figures for it are missing. firm: enough was seen to act on it.
+    """The advised checkpoint interval.
 
-    stall_seconds: C, of a checkpoint. replay_seconds: r, of an update's replay. iteration_seconds: T. seconds_between_failures: M,
-    assumed where failures is 0. overhead, overhead_now: share of the time that checkpoints and replay take, at `every` and at the
-    run's own interval.
+    every: iterations between checkpoints; None if there is not enough data.
+    firm: there is enough data to rely on the advice.
+    now: the run's current interval.
+    checkpoints, failures: how many were observed.
+    stall_seconds: C, the trainer's stall for a checkpoint.
+    replay_seconds: r, the replay of one update.
+    iteration_seconds: T, the productive time of one iteration.
+    seconds_between_failures: M; assumed if `failures` is 0.
+    overhead, overhead_now: fraction of time spent on checkpoints and replay, at `every` and at the current interval.
     """
 
     every: int | None
@@ -42,7 +48,7 @@ class Advice:
 
 
 def advise(history: RunHistory, accounts: Accounts, now: int) -> Advice:
-    """The advice for a run whose spec takes a checkpoint every `now` iterations."""
+    """Returns the advice for a run whose spec takes a checkpoint every `now` iterations."""
     sessions = session_spans(history)
     attempts = [attempt for session in sessions for attempt in session.attempts if attempt.state == "DONE"]
     stalls = [_seconds(attempt) for attempt in attempts if attempt.phase == "checkpoint"]
@@ -72,7 +78,7 @@ def advise(history: RunHistory, accounts: Accounts, now: int) -> Advice:
 
 
 def lost_tensors(sessions: Sequence[SessionSpan]) -> list[AttemptTimes]:
-    """The recoveries that had to load a checkpoint because of a failure; those of a planned start are none."""
+    """Returns the recoveries that loaded a checkpoint because of a failure, not because of a planned start."""
     found = []
     planned = True
     for session in sessions:
@@ -88,7 +94,7 @@ def lost_tensors(sessions: Sequence[SessionSpan]) -> list[AttemptTimes]:
 
 
 def _replay_seconds(attempts: Sequence[AttemptTimes]) -> float | None:
-    """Seconds to replay one update: as measured, else what learning took, which is all that replay repeats as a rule."""
+    """Returns the seconds to replay one update: measured, else those of `prepare` and `learn`; None if unknown."""
     receipts = [attempt.receipt or {} for attempt in attempts if attempt.phase == "recover"]
     replayed = sum(receipt.get("replayed", 0) for receipt in receipts)
     if replayed:

@@ -1,18 +1,19 @@
-"""Whether a run is what its ledger says: recomputes every digest, link and count, and names the first that does not agree.
+"""Audits a run: recomputes every digest, link and count, and reports the first that disagrees with the ledger.
 
-Consumes the ledger, the run's folder and, where metrics are tracked, a reader of the tracker. Produces a report: what was
-checked, how often, and the first disagreement with its place, what was expected and what was found. Changes nothing. A run may be
-driven meanwhile: what was told before rows are read has to be among them, and they among what is told behind that.
-Where the run has a durable tier, its objects are checked too, and files that the run's folder lacks are fetched from there.
+Consumes the ledger, the run's folder and, if metrics are tracked, a reader of the tracker. Produces a report: how
+many items of each kind were checked, and the first disagreement with its place, the expected and the actual value.
+Changes nothing, but fetches files that the run's folder lacks from the durable tier, whose objects are checked as
+well. The run may be driven meanwhile, so links read before the rows must be among the rows, and the rows among the
+links read after them.
 
-    events       every link of the audit chain
-    spec         digest of every revision, against the chain
-    inputs       every file that the run started from, images too
-    commits      iterations and control states, against the chain
-    experience   group digests of every shard from its file; of a pruned one from its row alone
-    checkpoints    every file of those kept; the audit head in the manifest, against the chain
-    aliases      every move of an alias, against the chain
-    metrics      every delivered point once in the tracker; pending ones are counted
+    events        every link of the audit chain
+    spec          the digest of every revision, against the chain
+    inputs        every file that the run started from, including images
+    commits       iterations and control states, against the chain
+    experience    group digests of every shard, from its file; from its row if the file was pruned
+    checkpoints   every file of the kept ones; the audit head in the manifest, against the chain
+    aliases       every alias move, against the chain
+    metrics       every delivered point, exactly once in the tracker; pending ones are counted
 """
 
 from __future__ import annotations
@@ -46,13 +47,16 @@ from yatt_core.spec import RunSpec
 from yatt_core.storage.run_store import RunStore
 
 Progress = Callable[[str, int, int], None]
-"""Called with the name of the check, how many of its things are done, and how many there are."""
+"""Called with the name of the check, the number of items done, and the total."""
 DIGESTS = ("term", "experience_digest", "weights_digest")
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """The first thing that does not agree. place: the file, or the row of the ledger or the tracker."""
+    """The first disagreement.
+
+    place: the file, or the row of the ledger or the tracker.
+    """
 
     check: str
     place: str
@@ -70,7 +74,11 @@ class CommitPlace:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What an audit came to. checked: how many things of each kind agree. pending: iterations not delivered yet."""
+    """The result of an audit.
+
+    checked: number of items that agree, by check.
+    pending: iterations whose metrics are not delivered yet.
+    """
 
     run: str
     checked: Mapping[str, int]
@@ -93,7 +101,7 @@ class _Disagrees(Exception):
 
 @dataclass
 class _Audit:
-    """What the checks share."""
+    """The state that the checks share."""
 
     ledger: Ledger
     run: str
@@ -105,11 +113,11 @@ class _Audit:
     pending: list[CommitPlace] = field(default_factory=list)
 
     def of_kind(self, kind: str) -> list[EventRow]:
-        """The chain's links of one kind, as they were when the audit began."""
+        """Returns the chain's links of one kind, as of the start of the audit."""
         return [link for link in self.links if link.kind == kind]
 
     def newest_of_kind(self, kind: str) -> list[EventRow]:
-        """The same, as they are now."""
+        """Returns the chain's links of one kind, as of now."""
         return self.ledger.events.of_kind(self.run, kind)
 
 
@@ -120,9 +128,13 @@ def verify_run(
     reader: MetricsReader | None,
     progress: Progress = lambda *_: None,
 ) -> AuditReport:
-    """Audits a run, by its id, whose files lie in a folder. reader: none for a run that is not tracked.
+    """Audits a run, by its id.
 
-    Raises `RunNotFound`, and `InfrastructureError` when the tracker cannot be reached.
+    folder: the run's folder.
+    reader: None if the run is not tracked.
+    progress: called after each item.
+
+    Raises `RunNotFound`, and `InfrastructureError` if the tracker cannot be reached.
     """
     audit = _Audit(ledger, run, folder, reader, store_of(ledger, run, folder))
     checked: dict[str, int] = {}
@@ -137,7 +149,7 @@ def verify_run(
         except _Disagrees as error:
             finding = Disagreement(name, error.place, error.expected, error.found)
         except DataError as error:
-            finding = Disagreement(name, str(error).partition(": ")[0], "what its digest says", str(error))
+            finding = Disagreement(name, str(error).partition(": ")[0], "content that matches its digest", str(error))
         if finding is not None:
             break
     return AuditReport(run, checked, tuple(audit.pending), finding)
@@ -152,7 +164,7 @@ def _events(audit: _Audit) -> Iterator[int]:
     broken = audit.ledger.events.verify(audit.run)
     if broken is not None:
         place = f"row (run {audit.run}, seq {broken}) of table event"
-        raise _Disagrees(place, "a link whose hash covers it and the link before", "missing, changed or added")
+        raise _Disagrees(place, "a link whose hash covers it and the previous link", "missing, changed or added")
     audit.links = audit.ledger.events.links(audit.run)
     for _ in audit.links:
         yield len(audit.links)
@@ -174,7 +186,7 @@ def _inputs(audit: _Audit) -> Iterator[int]:
     folder = audit.folder / INPUTS
     began_with = audit.ledger.records.choices(audit.run, 0, 0).get(INPUTS)
     if began_with is None:
-        return  # it was never started
+        return  # the run was never started
     fetch_inputs(audit.folder, audit.store)
     _agree(str(folder / MANIFEST), began_with.body["manifest_sha256"], _sha256(folder / MANIFEST))
     spec = RunSpec.model_validate(audit.ledger.runs.revision(audit.run, 1).spec)
@@ -250,7 +262,7 @@ def _checkpoints(audit: _Audit) -> Iterator[int]:
         if (
             fields["run"] == audit.run and head and head not in heads
         ):  # a fork's copies name a link of its parent's chain
-            raise _Disagrees(str(audit.folder / row.folder / MANIFEST), "an audit head that is in the chain", head)
+            raise _Disagrees(str(audit.folder / row.folder / MANIFEST), "an audit head from the chain", head)
         yield len(rows)
 
 
@@ -292,7 +304,10 @@ def _metrics(audit: _Audit) -> Iterator[int]:
 
 
 def _told_meanwhile(audit: _Audit, before: Sequence[ToldIteration]) -> list[ToldIteration]:
-    """What the tracker may have by now; only what was delivered before it was asked it must have. before: of one branch."""
+    """Returns the rows that the tracker may have by now; those delivered before it was read must be there.
+
+    before: rows of one branch, from before the tracker was read.
+    """
     delivered, branches = {row.iteration for row in before if row.delivered}, {row.branch for row in before}
     return [
         replace(row, delivered=row.iteration in delivered)
@@ -302,7 +317,7 @@ def _told_meanwhile(audit: _Audit, before: Sequence[ToldIteration]) -> list[Told
 
 
 def _compare_points(place: str, key: str, rows: Sequence[ToldIteration], found: Sequence[TrackedPoint]) -> None:
-    """Each delivered point stands there once; one that was sent and not booked may; nothing else does."""
+    """Checks that the tracker has each delivered point once, sent but unmarked ones at most once, and nothing else."""
     points = Counter(found)
     for row in rows:
         if key in row.metrics:
@@ -311,10 +326,10 @@ def _compare_points(place: str, key: str, rows: Sequence[ToldIteration], found: 
             if count > 1 or (count == 0 and row.delivered) or (count and not row.sent):
                 expected = f"{int(row.delivered)} time(s) step {point.step} at {point.at_ms}: {point.value}"
                 others = [f"step {p.step} at {p.at_ms}: {p.value}" for p in found if p.step == point.step]
-                raise _Disagrees(place, expected, f"{count} time(s); of this step there are {others}")
+                raise _Disagrees(place, expected, f"{count} time(s); the points of this step are {others}")
     if points:
         point = min(points)
-        raise _Disagrees(place, "only what the outbox told", f"step {point.step} at {point.at_ms}: {point.value}")
+        raise _Disagrees(place, "only points from the outbox", f"step {point.step} at {point.at_ms}: {point.value}")
 
 
 def _sha256(path: Path) -> str:

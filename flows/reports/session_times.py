@@ -1,6 +1,7 @@
-"""Which driver was there when: a run's drivers' sessions, from the times in the ledger.
+"""The times of a run's driver sessions, from the ledger.
 
-A session begins when the lease is taken. It ends as its driver booked it; where the driver was lost, with its last sign of life.
+A session begins when the lease is taken. It ends when its driver recorded the end or, if the driver was lost, with
+its last sign of life.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ Span = tuple[int, int]
 
 @dataclass(slots=True)
 class SessionSpan:
-    """A driver's time under one term, as far as there is any sign of it. lost: it did not end it itself (or has not yet).
+    """The time of one driver under one term.
 
+    start, end: milliseconds since 1970.
+    lost: the driver did not record the end of the session (or has not yet).
     replaced: another driver came after it.
     """
 
@@ -32,7 +35,7 @@ class SessionSpan:
 
 
 def session_spans(history: RunHistory) -> list[SessionSpan]:
-    """The drivers' sessions in order, none overlapping. An operator's command that took the lease is none."""
+    """Returns the driver sessions in order, without overlaps; leases taken by operators' commands are left out."""
     booked = {session.term: session for session in history.sessions}
     signs: dict[int, int] = {}
     for term, at in _signs_of_life(history):
@@ -58,8 +61,10 @@ def session_spans(history: RunHistory) -> list[SessionSpan]:
 
 
 def _signs_of_life(history: RunHistory) -> Iterator[tuple[int, int]]:
-    """(term, time) of what a driver wrote. The end of an attempt that its successor closed is none, nor is the row of a shard,
-    which names the term that made it: its successor may have written it.
+    """Yields (term, time) of everything that a driver wrote.
+
+    The end of an attempt that a successor closed does not count. Nor do rows of shards: they name the term that made
+    them, but a successor may have written them.
     """
     for lease in history.leases:
         if lease.renewed_at is not None:
@@ -73,11 +78,11 @@ def _signs_of_life(history: RunHistory) -> Iterator[tuple[int, int]]:
 
 
 def span_of(attempt: AttemptTimes, session: SessionSpan) -> Span:
-    """From the intent to the end, as far as its driver is known to have lived."""
+    """Returns the span of an attempt from its plan to its end, within the known lifetime of its driver."""
     start = clip(attempt.planned_at, session.start, session.end)
     return start, session.end if attempt.ended_at is None else clip(attempt.ended_at, start, session.end)
 
 
 def clip(time: int, low: int, high: int) -> int:
-    """The time, or the bound that it lies beyond."""
+    """Limits a time to the range from `low` to `high`."""
     return max(low, min(time, high))

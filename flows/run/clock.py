@@ -18,7 +18,7 @@ class Clock(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Waits."""
+        """Waits for `seconds`."""
         ...
 
 

@@ -80,7 +80,7 @@ class Tracker(Protocol):
     """Delivers outbox rows to a tracking system; a row may be delivered again after a crash."""
 
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
-        """Sends rows of one run in order; returns the tracking system's new ids by row key (the tracking run's for
+        """Sends rows of one run in order; returns new ids of the tracking system by row key (a tracking run's for
         `run`).
 
         Raises `InfrastructureError` if the tracking system cannot be reached; none of the rows counts as sent then.

@@ -172,7 +172,7 @@ def entry_named(project: Mapping[str, Any], name: str) -> Mapping[str, Any] | No
 
 
 def write_project(path: Path, project: dict[str, Any], item: Mapping[str, Any]) -> None:
-    """Writes the prefect.yaml with this entry added, or replacing the one of the same name; keeps all else, with comments."""
+    """Writes the prefect.yaml with this entry added or replaced, by name; keeps everything else, including comments."""
     entries = project[DEPLOYMENTS]
     place = next((place for place, other in enumerate(entries) if other["name"] == item["name"]), len(entries))
     entries[place : place + 1] = [dict(item)]

@@ -39,7 +39,7 @@ ALIVE = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
 SILENT_SECONDS = 1800.0
 """How long a process that cannot be checked on this host may show no sign of life before it counts as dead."""
 START_SECONDS = 60.0
-"""Grace period after the last change of state: a flow run may be restarting while Prefect still names its old process."""
+"""Grace period after a change of state: a flow run may be restarting while Prefect still names its old process."""
 PAGE = 200
 
 

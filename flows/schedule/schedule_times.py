@@ -76,7 +76,10 @@ def interval_schedule(interval: timedelta, anchor: datetime, timezone: str, time
 
 
 def upcoming(schedule: SCHEDULE_TYPES, begin: datetime, count: int) -> list[datetime]:
-    """Returns the first `count` starts of a schedule from `begin` on. Raises `ValueError` if a cron line never matches."""
+    """Returns the first `count` starts of a schedule from `begin` on.
+
+    Raises `ValueError` if a cron line never matches.
+    """
     timed = getattr(server_schedules, type(schedule).__name__).model_validate(schedule.model_dump())
     moments: Sequence[DateTime] = asyncio.run(timed.get_dates(n=count, start=begin))
     return [datetime.fromtimestamp(moment.timestamp(), UTC) for moment in moments]

@@ -1,5 +1,4 @@
-"""The flow run that a worker starts for a window of a deployment: one session of a run, or the reason why there is
-none.
+"""The flow run that a worker starts for a window of a deployment: one session, or the reason why there is none.
 
 Consumes the deployment's parameters and the scheduled time of the flow run. Produces the flow run's final state:
 completed, or a sentence that names the holder of the run, a missed window, or the error that ended the session. The
@@ -96,18 +95,22 @@ def drive_window(
 
 
 def _check_owner(ledger: Ledger, home: Home, run: str, owner: str | None) -> None:
-    """Raises `ConfigurationError` if the deployment names no owner, or another ledger's run of this name; `RunNotFound`."""
+    """Checks that the deployment was made for this ledger's run.
+
+    Raises `ConfigurationError` if it names no owner, or the run of another ledger; `RunNotFound`.
+    """
     here = owner_of(ledger, ledger.runs.find(run).id)
     if owner is None:
         raise ConfigurationError(
-            f"the deployment names no owner of run {run}, so it may be meant for another ledger; nothing was done. Deploy it "
-            f"again, with the YATT_LEDGER of that run: `yatt deploy --run {run} --name NAME` and its schedule"
+            f"the deployment names no owner of run {run}, so it may be meant for another ledger; nothing was done. "
+            f"Deploy it again, with the YATT_LEDGER of that run: `yatt deploy --run {run} --name NAME` and its schedule"
         )
     if owner != here:
         raise ConfigurationError(
-            f"the deployment was made for a run {run} in another ledger than this worker's, {home.ledger}: its owner is "
-            f"{owner}, this run's is {here}; nothing was done. Set the worker's YATT_LEDGER as it was for `yatt deploy`, or "
-            f"deploy again with this one: `yatt deploy --run {run} --name NAME` and its schedule"
+            f"the deployment was made for another run {run} than the one in this worker's ledger {home.ledger}: it "
+            f"names owner {owner}, but this run's owner is {here}; nothing was done. Start a worker with the "
+            f"YATT_LEDGER that `yatt deploy` had, or deploy again with this one: "
+            f"`yatt deploy --run {run} --name NAME` and its schedule"
         )
 
 
