@@ -1,1 +1,1 @@
-"""A run's line of iterations: which ones can be restored, and how operators fork it, roll it back or change its spec."""
+"""A run's line of iterations: which of them can be restored; fork, rollback, spec revisions and failure budgets."""

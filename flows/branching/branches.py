@@ -22,11 +22,12 @@ from db.ledger import Ledger
 from db.write.outbox import OutboxEntry
 from db.write.runs import Parent
 from flows.branching.inheritance import inherit, is_whole
-from flows.branching.restore_points import PastSpecs, Reach, keys_read_by_samples, keys_read_by_updates, refuse_fixed
+from flows.branching.restore_points import RestorePoints
+from flows.branching.spec_changes import PastSpecs, keys_read_by_samples, keys_read_by_updates, refuse_fixed
 from flows.delivery.outbox import creation_id, row_id, row_ids
 from flows.files.storage import claim_store, store_of
 from flows.run.creation import current_spec, first_entries, write_spec
-from flows.run.dotted_keys import flatten
+from flows.run.dotted_keys import dotted_text
 from flows.run.home import Home
 from flows.run.lease import take_lease
 from yatt_core import durable
@@ -112,7 +113,7 @@ def fork(home: Home, run: str, at: int, overrides: Sequence[str] = (), branch: i
         before = past.spec(parent.run, parent.branch, at)
         after = override_spec(before, overrides, f"the spec of run {parent.run} at iteration {at}")
         _refuse_change(before, after, at, home.run_folder(parent.run))
-        source = Reach(ledger, home.run_folder(run), run, ledger.runs.line(run, branch)[-1].branch)
+        source = RestorePoints(ledger, home.run_folder(run), run, ledger.runs.line(run, branch)[-1].branch)
         base = source.base(at, after, past)
         reason = " ".join([f"fork of {run} at {at}", *(f"--set {text}" for text in overrides)])
         document = after.model_dump(mode="json")
@@ -121,7 +122,7 @@ def fork(home: Home, run: str, at: int, overrides: Sequence[str] = (), branch: i
     return Forked(made, parent.run, parent.branch, at, base.iteration, at - base.iteration)
 
 
-def finish_fork(home: Home, ledger: Ledger, run: str, source: Reach | None = None) -> None:
+def finish_fork(home: Home, ledger: Ledger, run: str, source: RestorePoints | None = None) -> None:
     """Gives a fork its copies of the parent's files, unless it has them; does nothing to any other run.
 
     source: the branch to copy from; by default the one that made the iteration.
@@ -133,7 +134,7 @@ def finish_fork(home: Home, ledger: Ledger, run: str, source: Reach | None = Non
     first = ledger.overview.branches(run)[0]
     parent, branch, at = str(first.parent_run), int(first.parent_branch or 0), int(first.parent_iteration or 0)
     spec = current_spec(ledger, run)
-    source = source or Reach(ledger, home.run_folder(parent), parent, branch)
+    source = source or RestorePoints(ledger, home.run_folder(parent), parent, branch)
     folder = home.run_folder(run)
     with operator_lease(ledger, run, f"yatt fork of {parent}") as fence:
         base = source.base(at, spec, PastSpecs(ledger))
@@ -166,7 +167,7 @@ def rollback(home: Home, run: str, to: int, reason: str = "") -> RolledBack:
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt rollback of {run}") as fence:
         row, spec = ledger.runs.find(run), current_spec(ledger, run)
         _require_whole(ledger, run)
-        base = Reach(ledger, home.run_folder(run), run, row.current_branch).base(to, spec, PastSpecs(ledger))
+        base = RestorePoints(ledger, home.run_folder(run), run, row.current_branch).base(to, spec, PastSpecs(ledger))
         number = open_branch(ledger, fence, spec, to, reason or f"yatt rollback --to {to}")
         ledger.runs.set_state(fence, "stopped", f"rolled back to iteration {to}")
     superseded = row.iteration - to
@@ -206,7 +207,7 @@ def open_branch(
             "name": f"{run} branch {number}",
             "tags": tags | {"yatt.branch": str(number)},
         }
-        now, params = _now(), flatten(spec.model_dump(mode="json"))
+        now, params = _now(), dotted_text(spec.model_dump(mode="json"))
         entries = [
             OutboxEntry(creation_id(run, number), "run", created, now),
             OutboxEntry(row_id(run, number, "params"), "params", params, now),
@@ -232,7 +233,7 @@ def revise(home: Home, run: str, overrides: Sequence[str]) -> int:
             return ledger.runs.revision(run).revision
         if after.name != before.name:
             raise ConfigurationError(
-                f"--set name: a run keeps its name; `yatt fork {run} --name` creates one with another"
+                f"--set name: run {run} keeps its name; `yatt fork --name` creates a run with another"
             )
         _refuse_change(before, after, row.iteration, home.run_folder(run))
         if after.storage != before.storage:
@@ -259,7 +260,7 @@ def _require_safe_point(ledger: Ledger, home: Home, run: str, before: RunSpec, a
     if row.iteration < 0:
         return
     keys = keys_read_by_updates(before, after)
-    if keys and not Reach(ledger, home.run_folder(run), run, row.current_branch).has_checkpoint(row.iteration):
+    if keys and not RestorePoints(ledger, home.run_folder(run), run, row.current_branch).has_checkpoint(row.iteration):
         raise ConfigurationError(
             f"run {run}: {', '.join(keys)} can only be changed at a checkpoint, and there is none of iteration "
             f"{row.iteration}, the last committed one: updates would be replayed with other values than before. Resume "
@@ -274,14 +275,14 @@ def _require_safe_point(ledger: Ledger, home: Home, run: str, before: RunSpec, a
         or (begun.exists() and any(begun.iterdir()))
     ):
         raise ConfigurationError(
-            f"run {run}: {', '.join(keys)} cannot be changed while iteration {following} has experience made with the old "
-            f"values. Discard it with `yatt rollback {run} --to {row.iteration}`, or resume without --set and stop after "
-            "the iteration"
+            f"run {run}: {', '.join(keys)} cannot be changed while iteration {following} has experience made with the "
+            f"old values. Discard it with `yatt rollback {run} --to {row.iteration}`, or resume without --set and stop "
+            "after the iteration"
         )
 
 
 def _revision_entries(run: str, branch: int, number: int, spec: RunSpec) -> list[OutboxEntry]:
-    """Returns the outbox rows of a revision: tags, and the spec as an artifact, since a tracker's params are immutable."""
+    """Returns the outbox rows of a revision: tags, and the spec as an artifact, since tracked params are immutable."""
     if not spec.tracking.enabled:
         return []
     now, name = _now(), f"revision-{number}"
@@ -367,8 +368,7 @@ def _require_whole(ledger: Ledger, run: str) -> None:
 
 
 def _refuse_change(before: RunSpec, after: RunSpec, committed: int, folder: Path) -> None:
-    """Raises `ConfigurationError` for a change that is never allowed: to the past, or to values that do not exist or
-    fit.
+    """Raises `ConfigurationError` for a change that is never allowed: to the past, or to invalid values.
 
     folder: the folder of the run, or of a fork's parent.
     """

@@ -47,9 +47,9 @@ def inherit(
     spec: RunSpec,
     store: RunStore,
 ) -> None:
-    """Copies to a fork what it needs from its parent's branch: inputs, the base checkpoint, and later experience up
-    to `at`.
+    """Copies to a fork its parent's inputs, the base checkpoint, and the experience after it up to `at`.
 
+    branch: the parent's branch.
     spec: the fork's spec.
     store: the fork's durable tier, which receives each copy before its row is written.
 

@@ -1,156 +1,34 @@
-"""Decides which iterations of a run can be restored, and which changes of its spec that allows.
+"""Decides which iterations of a run can be restored.
 
-Consumes the ledger's lines, checkpoints and audit chain, and the run's folder. Produces the checkpoint from which a
-state is restored, or a `ConfigurationError` that names the restorable iterations. Writes only files fetched from the
-durable tier.
+Consumes the ledger's lines and checkpoints, and the run's folder. Produces the checkpoint from which a state is
+restored, or a `ConfigurationError` that names the restorable iterations. Writes only files fetched from the durable
+tier.
 
-A state is restored from a checkpoint by replaying the later updates from sealed experience. Replay must use the spec
-under which the updates were made, so a change that affects updates is possible only if there is nothing to replay.
+A state is restored from a checkpoint by replaying the later updates from sealed experience.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from db.core.ancestry import range_of
 from db.ledger import Ledger
 from db.write.records import CheckpointRow
+from flows.branching.spec_changes import PastSpecs, keys_read_by_updates
 from flows.files.retention import EXPERIENCE, consecutive
 from flows.files.storage import store_of, verify_kept, whole_shards
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.keys import iteration_folder
 from yatt_core.manifests import MANIFEST
-from yatt_core.spec import RunSpec, parse_spec
+from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
 
-FIXED = {
-    "seed": "the order of the prompts and all random draws so far depend on it",
-    "model": "the checkpoints hold its weights",
-    "trainer.lora": "the checkpoints hold its adapters, or all weights without it",
-    "sft": "it has already been done",
-    "algorithm.critic.model": "the critic was initialised from it",
-    "algorithm.distillation.teacher": "the run's inputs record the digests of its files",
-    "data.sources": "the run's prompts were made from them, and its cursor counts the prompts drawn from each",
-    "data.held_out": "the run's prompts were split by it",
-    "data.probe": "the run's prompts were split by it",
-    "data.system_prompt": "the run's prompts were made with it",
-}
-"""Keys that cannot change along a line of iterations, including forks, and why."""
-UNREAD_BY_UPDATES = (
-    "name", "dynamic_sampling", "rewards", "controllers", "placement", "checkpoints", "evaluation", "recovery", "guards",
-    "retention", "tracking", "storage",
-)  # fmt: skip
-"""Keys that do not affect the replay of an update; rewards and admissions are recorded with the experience."""
-UNREAD_BY_SAMPLES = tuple(key for key in UNREAD_BY_UPDATES if key not in ("dynamic_sampling", "rewards"))
-"""Keys that affect neither updates nor the collection of experience."""
 
-
-# -- changes of the spec ----------------------------------------------------------------------------------------------
-
-
-def changed_keys(before: RunSpec, after: RunSpec) -> list[str]:
-    """Returns the dotted keys whose values differ, sorted."""
-    old, new = _leaves(before.model_dump(mode="json")), _leaves(after.model_dump(mode="json"))
-    return sorted(key for key in old.keys() | new.keys() if key not in old or key not in new or old[key] != new[key])
-
-
-def refuse_fixed(before: RunSpec, after: RunSpec) -> None:
-    """Raises `ConfigurationError` for a change that would invalidate the past of a line."""
-    if before.algorithm.kind != after.algorithm.kind:
-        raise ConfigurationError(
-            f"--set algorithm.kind: it must stay {before.algorithm.kind} along a run's line, since checkpoints of one "
-            "kind hold a critic and those of the other do not; start a new run with `yatt train`"
-        )
-    for key in changed_keys(before, after):
-        for fixed, why in FIXED.items():
-            if _is_below(key, fixed):
-                raise ConfigurationError(
-                    f"--set {key}: {fixed} cannot change along a run's line, since {why}; "
-                    "start a new run with `yatt train`"
-                )
-    if before.virtual != after.virtual:
-        raise ConfigurationError(
-            "--set rollout.engine.kind: virtual engines cannot use the checkpoints and experience of real ones, nor "
-            "real engines those of virtual ones; start a new run with `yatt train`"
-        )
-    if before.algorithm.kl is None and after.algorithm.kl is not None:
-        raise ConfigurationError(
-            "--set algorithm.kl: the run's checkpoints hold no reference policy; start a new run with `yatt train`"
-        )
-
-
-def keys_read_by_updates(before: RunSpec, after: RunSpec) -> list[str]:
-    """Returns the changed keys that affect an update, which could not be replayed under the new values."""
-    unread: tuple[str, ...] = UNREAD_BY_UPDATES
-    if before.trainer.schedule.kind == after.trainer.schedule.kind == "constant":
-        unread = (*unread, "iterations")  # with any other schedule, the learning rate depends on it
-    return [key for key in changed_keys(before, after) if not any(_is_below(key, prefix) for prefix in unread)]
-
-
-def keys_read_by_samples(before: RunSpec, after: RunSpec) -> list[str]:
-    """Returns the changed keys that affect the experience of an iteration or its update."""
-    unread = (*UNREAD_BY_SAMPLES, "iterations")
-    return [key for key in changed_keys(before, after) if not any(_is_below(key, prefix) for prefix in unread)]
-
-
-def _is_below(key: str, prefix: str) -> bool:
-    return key == prefix or key.startswith(f"{prefix}.")
-
-
-def _leaves(node: object, prefix: str = "") -> dict[str, object]:
-    if isinstance(node, dict) and node:
-        return {k: v for key, value in node.items() for k, v in _leaves(value, f"{prefix}{key}.").items()}
-    if isinstance(node, list) and node:
-        return {k: v for i, value in enumerate(node) for k, v in _leaves(value, f"{prefix}{i}.").items()}
-    return {prefix[:-1]: node}
-
-
-# -- the spec of the past ---------------------------------------------------------------------------------------------
-
-
-class PastSpecs:
-    """The spec revision under which each iteration of a line was made; read from the audit chains, once per run."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._revisions: dict[str, Mapping[tuple[int, int], int]] = {}
-        self._specs: dict[tuple[str, int], RunSpec] = {}
-
-    def revision(self, run: str, branch: int, iteration: int) -> int:
-        """Returns the revision in force when the run itself committed an iteration."""
-        if self._ledger.runs.revision(run).revision == 1:
-            return 1
-        if run not in self._revisions:
-            self._revisions[run] = self._read(run)
-        return self._revisions[run][branch, iteration]
-
-    def spec(self, run: str, branch: int, iteration: int) -> RunSpec:
-        """Returns the spec of that revision."""
-        key = (run, self.revision(run, branch, iteration))
-        if key not in self._specs:
-            document = self._ledger.runs.revision(*key).spec
-            self._specs[key] = parse_spec(dict(document), f"revision {key[1]} of the spec of run {run}")
-        return self._specs[key]
-
-    def _read(self, run: str) -> Mapping[tuple[int, int], int]:
-        commits = self._ledger.events.of_kind(run, "commit")
-        revisions = self._ledger.events.of_kind(run, "spec_revision")
-        return {
-            (link.body["branch"], link.body["iteration"]): max(
-                revision.body["revision"] for revision in revisions if revision.seq < link.seq
-            )
-            for link in commits
-        }
-
-
-# -- iterations within reach ------------------------------------------------------------------------------------------
-
-
-class Reach:
+class RestorePoints:
     """The restorable iterations of one branch's line.
 
     folder: the run's folder.
@@ -222,9 +100,7 @@ class Reach:
                 return f"iteration {iteration} is not in the ledger"
             rows = self._ledger.records.shards(self.run, commit.branch, iteration)
             if not rows or len(whole_shards(self._store, self._folder, rows)) < len(rows):
-                return (
-                    f"it needs replay from checkpoint {base}, and the experience of iteration {iteration} is incomplete"
-                )
+                return f"it needs replay from checkpoint {base}, but the experience of iteration {iteration} is damaged"
             keys = keys_read_by_updates(past.spec(commit.run, commit.branch, iteration), spec)
             if keys:
                 return (

@@ -10,7 +10,8 @@ import logging
 
 from db.write.alarms import AlarmRow
 from flows.branching.branches import open_branch
-from flows.branching.restore_points import PastSpecs, Reach
+from flows.branching.restore_points import RestorePoints
+from flows.branching.spec_changes import PastSpecs
 from flows.driver.session import DriverSession
 from flows.phases.failure_policy import CURSOR, Paused
 from flows.run.control_state import ControlState
@@ -71,9 +72,9 @@ def _target(session: DriverSession, asked: AlarmRow) -> int:
     if len(before) >= context.spec.guards.rollback_limit:
         raise Paused(f"{len(before)} rollbacks to iteration {at} did not help")
     session.checkpoints.wait()
-    reach = Reach(context.ledger, context.folder, context.run, context.branch)
+    restorable = RestorePoints(context.ledger, context.folder, context.run, context.branch)
     try:
-        reach.base(at, context.spec, PastSpecs(context.ledger))
+        restorable.base(at, context.spec, PastSpecs(context.ledger))
     except ConfigurationError as error:
         raise Paused(str(error)) from error
     return at

@@ -1,6 +1,6 @@
-"""What made a checkpoint: data, code, environment, spec, placement, and the line of branches and runs that led there.
+"""The lineage of a checkpoint: its data, code, environment, spec, placement, and line of branches and runs.
 
-Consumes the ledger and the manifests in the run's folder; produces plain values, for `yatt lineage`. Writes nothing.
+Consumes the ledger and the manifests in the run's folder; produces plain values for `yatt lineage`. Writes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from db.ledger import Ledger
 from db.write.commit import CommitRow
 from db.write.records import CheckpointRow
-from flows.branching.restore_points import PastSpecs
+from flows.branching.spec_changes import PastSpecs
 from flows.run.control_state import ControlState
 from flows.run.home import Home
 from yatt_core.checkpoints.verify import CHECKPOINT_KIND
@@ -35,7 +35,7 @@ FROM_MANIFEST = (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The iterations of a line that one branch of one run made, oldest first."""
+    """The iterations of a line that were made by one branch of one run."""
 
     run: str
     branch: int
@@ -45,7 +45,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class BranchNode:
-    """A branch of the run. at: it begins behind this iteration of its parent. last: its newest commit, none yet: null."""
+    """A branch of the run.
+
+    at: the iteration of its parent after which it begins.
+    last: its last committed iteration; None if it has none.
+    forks: runs that were forked from this branch.
+    """
 
     number: int
     parent_run: str | None
@@ -59,7 +64,13 @@ class BranchNode:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """All that made a checkpoint. checkpoint: its row and what its manifest says; the rest as the names say."""
+    """Everything that produced a checkpoint.
+
+    checkpoint: its row and its manifest.
+    line: the parts of the line that leads to it, oldest first.
+    drift: the changes of the environment along the line.
+    branches: all branches of the run.
+    """
 
     run: str
     iteration: int
@@ -85,15 +96,19 @@ def lineage_of(
     branch: int | None = None,
     term: int | None = None,
 ) -> Lineage:
-    """The lineage of a checkpoint along a branch's line, pruned or not; the newest, of the current branch, if none is given.
+    """Returns the lineage of a checkpoint, pruned or not, on a branch's line.
 
-    term: that published it, where several did. Raises `ConfigurationError` where there is none, naming those that there are;
-    `RunNotFound` for a branch that there is not.
+    iteration: the checkpoint's iteration; the latest by default.
+    branch: the current one by default.
+    term: the term that published the checkpoint, in case there are several.
+
+    Raises `ConfigurationError`, with the available ones, if there is no such checkpoint; `RunNotFound` if there is no
+    such branch.
     """
     row = _checkpoint(ledger, run, iteration, branch, term)
     commit = ledger.commits.at(run, row.iteration, branch)
     if commit is None:
-        raise ConfigurationError(f"run {run}: checkpoint {row.iteration} is of an iteration that was never committed")
+        raise ConfigurationError(f"run {run}: the iteration of checkpoint {row.iteration} was never committed")
     parts = tuple(
         Part(part.run, part.branch, part.first, min(part.last, row.iteration))
         for part in ledger.runs.line(run, branch)
@@ -120,7 +135,7 @@ def lineage_of(
 
 
 def branch_nodes(ledger: Ledger, run: str) -> tuple[BranchNode, ...]:
-    """The branches of a run in order of number, with the forks that began on each."""
+    """Returns the branches of a run in order of number, with the forks that begin on each."""
     current = ledger.runs.find(run).current_branch
     forks = ledger.overview.forks(run)
     nodes = []
@@ -146,16 +161,16 @@ def branch_nodes(ledger: Ledger, run: str) -> tuple[BranchNode, ...]:
 def _checkpoint(ledger: Ledger, run: str, iteration: int | None, branch: int | None, term: int | None) -> CheckpointRow:
     rows = ledger.records.checkpoints(run, state=None, branch=branch)
     for row in rows:
-        if row.is_meant(iteration, term=term):  # the branch says whose line the rows are of
+        if row.is_meant(iteration, term=term):  # the rows are already those of the branch's line
             return row
     if not rows:
-        raise ConfigurationError(f"run {run}: it has no checkpoint yet")
+        raise ConfigurationError(f"run {run} has no checkpoint yet")
     known = ", ".join(str(number) for number in sorted({row.iteration for row in rows}))
-    raise ConfigurationError(f"run {run}: there is no checkpoint of iteration {iteration}; there are those of {known}")
+    raise ConfigurationError(f"run {run}: there is no checkpoint of iteration {iteration}; available: {known}")
 
 
 def _checkpoint_facts(home: Home, row: CheckpointRow) -> dict[str, Any]:
-    """The row, and whose tensors the manifest says they are: a fork's copy was published by its parent."""
+    """Returns the facts of the row and the manifest; the latter names the publisher, for a fork's copy its parent."""
     facts: dict[str, Any] = {
         name: getattr(row, name)
         for name in ("branch", "term", "folder", "manifest_sha256", "bytes", "weights_digest", "state")
@@ -170,7 +185,7 @@ def _checkpoint_facts(home: Home, row: CheckpointRow) -> dict[str, Any]:
 
 
 def _data(home: Home, run: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The sources as the spec names them, and the digests of what was made from them."""
+    """Returns the sources in the spec, and the digests of the inputs made from them."""
     facts: dict[str, Any] = {"sources": spec["data"]["sources"]}
     path = home.run_folder(run) / INPUTS / MANIFEST
     try:
@@ -181,24 +196,24 @@ def _data(home: Home, run: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _drift(ledger: Ledger, parts: tuple[Part, ...]) -> tuple[Mapping[str, Any], ...]:
-    """Where the environment changed on the way, over all runs of the line."""
+    """Returns the changes of the environment along the line, over all its runs."""
     marks = []
     for part in parts:
         for link in ledger.events.of_kind(part.run, DRIFT):
-            # A mark without a branch is of a time when the run had one line.
+            # An event without a branch belongs to a run with a single line.
             if link.body.get("branch", part.branch) == part.branch and part.first - 1 <= link.body["at"] <= part.last:
                 marks.append({"run": part.run, "branch": part.branch, **link.body})
     return tuple(marks)
 
 
 def _spec_changes(ledger: Ledger, run: str, newest: int) -> tuple[Mapping[str, Any], ...]:
-    """The revisions up to the one in force: number, digest, and why there is one."""
+    """Returns the revisions up to the one in force: number, digest and reason."""
     rows = (ledger.runs.revision(run, number) for number in range(1, newest + 1))
     return tuple({"revision": row.revision, "digest": row.digest, "reason": row.reason} for row in rows)
 
 
 def _placement(ledger: Ledger, commit: CommitRow) -> dict[str, Any] | None:
-    """The decision that the iteration was made under; iteration 0 has none."""
+    """Returns the placement decision of the iteration; None for iteration 0, which has none."""
     decisions = ledger.records.decisions(commit.run, commit.branch, commit.iteration)
     if not decisions:
         return None

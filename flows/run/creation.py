@@ -8,7 +8,7 @@ from pathlib import Path
 
 from db.ledger import Ledger
 from db.write.outbox import OutboxEntry
-from flows.run.dotted_keys import flatten
+from flows.run.dotted_keys import dotted_text
 from flows.run.home import Home
 from yatt_core import durable
 from yatt_core.code_revision import code_revision
@@ -52,7 +52,7 @@ def first_entries(run: str, spec: RunSpec) -> list[OutboxEntry]:
     tags = {"yatt.run": run, "yatt.spec_digest": spec.digest, "yatt.code_revision": code_revision(), "yatt.branch": "0"}
     return [
         OutboxEntry(f"{run}/run", "run", {"experiment": spec.tracking.experiment, "name": run}, now),
-        OutboxEntry(f"{run}/params", "params", flatten(document), now),
+        OutboxEntry(f"{run}/params", "params", dotted_text(document), now),
         OutboxEntry(f"{run}/tags", "tags", tags, now),
         OutboxEntry(f"{run}/spec", "artifact", {"name": "spec.json", "text": json.dumps(document, indent=1)}, now),
     ]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from db.ledger import Ledger
-from flows.run.dotted_keys import flatten
+from flows.run.dotted_keys import dotted_text
 from ops.queries.run_list import ListedRun, find_line
 from ops.queries.series import RunSeries, series
 
@@ -47,7 +47,7 @@ def compare(ledger: Ledger, runs: Sequence[str], keys: Sequence[str] = (), bucke
     """Compares some runs, by their whole ids. Raises `RunNotFound`."""
     names = list(dict.fromkeys(runs))[:RUNS]
     lines = tuple(find_line(ledger, name) for name in names)
-    specs = {name: flatten(ledger.runs.revision(name).spec) for name in names}
+    specs = {name: dotted_text(ledger.runs.revision(name).spec) for name in names}
     latest = {name: ledger.metrics.latest(name) for name in names}
     return Comparison(
         runs=lines,

@@ -121,7 +121,7 @@ def test_colours_follow_the_system_until_one_chooses(page: Page, address: str) -
     page.emulate_media(color_scheme="dark")
     expect(page.locator("html[data-theme=dark]")).to_be_attached()
     assert paper() != light
-    switch = page.get_by_role("button", name="Colours")
+    switch = page.get_by_role("button", name="Theme")
     switch.press("Enter")
     expect(switch).to_contain_text("light")
     assert paper() == light

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from flows.branching.branches import fork, revise
-from flows.branching.restore_points import PastSpecs, Reach
+from flows.branching.restore_points import RestorePoints
+from flows.branching.spec_changes import PastSpecs
 from flows.files.retention import prune_experience
 from flows.files.storage import claim_store, fetch_sealed, whole_shards
 from flows.reports.audit import verify_run
@@ -256,9 +257,9 @@ def test_a_lost_folder_is_audited_read_and_forked_from_the_store(sound: tuple[Ho
         shutil.rmtree(home.run_folder(run))
         assert read_samples(ledger, home, run, 1) == samples
         shutil.rmtree(home.run_folder(run))
-        reach = Reach(ledger, home.run_folder(run), run, 0)
-        assert reach.within() == [0, 1, 2, 3]
-        assert reach.base(3, toy_spec(), PastSpecs(ledger)).iteration == 2
+        restorable = RestorePoints(ledger, home.run_folder(run), run, 0)
+        assert restorable.within() == [0, 1, 2, 3]
+        assert restorable.base(3, toy_spec(), PastSpecs(ledger)).iteration == 2
         shutil.rmtree(home.run_folder(run))
         report = verify_run(ledger, run, home.run_folder(run), None)
         assert report.disagreement is None

@@ -50,7 +50,7 @@ LEARNING = (
     Drawn("Entropy", "falls to 0 when exploration ends, nats a token", (("entropy", "entropy"),)),
     Drawn("Response length", "tokens; watch it against the reward", (("length/response_mean", "mean"),)),
     Drawn(
-        "Shares of samples",
+        "Fractions of samples",
         "cut off, or teaching nothing",
         (("truncated_fraction", "cut"), ("zero_spread_fraction", "no spread")),
     ),

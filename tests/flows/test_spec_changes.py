@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flows.branching.restore_points import refuse_fixed
+from flows.branching.spec_changes import refuse_fixed
 from tests.spec.trees import spec
 from yatt_core.errors import ConfigurationError
 

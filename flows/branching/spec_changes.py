@@ -1,0 +1,122 @@
+"""Decides which changes of a spec a run's line of iterations allows, and finds the spec under which an iteration was made.
+
+Consumes two specs, or the ledger's revisions and audit chain. Produces changed keys, or a `ConfigurationError` for a change that
+is impossible.
+
+Replay must use the spec under which the updates were made, so a change that affects updates is possible only if there is nothing
+to replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from db.ledger import Ledger
+from flows.run.dotted_keys import dotted_leaves
+from yatt_core.errors import ConfigurationError
+from yatt_core.spec import RunSpec, parse_spec
+
+FIXED = {
+    "seed": "the order of the prompts and all random draws so far depend on it",
+    "model": "the checkpoints hold its weights",
+    "trainer.lora": "the checkpoints hold its adapters, or all weights without it",
+    "sft": "it has already been done",
+    "algorithm.critic.model": "the critic was initialised from it",
+    "algorithm.distillation.teacher": "the run's inputs record the digests of its files",
+    "data.sources": "the run's prompts were made from them, and its cursor counts the prompts drawn from each",
+    "data.held_out": "the run's prompts were split by it",
+    "data.probe": "the run's prompts were split by it",
+    "data.system_prompt": "the run's prompts were made with it",
+}
+"""Keys that cannot change along a line of iterations, including forks, and why."""
+UNREAD_BY_UPDATES = (
+    "name", "dynamic_sampling", "rewards", "controllers", "placement", "checkpoints", "evaluation", "recovery", "guards",
+    "retention", "tracking", "storage",
+)  # fmt: skip
+"""Keys that do not affect the replay of an update; rewards and admissions are recorded with the experience."""
+UNREAD_BY_SAMPLES = tuple(key for key in UNREAD_BY_UPDATES if key not in ("dynamic_sampling", "rewards"))
+"""Keys that affect neither updates nor the collection of experience."""
+
+
+def changed_keys(before: RunSpec, after: RunSpec) -> list[str]:
+    """Returns the dotted keys whose values differ, sorted."""
+    old, new = dotted_leaves(before.model_dump(mode="json")), dotted_leaves(after.model_dump(mode="json"))
+    return sorted(key for key in old.keys() | new.keys() if key not in old or key not in new or old[key] != new[key])
+
+
+def refuse_fixed(before: RunSpec, after: RunSpec) -> None:
+    """Raises `ConfigurationError` for a change that would invalidate the past of a line."""
+    if before.algorithm.kind != after.algorithm.kind:
+        raise ConfigurationError(
+            f"--set algorithm.kind: it must stay {before.algorithm.kind} along a run's line, since checkpoints of one "
+            "kind hold a critic and those of the other do not; start a new run with `yatt train`"
+        )
+    for key in changed_keys(before, after):
+        for fixed, why in FIXED.items():
+            if _is_below(key, fixed):
+                raise ConfigurationError(
+                    f"--set {key}: {fixed} cannot change along a run's line, since {why}; "
+                    "start a new run with `yatt train`"
+                )
+    if before.virtual != after.virtual:
+        raise ConfigurationError(
+            "--set rollout.engine.kind: virtual engines cannot use the checkpoints and experience of real ones, nor "
+            "real engines those of virtual ones; start a new run with `yatt train`"
+        )
+    if before.algorithm.kl is None and after.algorithm.kl is not None:
+        raise ConfigurationError(
+            "--set algorithm.kl: the run's checkpoints hold no reference policy; start a new run with `yatt train`"
+        )
+
+
+def keys_read_by_updates(before: RunSpec, after: RunSpec) -> list[str]:
+    """Returns the changed keys that affect an update, which could not be replayed under the new values."""
+    unread: tuple[str, ...] = UNREAD_BY_UPDATES
+    if before.trainer.schedule.kind == after.trainer.schedule.kind == "constant":
+        unread = (*unread, "iterations")  # with any other schedule, the learning rate depends on it
+    return [key for key in changed_keys(before, after) if not any(_is_below(key, prefix) for prefix in unread)]
+
+
+def keys_read_by_samples(before: RunSpec, after: RunSpec) -> list[str]:
+    """Returns the changed keys that affect the experience of an iteration or its update."""
+    unread = (*UNREAD_BY_SAMPLES, "iterations")
+    return [key for key in changed_keys(before, after) if not any(_is_below(key, prefix) for prefix in unread)]
+
+
+def _is_below(key: str, prefix: str) -> bool:
+    return key == prefix or key.startswith(f"{prefix}.")
+
+
+class PastSpecs:
+    """The spec revision under which each iteration of a line was made; read from the audit chains, once per run."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._revisions: dict[str, Mapping[tuple[int, int], int]] = {}
+        self._specs: dict[tuple[str, int], RunSpec] = {}
+
+    def revision(self, run: str, branch: int, iteration: int) -> int:
+        """Returns the revision in force when the run itself committed an iteration."""
+        if self._ledger.runs.revision(run).revision == 1:
+            return 1
+        if run not in self._revisions:
+            self._revisions[run] = self._read(run)
+        return self._revisions[run][branch, iteration]
+
+    def spec(self, run: str, branch: int, iteration: int) -> RunSpec:
+        """Returns the spec of that revision."""
+        key = (run, self.revision(run, branch, iteration))
+        if key not in self._specs:
+            document = self._ledger.runs.revision(*key).spec
+            self._specs[key] = parse_spec(dict(document), f"revision {key[1]} of the spec of run {run}")
+        return self._specs[key]
+
+    def _read(self, run: str) -> Mapping[tuple[int, int], int]:
+        commits = self._ledger.events.of_kind(run, "commit")
+        revisions = self._ledger.events.of_kind(run, "spec_revision")
+        return {
+            (link.body["branch"], link.body["iteration"]): max(
+                revision.body["revision"] for revision in revisions if revision.seq < link.seq
+            )
+            for link in commits
+        }
