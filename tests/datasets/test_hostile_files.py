@@ -51,20 +51,20 @@ def test_a_damaged_arrow_stream_is_refused_before_its_texts_are_made(tmp_path: P
 def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     texts = pa.array(["a", "b", "c", "d"])
     table = pa.Table.from_arrays([texts, texts, texts], names=["prompt", "answer", "answer"])
-    with pytest.raises(DataError, match=r"a\.parquet: two columns are named 'answer'; rename one"):
+    with pytest.raises(DataError, match=r"a\.parquet: two columns .*'answer'"):
         train(write_parquet(tmp_path / "a.parquet", table))
     below = pa.StructArray.from_arrays([texts, texts], ["x", "x"])
-    with pytest.raises(DataError, match=r"train\.arrow: two columns are named 'x'; rename one"):
+    with pytest.raises(DataError, match=r"train\.arrow: two columns .*'x'"):
         train(write_stream(tmp_path / "d", texts, below, names=["prompt", "meta"]))
     (tmp_path / "csv").mkdir()
     (tmp_path / "csv" / "a.csv").write_text("prompt,answer,prompt\na,1,b\n")
-    with pytest.raises(DataError, match=r"a\.csv: two columns are named 'prompt'; rename one"):
+    with pytest.raises(DataError, match=r"a\.csv: two columns .*'prompt'"):
         train(hugging_face(tmp_path / "csv"))
 
 
 def test_a_number_past_the_largest_is_named_by_its_row(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b", "score": 1e400}\n')
-    with pytest.raises(DataError, match=r"a\.jsonl:2: .*1e400 is past the largest number"):
+    with pytest.raises(DataError, match=r"a\.jsonl:2: .*1e400 .*1\.8e308"):
         train({"kind": "jsonl", "path": str(tmp_path / "a.jsonl")})
 
 
@@ -99,8 +99,8 @@ FILE = {"filename": "data-00000-of-00001.arrow"}
         ({"_data_files": [5]}, r"_data_files\.0: "),
         ({"_data_files": [{}]}, r"_data_files\.0\.filename: Field required"),
         ({"_data_files": [{"filename": 5}]}, r"_data_files\.0\.filename: "),
-        ({"_data_files": [{"filename": "../a.arrow"}]}, r"_data_files\.0\.filename: is no plain name"),
-        ({"_data_files": [{"filename": "/etc/passwd"}]}, r"_data_files\.0\.filename: is no plain name"),
+        ({"_data_files": [{"filename": "../a.arrow"}]}, r"_data_files\.0\.filename: .*plain"),
+        ({"_data_files": [{"filename": "/etc/passwd"}]}, r"_data_files\.0\.filename: .*plain"),
         ({"_data_files": [FILE], "_split": 5}, "_split: "),
         ([], "Input should be an object"),
     ],
@@ -108,18 +108,18 @@ FILE = {"filename": "data-00000-of-00001.arrow"}
 def test_a_damaged_state_of_a_saved_dataset_is_named(tmp_path: Path, state: Any, key: str) -> None:
     saved = shutil.copytree(SAVED / "test", tmp_path / "saved")
     (saved / "state.json").write_text(json.dumps(state))
-    with pytest.raises(ConfigurationError, match=rf"state\.json is no description of a saved dataset: {key}"):
+    with pytest.raises(ConfigurationError, match=rf"state\.json .*: {key}"):
         train(hugging_face(saved))
 
 
 @pytest.mark.parametrize(
     ("splits", "key"),
-    [(None, "splits"), (5, "splits"), (["train", 5], r"splits\.1"), (["..", "train"], r"splits\.0: is no plain")],
+    [(None, "splits"), (5, "splits"), (["train", 5], r"splits\.1"), (["..", "train"], r"splits\.0: .*plain")],
 )
 def test_damaged_splits_of_a_saved_dataset_are_named(tmp_path: Path, splits: Any, key: str) -> None:
     saved = shutil.copytree(SAVED, tmp_path / "saved")
     (saved / "dataset_dict.json").write_text(json.dumps({"splits": splits}))
-    with pytest.raises(ConfigurationError, match=rf"dataset_dict\.json is no description of a saved dataset: {key}"):
+    with pytest.raises(ConfigurationError, match=rf"dataset_dict\.json .*: {key}"):
         train(hugging_face(saved))
 
 
@@ -128,16 +128,14 @@ def test_pipes_and_devices_are_not_read(tmp_path: Path) -> None:
     good = write_jsonl(tmp_path / "a.jsonl", rows(9))
     for strange in (str(tmp_path / "pipe"), "/dev/zero"):
         for source, key in (({**good, "path": strange}, "path"), ({**good, "held_out_path": strange}, "held_out_path")):
-            with pytest.raises(
-                ConfigurationError, match=rf"data\.sources\.0\.{key}: {strange} .*it is no regular file"
-            ):
+            with pytest.raises(ConfigurationError, match=rf"data\.sources\.0\.{key}: {strange} .*regular file"):
                 check_before_start(tmp_path / "home", run_spec(source, data=SMALL, **VIRTUAL))
-            with pytest.raises(ConfigurationError, match="it is no regular file"):
+            with pytest.raises(ConfigurationError, match="regular file"):
                 train(source, held_out=2)
     saved = shutil.copytree(SAVED, tmp_path / "saved")
     (saved / "train" / "state.json").unlink()
     os.mkfifo(saved / "train" / "state.json")
-    with pytest.raises(ConfigurationError, match=r"state\.json cannot be read: it is no regular file"):
+    with pytest.raises(ConfigurationError, match=r"state\.json cannot be read: .*regular file"):
         train(hugging_face(saved))
 
 
@@ -159,14 +157,14 @@ def test_names_that_are_too_long_are_configuration_errors(tmp_path: Path, kind: 
 
 
 def test_paths_that_name_nothing_are_configuration_errors(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"a\*\*b is no pattern of files: .*entire path component"):
+    with pytest.raises(ConfigurationError, match=r"a\*\*b .*entire path component"):
         train({"kind": "parquet", "path": str(tmp_path / "a**b")})
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(ConfigurationError, match="path 'loop': cannot be followed"):
+    with pytest.raises(ConfigurationError, match="path 'loop': "):
         absolute_path("loop", tmp_path)
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / os.fsdecode(b"train-\xff.jsonl")).write_text('{"prompt": "a"}\n')
-    with pytest.raises(ConfigurationError, match=r"the name 'train-\\udcff\.jsonl' of a file is not UTF-8; rename it"):
+    with pytest.raises(ConfigurationError, match=r"'train-\\udcff\.jsonl' is not UTF-8"):
         train(hugging_face(tmp_path / "d"))
-    with pytest.raises(ConfigurationError, match=r"\\udcff/a\.jsonl': is not UTF-8; rename"):
+    with pytest.raises(ConfigurationError, match=r"\\udcff/a\.jsonl': is not UTF-8"):
         absolute_path("a.jsonl", tmp_path / os.fsdecode(b"\xff"))

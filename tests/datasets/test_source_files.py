@@ -141,15 +141,15 @@ def with_row(number: int, **values: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (with_row(9, prompt=None), r"a\.parquet:9: 'prompt' must be a string that is not empty"),
-        (with_row(9, prompt=" "), r"a\.parquet:9: 'prompt' must be a string that is not empty"),
+        (with_row(9, prompt=None), r"a\.parquet:9: 'prompt' must be .*string"),
+        (with_row(9, prompt=" "), r"a\.parquet:9: 'prompt' must be .*string"),
         ([{"promt": "a"}], r"a\.parquet:1: the row has no key 'prompt' for the prompt .*did you mean 'promt'"),
-        ([{"prompt": "a", "answer": 3}], r"a\.parquet:1: 'answer' is int, write the answer as a string"),
-        ([{"prompt": "a", "answer": b"3"}], r"a\.parquet:1: 'answer' is bytes, write the answer as a string"),
-        ([{"prompt": []}], r"a\.parquet:1: 'prompt' is a chat of more than one message"),
+        ([{"prompt": "a", "answer": 3}], r"a\.parquet:1: 'answer' is int; .*string"),
+        ([{"prompt": "a", "answer": b"3"}], r"a\.parquet:1: 'answer' is bytes; .*string"),
+        ([{"prompt": []}], r"a\.parquet:1: 'prompt' .*chat .*one user message"),
         (
             [{"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "a"}]}],
-            r"a\.parquet:1: 'prompt' is a chat of more than one message of the user.*data\.system_prompt",
+            r"a\.parquet:1: 'prompt' .*chat .*one user message.*data\.system_prompt",
         ),
         (pa.table({"prompt": pa.array([], pa.string())}), r"a\.parquet: the file has no rows"),
     ],
@@ -175,11 +175,11 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data-00001-of-00002\.arrow: cannot be read"):
         train(hugging_face(saved))
     arrow.unlink()
-    with pytest.raises(ConfigurationError, match=r"state\.json names data-00001-of-00002\.arrow, which is not there"):
+    with pytest.raises(ConfigurationError, match=r"state\.json names data-00001-of-00002\.arrow"):
         train(hugging_face(saved))
     (tmp_path / "csv").mkdir()
     (tmp_path / "csv" / "a.csv").write_text("prompt,answer\na,1\nb\n")
-    with pytest.raises(DataError, match=r"a\.csv:2: the row has another number of values than the head line"):
+    with pytest.raises(DataError, match=r"a\.csv:2: .*number.* of values"):
         train(hugging_face(tmp_path / "csv"))
 
 
@@ -194,11 +194,11 @@ def files(folder: Path, *names: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ((), r"has no files of rows \(\.jsonl, \.json, \.parquet, \.arrow, \.csv\)"),
+        ((), r"no data files \(\.jsonl, \.json, \.parquet, \.arrow, \.csv\)"),
         (("test.jsonl", "dev.jsonl"), "has no split 'train'; it has test, validation"),
-        (("en/train.jsonl", "de/train.jsonl"), "split 'train' lie in 2 folders, de, en; set path to one of them"),
-        (("train-1.jsonl", "train-2.csv"), "split 'train' have several formats, csv, jsonl; leave one"),
-        (("train-test.jsonl",), "the name train-test.jsonl says several splits: test, train"),
+        (("en/train.jsonl", "de/train.jsonl"), "split 'train' .*2 folders, de, en;"),
+        (("train-1.jsonl", "train-2.csv"), "split 'train' .*formats, csv, jsonl;"),
+        (("train-test.jsonl",), "train-test.jsonl .*splits: test, train"),
     ],
 )
 def test_folders_that_are_not_clear_are_refused(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
@@ -229,9 +229,9 @@ def test_names_say_the_split(tmp_path: Path, names: tuple[str, ...], split: str,
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ({"kind": "parquet", "path": "/nowhere/a.parquet"}, "there are no Parquet files at /nowhere/a.parquet"),
-        ({"kind": "parquet", "path": "/nowhere/*.parquet"}, r"there are no Parquet files at /nowhere/\*\.parquet"),
-        ({"kind": "huggingface", "path": "/nowhere"}, "there is no folder /nowhere"),
+        ({"kind": "parquet", "path": "/nowhere/a.parquet"}, "Parquet files .*/nowhere/a.parquet"),
+        ({"kind": "parquet", "path": "/nowhere/*.parquet"}, r"Parquet files .*/nowhere/\*\.parquet"),
+        ({"kind": "huggingface", "path": "/nowhere"}, "folder /nowhere"),
         ({"kind": "huggingface", "path": str(SAVED), "split": "dev"}, "has no split 'dev'; it has test, train"),
     ],
 )
@@ -244,7 +244,7 @@ def test_a_selection_that_was_saved_as_such_is_refused(tmp_path: Path) -> None:
     saved = shutil.copytree(SAVED / "test", tmp_path / "saved")
     state = json.loads((saved / "state.json").read_text())
     (saved / "state.json").write_text(json.dumps({**state, "_indices_data_files": [{"filename": "i.arrow"}]}))
-    with pytest.raises(ConfigurationError, match=r"saved as a selection of its rows.*save it again"):
+    with pytest.raises(ConfigurationError, match=r"saved .*selection of rows.*save it again"):
         train(hugging_face(saved))
 
 
@@ -253,7 +253,7 @@ def test_looking_over_finds_the_first_mistakes_and_is_bounded(tmp_path: Path) ->
     with pytest.raises(DataError, match=r"a\.parquet:15: 'prompt' must be"):
         look_over(data, 0)
     data = run_spec(write_parquet(tmp_path / "a.parquet", rows(3)), data=SMALL).data
-    with pytest.raises(ConfigurationError, match="left for training"):
+    with pytest.raises(ConfigurationError, match=r"none .*data\.probe \(\d+\)"):
         look_over(data, 0)
     long = [*rows(LOOKED_OVER + 1), {"prompt": " ", "answer": "1"}]
     data = run_spec(write_parquet(tmp_path / "b.parquet", long, group=5000), data=SMALL).data

@@ -36,11 +36,11 @@ def folder(tmp_path: Path) -> Path:
     [
         (
             {"max_result_tokens": 1},
-            r"rollout\.tools\.max_result_tokens: .* of one letter takes 2 tokens, 1 are allowed",
+            r"rollout\.tools\.max_result_tokens: 1 .*2 tokens .*at least 2",
         ),
         (
             {"functions": [{**CALCULATOR, "description": "adds"}]},
-            "'calculator': the model's chat template shows no tools",
+            "'calculator': .*chat template.*data.system_prompt",
         ),
     ],
 )
@@ -56,7 +56,7 @@ def test_tools_that_a_chat_template_has_no_place_for(folder: Path, given: bool, 
     ("config", "says"),
     [
         ({"vision_config": {**TOWER, "image_size": 64}}, "of one image has 66 tokens, 64 for 1 images; at most 58 fit"),
-        ({"model_type": "qwen2", "vision_config": None}, "of one image shows 1 images, the model takes text alone"),
+        ({"model_type": "qwen2", "vision_config": None}, "of one image .*1 images"),
     ],
 )
 def test_images_that_a_folder_s_model_cannot_take(folder: Path, config: dict, says: str) -> None:
@@ -64,9 +64,7 @@ def test_images_that_a_folder_s_model_cannot_take(folder: Path, config: dict, sa
     check_codec(spec)
     changed = {**json.loads((folder / "config.json").read_text()), **config}
     (folder / "config.json").write_text(json.dumps({key: value for key, value in changed.items() if value is not None}))
-    with pytest.raises(
-        ConfigurationError, match=rf"model\.path: .*data\.sources have an image_field, but a prompt {says}"
-    ):
+    with pytest.raises(ConfigurationError, match=rf"model\.path: .*data\.sources .*image_field, but a prompt {says}"):
         check_codec(spec)
 
 

@@ -19,7 +19,7 @@ FEW = {"held_out": 10, "probe": 10, "max_prompt_tokens": 100}
     ("count", "says"),
     [
         (40, "sft: prompt 0/train/a.jsonl:16 has no reference answer"),
-        (80, "sft.demonstrations: 40 of 80 are to come from data.sources.1, which has "),
+        (80, "sft.demonstrations: 40 of 80 "),
     ],
 )
 def test_what_is_missed_before_is_what_the_inputs_would_miss(tmp_path: Path, count: int, says: str) -> None:
@@ -38,7 +38,7 @@ def test_of_sources_too_large_to_part_the_rows_are_counted(tmp_path: Path) -> No
     source = write_jsonl(tmp_path / "a.jsonl", [{"prompt": f"q{i}"} for i in range(30)])
     data = run_spec(source, {**SPELL, "weight": 2.0, "size": 50}, **VIRTUAL).data
     check_demonstrations(data, 0, 75, whole=False)
-    with pytest.raises(ConfigurationError, match=r"31 of 93 are to come from data\.sources\.0, which has 30 rows"):
+    with pytest.raises(ConfigurationError, match=r"31 of 93 .*data\.sources\.0.* 30 rows"):
         check_demonstrations(data, 0, 93, whole=False)
-    with pytest.raises(ConfigurationError, match=r"60 of 90 are to come from data\.sources\.1, which has 50 rows"):
+    with pytest.raises(ConfigurationError, match=r"60 of 90 .*data\.sources\.1.* 50 rows"):
         check_demonstrations(data, 0, 90, whole=False)

@@ -160,9 +160,7 @@ def test_a_damaged_file_is_named(own):
 )
 def test_inputs_of_another_spec_are_refused_and_harmless_changes_are_not(own, change):
     tree = SPEC.model_dump(mode="json")
-    with pytest.raises(
-        ConfigurationError, match="made for another seed, model, judge, teacher, critic or set of sources"
-    ):
+    with pytest.raises(ConfigurationError, match="another seed, model, judge, teacher, critic or set of sources"):
         materialise(type(SPEC).model_validate({**tree, **change}), own)
     tree["data"]["prompts_per_iteration"] = 7
     materialise(type(SPEC).model_validate(tree), own)
@@ -276,7 +274,7 @@ def test_demonstrations_need_answers_and_enough_prompts(tmp_path):
     for _ in range(2):
         with pytest.raises(ConfigurationError, match=r"sft: prompt 0/train/a\.jsonl:56 has no reference answer"):
             materialise(spec, tmp_path / "r")
-    with pytest.raises(ConfigurationError, match=r"sft\.demonstrations: 150 of 150 .*which has 100 training prompts"):
+    with pytest.raises(ConfigurationError, match=r"sft\.demonstrations: 150 of 150 .*100 training prompts"):
         materialise(run_spec(source, sft={"demonstrations": 150}, **VIRTUAL), tmp_path / "r")
 
 
@@ -323,19 +321,19 @@ def other_tokenizer(folder):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (shutil.rmtree, "is no folder"),
+        (shutil.rmtree, r"given .*folder"),
         (lambda f: (f / "config.json").unlink(), r"has no config\.json"),
         (lambda f: (f / "config.json").write_text("{"), r"config\.json is not JSON"),
-        (lambda f: (f / "config.json").write_text("{}"), "names no model_type"),
+        (lambda f: (f / "config.json").write_text("{}"), "no model_type"),
         (lambda f: (f / "model.safetensors").unlink(), r"has no weights \(\*\.safetensors\)$"),
         (
             pickled,
-            r"has no weights .*pytorch_model\.bin may be pickles, which can run code: convert them to safetensors",
+            r"has no weights .*pytorch_model\.bin may be pickles, which can run code: convert to safetensors",
         ),
-        (sharded, r"lacks weights that its index names: model-1\.safetensors"),
-        (lambda f: (f / "model.safetensors").write_bytes(b"12345678{"), "is no readable safetensors file"),
-        (lambda f: (f / "tokenizer.json").unlink(), r"has no tokenizer; one of tokenizer\.json"),
-        (other_tokenizer, r"the tokenizer has \d+ tokens, the model knows 20"),
+        (sharded, r"lacks weights .*: model-1\.safetensors"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"12345678{"), r"model\.safetensors .*safetensors file: "),
+        (lambda f: (f / "tokenizer.json").unlink(), r"has no tokenizer; .*tokenizer\.json"),
+        (other_tokenizer, r"the tokenizer has \d+ tokens,.* 20;"),
     ],
 )
 def test_what_a_model_folder_lacks_is_named(given, tmp_path, damage, message):

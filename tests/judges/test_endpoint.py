@@ -64,7 +64,7 @@ def test_the_key_comes_from_the_environment_and_shows_in_no_message(monkeypatch)
         judge = EndpointJudge(endpoint(server.url, api_key_env="JUDGE_KEY"))
         verdicts(judge, item(1))
         assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
-        with pytest.raises(ConfigurationError, match=r"refused with 401 .*check the key in JUDGE_KEY") as caught:
+        with pytest.raises(ConfigurationError, match=r"401 .*JUDGE_KEY") as caught:
             verdicts(judge, item(1))
         assert len(server.bodies) == 2, "a refusal is not asked again"
     assert KEY not in str(caught.value) and KEY not in repr(judge.__dict__)
@@ -122,12 +122,12 @@ def test_what_may_pass_is_tried_again(failures):
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
-        (Reply(503), "answered 503, 3 times in a row"),
-        (Reply(429), "answered 429, 3 times in a row"),
-        (Reply(body=b"<html>"), r"an answer that is no chat completion \(JSONDecodeError\), 3 times in a row"),
+        (Reply(503), ".*503, 3 times"),
+        (Reply(429), ".*429, 3 times"),
+        (Reply(body=b"<html>"), r".*chat completion \(JSONDecodeError\), 3 times"),
         (
             Reply(body=b"yes", headers={"Content-Encoding": "gzip"}),
-            "an answer that its Content-Encoding does not decode, 3 times in a row",
+            ".*Content-Encoding, 3 times",
         ),
     ],
 )
@@ -142,7 +142,7 @@ def test_what_does_not_pass_is_an_infrastructure_failure_with_its_reason(reply, 
 def test_an_endpoint_that_wants_to_be_left_alone_for_long_is_out_of_reach():
     with serving(lambda body, number: Reply(429, headers={"Retry-After": "3600"})) as server:
         judge = EndpointJudge(endpoint(server.url))
-        with pytest.raises(InfrastructureError, match="left alone for 3600 s"):
+        with pytest.raises(InfrastructureError, match=r"429.* 3600 s"):
             verdicts(judge, item(1))
         assert len(server.bodies) == 1
 
@@ -151,7 +151,7 @@ def test_an_answer_that_does_not_come_is_a_timeout():
     never = threading.Event()
     with serving(lambda body, number: Reply(hold=never)) as server:
         judge = EndpointJudge(endpoint(server.url, timeout_seconds=0.1, retries=1))
-        with pytest.raises(InfrastructureError, match=r"no answer within 0\.1 s, 2 times in a row"):
+        with pytest.raises(InfrastructureError, match=r"0\.1 s, 2 times"):
             verdicts(judge, item(1))
         never.set()
 
@@ -175,13 +175,13 @@ def test_an_answer_that_comes_in_drops_is_a_timeout_too(parts):
         dripping = threading.Thread(target=drip, args=(listening,), daemon=True)
         dripping.start()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-        with pytest.raises(InfrastructureError, match=r"no answer within 0\.2 s, 1 times in a row"):
+        with pytest.raises(InfrastructureError, match=r"0\.2 s, 1 times"):
             verdicts(EndpointJudge(endpoint(url, timeout_seconds=0.2, retries=0)), item(1))
         dripping.join()
 
 
 def test_a_name_that_is_no_punycode_is_no_address():
-    with pytest.raises(ConfigurationError, match=r"rewards\.parts .judge.: url: https://xn--/v1 is no address"):
+    with pytest.raises(ConfigurationError, match=r"rewards\.parts .judge.: url: https://xn--/v1 "):
         EndpointJudge(endpoint("https://xn--/v1"))
 
 
@@ -240,8 +240,8 @@ def test_an_item_that_cannot_be_judged_fails_alone():
         part = endpoint(server.url, template="{answer}: {response}")
         said = verdicts(EndpointJudge(part), item(1), item(2, "withheld"), item(3, answer=None))
     assert said[1].error == ""
-    assert said[2].error == "data: the endpoint gave no text (finish_reason 'content_filter')"
-    assert said[3].error == "data: the template shows {answer}, and the prompt has no reference answer"
+    assert said[2].error.startswith("data: ") and "(finish_reason 'content_filter')" in said[2].error
+    assert said[3].error.startswith("data: ") and "{answer}" in said[3].error
     assert aggregate(part, said[2]) == (0.0, said[2].error)
 
 
@@ -260,7 +260,7 @@ def test_of_several_failures_of_an_item_the_first_judgements_is_told_whichever_c
         assert next(pieces) == (), "one of two has come"
         second_is_there.set()
         ((verdict,),) = list(pieces)
-    assert verdict.error == "data: the endpoint gave no text (finish_reason 'filter 1000')"
+    assert verdict.error.startswith("data: ") and "(finish_reason 'filter 1000')" in verdict.error
 
 
 @pytest.mark.parametrize("count", [2**31, -1, 1.5, True, "3"])

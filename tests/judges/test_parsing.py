@@ -81,9 +81,9 @@ def test_long_answers_are_read_in_linear_time():
 @pytest.mark.parametrize(
     ("kind", "given_values", "words"),
     [
-        (Pattern, {"pattern": "[0-9]+"}, "no group"),
-        (Pattern, {"pattern": "(?P<score>[0-9]"}, "not a regular expression"),
-        (Pattern, {"pattern": r"(?P<score>\d)(?=x)"}, "not a regular expression"),
+        (Pattern, {"pattern": "[0-9]+"}, r"\(\?P<score>\.\.\.\)"),
+        (Pattern, {"pattern": "(?P<score>[0-9]"}, "RE2"),
+        (Pattern, {"pattern": r"(?P<score>\d)(?=x)"}, "RE2"),
         (Number, {"minimum": 1.0, "maximum": 1.0}, "not below"),
         (YesNo, {"yes": ["No"]}, "different words"),
         (YesNo, {"yes": ["yes "]}, "white space"),

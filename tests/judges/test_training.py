@@ -73,9 +73,7 @@ def test_damage_is_noticed_and_another_judge_is_another_run(judged, tmp_path):
     shutil.copytree(folder, run / "inputs")
     materialise(spec, run)
     for changed in (judged_spec(template="{response} for {prompt}?"), judged_spec(max_new_tokens=3)):
-        with pytest.raises(
-            ConfigurationError, match="made for another seed, model, judge, teacher, critic or set of sources"
-        ):
+        with pytest.raises(ConfigurationError, match="another seed, model, judge, teacher, critic or set of sources"):
             materialise(changed, run)
     materialise(judged_spec(weight=2.0, judgements=5, temperature=0.5, aggregate="vote"), run)
     weights = run / "inputs" / "judges" / "judge" / "model.safetensors"
@@ -99,7 +97,7 @@ def test_a_given_folder_is_vouched_for_too(judged, tmp_path):
 
 
 def test_a_judge_that_could_never_be_asked_is_said_before_the_start(tmp_path, monkeypatch):
-    with pytest.raises(ConfigurationError, match=r"rewards\.parts 'judge': model\.path: .* is no folder"):
+    with pytest.raises(ConfigurationError, match=r"rewards\.parts 'judge': model\.path: .*none .*folder"):
         check_before_start(judged_spec(model={"kind": "folder", "path": str(tmp_path / "none")}))
     rewards = {"parts": [*EXACT, endpoint("https://a.example/v1", api_key_env="NO_KEY").model_dump()]}
     monkeypatch.delenv("NO_KEY", raising=False)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.spec.trees import tells
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning import cluster as devices
 from yatt_core.planning.cluster import card_of, local_cluster, parse_cluster, read_cards
@@ -61,9 +62,9 @@ def test_cards_of_ones_own(tmp_path: Path):
     with pytest.raises(ConfigurationError) as error:
         read_cards(tmp_path / "wrong.yaml")
     lines = str(error.value).splitlines()
-    assert f"{tmp_path}/wrong.yaml: TX1.flops: required, and missing" in lines
+    assert any(tells(line, f"{tmp_path}/wrong.yaml: TX1.flops: ", "missing") for line in lines)
     assert f"{tmp_path}/wrong.yaml: TX1.flop: unknown key; did you mean 'flops'?" in lines
-    assert lines[-1] == f"{tmp_path}/wrong.yaml: TX2: a mapping of keys to values is needed (given: 80)"
+    assert tells(lines[-1], f"{tmp_path}/wrong.yaml: TX2: ", "mapping", "given: 80")
 
 
 def test_a_driver_s_name_leads_to_the_card_with_its_memory():

@@ -114,14 +114,14 @@ def test_without_a_chat_template_the_text_is_plain(byte_pairs):
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        (None, "has no chat template to put it in"),
+        (None, "no chat template"),
         (
             "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}",
-            "takes no system message",
+            "chat template .*system messages",
         ),
         (
             "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}?",
-            "refuses it: no system",
+            ": no system role",
         ),
     ],
 )
@@ -145,7 +145,7 @@ def test_a_result_stands_between_two_turns_as_the_chat_template_frames_it(byte_p
     tokens, shown = codec.encode_result("1234567890" * 5)
     assert len(tokens) <= 12 and shown and "1234567890".startswith(shown), "cut where it is too long"
     assert wrapped.decode(tokens) == f"<|tool|>{shown}<|end|><|assistant|>"
-    with pytest.raises(ConfigurationError, match="the spec has none"):
+    with pytest.raises(ConfigurationError, match=r"rollout\.tools: "):
         open_codec(run_spec(SPELL), str(byte_pairs)).encode_result("42")
 
 
@@ -161,16 +161,16 @@ def test_a_result_for_a_tokenizer_of_the_run_s_own_and_for_one_without_a_templat
 @pytest.mark.parametrize(
     ("template", "change", "message"),
     [
-        ("{{ raise_exception('no tools') }}", {}, "rollout.tools: the model's chat template refuses .* no tools"),
+        ("{{ raise_exception('no tools') }}", {}, r"rollout\.tools: .*chat template .*: no tools"),
         (
             "{{ messages[0]['content'] }}",
             {},
-            "rollout.tools: the model's chat template does not show what a tool answers",
+            r"rollout\.tools: .*chat template .*tool messages",
         ),
         (
             TURNS,
             {"max_result_tokens": 3},
-            "rollout.tools.max_result_tokens: .* one letter takes 11 tokens, 3 are allowed",
+            r"rollout\.tools\.max_result_tokens: 3 .*11 tokens .*at least 11",
         ),
     ],
 )
@@ -183,7 +183,9 @@ def test_a_result_is_never_lost_in_silence(byte_pairs, template, change, message
 def test_descriptions_of_tools_go_through_the_chat_template(byte_pairs):
     described = {**TOOLS, "functions": [{**TOOLS["functions"][0], "description": "adds"}]}
     spec = run_spec(SPELL, rollout={"max_new_tokens": 6, "tools": described})
-    with pytest.raises(ConfigurationError, match=r"rollout\.tools\.functions 'calculator': .* shows no tools"):
+    with pytest.raises(
+        ConfigurationError, match=r"rollout\.tools\.functions 'calculator': .*chat template.*data\.system_prompt"
+    ):
         open_codec(spec, str(byte_pairs))
     codec = open_codec(spec, str(set_template(byte_pairs, WITH_TOOLS)))
     shown = PreTrainedTokenizerFast.from_pretrained(byte_pairs).decode(codec.encode_prompt("hi"))
@@ -203,7 +205,7 @@ def test_a_prompt_that_is_too_long_is_named(trained):
         DataError, match=r"prompt 0/train/a\.jsonl:7 has 6 tokens; at most 5 fit \(data\.max_prompt_tokens"
     ):
         codec.encode_prompt("Spell this word backward: gnu", "0/train/a.jsonl:7")
-    with pytest.raises(DataError, match="prompt 'Spell this word backward: gnu' has 6 tokens"):
+    with pytest.raises(DataError, match=r"prompt 'Spell this word backward: gnu' .*6 tokens"):
         codec.encode_prompt("Spell this word backward: gnu")
 
 
@@ -226,11 +228,10 @@ def test_a_tokenizer_without_an_end_is_refused(trained):
 
 def test_a_virtual_run_needs_no_model_and_loads_none():
     script = (
-        "import sys; from tests.inputs.example_specs import *; from yatt_core.prompts.codec import open_codec;"
-        "import yatt_core.inputs.reader, yatt_core.rewards.scoring;"
-        "c = open_codec(run_spec(SPELL, **VIRTUAL), '');"
-        "print(c.encode_prompt('ab').tolist(), c.decode([12, 7, 93, 0]), c.decode([12, 7]), c.stop_tokens, c.vocabulary,"
-        "c.encode_answer('a').tolist(), {'torch', 'transformers', 'reasoning_gym'} & set(sys.modules))"
+        "import sys; from tests.inputs.example_specs import *; from yatt_core.prompts.codec import open_codec;import "
+        "yatt_core.inputs.reader, yatt_core.rewards.scoring;c = open_codec(run_spec(SPELL, **VIRTUAL), "
+        "'');print(c.encode_prompt('ab').tolist(), c.decode([12, 7, 93, 0]), c.decode([12, 7]), c.stop_tokens, "
+        "c.vocabulary,c.encode_answer('a').tolist(), {'torch', 'transformers', 'reasoning_gym'} & set(sys.modules))"
     )
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
     assert printed == "[97, 98] 12 7 93 12 7 (0,) 1000 [97, 0] set()"

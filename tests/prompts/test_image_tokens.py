@@ -18,8 +18,9 @@ SPEC = run_spec(SOURCE, model={"kind": "folder", "path": "policy"})
 PATCHES = 4
 PROMPTS = [f"How many shapes? {word}" for word in ("a", "b", "c")]
 PARTS = (
-    "{% for m in messages %}USER: {% for c in m['content'] %}{% if c['type'] == 'image' %}<image>{% endif %}{% endfor %}"
-    "{% for c in m['content'] %}{% if c['type'] == 'text' %}{{ c['text'] }}{% endif %}{% endfor %}{% endfor %}"
+    "{% for m in messages %}USER: {% for c in m['content'] %}{% if c['type'] == 'image' %}<image>{% endif %}{% "
+    "endfor %}{% for c in m['content'] %}{% if c['type'] == 'text' %}{{ c['text'] }}{% endif %}{% endfor %}{% endfor "
+    "%}"
 )
 
 
@@ -81,7 +82,7 @@ def test_phrases_are_found_as_if_no_image_stood_among_them():
 
 @pytest.mark.parametrize("images", [0, 2])
 def test_marks_that_are_not_as_many_as_the_images_name_the_prompt(trained, images):
-    with pytest.raises(DataError, match=rf"prompt 0/train/a:7 has {images} images, and <image> stands in it 1 times"):
+    with pytest.raises(DataError, match=rf"prompt 0/train/a:7 .*{images} images.*<image> 1 times"):
         open_codec(SPEC, str(trained)).encode_prompt(f"{IMAGE} How many?", "0/train/a:7", images)
 
 
@@ -94,7 +95,7 @@ def test_a_model_may_call_its_placeholder_something_else(published, template):
     codec = open_codec(SPEC, str(published))
     assert places(codec.encode_prompt("How <image> many?", images=1), token=2)[0] == (1 if template is None else 3)
     assert len(places(codec.encode_prompt("How many?", images=2), token=2)) == 2 * PATCHES
-    with pytest.raises(DataError, match="prompt p has 8 placeholders of images where 1 images need 4"):
+    with pytest.raises(DataError, match=r"prompt p has 8 .*1 images need 4"):
         codec.encode_prompt("How <pic> many?", "p", images=1)
 
 
@@ -132,7 +133,7 @@ def test_a_prompt_with_its_images_has_to_fit_the_text_model(trained):
 
 def test_another_family_is_refused(trained):
     write_config(trained, model_type="qwen2_vl")
-    with pytest.raises(ConfigurationError, match="qwen2_vl with siglip_vision_model is no vision-language model"):
+    with pytest.raises(ConfigurationError, match=r"qwen2_vl with siglip_vision_model .*expected llava"):
         open_codec(SPEC, str(trained))
     write_config(trained, tower="pixtral")
     with pytest.raises(ConfigurationError, match="llava with pixtral"):
@@ -142,5 +143,5 @@ def test_another_family_is_refused(trained):
 def test_a_model_of_text_alone_refuses_a_prompt_with_images(tmp_path):
     save_tokenizer(train_tokenizer(TokenizerSpec(), PROMPTS, []), tmp_path, 64)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", "eos_token_id": 1}))
-    with pytest.raises(DataError, match="prompt p shows 1 images, the model takes text alone"):
+    with pytest.raises(DataError, match=r"prompt p .*1 images"):
         open_codec(SPEC, str(tmp_path)).encode_prompt("a", "p", images=1)

@@ -153,20 +153,20 @@ def test_a_damaged_or_missing_image_is_noticed(tmp_path: Path) -> None:
     path = media_path(inputs, chosen)
     kept = path.read_bytes()
     path.write_bytes(kept[:-1] + b"?")
-    with pytest.raises(DataError, match=rf"{chosen}: the image is damaged; put it back"):
+    with pytest.raises(DataError, match=rf"{chosen}: the image is damaged"):
         read_media(inputs, chosen)
     path.unlink()
     with pytest.raises(DataError, match=rf"{chosen}: the image cannot be read: No such file"):
         read_media(inputs, chosen)
-    with pytest.raises(DataError, match=r"media holds 5 images, the run was made with 6"):
+    with pytest.raises(DataError, match=r"media holds 5 images .*6 images"):
         materialise(spec, tmp_path / "r")
     path.with_name("0" * 64).write_bytes(kept)
-    with pytest.raises(DataError, match=r"media holds 6 images, the run was made with 6, or has others"):
+    with pytest.raises(DataError, match=r"media holds 6 images .*6 images"):
         materialise(spec, tmp_path / "r")
     path.with_name("0" * 64).rename(path)
     assert materialise(spec, tmp_path / "r") == receipt
     for wrong in ("../../../etc/passwd", "", "A" * 64):
-        with pytest.raises(DataError, match="is no address of an image"):
+        with pytest.raises(DataError, match="64 hexadecimal digits"):
             read_media(inputs, wrong)
 
 
@@ -221,13 +221,13 @@ def deep_png(colour_type: int, channels: int) -> bytes:
 
 @pytest.mark.parametrize(("colour_type", "channels"), [(0, 1), (2, 3), (4, 2), (6, 4)])
 def test_sixteen_bits_a_channel_are_refused_in_grey_and_in_colour(colour_type: int, channels: int) -> None:
-    with pytest.raises(DataError, match="it has 16 bits a channel; write 8"):
+    with pytest.raises(DataError, match="16 bits per channel; expected 8"):
         decode_media(deep_png(colour_type, channels))
 
 
 def test_a_file_of_too_many_bytes_is_refused_before_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media, "MAX_BYTES", 1000)
-    with pytest.raises(DataError, match="it has 1,001 bytes, at most 1,000 are taken"):
+    with pytest.raises(DataError, match=r"1,001 bytes.* 1,000$"):
         decode_media(bytes(1001))
 
 
@@ -239,15 +239,15 @@ def bomb() -> bytes:
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        (b"no image", r"it is no PNG or JPEG file"),
-        (encoded(Image.new("P", (2, 2)), "GIF"), r"it is no PNG or JPEG file"),
+        (b"no image", r".*PNG or JPEG"),
+        (encoded(Image.new("P", (2, 2)), "GIF"), r".*PNG or JPEG"),
         (png(1, 2, 3, size=(64, 64))[:-30], r"it cannot be decoded: "),
         (encoded(Image.new("RGB", (64, 64)), "JPEG")[:-300], r"it cannot be decoded: Truncated File Read"),
-        (encoded(Image.new("I;16", (2, 2)), "PNG"), r"it has 16 bits a channel; write 8"),
-        (bomb(), r"8000 x 8001 pixels are too many; at most 64,000,000 are decoded"),
+        (encoded(Image.new("I;16", (2, 2)), "PNG"), r".*16 bits per channel; expected 8"),
+        (bomb(), r"8000 x 8001 pixels .*64,000,000"),
         (encoded(Image.new("1", (20_000, 20_000)), "PNG"), r"it has too many pixels"),
-        (png(1, size=(4, 401)), r"4 x 401 pixels are too thin; one side is at most 100 times the other"),
-        (png(1, size=(101, 1)), r"101 x 1 pixels are too thin"),
+        (png(1, size=(4, 401)), r"4 x 401 pixels .*100 times"),
+        (png(1, size=(101, 1)), r"101 x 1 pixels .*100 times"),
     ],
 )
 def test_images_that_cannot_be_used_are_named(tmp_path: Path, image: bytes, message: str) -> None:
@@ -266,19 +266,19 @@ def test_images_that_cannot_be_used_are_named(tmp_path: Path, image: bytes, mess
     ("row", "message"),
     [
         ({"image": "no.png"}, r"a\.jsonl:2: image 1 of 'image': .*no\.png cannot be read: No such file"),
-        ({"image": "."}, r"a\.jsonl:2: image 1 of 'image': .* cannot be read: it is no regular file"),
+        ({"image": "."}, r"a\.jsonl:2: image 1 of 'image': .* cannot be read: .*regular file"),
         ({"image": "a\0b"}, r"a\.jsonl:2: image 1 of 'image': .* cannot be read: embedded null byte"),
-        ({"image": "pipe"}, r"a\.jsonl:2: image 1 of 'image': .*pipe cannot be read: it is no regular file"),
-        ({"image": "large"}, r"a\.jsonl:2: image 1 of 'image': .* it has 192,000,001 bytes, at most 192,000,000 are"),
+        ({"image": "pipe"}, r"a\.jsonl:2: image 1 of 'image': .*pipe cannot be read: .*regular file"),
+        ({"image": "large"}, r"a\.jsonl:2: image 1 of 'image': .* it has 192,000,001 bytes.* 192,000,000$"),
         (
             {"image": "../outside.png"},
-            r"a\.jsonl:2: image 1 of 'image': .*outside\.png cannot be read: it leads out of",
+            r"a\.jsonl:2: image 1 of 'image': .*outside\.png cannot be read: .*outside of .*rows",
         ),
-        ({"image": "/dev/zero"}, r"a\.jsonl:2: image 1 of 'image': /dev/zero cannot be read: it leads out of"),
+        ({"image": "/dev/zero"}, r"a\.jsonl:2: image 1 of 'image': /dev/zero cannot be read: .*outside of .*rows"),
         ({"image": "loop.png"}, r"a\.jsonl:2: image 1 of 'image': .* cannot be read: Too many levels of symbolic"),
-        ({"image": 7}, r"a\.jsonl:2: image 1 of 'image' is int; give a path, or the bytes"),
-        ({"image": [None]}, r"a\.jsonl:2: image 1 of 'image' is NoneType; give a path"),
-        ({"image": {"bytes": None, "path": None}}, r"a\.jsonl:2: image 1 of 'image' is NoneType; give a path"),
+        ({"image": 7}, r"a\.jsonl:2: image 1 of 'image' is int; .*path.*PNG or JPEG"),
+        ({"image": [None]}, r"a\.jsonl:2: image 1 of 'image' is NoneType; .*path"),
+        ({"image": {"bytes": None, "path": None}}, r"a\.jsonl:2: image 1 of 'image' is NoneType; .*path"),
         (
             {"images": "0.png"},
             r"a\.jsonl:2: the row has no key 'image' for the image \(data\.sources image_field\).*'images'",

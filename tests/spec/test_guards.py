@@ -39,7 +39,7 @@ def test_null_switches_a_guard_off_and_custom_adds_one() -> None:
 
 
 def test_guards_can_be_revised_on_a_running_line() -> None:
-    from flows.branching.restore_points import keys_read_by_samples, keys_read_by_updates, refuse_fixed
+    from flows.branching.spec_changes import keys_read_by_samples, keys_read_by_updates, refuse_fixed
 
     before = spec(**{"rollout": VIRTUAL["rollout"], "trainer": VIRTUAL["trainer"]})
     after = override_spec(before, ["guards.kl.action=stop", "guards.budget.wall_hours=3"], "test")

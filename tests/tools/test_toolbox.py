@@ -196,7 +196,7 @@ def test_calls_under_way_end_with_a_process_of_tools_that_is_killed() -> None:
     wait_until(lambda: bool(left_by_tools()), seconds=30.0)
     assert toolbox._process
     toolbox._process.kill()
-    with pytest.raises(InfrastructureError, match="process of tools is gone"):
+    with pytest.raises(InfrastructureError, match="tool process has ended"):
         next(answers)
     wait_until(lambda: not left_by_tools(), seconds=30.0)
 
@@ -205,7 +205,7 @@ def test_a_lost_process_is_a_failure_of_infrastructure_and_replaced(toolbox: Too
     ask(toolbox, "calculator", expression="1")
     assert toolbox._process
     os.kill(toolbox._process.pid, signal.SIGKILL)
-    with pytest.raises(InfrastructureError, match="process of tools is gone"):
+    with pytest.raises(InfrastructureError, match="tool process has ended"):
         ask(toolbox, "calculator", expression="1")
     assert ask(toolbox, "calculator", expression="1") == ToolAnswer("1")
 

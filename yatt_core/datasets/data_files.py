@@ -1,11 +1,10 @@
-"""Which files a source names, in which order: a file, a folder, a pattern, or a Hugging Face dataset's folder.
+"""Which files a source names, and in which order: a file, a folder, a pattern, or a Hugging Face dataset's folder.
+Consumes a source of the spec. Produces `DataFile`s. Nothing is downloaded or cached: a dataset's folder is read
+in place. Raises `ConfigurationError` for paths and splits that do not exist.
 
-Consumes a source of the spec; produces `DataFile`s. Nothing is fetched and nothing is cached: a dataset's folder is read as it
-lies there. Raises `ConfigurationError` for paths and splits that are not there.
-
-Of a folder that `save_to_disk` wrote, its own JSON files say what is in it. In any other, a file's name says its split as
-`load_dataset` understands names: `train-00000-of-00002.parquet`, `validation.jsonl`, `test/part-1.csv`; where no name says
-one, all are `train`.
+A folder written by `save_to_disk` is described by its own JSON files. In any other folder, the name of a file
+determines its split as in `load_dataset`: `train-00000-of-00002.parquet`, `validation.jsonl`,
+`test/part-1.csv`; if no name does, all files are `train`.
 """
 
 from __future__ import annotations
@@ -37,7 +36,10 @@ _WORD = re.compile(r"[a-z]+")
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of rows. name: what it is called in prompt ids. format: `jsonl`, `parquet`, `arrow` or `csv`."""
+    """A file of rows.
+    name: the file's name in prompt ids.
+    format: `jsonl`, `parquet`, `arrow` or `csv`.
+    """
 
     path: Path
     name: str
@@ -45,7 +47,7 @@ class DataFile:
 
 
 def training_files(source: FileSource) -> list[DataFile]:
-    """The files of the training rows."""
+    """Returns the files of the training rows."""
     match source:
         case JsonlSource():
             return [_jsonl(source.path)]
@@ -60,7 +62,7 @@ def training_files(source: FileSource) -> list[DataFile]:
 
 
 def held_out_files(source: FileSource) -> list[DataFile]:
-    """The files of the held-out rows; none where these are to be taken from the training rows."""
+    """Returns the files of the held-out rows; empty if these are taken from the training rows."""
     match source:
         case JsonlSource(held_out_path=str(path)):
             return [_jsonl(path)]
@@ -76,7 +78,7 @@ def held_out_files(source: FileSource) -> list[DataFile]:
 
 @contextmanager
 def _looking(path: str) -> Iterator[None]:
-    """Turns what the system says of a path, that it may not be read or is too long a name, into our error."""
+    """Turns system errors about a path, such as missing permissions, into `ConfigurationError`."""
     try:
         yield
     except OSError as error:
@@ -88,14 +90,14 @@ def _jsonl(path: str) -> DataFile:
 
 
 def _data_file(path: Path, name: str, file_format: str) -> DataFile:
-    """The file; its name goes into prompt ids, and so has to be text."""
+    """Returns the file; its name must be valid text because prompt ids contain it."""
     if not is_text(name):
-        raise ConfigurationError(f"data.sources: the name {name!r} of a file is not UTF-8; rename it")
+        raise ConfigurationError(f"data.sources: the file name {name!r} is not UTF-8; rename the file")
     return DataFile(path, name, file_format)
 
 
 def parquet_files(path: str) -> list[DataFile]:
-    """A file, all Parquet files below a folder, or those that a pattern names."""
+    """Returns a single file, all Parquet files below a folder, or those that match a pattern."""
     given = Path(path)
     if given.is_file():
         return [_data_file(given, given.name, "parquet")]
@@ -107,7 +109,7 @@ def parquet_files(path: str) -> list[DataFile]:
             base = base.parent
         found = _matching(base, given.relative_to(base).as_posix())
     if not found:
-        raise ConfigurationError(f"data.sources: there are no Parquet files at {path}")
+        raise ConfigurationError(f"data.sources: no Parquet files found at {path}")
     return _named(base, found, "parquet")
 
 
@@ -115,13 +117,13 @@ def _matching(base: Path, pattern: str) -> list[Path]:
     try:
         return [file for file in base.glob(pattern) if file.is_file()]
     except ValueError as error:
-        raise ConfigurationError(f"data.sources: {base / pattern} is no pattern of files: {error}") from None
+        raise ConfigurationError(f"data.sources: {base / pattern} is not a file pattern: {error}") from None
 
 
 def dataset_files(folder: Path, split: str) -> list[DataFile]:
-    """The files of a split of a Hugging Face dataset."""
+    """Returns the files of a split of a Hugging Face dataset."""
     if not folder.is_dir():
-        raise ConfigurationError(f"data.sources: there is no folder {folder}")
+        raise ConfigurationError(f"data.sources: folder {folder} does not exist")
     splits = saved_splits(folder)
     if splits is None:
         return _loose_files(folder, split)
@@ -130,10 +132,13 @@ def dataset_files(folder: Path, split: str) -> list[DataFile]:
 
 
 def _loose_files(folder: Path, split: str) -> list[DataFile]:
-    """The files whose names say the split: of one folder and one format, or it is not clear what is meant."""
+    """Returns the files whose names indicate the split.
+    Raises `ConfigurationError` if they are in several folders or formats, because then it is unclear which are
+    meant.
+    """
     found = [path for path in _visible_files(folder, FORMATS) if path.name not in DESCRIPTIONS]
     if not found:
-        raise ConfigurationError(f"data.sources: {folder} has no files of rows ({', '.join(FORMATS)})")
+        raise ConfigurationError(f"data.sources: {folder} contains no data files ({', '.join(FORMATS)})")
     by_split: dict[str, list[Path]] = defaultdict(list)
     for path in found:
         if (named := _split_of(path.relative_to(folder))) is not None:
@@ -143,24 +148,27 @@ def _loose_files(folder: Path, split: str) -> list[DataFile]:
     files = by_split[split]
     if len(folders := {path.parent.relative_to(folder).as_posix() for path in files}) > 1:
         raise ConfigurationError(
-            f"data.sources: {folder}: the files of split {split!r} lie in {len(folders)} folders, "
-            f"{', '.join(sorted(folders))}; set path to one of them, or make them sources of a mixture"
+            f"data.sources: {folder}: the files of split {split!r} are in {len(folders)} folders, "
+            f"{', '.join(sorted(folders))}; set path to one of them, or make each a source of its own"
         )
     if len(formats := {FORMATS[path.suffix] for path in files}) > 1:
         raise ConfigurationError(
-            f"data.sources: {folder}: the files of split {split!r} have several formats, {', '.join(sorted(formats))}; leave one"
+            f"data.sources: {folder}: the files of split {split!r} have several formats, "
+            f"{', '.join(sorted(formats))}; expected a single one"
         )
     return _named(folder, files, *formats)
 
 
 def _split_of(path: Path) -> str | None:
-    """The split that a file's name, or else the folders' names, say; None for none."""
+    """Returns the split that a file's name, or else the names of its folders, indicate; None if they indicate none."""
     if shard := _SHARD.fullmatch(path.name):
         return shard["split"]
     for part in (path.stem, *reversed(path.parent.parts)):
         named = {SPLIT_WORDS[word] for word in _WORD.findall(part.lower()) if word in SPLIT_WORDS}
         if len(named) > 1:
-            raise ConfigurationError(f"data.sources: the name {path} says several splits: {', '.join(sorted(named))}")
+            raise ConfigurationError(
+                f"data.sources: the name {path} indicates several splits: {', '.join(sorted(named))}"
+            )
         if named:
             return named.pop()
     return None
@@ -174,7 +182,7 @@ def _check_split(folder: Path, split: str, known: Sequence[str]) -> None:
 
 
 def _visible_files(folder: Path, suffixes: Any) -> list[Path]:
-    """Files with one of the suffixes at any depth; names that begin with a dot or an underscore are others' bookkeeping."""
+    """Returns the files with one of the suffixes at any depth; skips names that start with a dot or an underscore."""
     return [
         path
         for path in folder.rglob("*")
@@ -185,6 +193,6 @@ def _visible_files(folder: Path, suffixes: Any) -> list[Path]:
 
 
 def _named(base: Path, paths: Sequence[Path], file_format: str) -> list[DataFile]:
-    """The files in order of their names below the base."""
+    """Returns the files in order of their names relative to the base."""
     files = [_data_file(path, path.relative_to(base).as_posix(), file_format) for path in paths]
     return sorted(files, key=lambda file: file.name)

@@ -1,8 +1,8 @@
-"""Tasks of the reasoning-gym package: their entries as plain JSON rows, and their own scores.
-
-Consumes a task's name and options; produces rows (`question`, `answer`, `metadata`, `task`, `options`) that survive JSON,
-and scores of responses to them. Rows keep what JSON lacks (tuples, keys that are no strings), because several tasks compare
-a response with such a value. Importing this module takes a second: the package comes with it.
+"""Tasks of the reasoning-gym package: their entries as plain JSON rows, and their own scoring.
+Consumes a task's name and options. Produces rows (`question`, `answer`, `metadata`, `task`, `options`) that
+survive JSON, and scores of responses to them. Rows preserve what JSON lacks (tuples, keys that are not
+strings), because several tasks compare a response with such a value. Importing this module takes a second,
+because it imports the package.
 """
 
 from __future__ import annotations
@@ -24,27 +24,29 @@ TUPLE_TAG, MAPPING_TAG = "__tuple__", "__mapping__"
 
 
 def create_task(task: str, options: Mapping[str, Any], seed: int = 0, size: int = 1) -> Any:
-    """A reasoning-gym dataset whose entry i is drawn from Random(seed + i).
-
-    Raises `ConfigurationError` for an unknown task or option (with the nearest names) and for options it refuses.
+    """Returns a reasoning-gym dataset whose entry i is drawn from Random(seed + i).
+    Raises `ConfigurationError` for an unknown task or option (naming the closest ones) and for options that the
+    task rejects.
     """
     if task not in DATASETS:
         raise ConfigurationError(f"data.sources: reasoning-gym has no task {task!r}; {_nearest(task, DATASETS)}")
     known = {field.name for field in dataclasses.fields(DATASETS[task][1])} - OWN_OPTIONS
     for option in options:
         if option in OWN_OPTIONS:
-            raise ConfigurationError(f"data.sources: task {task!r}: option {option!r} is set by the run, leave it out")
+            raise ConfigurationError(f"data.sources: task {task!r}: option {option!r} is set by the run; leave it out")
         if option not in known:
             raise ConfigurationError(f"data.sources: task {task!r} has no option {option!r}; {_nearest(option, known)}")
     try:
         return create_dataset(task, seed=seed, size=size, **options)
     except (AssertionError, ValueError, TypeError, KeyError, AttributeError) as error:
         given = canonical_json(dict(options))
-        raise ConfigurationError(f"data.sources: task {task!r} refuses the options {given}: {error}") from error
+        raise ConfigurationError(f"data.sources: task {task!r} rejects the options {given}: {error}") from error
 
 
 def entries(task: str, options: Mapping[str, Any], seed: int, size: int) -> Iterator[dict[str, Any]]:
-    """Rows of a task, one by one. Raises `DataError` for an entry that the task cannot make or JSON cannot hold."""
+    """Yields the rows of a task.
+    Raises `DataError` for an entry that the task cannot create or JSON cannot represent.
+    """
     dataset = create_task(task, options, seed, size)
     for index in range(size):
         try:
@@ -56,9 +58,11 @@ def entries(task: str, options: Mapping[str, Any], seed: int, size: int) -> Iter
 
 
 def score(response: str, row: Mapping[str, Any]) -> float:
-    """The task's own score of a response, usually 0 to 1. Raises `DataError` for a row that is no reasoning-gym entry."""
+    """Returns the task's own score of a response, usually between 0 and 1.
+    Raises `DataError` for a row that is not a reasoning-gym entry.
+    """
     if not {"task", "options", "question", "metadata"} <= row.keys():
-        raise DataError("the prompt is no reasoning-gym entry; score it with another reward function")
+        raise DataError("the prompt is not a reasoning-gym entry; use another reward function")
     task = _task_for_scores(row["task"], canonical_json(row["options"]))
     return float(task.score_answer(answer=response, entry=_unpack(dict(row))))
 
@@ -74,7 +78,7 @@ def _nearest(name: str, known: Any) -> str:
 
 
 def _pack(value: Any) -> Any:
-    """The value with tagged stand-ins for tuples and for mappings with keys that are no strings."""
+    """Replaces tuples, and mappings with keys that are not strings, by tagged values."""
     if isinstance(value, tuple):
         return {TUPLE_TAG: [_pack(item) for item in value]}
     if isinstance(value, list):
@@ -87,7 +91,7 @@ def _pack(value: Any) -> Any:
 
 
 def _unpack(value: Any) -> Any:
-    """What `_pack` was given."""
+    """Reverses `_pack`."""
     if isinstance(value, list):
         return [_unpack(item) for item in value]
     if isinstance(value, dict):

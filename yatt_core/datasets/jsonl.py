@@ -1,7 +1,6 @@
-"""JSON Lines files: one JSON object a line, UTF-8.
-
-Consumes a file; produces its objects. Raises `ConfigurationError` for a file that cannot be opened, `DataError` with file and
-line for a line that is no object.
+"""JSON Lines files: one JSON object per line, in UTF-8.
+Consumes a file. Produces its objects. Raises `ConfigurationError` for a file that cannot be opened, and
+`DataError` with file and line for a line that is not an object.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from yatt_core.errors import ConfigurationError, DataError
 
 
 def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line number (from 1) and object of each row; lines of white space are skipped."""
+    """Yields the line number (from 1) and the object of each row; skips blank lines."""
     check_regular(path)
     try:
         stream = path.open("rb")
@@ -32,23 +31,26 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def _parse(line: bytes, place: str) -> dict[str, Any]:
     try:
         row = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
-        json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair is JSON, but no text
+        json.dumps(row, ensure_ascii=False).encode()  # a lone surrogate is valid JSON, but not valid text
     except UnicodeDecodeError as error:
         raise DataError(f"{place}: is not UTF-8 ({error.reason} at byte {error.start} of the line)") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: is not a JSON object on one line: {error}") from None
     if not isinstance(row, dict):
-        raise DataError(f"{place}: a row is a JSON object, this is {type(row).__name__}")
+        raise DataError(f"{place}: expected a JSON object, not {type(row).__name__}")
     return row
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _finite(text: str) -> float:
-    """A number with a fraction or an exponent; past the largest double Python would make it infinite, which JSON has not."""
+    """Parses a number with a fraction or an exponent.
+    Raises `ValueError` beyond the range of a double, which Python would read as infinity and JSON cannot
+    represent.
+    """
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text:.40} is past the largest number, about 1.8e308")
+        raise ValueError(f"{text:.40} exceeds the largest number, about 1.8e308")
     return number

@@ -1,6 +1,5 @@
-"""Files that a spec or a row names: regular ones alone, so that no reading waits for a pipe or goes on for ever.
-
-Consumes paths; produces bytes, or nothing where a file is merely looked at.
+"""Files named by a spec or a row: only regular ones, so that no read blocks on a pipe or never ends.
+Consumes paths. Produces bytes, or nothing for a check.
 """
 
 from __future__ import annotations
@@ -13,30 +12,34 @@ from yatt_core.errors import ConfigurationError, DataError
 
 
 def check_regular(path: Path, key: str = "data.sources") -> None:
-    """Raises `ConfigurationError` unless a path leads to a regular file. key: of the spec, which the message begins with."""
+    """Raises `ConfigurationError` unless the path is a regular file.
+    key: the spec key with which the message starts.
+    """
     try:
         mode = path.stat().st_mode
     except OSError as error:
         raise ConfigurationError(f"{key}: {path} cannot be read: {error.strerror}") from None
     if not stat.S_ISREG(mode):
-        raise ConfigurationError(f"{key}: {path} cannot be read: it is no regular file")
+        raise ConfigurationError(f"{key}: {path} cannot be read: not a regular file")
 
 
 def read_within(folder: Path, name: str, most: int) -> bytes:
-    """The bytes of a regular file of a folder or below it, of at most so many bytes.
+    """Returns the bytes of a regular file in or below a folder.
+    most: maximum size of the file in bytes.
 
-    Raises `DataError` for any other, and for one that cannot be read. A name must not lead out of the folder; a link in it
-    may, as in the caches of model hubs: whoever laid the folder out put it there.
+    Raises `DataError` for any other file, and for one that cannot be read. A name must not lead out of the
+    folder; a symbolic link inside it may, as in the caches of model hubs, because it was put there by the
+    folder's owner.
     """
     path = folder / name
     try:
         if not Path(os.path.normpath(path)).is_relative_to(os.path.normpath(folder)):
-            raise DataError(f"{path} cannot be read: it leads out of {folder}; move it there or below")
+            raise DataError(f"{path} cannot be read: it is outside of {folder}; move it into that folder")
         facts = path.stat()
         if not stat.S_ISREG(facts.st_mode):
-            raise DataError(f"{path} cannot be read: it is no regular file")
+            raise DataError(f"{path} cannot be read: not a regular file")
         if facts.st_size > most:
-            raise DataError(f"{path} cannot be read: it has {facts.st_size:,} bytes, at most {most:,} are taken")
+            raise DataError(f"{path} cannot be read: it has {facts.st_size:,} bytes; the maximum is {most:,}")
         return path.read_bytes()
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None

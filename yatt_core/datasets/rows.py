@@ -1,8 +1,7 @@
-"""Rows of file sources: read one after another, checked, their images taken in.
-
-Consumes a source of the spec and a `Keep`, which takes an image's bytes; produces `Row`s in the order of the files. Nothing but
-the row at hand is held. Raises `ConfigurationError` for files that are not there, `DataError` with file and row for a row that
-cannot be used.
+"""Rows of file sources: read one at a time and checked, including their images.
+Consumes a source of the spec and a `Keep`, which receives the bytes of each image. Produces `Row`s in file
+order. Only the current row is held in memory. Raises `ConfigurationError` for missing files, and `DataError`
+with file and row for a row that cannot be used.
 """
 
 from __future__ import annotations
@@ -24,16 +23,17 @@ from yatt_core.spec.sections.data import FileSource
 log = logging.getLogger(__name__)
 Split = Literal["train", "held_out"]
 Keep = Callable[[bytes, str], str]
-"""Takes the bytes of an image and the place they are from; returns their content address."""
+"""Receives the bytes of an image and the place where they were found; returns their content address."""
 ROWS_PER_WORD, HEAVY_ROWS_PER_WORD = 100_000, 5_000
-"""How many rows are read between two lines in the log; heavy ones have images."""
+"""Number of rows between two progress log lines; heavy rows have images."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A task before it is known which part of the inputs it belongs to.
-
-    origin: split, file or task, and row. entry: the original row as plain JSON values. media: addresses of its images.
+    """A task that is not yet assigned to a part of the inputs.
+    origin: split, file or task, and row.
+    entry: the original row as plain JSON values.
+    media: addresses of its images.
     """
 
     origin: str
@@ -44,12 +44,12 @@ class Row:
 
 
 def splits_of(source: FileSource) -> tuple[Split, ...]:
-    """The splits that have files of their own."""
+    """Returns the splits that have their own files."""
     return ("train", "held_out") if held_out_files(source) else ("train",)
 
 
 def read_rows(source: FileSource, split: Split, keep: Keep) -> Iterator[Row]:
-    """All rows of a split."""
+    """Yields all rows of a split."""
     files = training_files(source) if split == "train" else held_out_files(source)
     step = ROWS_PER_WORD if source.image_field is None else HEAVY_ROWS_PER_WORD
     count = 0
@@ -63,7 +63,7 @@ def read_rows(source: FileSource, split: Split, keep: Keep) -> Iterator[Row]:
                 log.info("%s: %s %s rows read", file.path, f"{count:,}", split)
     if not count:
         raise DataError(f"{files[0].path}: the file has no rows")
-    if not answer_known:  # a row may lack it, but who names a key means some that have it
+    if not answer_known:  # a row may lack the key, but a key that is set explicitly must occur in some rows
         raise DataError(
             f"{files[0].path}: none of the {count:,} {split} rows has the key {source.answer_field!r} for the answer "
             f"(data.sources answer_field); {_hint(source.answer_field, entry)}"
@@ -89,7 +89,7 @@ def _row(file: DataFile, number: int, entry: dict[str, Any], origin: str, source
     text = _prompt(entry, place, source.prompt_field)
     answer = entry.get(source.answer_field)
     if answer is not None and not isinstance(answer, str):
-        raise DataError(f"{place}: {source.answer_field!r} is {type(answer).__name__}, write the answer as a string")
+        raise DataError(f"{place}: {source.answer_field!r} is {type(answer).__name__}; expected the answer as a string")
     if source.image_field is None:
         return Row(origin, text, answer, entry)
     given = _value(entry, place, source.image_field, "image_field")
@@ -104,17 +104,17 @@ def _row(file: DataFile, number: int, entry: dict[str, Any], origin: str, source
 
 
 def _prompt(entry: Mapping[str, Any], place: str, key: str) -> str:
-    """The text of the prompt; of a chat, that of its one message."""
+    """Returns the text of the prompt, or of the single message if it is a chat."""
     value = _value(entry, place, key, "prompt_field")
     if isinstance(value, list):
         if len(value) != 1 or not isinstance(value[0], dict) or value[0].get("role") != "user":
             raise DataError(
-                f"{place}: {key!r} is a chat of more than one message of the user; give the text alone, "
-                "and a system message as data.system_prompt"
+                f"{place}: {key!r} is not a chat of exactly one user message; expected the text only, "
+                "with a system message in data.system_prompt"
             )
         value = value[0].get("content")
     if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{place}: {key!r} must be a string that is not empty")
+        raise DataError(f"{place}: {key!r} must be a non-empty string")
     return value
 
 
@@ -128,19 +128,19 @@ def _value(entry: Mapping[str, Any], place: str, key: str, field: str) -> Any:
 
 
 def _hint(key: str, entry: Mapping[str, Any]) -> str:
-    """What may have been meant by a key that a row lacks."""
+    """Returns a hint about the key that may have been meant instead of a missing one."""
     near = difflib.get_close_matches(key, entry, n=1)
     return f"did you mean {near[0]!r}?" if near else f"its keys: {', '.join(entry) or 'none'}"
 
 
 def _image_bytes(image: Any, folder: Path, what: str) -> bytes:
-    """The bytes of an image given as themselves, as a path, or as the Image feature of `datasets`, {bytes, path}."""
+    """Returns the bytes of an image given as bytes, as a path, or as the Image feature of `datasets`, {bytes, path}."""
     if isinstance(image, dict):
         image = image.get("bytes") if image.get("bytes") is not None else image.get("path")
     if isinstance(image, bytes):
         return image
     if not isinstance(image, str):
-        raise DataError(f"{what} is {type(image).__name__}; give a path, or the bytes of a PNG or JPEG file")
+        raise DataError(f"{what} is {type(image).__name__}; expected a path, or the bytes of a PNG or JPEG file")
     try:
         return read_within(folder, image, MAX_BYTES)
     except DataError as error:

@@ -1,7 +1,6 @@
-"""The descriptions in a folder that `save_to_disk` of Hugging Face datasets wrote: `dataset_dict.json` and `state.json`.
-
-Consumes a folder; produces its splits, and the files of one of them in the order in which they were written. Raises
-`ConfigurationError` that names the file and the key of what is damaged.
+"""The metadata in a folder written by `save_to_disk` of Hugging Face datasets: `dataset_dict.json` and `state.json`.
+Consumes a folder. Produces its splits, and the files of a split in the order in which they were written. Raises
+`ConfigurationError`, which names the file and key that are damaged.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ SPLITS, STATE = "dataset_dict.json", "state.json"
 
 def _is_plain(name: str) -> str:
     if name != Path(name).name or name == ".." or "\0" in name:
-        raise ValueError("is no plain name of a file or folder")
+        raise ValueError("is not a plain file or folder name")
     return name
 
 
 PlainName = Annotated[str, AfterValidator(_is_plain)]
-"""A name that stays within the folder it is looked up in."""
+"""A name that cannot lead out of the folder in which it is looked up."""
 
 
 class _Description(BaseModel):
-    """What is read of a file; there is more in it."""
+    """The fields read from a metadata file; the file has others."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -52,7 +51,9 @@ class _State(_Description):
 
 
 def saved_splits(folder: Path) -> tuple[str, ...] | None:
-    """The splits of a saved dataset, None where the folder is none. One that was saved alone lies in the folder itself."""
+    """Returns the splits of a saved dataset; None if the folder does not contain one.
+    A split that was saved on its own is stored in the folder itself.
+    """
     if (folder / SPLITS).is_file():
         return _read(folder / SPLITS, _Splits).splits
     if (folder / STATE).is_file():
@@ -61,17 +62,17 @@ def saved_splits(folder: Path) -> tuple[str, ...] | None:
 
 
 def saved_files(folder: Path, split: str) -> list[Path]:
-    """The Arrow files of one of the splits that `saved_splits` names, in the order of their rows."""
+    """Returns the Arrow files of one of the splits that `saved_splits` returns, in the order of their rows."""
     if (folder / SPLITS).is_file():
         folder = folder / split
     state = _read(folder / STATE, _State)
     if state.indices or state.old_indices:
         raise ConfigurationError(
-            f"data.sources: {folder} was saved as a selection of its rows, in a form of old; load it and save it again"
+            f"data.sources: {folder} was saved as a selection of rows in an outdated format; load it and save it again"
         )
     found = [folder / file.filename for file in state.files]
     if missing := [path for path in found if not path.is_file()]:
-        raise ConfigurationError(f"data.sources: {folder / STATE} names {missing[0].name}, which is not there")
+        raise ConfigurationError(f"data.sources: {folder / STATE} names {missing[0].name}, which does not exist")
     return found
 
 
@@ -84,5 +85,5 @@ def _read(path: Path, kind: type[Kind]) -> Kind:
         key = ".".join(str(part) for part in first["loc"])
         said = first["msg"].removeprefix("Value error, ")
         raise ConfigurationError(
-            f"data.sources: {path} is no description of a saved dataset: {f'{key}: ' if key else ''}{said}"
+            f"data.sources: {path} is not valid metadata of a saved dataset: {f'{key}: ' if key else ''}{said}"
         ) from None

@@ -1,12 +1,12 @@
-"""Reads a spec's sources and parts their prompts into held-out, probe and training ones.
+"""Reads a spec's sources and divides their prompts into held-out, probe and training prompts.
+Consumes `DataSpec` and the spec's seed. Produces a `Collection`. The parts never share a task. A task is its
+images and its question, compared in lower case and without surrounding white space, also across sources.
+Held-out and probe prompts are distinct; training prompts keep the repetitions of their source. Sources are read
+row by row, more than once; only the held-out and probe prompts are held in memory.
 
-Consumes `DataSpec` and the spec's seed; produces `Collection`. The parts never share a task, which is its images and its
-question, compared in lower case and without surrounding white space, also between sources; held-out and probe prompts are
-distinct, and training prompts keep whatever repetitions their source has. Sources are read row by row, more than once; what is
-held of them is the held-out and the probe prompts.
-
-reasoning-gym draws entry i from Random(seed + i), so nearby seeds give the same data shifted by one: held-out and
-training seeds lie millions apart. The held-out seed is fixed, so that runs of every spec seed are measured on the same tasks.
+reasoning-gym draws entry i from Random(seed + i), so nearby seeds yield the same data shifted by one: held-out
+and training seeds are millions apart. The held-out seed is fixed, so that runs of all spec seeds are evaluated
+on the same tasks.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from yatt_core.spec.sections.data import DataSpec, FileSource, ReasoningGymSourc
 HELD_OUT_SEED = 10_000_000
 TRAIN_SEED, TRAIN_SEED_STRIDE = 20_000_000, 1_000_000
 DRAWS_PER_HELD_OUT = 10
-"""How many entries of a generated source may be looked at for each distinct held-out prompt."""
+"""Maximum number of entries of a generated source examined per distinct held-out prompt."""
 LOOKED_OVER, HEAVY_LOOKED_OVER = 10_000, 500
-"""How many rows of a file source are read before a run starts; heavy ones have images."""
+"""Number of rows of a file source that are checked before a run starts; heavy rows have images."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPrompts:
-    """The training prompts of a source, in its order: read anew whenever they are walked, never held.
+    """The training prompts of a source, in its order; read again on every iteration, never held in memory.
+    held_out, probe: keys of the excluded tasks.
 
-    held_out, probe: keys of the tasks that are not among them. Walking raises as `collect_prompts`.
+    Iterating raises as `collect_prompts` does.
     """
 
     data: DataSpec
@@ -57,14 +58,16 @@ class TrainingPrompts:
                 index += 1
         if not index:
             raise ConfigurationError(
-                f"data.sources.{self.number} ({source_label(source)}): none of its {pool} prompts that are not held out are "
-                f"left for training after data.probe ({self.data.probe}); add rows or lower data.probe"
+                f"data.sources.{self.number} ({source_label(source)}): none of its {pool} prompts that are not held "
+                f"out remains for training after data.probe ({self.data.probe}); add rows or lower data.probe"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """All prompts of a run. train: by source."""
+    """All prompts of a run.
+    train: by source.
+    """
 
     train: tuple[TrainingPrompts, ...]
     held_out: tuple[Prompt, ...]
@@ -72,26 +75,27 @@ class Collection:
 
 
 def normalise(text: str) -> str:
-    """A question as it is compared between training and held-out prompts."""
+    """Returns a question in the form in which training and held-out prompts are compared."""
     return text.strip().lower()
 
 
 def task_key(row: Row) -> bytes:
-    """What tells two tasks apart, 32 bytes: the question and the images."""
+    """Returns the 32 bytes that identify a task: a hash of its question and images."""
     parts = (str(len(row.media)), *row.media, normalise(row.text))
     return hashlib.sha256("\0".join(parts).encode()).digest()
 
 
 def source_label(source: Source) -> str:
-    """What a source is called in messages: its task, or its file's name."""
+    """Returns the name of a source in messages: its task, or its file name."""
     return source.task if isinstance(source, ReasoningGymSource) else Path(source.path).name
 
 
 def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address) -> Collection:
-    """All prompts of a run. keep: takes each image of a row that is read.
+    """Returns all prompts of a run.
+    keep: receives each image of a row that is read.
 
-    Raises `ConfigurationError` for an unknown task or file and for sources that have too few prompts, `DataError` for a row
-    that cannot be used.
+    Raises `ConfigurationError` for an unknown task or file and for sources with too few prompts, and
+    `DataError` for a row that cannot be used.
     """
     weights = [source.weight for source in data.sources]
     held_out_keys: set[bytes] = set()
@@ -114,10 +118,9 @@ def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address) ->
 
 
 def look_over(data: DataSpec, seed: int) -> bool:
-    """Reads the first rows of every file source, and where these are all there are also parts them; raises as `collect_prompts`.
-
-    So what is wrong with the files is known before anything is started, and how long that takes does not follow their size.
-    Returns whether these are all rows.
+    """Checks the first rows of every file source, and also divides them if they are all there are.
+    Errors in the files are thus reported before anything is started, in a time independent of their size.
+    Returns True if all rows were read. Raises as `collect_prompts` does.
     """
     whole = True
     for source in data.sources:
@@ -138,7 +141,9 @@ def _prompt(row: Row, source: int, index: int) -> Prompt:
 
 
 def _held_out(source: Source, share: int, taken: set[bytes], keep: Keep) -> list[Row]:
-    """The rows to hold out, best first; without files of its own, a source gives them from its end. Adds their keys."""
+    """Returns the rows to hold out, best first, and adds their keys.
+    A source without held-out files takes them from its end.
+    """
     if isinstance(source, ReasoningGymSource):
         return _take_distinct(_gym_rows(source, "held_out", HELD_OUT_SEED, share * DRAWS_PER_HELD_OUT), share, taken)
     if "held_out" in splits_of(source):
@@ -147,7 +152,7 @@ def _held_out(source: Source, share: int, taken: set[bytes], keep: Keep) -> list
 
 
 def _take_distinct(rows: Iterable[Row], count: int, taken: set[bytes]) -> list[Row]:
-    """The first rows whose tasks were not taken yet; adds theirs."""
+    """Returns the first rows whose tasks were not taken yet, and adds their keys."""
     chosen: list[Row] = []
     if not count:
         return chosen
@@ -161,7 +166,7 @@ def _take_distinct(rows: Iterable[Row], count: int, taken: set[bytes]) -> list[R
 
 
 def _take_last_distinct(rows: Iterable[Row], count: int, taken: set[bytes]) -> list[Row]:
-    """What `_take_distinct` would choose from the rows in reverse, holding no more than that."""
+    """Returns what `_take_distinct` would choose from the reversed rows, without holding more than that."""
     newest: dict[bytes, Row] = {}
     for row in rows if count else ():
         if (key := task_key(row)) in taken:
@@ -182,8 +187,8 @@ def _check_enough(part: Literal["held_out", "probe"], data: DataSpec, number: in
     if found < share:
         remedy = "widen the task's options" if isinstance(data.sources[number], ReasoningGymSource) else "add rows"
         raise ConfigurationError(
-            f"data.{part}: {share} of the {getattr(data, part)} prompts are to come from data.sources.{number} "
-            f"({source_label(data.sources[number])}), which has only {found} distinct ones left; "
+            f"data.{part}: {share} of the {getattr(data, part)} prompts must come from data.sources.{number} "
+            f"({source_label(data.sources[number])}), which has only {found} distinct prompts left; "
             f"lower data.{part} or {remedy}"
         )
 
@@ -195,7 +200,7 @@ def _train_rows(source: Source, seed: int, keep: Keep) -> Iterator[Row]:
 
 
 def _gym_rows(source: ReasoningGymSource, split: str, seed: int, size: int) -> Iterator[Row]:
-    from yatt_core.datasets import gym  # takes a second, and only who makes the inputs needs it
+    from yatt_core.datasets import gym  # the import takes a second, and only building inputs needs it
 
     for index, entry in enumerate(gym.entries(source.task, source.options, seed, size)):
         answer = None if entry["answer"] is None else str(entry["answer"])

@@ -1,9 +1,8 @@
 """Rows of tables on disk: Parquet, Arrow streams (as Hugging Face `datasets` writes them) and CSV.
-
-Consumes a file; produces its rows as plain JSON values, some at a time, so that a file may be of any size. Times and decimals
-become text, numbers that are not finite become null, and columns that JSON has no values for (bytes, maps, times within
-lists) are left out, but for those that the caller needs. Raises `ConfigurationError` for a file that cannot be opened,
-`DataError` for one that is damaged or has two columns of one name.
+Consumes a file. Produces its rows as plain JSON values, a few at a time, so that a file may have any size.
+Times and decimals become text, non-finite numbers become null, and columns that JSON cannot represent (bytes,
+maps, times within lists) are dropped unless the caller needs them. Raises `ConfigurationError` for a file that
+cannot be opened, and `DataError` for one that is damaged or has duplicate column names.
 """
 
 from __future__ import annotations
@@ -25,15 +24,18 @@ from yatt_core.errors import ConfigurationError, DataError
 
 ROWS_AT_ONCE = 64
 HEAVY_ROWS_AT_ONCE = 8
-"""Of rows that hold images."""
+"""As `ROWS_AT_ONCE`, for rows with images."""
 BUFFER_BYTES = 1 << 20
-"""Of a Parquet file's column; without a buffer whole columns of a row group would be read at once."""
+"""Buffer size per Parquet column; without a buffer, whole columns of a row group would be read at once."""
 Rows = Iterator[tuple[int, dict[str, Any]]]
 """Row number (from 1) and row."""
 
 
 def read_parquet(path: Path, needed: Set[str], heavy: bool) -> Rows:
-    """Rows of a Parquet file. needed: columns that are read whatever they hold. heavy: whether rows hold images."""
+    """Yields the rows of a Parquet file.
+    needed: columns that are read whatever their type.
+    heavy: True if rows contain images.
+    """
     with _reading(path), pq.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
         columns = _columns(path, file.schema_arrow, needed)
         size = HEAVY_ROWS_AT_ONCE if heavy else ROWS_AT_ONCE
@@ -41,7 +43,9 @@ def read_parquet(path: Path, needed: Set[str], heavy: bool) -> Rows:
 
 
 def read_arrow_stream(path: Path, needed: Set[str], heavy: bool) -> Rows:
-    """Rows of an Arrow IPC stream; needed and heavy as for Parquet."""
+    """Yields the rows of an Arrow IPC stream.
+    needed, heavy: as for Parquet.
+    """
     with _reading(path), pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
         columns = _columns(path, stream.schema, needed)
         batches = (batch.select(columns) for batch in stream)
@@ -49,19 +53,19 @@ def read_arrow_stream(path: Path, needed: Set[str], heavy: bool) -> Rows:
 
 
 def read_csv(path: Path) -> Rows:
-    """Rows of a CSV file in UTF-8 with a head line; every value is text, an empty one is null."""
+    """Yields the rows of a UTF-8 CSV file with a header line; every value is text, and empty values are null."""
     with _reading(path), path.open(encoding="utf-8-sig", newline="") as stream:
         reader = csv.DictReader(stream, strict=True)
         _check_names(path, reader.fieldnames or ())
         for number, row in enumerate(reader, start=1):
             if None in row or None in row.values():
-                raise DataError(f"{path}:{number}: the row has another number of values than the head line")
+                raise DataError(f"{path}:{number}: the row and the header line have different numbers of values")
             yield number, {key: value or None for key, value in row.items()}
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turns what the readers raise into our errors, which name the file; refuses what is no regular file."""
+    """Turns the readers' exceptions into errors that name the file; rejects files that are not regular."""
     check_regular(path)
     try:
         yield
@@ -72,13 +76,13 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _columns(path: Path, schema: pa.Schema, needed: Set[str]) -> list[str]:
-    """The columns to read, in the table's order."""
+    """Returns the columns to read, in the table's order."""
     _check_fields(path, schema)
     return [field.name for field in schema if field.name in needed or _is_text(field.type) or _is_plain(field.type)]
 
 
 def _check_fields(path: Path, fields: Iterable[pa.Field]) -> None:
-    """Raises `DataError` where columns, or fields at any depth, share a name: a row has room for one of them."""
+    """Raises `DataError` if columns, or nested fields at any depth, share a name, because a row can hold only one."""
     fields = list(fields)
     _check_names(path, [field.name for field in fields])
     for field in fields:
@@ -92,25 +96,24 @@ def _check_fields(path: Path, fields: Iterable[pa.Field]) -> None:
 def _check_names(path: Path, names: Sequence[str]) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise DataError(f"{path}: two columns are named {twice[0]!r}; rename one")
+        raise DataError(f"{path}: two columns are named {twice[0]!r}; rename one of them")
 
 
 def _validated(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch, every offset and text of it checked: nothing else keeps a damaged stream from reading past its memory.
-
-    Raises `pa.ArrowInvalid`.
+    """Returns the batch after checking all its offsets and strings.
+    Otherwise a damaged stream could be read beyond its memory. Raises `pa.ArrowInvalid`.
     """
     batch.validate(full=True)
     return batch
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """True for what becomes text."""
+    """Returns True for types that are converted to text."""
     return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind))
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """True for what is a JSON value already, at any depth."""
+    """Returns True for types that are JSON values at any depth."""
     types = pa.types
     if types.is_struct(kind):
         return all(_is_plain(kind.field(i).type) for i in range(kind.num_fields))
@@ -128,7 +131,9 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _rows(batches: Iterator[pa.RecordBatch], size: int) -> Rows:
-    """The rows of all batches, at most so many of them as Python objects at once."""
+    """Yields the rows of all batches.
+    size: maximum number of rows that exist as Python objects at once.
+    """
     number = 0
     for batch in batches:
         for start in range(0, batch.num_rows, size):
@@ -145,7 +150,7 @@ def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _finite(value: Any) -> Any:
-    """The value with null for each number that is not finite."""
+    """Returns the value with null in place of each non-finite number."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, list):

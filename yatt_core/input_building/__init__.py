@@ -1,1 +1,1 @@
-"""Makes a run's inputs: prompts from datasets, the initial model, trained judges; and checks that they fit together."""
+"""Builds a run's inputs (prompts, the initial model, trained judges) and checks that they fit together."""

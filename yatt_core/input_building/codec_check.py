@@ -1,7 +1,7 @@
-"""What can be known of a run's codec before its inputs are made: whether it opens, and whether an image finds room.
-
-Consumes a spec. Of a given model folder the codec itself is opened; for a model that is yet to be made its tokenizer is
-trained on nothing, which frames tools' results as the later one does. Writes nothing; needs no torch.
+"""Checks a run's codec before its inputs are built: whether it opens, and whether an image fits.
+Consumes a spec. For a given model folder, the actual codec is opened. For a model that is yet to be created, a
+tokenizer is trained on no prompts; it frames tool results as the final one does. Writes nothing and needs no
+torch.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from yatt_core.spec.sections.model import ModelFolder, ModelFromConfig
 
 
 def check_codec(spec: RunSpec) -> None:
-    """Raises `ConfigurationError` as `open_codec`, and for a folder's model that cannot take a prompt of one image.
-
-    Of a model that is yet to be made the strings of `rollout.stop` stay unchecked: which are tokens follows from its prompts.
+    """Raises `ConfigurationError` as `open_codec` does, and if a given model cannot take a prompt with one image.
+    For a model that is yet to be created, the strings of `rollout.stop` are not checked: which of them are
+    single tokens depends on the prompts.
     """
     if spec.virtual:
         return

@@ -1,8 +1,8 @@
-"""Wrong answers, made from right ones by seed: what a judge learns to refuse.
-
-Consumes a reference answer, the prompt's text and other answers; produces a text that is not the reference answer. The kinds
-are those that a policy comes up with while it learns: near misses at every distance, answers crossed with others, permutations,
-what the prompt says, answers to other prompts, and noise, too short and too long.
+"""Wrong answers derived from correct ones by seed: what a judge learns to reject.
+Consumes a reference answer, the text of the prompt and other answers. Produces a text that differs from the
+reference answer. The kinds are those that a policy produces while it learns: near misses at various distances,
+mixtures with other answers, permutations, quotes from the prompt, answers to other prompts, and noise of
+various lengths.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 LONGEST_EDITS = 3
-"""Most edits of a near miss."""
+"""Maximum number of edits of a near miss."""
 LONGEST_QUOTE = 3
-"""Most words of the prompt in a wrong answer."""
+"""Maximum number of words quoted from the prompt."""
 FOREIGN = "\N{REPLACEMENT CHARACTER}"
-"""Stands for characters that no prompt has."""
+"""Represents characters that occur in no prompt."""
 EXTRA_LENGTH = 3
-"""Noise is so much longer than the right answer at the most."""
+"""Maximum number of characters by which noise is longer than the correct answer."""
 
 
 class Corruption:
-    """answers, prompts: those that are learnt from; noise is made of their characters."""
+    """Derives wrong answers from correct ones.
+    answers, prompts: those of the training data; noise is made of their characters.
+    """
 
     def __init__(self, answers: Sequence[str], prompts: Iterable[str]) -> None:
         self._answers = answers
@@ -39,7 +41,9 @@ class Corruption:
         )
 
     def wrong(self, seed: int, answer: str, prompt: str) -> str:
-        """A text other than the answer, white space around it and case aside; a function of its arguments alone."""
+        """Returns a text other than the answer, ignoring case and surrounding white space.
+        The result is a function of the arguments only.
+        """
         random = Random(seed)
         while True:
             made = self._pick(random, self._kinds)(random, answer, prompt)
@@ -47,7 +51,7 @@ class Corruption:
                 return made
 
     def _near_miss(self, random: Random, answer: str, _prompt: str) -> str:
-        """One to a few characters, one mostly, replaced, dropped, put in, doubled, or swapped with their neighbour."""
+        """Replaces, drops, inserts, doubles or swaps one to a few characters, usually one."""
         text = list(answer)
         for _ in range(1 + self._below(random, 1 + self._below(random, LONGEST_EDITS))):
             place, kind = self._below(random, len(text) + 1), self._below(random, 7)
@@ -64,7 +68,7 @@ class Corruption:
         return "".join(text)
 
     def _crossed(self, random: Random, answer: str, _prompt: str) -> str:
-        """Place by place the answer's character, or that of another prompt's answer: what looks likely, and is half right."""
+        """Takes each character from the answer or from that of another prompt: plausible, and partly correct."""
         other, share = self._pick(random, self._answers), random.random()
         length = len(answer) if self._below(random, 4) else len(other)
         return "".join(
@@ -73,14 +77,14 @@ class Corruption:
         )
 
     def _permuted(self, random: Random, answer: str, _prompt: str) -> str:
-        """The answer's characters in another order; its reversal now and then."""
+        """Permutes the answer's characters, sometimes by reversing them."""
         if self._below(random, 4) == 0:
             return answer[::-1]
         keys = sorted((random.random(), place) for place in range(len(answer)))
         return "".join(answer[place] for _, place in keys)
 
     def _of_the_prompt(self, random: Random, _answer: str, prompt: str) -> str:
-        """Its last word, or a few words as they stand there."""
+        """Quotes the last word of the prompt, or a few consecutive words."""
         words = prompt.split() or [""]
         if self._below(random, 2):
             return words[-1]
@@ -91,12 +95,12 @@ class Corruption:
         return self._pick(random, self._answers)
 
     def _noise(self, random: Random, answer: str, _prompt: str) -> str:
-        """Characters at random."""
+        """Returns random characters."""
         length = self._below(random, len(answer) + EXTRA_LENGTH + 1)
         return "".join(self._character(random, answer) for _ in range(length))
 
     def _character(self, random: Random, answer: str) -> str:
-        """One of answers mostly, as often as it occurs there; often of this one, and now and then one of prompts."""
+        """Draws a character, usually from the answers by frequency, often from this one, sometimes from prompts."""
         kind = self._below(random, 12)
         if kind == 0:
             return self._pick(random, self._others)
@@ -105,7 +109,7 @@ class Corruption:
 
     @staticmethod
     def _below(random: Random, count: int) -> int:
-        """A whole number below count. By `random()` alone, which every version of Python draws alike."""
+        """Draws an integer below count, using only `random()`, which is the same in every Python version."""
         return int(random.random() * count)
 
     def _pick(self, random: Random, values: Sequence[Value]) -> Value:

@@ -1,4 +1,4 @@
-"""Checks that the sources have enough demonstrations, before the inputs are made. Raises `ConfigurationError`."""
+"""Checks that the sources have enough demonstrations before the inputs are built. Raises `ConfigurationError`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from yatt_core.spec.sections.data import DataSpec, ReasoningGymSource, Source
 
 
 def check_demonstrations(data: DataSpec, seed: int, count: int, whole: bool) -> None:
-    """Raises what `take_demonstrations` would of the inputs that are to be made. whole: the sources are small enough to part.
+    """Raises what `take_demonstrations` would raise for the inputs to be built.
+    whole: True if the sources are small enough to be divided into parts here.
 
-    Of larger ones it is known only whether they have the rows; which of these are training prompts is not.
+    Of larger sources only the number of rows is checked, because it is not yet known which of them are training
+    prompts.
     """
     weights = [source.weight for source in data.sources]
     if whole:
@@ -33,5 +35,5 @@ def _rows_up_to(most: int, source: Source) -> int:
 
 
 def _address(data: bytes, place: str) -> str:
-    """Takes an image without decoding it: whether it can be is no question here."""
+    """Returns the address of an image without decoding it; whether it can be decoded does not matter here."""
     return media_address(data)

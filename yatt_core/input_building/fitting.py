@@ -1,7 +1,6 @@
-"""Every prompt of a run's inputs is encoded once while they are made, so that one that does not fit is known before it is drawn.
-
-Consumes the spec, the model's folder and the files of prompts; produces the longest prompt, for the manifest, by which a later
-change of the spec is checked. Raises `DataError` that names source, file and row.
+"""Encodes every prompt once while the inputs are built, to report prompts that do not fit before a draw.
+Consumes the spec, the model's folder and the files of prompts. Produces the longest prompt for the manifest,
+against which later changes of the spec are checked. Raises `DataError`, which names source, file and row.
 """
 
 from __future__ import annotations
@@ -20,13 +19,14 @@ from yatt_core.spec.sections.data import ReasoningGymSource
 
 log = logging.getLogger(__name__)
 PROMPTS_PER_WORD = 100_000
-"""How many prompts are encoded between two lines in the log."""
+"""Number of prompts encoded between two progress log lines."""
 
 
 def check_prompts(spec: RunSpec, model_path: str, files: Iterable[Iterable[Prompt]]) -> dict[str, Any]:
-    """Encodes all prompts as they will be for generation; returns id and tokens of the longest one, the first of equals.
+    """Encodes all prompts as for generation; returns id and tokens of the longest one, the first of equals.
+    model_path: as for `open_codec`.
 
-    model_path: as for `open_codec`. Raises as that; `DataError` for a prompt that is too long or whose images do not match it.
+    Raises what `open_codec` raises, and `DataError` for a prompt that is too long or does not match its images.
     """
     codec = open_codec(spec, model_path)
     longest: dict[str, Any] = {"prompt_id": "", "tokens": 0}
@@ -43,19 +43,19 @@ def check_prompts(spec: RunSpec, model_path: str, files: Iterable[Iterable[Promp
 
 
 def check_longest(spec: RunSpec, model_path: str, manifest: Mapping[str, Any]) -> None:
-    """Raises `ConfigurationError` when a spec leaves less room than the longest prompt of the inputs takes.
-
-    Inputs that were made before this was recorded pass.
+    """Raises `ConfigurationError` if a spec leaves less room than the longest prompt of the inputs needs.
+    Inputs without this record pass.
     """
     recorded = manifest.get(LONGEST)
     if recorded is not None and recorded["tokens"] > (room := longest_prompt(spec, model_path)):
         raise ConfigurationError(
-            f"data.max_prompt_tokens: prompt {recorded['prompt_id']} of the run's inputs has {recorded['tokens']} tokens; "
-            f"{room} fit by this and by the model's positions less rollout.max_new_tokens and the results of tools"
+            f"data.max_prompt_tokens: prompt {recorded['prompt_id']} of the run's inputs has {recorded['tokens']} "
+            f"tokens; the maximum is {room} (by this key and by the model's positions minus rollout.max_new_tokens "
+            "and tool results)"
         )
 
 
 def _place(spec: RunSpec, number: int) -> str:
-    """What the spec calls a source, and its file or task."""
+    """Returns the key of a source in the spec, with its file or task."""
     source = spec.data.sources[number]
     return f"data.sources.{number} ({source.task if isinstance(source, ReasoningGymSource) else source.path})"

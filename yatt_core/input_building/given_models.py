@@ -1,7 +1,6 @@
-"""Models that a run is given besides its policy's and its judges': the teacher of distillation, what a critic begins with.
-
-Consumes the spec and the run's inputs; produces what the manifest says of the folders. They have to share the policy's tokenizer,
-to have room for its sequences, and to stay as they are as long as the run lives.
+"""Models given to a run in addition to its policy and judges: the teacher of distillation, the initial critic.
+Consumes the spec and the run's inputs. Produces the manifest's entry about the folders. The models must share
+the policy's tokenizer, have room for its sequences, and stay unchanged during the life of the run.
 """
 
 from __future__ import annotations
@@ -27,13 +26,14 @@ from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.model import ModelFolder
 
 POLICY_KEY = "model.path: "
-"""What errors about a model folder begin with."""
+"""The key with which errors about a model folder start."""
 
 
 def describe_given(spec: RunSpec, policy: Path) -> Facts:
-    """What the manifest says of the folders. policy: folder of its model.
+    """Returns the manifest's entry about the folders.
+    policy: folder of the policy's model.
 
-    Raises `ConfigurationError` for one that cannot be used, or has another tokenizer than the policy.
+    Raises `ConfigurationError` for a folder that cannot be used, or whose tokenizer differs from the policy's.
     """
     facts: Facts = {}
     for key, model in given_models(spec).items():
@@ -45,7 +45,7 @@ def describe_given(spec: RunSpec, policy: Path) -> Facts:
 
 
 def check_given(spec: RunSpec, manifest: Mapping[str, Any]) -> None:
-    """Raises `ConfigurationError` where a folder has changed since the inputs were made, or has no room for a longest sample."""
+    """Raises `ConfigurationError` if a folder has changed since the inputs were built, or has too few positions."""
     for key, model in given_models(spec).items():
         with _naming(key):
             folder = Path(model.path).resolve()
@@ -54,13 +54,13 @@ def check_given(spec: RunSpec, manifest: Mapping[str, Any]) -> None:
             positions = positions_of(read_config(folder))
             if positions is not None and positions < longest:
                 raise ConfigurationError(
-                    f"{POLICY_KEY}{folder} takes {positions} tokens, prompt and response may be {longest}; lower "
-                    "rollout.max_new_tokens, or take another model"
+                    f"{POLICY_KEY}{folder} has {positions} positions, but prompt and response may have {longest} "
+                    "tokens; lower rollout.max_new_tokens, or use another model"
                 )
 
 
 def check_before_start(spec: RunSpec) -> None:
-    """Raises `ConfigurationError` for folders that can be seen to be of no use before a run is made."""
+    """Raises `ConfigurationError` for folders that are recognisably unusable before a run is created."""
     for key, model in given_models(spec).items():
         with _naming(key):
             check_model_folder(Path(model.path))
@@ -73,14 +73,14 @@ def _check_tokenizer(folder: Path, policy: Path) -> None:
     found, wanted = (load_tokenizer(place).get_vocab() for place in (folder, policy))
     if other := sorted(token for token in found.keys() | wanted.keys() if found.get(token) != wanted.get(token)):
         raise ConfigurationError(
-            f"{POLICY_KEY}{folder}: its tokenizer is not the policy's: {len(other)} tokens differ, such as {other[0]!r}; "
-            "right would be a model of the same tokenizer"
+            f"{POLICY_KEY}{folder}: its tokenizer is not the policy's: {len(other)} tokens differ, such as "
+            f"{other[0]!r}; expected a model with the same tokenizer"
         )
 
 
 @contextmanager
 def _naming(key: str) -> Iterator[None]:
-    """Says which folder an error is about."""
+    """Adds the key of the folder to errors."""
     try:
         yield
     except ConfigurationError as error:

@@ -1,8 +1,7 @@
-"""The judges' models among a run's inputs: a trained one is made and trained there, a given folder is vouched for.
-
-Consumes the spec and the prompts that lie in the inputs' folder; produces `judges/NAME/` for each trained judge, and what the
-manifest says of every judge with a model. Called while the inputs' folder is not in its place yet, so that nothing half-made
-is ever used.
+"""The judges' models among a run's inputs: trained ones are created and trained, given folders are recorded.
+Consumes the spec and the prompts in the inputs' folder. Produces `judges/NAME/` for each trained judge, and the
+manifest's entries about all judges with a model. It runs before the inputs' folder is renamed into place, so
+that nothing incomplete is ever used.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from yatt_core.spec.sections.model import ModelFolder
 
 
 def make_judges(spec: RunSpec, folder: Path, prompts: JudgePrompts) -> Facts:
-    """Makes the judges' models below the inputs' folder; returns what the manifest says of them.
-
-    Raises `ConfigurationError` for folders that cannot be used, `DataError` for prompts that a judge cannot learn from.
+    """Builds the judges' models below the inputs' folder; returns the manifest's entries about them.
+    Raises `ConfigurationError` for folders that cannot be used, and `DataError` for prompts that a judge cannot
+    learn from.
     """
     facts: Facts = {}
     for part in spec.rewards.judges:
@@ -51,7 +50,7 @@ def make_judges(spec: RunSpec, folder: Path, prompts: JudgePrompts) -> Facts:
 
 
 def check_judges(manifest: Mapping[str, Any]) -> None:
-    """Raises `ConfigurationError` where a given folder has changed since the inputs were made."""
+    """Raises `ConfigurationError` if a given folder has changed since the inputs were built."""
     for name, made in manifest.get(JUDGES, {}).items():
         if "files" in made:
             with _naming(name):
@@ -59,12 +58,12 @@ def check_judges(manifest: Mapping[str, Any]) -> None:
 
 
 def check_before_start(spec: RunSpec) -> None:
-    """Raises `ConfigurationError` for a judge that could never be asked: its folder is no model, its key is not there."""
+    """Raises `ConfigurationError` for a judge whose folder is not a model, or whose API key is not set."""
     from yatt_core.judges.endpoint import EndpointJudge
 
     for part in spec.rewards.judges:
         if isinstance(part, EndpointPart):
-            EndpointJudge(part)  # which asks nobody yet
+            EndpointJudge(part)  # sends no request yet
         elif isinstance(model := judge_model_of(part), ModelFolder):
             with _naming(part.name):
                 check_model_folder(Path(model.path))
@@ -76,7 +75,7 @@ def check_before_start(spec: RunSpec) -> None:
 
 @contextmanager
 def _naming(part: str) -> Iterator[None]:
-    """Says which part of the reward an error is about."""
+    """Adds the name of the reward part to errors."""
     try:
         yield
     except ConfigurationError as error:
@@ -89,14 +88,18 @@ def _naming(part: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class JudgePrompts:
-    """Files of the inputs. train: prompts, source after source; train_sizes: how many of each. probe: tasks to stop by."""
+    """Files of the inputs.
+    train: training prompts, source after source.
+    train_sizes: number of training prompts per source.
+    probe: the tasks that determine when training stops.
+    """
 
     train: PromptFile
     train_sizes: Sequence[int]
     probe: PromptFile
 
     def first(self, count: int, weights: Sequence[float]) -> list[Prompt]:
-        """The first training prompts of each source, as many as its share of count or as there are."""
+        """Returns the first training prompts of each source, at most its share of `count`."""
         starts = [0, *itertools.accumulate(self.train_sizes)]
         return [
             self.train[starts[source] + index]
@@ -106,9 +109,8 @@ class JudgePrompts:
 
 
 def _train(spec: RunSpec, part: GenerativePart, model: TrainedJudge, folder: Path, given: JudgePrompts) -> Facts:
-    """Makes a judge with its tokenizer in a new folder and trains it.
-
-    What the template itself says, and the judge's two answers, are one token each.
+    """Creates a judge and its tokenizer in a new folder and trains it.
+    The literal texts of the template and the judge's two answers are single tokens.
     """
     from yatt_core.input_building.judge_training import train_judge
 

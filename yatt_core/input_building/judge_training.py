@@ -1,8 +1,8 @@
-"""Trains a small judge: "is this answer right?", from prompts with reference answers.
-
-Consumes the part of the spec, training prompts, probe tasks and a folder that holds the untrained model; writes the trained
-weights over it. One process, one thread, one rank: the bytes are a function of spec, seed and prompts. Half of what it learns
-from is right; each wrong answer is made anew by its seed, so that none comes twice.
+"""Trains a small judge of whether an answer is correct, from prompts with reference answers.
+Consumes the part of the spec, training prompts, probe tasks and a folder with the untrained model; overwrites
+its weights with the trained ones. Training uses one process, one thread and one rank, so that the bytes are a
+function of spec, seed and prompts. Half of the answers are correct; each wrong answer is generated from its own
+seed, so that none occurs twice.
 """
 
 from __future__ import annotations
@@ -47,18 +47,21 @@ from yatt_core.spec.sections.trainer import AdamWSpec
 log = logging.getLogger(__name__)
 
 MICRO_BATCH_TOKENS = 2048
-"""Of a forward pass; few, so that short questions are not padded to the length of long ones."""
+"""Tokens of a forward pass; few, so that short questions are not padded to the length of long ones."""
 PROBE_WRONG = 3
-"""Wrong answers to each probe task; with the right one, so many pairs and one more."""
+"""Number of wrong answers per probe task, in addition to the correct one."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeFacts:
-    """How the training ended. steps: taken. loss: of the last one.
-
-    accuracy: share of held-out pairs (probe tasks with a right or a wrong answer) that the judge's likeliest answer is right
-    about; right and wrong answers weigh the same. false_yes, false_no: share of wrong answers that it accepts, and of right
-    ones that it refuses. pairs: how many there were.
+    """The outcome of the training.
+    steps: number of steps taken.
+    loss: loss of the last step.
+    accuracy: fraction of held-out pairs (probe tasks with a correct or a wrong answer) that the judge's most
+    likely answer classifies correctly; correct and wrong answers have equal weight.
+    false_yes: fraction of wrong answers that it accepts.
+    false_no: fraction of correct answers that it rejects.
+    pairs: number of held-out pairs.
     """
 
     steps: int
@@ -77,7 +80,10 @@ def train_judge(
     probe: Sequence[Prompt],
     folder: Path,
 ) -> JudgeFacts:
-    """Trains the model in the folder, and writes it back. seed: of the judge. prompts: those to learn from; probe: to stop by.
+    """Trains the model in the folder and overwrites it.
+    seed: seed of the judge.
+    prompts: prompts to learn from.
+    probe: tasks that determine when training stops.
 
     Raises `DataError` for prompts without reference answers, and for a question that does not fit the model.
     """
@@ -87,9 +93,9 @@ def train_judge(
         facts = learner.run()
         network: Any = model
         network.save_pretrained(folder)
-    said = f"the judge {part.name!r} is right about {facts.accuracy:.1%} of {facts.pairs} held-out pairs"
+    said = f"the judge {part.name!r} classifies {facts.accuracy:.1%} of {facts.pairs} held-out pairs correctly"
     if facts.accuracy < training.stop_accuracy:
-        log.warning("%s after all of its %d steps; stop_accuracy is %g", said, facts.steps, training.stop_accuracy)
+        log.warning("%s after all %d steps; stop_accuracy is %g", said, facts.steps, training.stop_accuracy)
     else:
         log.info("%s after %d steps", said, facts.steps)
     return facts
@@ -121,7 +127,7 @@ class _Learner:
         self._step = SupervisedStep(forward, optimizer, Collective(), max(MICRO_BATCH_TOKENS, self._codec.longest))
 
     def run(self) -> JudgeFacts:
-        """Steps until the held-out pairs are judged well enough, or all steps are taken."""
+        """Trains until the accuracy on the held-out pairs is high enough, or all steps are taken."""
         training = self._training
         facts = JudgeFacts(0, 0.0, 0.0, 0.0, 0.0, len(self._pairs))
         rows = np.arange(training.batch_size, dtype=np.int64)
@@ -134,7 +140,7 @@ class _Learner:
         return facts
 
     def _batch(self, step: int) -> Demonstrations:
-        """Right and wrong answers in turn, to prompts drawn by seed."""
+        """Returns correct and wrong answers alternately, to prompts drawn by seed."""
         items, rights = [], []
         for row in range(self._training.batch_size):
             draw = stable_seed("judge_batch", self._seed, step, row)
@@ -151,7 +157,7 @@ class _Learner:
         return demonstrations_of(begins, learnt, counts)
 
     def _probe_pairs(self, probe: Sequence[Prompt]) -> Iterator[tuple[JudgeItem, bool]]:
-        """Held-out items, and whether each one's response is right."""
+        """Yields held-out items, and for each whether its response is correct."""
         for place, prompt in enumerate(probe):
             answer = _reference(prompt)
             yield _item(place, prompt, answer, answer), True
@@ -162,7 +168,9 @@ class _Learner:
                 yield _item(place, prompt, answer, wrong), False
 
     def _measured(self, step: int, loss: float) -> JudgeFacts:
-        """Asks for the likeliest answer on every held-out pair. One that cannot be parsed is a no, as it counts as 0."""
+        """Measures the judge's greedy answers on all held-out pairs.
+        An answer that cannot be parsed counts as no, because its score is 0.
+        """
         questions = [question.tokens for question in self._questions([item for item, _ in self._pairs])]
         request = GenerateRequest(
             prompts=questions,
@@ -189,9 +197,9 @@ class _Learner:
 
 
 def _lesson(question: Question, verdict: Int32, right: bool) -> tuple[Int32, Int32, Mask]:
-    """A question, what is learnt behind it, and which tokens of that count.
-
-    Of a right answer the judge learns to write it, too, up to where it ends: who knows the answer sees what differs from it.
+    """Returns a question, what is learnt after it, and which of those tokens count in the loss.
+    For a correct answer the judge also learns to write the answer itself: a judge that knows the answer
+    recognises what differs from it.
     """
     start = question.response.start if right and question.response.start else len(question.tokens)
     counts = np.zeros(len(question.tokens) - start, np.bool_)
@@ -205,15 +213,15 @@ def _item(number: int, prompt: Prompt, answer: str, response: str) -> JudgeItem:
 
 
 def _reference(prompt: Prompt) -> str:
-    """The answer that is right. Raises `DataError` for a prompt that has none."""
+    """Returns the correct answer. Raises `DataError` for a prompt without one."""
     if prompt.answer is None:
-        raise DataError(f"prompt {prompt.prompt_id} has no reference answer, from which a trained judge could learn")
+        raise DataError(f"prompt {prompt.prompt_id} has no reference answer for the judge to learn from")
     return last_turn(prompt.answer).strip()
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """The order of additions, and so every bit, depends on the number of threads."""
+    """Limits torch to one thread, because the order of additions, and so every bit, depends on their number."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

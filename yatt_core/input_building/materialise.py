@@ -1,9 +1,9 @@
-"""What a run starts from, made once and kept in its folder: prompts, tokenizer, initial model.
-
-Consumes a spec; produces `inputs/` in the run folder: train, held-out and probe prompts as Parquet, their images by content
-address, for a model made from a config its Hugging Face folder, trained judges (`judges/NAME/`), and last the manifest with
-the sha256 of every file. The folder appears whole or not at all; a complete one is verified and used again, so that later
-changes of a source never reach a run. Prompts are written as they are read; a corpus is never held.
+"""What a run starts from, built once and kept in its folder: prompts, tokenizer, initial model.
+Consumes a spec. Produces `inputs/` in the run folder: train, held-out and probe prompts as Parquet, their
+images by content address, the Hugging Face folder of a model created from a config, trained judges
+(`judges/NAME/`), and, written last, the manifest with the SHA-256 of every file. The folder appears complete or
+not at all. A complete one is verified and reused, so that later changes of a source never affect a run. Prompts
+are written as they are read; a corpus is never held in memory.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ from yatt_core.spec.sections.rollout import VirtualRollout
 
 
 def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
-    """Makes the run's inputs, or verifies those that are there. Meant for one process at a time, the run's owner.
-
-    Raises `ConfigurationError` for sources, tasks or models that cannot be used or that differ from those the inputs were
-    made for, `DataError` for rows that cannot be used, prompts that do not fit among them, and for inputs that are damaged.
+    """Builds the run's inputs, or verifies existing ones. Only one process at a time, the run's owner, may call it.
+    Raises `ConfigurationError` for sources, tasks or models that cannot be used or that differ from those for
+    which the inputs were built, and `DataError` for rows that cannot be used, prompts that do not fit and
+    damaged inputs.
     """
     folder = run_folder / INPUTS
     if not folder.exists():
-        with refusals(f"{folder}: cannot be made"):
+        with refusals(f"{folder}: cannot be created"):
             _make(spec, run_folder, folder)
-    sync_folder(run_folder)  # also for a folder that is there: who renamed it may have died before this
+    sync_folder(run_folder)  # also for an existing folder: the process that renamed it may have died before syncing
     manifest = read_manifest(folder, spec)
     for name, sha256 in manifest["files"].items():
         if not (folder / name).is_file() or file_sha256(folder / name) != sha256:
-            raise DataError(f"{folder / name} is missing or damaged; put it back, or start a new run")
+            raise DataError(f"{folder / name} is missing or damaged; restore it, or start a new run")
     check_media_list(folder, manifest)
     _check_given_model(spec, manifest)
     check_judges(manifest)
@@ -94,9 +94,8 @@ def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
 
 
 def initial_model(spec: RunSpec, run_folder: Path) -> str:
-    """Folder of the model that a run began with; empty for a run on virtual engines.
-
-    Raises as `read_manifest`, and `ConfigurationError` for a given folder that has changed since.
+    """Returns the folder of the model with which a run started; empty for a run on virtual engines.
+    Raises what `read_manifest` raises, and `ConfigurationError` if a given folder has changed since.
     """
     folder = run_folder / INPUTS
     manifest = read_manifest(folder, spec)
@@ -105,7 +104,9 @@ def initial_model(spec: RunSpec, run_folder: Path) -> str:
 
 
 def check_prompt_lengths(spec: RunSpec, run_folder: Path) -> None:
-    """Raises `ConfigurationError` when a changed spec has no room for the prompts of a run's inputs, if these are made yet."""
+    """Raises `ConfigurationError` if a changed spec has no room for the prompts of a run's inputs.
+    Inputs that are not built yet pass.
+    """
     folder = run_folder / INPUTS
     if (folder / MANIFEST).exists():
         manifest = read_manifest(folder, spec)
@@ -113,20 +114,19 @@ def check_prompt_lengths(spec: RunSpec, run_folder: Path) -> None:
 
 
 def check_media_list(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Raises `DataError` unless the images of the inputs are those of the manifest by number and name.
-
+    """Raises `DataError` unless the images of the inputs match the manifest in number and name.
     Their bytes are checked when they are used: `media.read_media`.
     """
     recorded = manifest.get(MEDIA)
     if recorded is not None and (found := describe_media(folder)) != recorded:
         raise DataError(
-            f"{folder / MEDIA} holds {found['images']} images, the run was made with {recorded['images']}, or has others; "
-            "put them back, or start a new run"
+            f"{folder / MEDIA} holds {found['images']} images that are not the {recorded['images']} images of the "
+            "run's inputs; restore them, or start a new run"
         )
 
 
 def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
-    """Writes everything beside its place, syncs it and renames it there, the manifest having been written last."""
+    """Writes everything to a temporary folder, the manifest last, syncs it and renames it into place."""
     make_folder(run_folder)
     temporary = run_folder / f".{INPUTS}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
@@ -161,7 +161,7 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
 
 
 def _write_prompts(spec: RunSpec, folder: Path) -> dict[str, Any]:
-    """Writes all prompts and their images; returns what the manifest says of them."""
+    """Writes all prompts and their images; returns the manifest's entries about them."""
     collection = collect_prompts(spec.data, spec.seed, MediaFolder(folder).keep)
     train_sizes = [0] * len(collection.train)
 
@@ -181,7 +181,7 @@ def _write_prompts(spec: RunSpec, folder: Path) -> dict[str, Any]:
 
 
 def _written(path: Path, prompts: Iterable[Prompt], with_media: bool) -> Iterator[str]:
-    """Writes a file of prompts and gives the digest of each as it is written."""
+    """Writes a file of prompts; yields the digest of each prompt as it is written."""
     with PromptWriter(path, with_media) as writer:
         for prompt in prompts:
             writer.add(prompt)
@@ -194,13 +194,16 @@ def _check_given_model(spec: RunSpec, manifest: Mapping[str, Any]) -> None:
 
 
 def _files(folder: Path) -> list[Path]:
-    """All files but the images, which are synced as they are written and vouched for together."""
+    """Returns all files except the images, which are synced as they are written and verified together."""
     tops = (top for top in folder.iterdir() if top.name != MEDIA)
     return sorted(path for top in tops for path in (top, *top.rglob("*")) if path.is_file())
 
 
 def _initial_model(spec: RunSpec, folder: Path) -> ModelFacts:
-    """Facts of the initial model; makes it below the inputs' folder if the spec says so, its tokenizer from the prompts there."""
+    """Returns the facts of the initial model.
+    If the spec says so, creates the model below the inputs' folder, with a tokenizer trained on the prompts
+    there.
+    """
     if isinstance(spec.rollout.engine, VirtualRollout):
         return ModelFacts("", {}, spec.rollout.engine.vocabulary, 0)
     if isinstance(spec.model, ModelFolder):
@@ -221,7 +224,9 @@ def _initial_model(spec: RunSpec, folder: Path) -> ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """The texts of some files' prompts, read whenever they are walked; with tools also the turns of answers that call them."""
+    """The texts of the prompts in some files, read again on every iteration.
+    with_tools: adds the turns of answers that call tools.
+    """
 
     files: Sequence[PromptFile]
     with_tools: bool

@@ -1,7 +1,7 @@
-"""A run's inputs on both tiers: taken from the durable one where the run's folder lacks them, and kept there once they are made.
-
-Consumes a spec and the run's folder, which may be empty on a machine that goes on with a run of another. Produces what
-`materialise` does: sources that have changed since, or are not to be had here, never reach a run that has begun.
+"""A run's inputs on both storage tiers: fetched from the durable tier if missing, published after they are built.
+Consumes a spec and the run's folder, which may be empty on a machine that continues a run of another machine.
+Produces what `materialise` produces: sources that have changed or are unavailable here never affect a run that
+has started.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from yatt_core.storage.run_store import RunStore
 
 
 def settle_inputs(spec: RunSpec, run_folder: Path, store: RunStore) -> InputsReceipt:
-    """The run's inputs, verified, on both tiers. Meant for one process at a time. Raises as `materialise` and the store."""
+    """Returns the verified inputs of a run after storing them on both tiers.
+    Only one process at a time may call it. Raises what `materialise` and the store raise.
+    """
     fetch_inputs(run_folder, store)
     receipt = materialise(spec, run_folder)
     store.publish(INPUTS)
@@ -24,6 +26,6 @@ def settle_inputs(spec: RunSpec, run_folder: Path, store: RunStore) -> InputsRec
 
 
 def fetch_inputs(run_folder: Path, store: RunStore) -> None:
-    """Puts the inputs into a run's folder that has none, where the durable tier has them."""
+    """Fetches the inputs into a run's folder that has none, if the durable tier has them."""
     if not (run_folder / INPUTS).exists():
         store.fetch(INPUTS)

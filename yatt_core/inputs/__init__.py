@@ -1,1 +1,1 @@
-"""Reads a run's inputs: the manifest, and the prompts that it vouches for."""
+"""Reads a run's inputs: the manifest and the prompts."""

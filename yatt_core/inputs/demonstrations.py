@@ -1,7 +1,6 @@
-"""Which training prompts SFT learns from: the first of each source, shared out by weight, each with a reference answer.
-
-Consumes a way to take a source's first prompts: from a run's inputs, or from the sources themselves before there are any.
-Raises `ConfigurationError`.
+"""Which training prompts SFT learns from: the first ones of each source, by weight, each with a reference answer.
+Consumes a function that takes the first prompts of a source, either from a run's inputs or, before these exist,
+from the sources themselves. Raises `ConfigurationError`.
 """
 
 from __future__ import annotations
@@ -12,13 +11,15 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.prompts.stream import Prompt, apportion
 
 Take = Callable[[int, int], Sequence[Prompt]]
-"""Takes the number of a source and how many prompts are wanted; returns its first training prompts, as many as there are."""
+"""Receives the index of a source and the number of prompts wanted; returns its first training prompts, at most
+that many."""
 
 
 def take_demonstrations(count: int, weights: Sequence[float], take: Take) -> list[Prompt]:
-    """The demonstrations of a run. weights: of its sources.
+    """Returns the demonstrations of a run.
+    weights: the weights of its sources.
 
-    Raises `ConfigurationError` when a source has too few, or one without an answer.
+    Raises `ConfigurationError` if a source has too few prompts, or a prompt has no answer.
     """
     prompts: list[Prompt] = []
     for source, share in enumerate(apportion(count, weights)):
@@ -29,14 +30,15 @@ def take_demonstrations(count: int, weights: Sequence[float], take: Take) -> lis
         if prompt.answer is None:
             raise ConfigurationError(
                 f"sft: prompt {prompt.prompt_id} has no reference answer to learn from; "
-                "give one to every row, or leave SFT out"
+                "add one to every row, or leave sft out"
             )
     return prompts
 
 
 def check_enough(count: int, source: int, share: int, found: int, what: str) -> None:
-    """Raises `ConfigurationError` for a source that has fewer rows than are wanted of it."""
+    """Raises `ConfigurationError` if a source has fewer rows than its share."""
     if found < share:
         raise ConfigurationError(
-            f"sft.demonstrations: {share} of {count} are to come from data.sources.{source}, which has {found} {what}"
+            f"sft.demonstrations: {share} of {count} must come from data.sources.{source}, which has only {found} "
+            f"{what}"
         )

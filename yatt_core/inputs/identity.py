@@ -1,4 +1,4 @@
-"""What of a spec a run's inputs depend on, as one digest: the rest may change within a run."""
+"""A digest of the parts of a spec on which a run's inputs depend; the rest may change within a run."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from yatt_core.spec.sections.model import ModelFolder
 
 
 def identity(spec: RunSpec) -> str:
-    """Digest of all in a spec that its inputs depend on; the rest may change within a run."""
+    """Returns the digest of everything in a spec on which its inputs depend."""
     data = spec.data.model_dump(mode="json", include={"sources", "held_out", "probe", "system_prompt"})
     for source in data["sources"]:
         if source.get("image_field", "") is None:
-            del source["image_field"]  # younger than the inputs of some runs, and nothing to one without images
+            del source["image_field"]  # left out so that it does not change the digest of a source without images
     model = None if spec.virtual else spec.model.model_dump(mode="json")
     if model is not None and model.get("vision", "") is None:
-        del model["vision"]  # younger than the inputs of some runs, and nothing to a model of text alone
-    # A tokenizer of the run's own knows what calls and results are written with.
+        del model["vision"]  # left out so that it does not change the digest of a text-only model
+    # A tokenizer trained for the run contains the tags of calls and results.
     tools = {} if spec.rollout.tools is None or model is None else {"tools": True}
     judges = {"judges": made} if (made := _judges_identity(spec)) else {}
     given = {"given_models": others} if (others := _given_identity(spec)) else {}
@@ -27,7 +27,7 @@ def identity(spec: RunSpec) -> str:
 
 
 def given_models(spec: RunSpec) -> dict[str, ModelFolder]:
-    """By their key in the spec."""
+    """Returns the given models (teacher and critic) by their key in the spec."""
     given: dict[str, ModelFolder] = {}
     if spec.algorithm.distillation is not None:
         given["algorithm.distillation.teacher"] = spec.algorithm.distillation.teacher
@@ -37,13 +37,13 @@ def given_models(spec: RunSpec) -> dict[str, ModelFolder]:
 
 
 def judge_model_of(part: JudgePart) -> ModelFolder | TrainedJudge | None:
-    """A judge's model, where it has weights or gets some; a model of sizes alone can only be planned with."""
+    """Returns the model of a judge if it has weights or will be trained; None if it works for planning only."""
     model = part.model if isinstance(part, GenerativePart | RewardModelPart) else None
     return model if isinstance(model, ModelFolder | TrainedJudge) else None
 
 
 def _judges_identity(spec: RunSpec) -> dict[str, Any]:
-    """All of the spec that the judges' models depend on; empty without any."""
+    """Returns the parts of the spec on which the judges' models depend; empty if there are none."""
     made: dict[str, Any] = {}
     for part in spec.rewards.judges:
         model = judge_model_of(part)
@@ -56,5 +56,5 @@ def _judges_identity(spec: RunSpec) -> dict[str, Any]:
 
 
 def _given_identity(spec: RunSpec) -> dict[str, Any]:
-    """What of the spec the run's inputs vouch for; empty without any."""
+    """Returns the parts of the spec that describe the given models; empty if there are none."""
     return {key: model.model_dump(mode="json") for key, model in given_models(spec).items()}

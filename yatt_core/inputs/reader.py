@@ -1,4 +1,4 @@
-"""A run's prompts, read one by one from its inputs folder; a corpus is never held."""
+"""A run's prompts, read one at a time from its inputs folder; a corpus is never held in memory."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ class Inputs:
 
     @classmethod
     def open(cls, folder: Path, spec: RunSpec) -> Inputs:
-        """Reads what `materialise` made and verified. Raises as `read_manifest`."""
+        """Opens the inputs that `materialise` built and verified. Raises as `read_manifest` does."""
         return cls(folder, spec, read_manifest(folder, spec))
 
     def prompt(self, reference: PromptRef) -> Prompt:
-        """The prompt that a reference stands for."""
+        """Returns the prompt to which a reference points."""
         epoch, place = locate(reference.position, self.train_sizes[reference.source])
         return self._training_prompt(reference.source, int(self._order(reference.source, epoch)[place]))
 
     @cached_property
     def held_out(self) -> Sequence[Prompt]:
-        """The tasks for evaluation, in a fixed order."""
+        """The evaluation tasks, in a fixed order."""
         return tuple(PromptFile(self._folder / HELD_OUT))
 
     @cached_property
     def probe(self) -> Sequence[Prompt]:
-        """The training-side tasks that tell SFT when to stop."""
+        """The training-side tasks that determine when SFT stops."""
         return tuple(PromptFile(self._folder / PROBE))
 
     def demonstrations(self, count: int) -> Sequence[Prompt]:
-        """What SFT learns from. Raises as `take_demonstrations`."""
+        """Returns the prompts that SFT learns from. Raises as `take_demonstrations` does."""
 
         def first(source: int, share: int) -> list[Prompt]:
             return [self._training_prompt(source, index) for index in range(min(share, self.train_sizes[source]))]
@@ -62,7 +62,7 @@ class Inputs:
         return self._train[int(self._starts[source]) + index]
 
     def _order(self, source: int, epoch: int) -> npt.NDArray[np.int64]:
-        """The order of a source's current epoch; the last one used is kept."""
+        """Returns the order of a source in an epoch; only the order used last is cached per source."""
         kept = self._orders.get(source)
         if kept is None or kept[0] != epoch:
             kept = (epoch, epoch_order(self._seed, source, epoch, self.train_sizes[source]))

@@ -1,1 +1,1 @@
-"""Judges of responses: generative models, third-party endpoints, reward models, virtual ones."""
+"""Judges of responses: generative models, third-party endpoints, reward models and virtual judges."""

@@ -1,8 +1,7 @@
-"""Between a generative judge's texts and its model's tokens.
-
-Consumes a model folder's tokenizer and chat template, the judge's template and items; produces tokens ready for generation,
-and the texts of answers. What the policy wrote is encoded apart from the template, and never as special tokens: a response
-that spells out the end of a turn cannot begin one of its own.
+"""Converts between a generative judge's texts and its model's tokens.
+Consumes a model folder's tokenizer and chat template, the judge's template and items. Produces tokens ready for
+generation, and the texts of answers. The policy's text is encoded separately from the template, and never as
+special tokens: a response that spells out the end of a turn cannot start a turn of its own.
 """
 
 from __future__ import annotations
@@ -25,21 +24,26 @@ from yatt_core.protocols.judges import JudgeItem
 from yatt_core.spec.rewards.template import RESPONSE
 
 UNBOUNDED = 1 << 20
-"""Positions of a model that names no bound."""
+"""Assumed number of positions of a model without a limit."""
 PLACE = "the-text-of-the-judge"
-"""Stands for the user's message while the chat template is rendered."""
+"""Placeholder of the user's message while the chat template is rendered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """tokens: of a filled-in template, ready for generation, [length]. response: where the response's begin and end in them."""
+    """A question to the judge.
+    tokens: the filled-in template, ready for generation, [length].
+    response: range of the response's tokens in it.
+    """
 
     tokens: Int32
     response: range
 
 
 class JudgeCodec:
-    """Tokens of filled-in templates, and texts of answers. longest: most tokens of a question."""
+    """Encodes filled-in templates and decodes answers.
+    longest: maximum number of tokens of a question.
+    """
 
     def __init__(self, tokenizer: Any, template: str, longest: int, stop_tokens: Sequence[int]) -> None:
         self._tokenizer, self._template, self.longest = tokenizer, template, longest
@@ -48,23 +52,23 @@ class JudgeCodec:
         self._fixed: dict[str, list[int]] = {}
 
     def encode(self, items: Sequence[JudgeItem]) -> list[Question | str]:
-        """Each item's question; or, for one that cannot be asked, the reason."""
+        """Returns each item's question, or the reason why it cannot be asked."""
         questions = [self._pieces(item) for item in items]
         known = [pieces for pieces in questions if not isinstance(pieces, str)]
         encoded = iter(self._plain([piece.text for pieces in known for piece in pieces if piece.name is not None]))
         return [pieces if isinstance(pieces, str) else self._joined(pieces, encoded) for pieces in questions]
 
     def encode_answer(self, text: str) -> Int32:
-        """Tokens of an answer that ends properly: [length], the end-of-sequence token included."""
+        """Returns the tokens of a complete answer, including the end-of-sequence token: [length]."""
         return np.array([*self._special(text), self._tokenizer.eos_token_id], dtype=np.int32)
 
     def decode(self, tokens: Int32) -> str:
-        """Text of an answer, without its stop token and special tokens."""
+        """Returns the text of an answer without its stop token and special tokens."""
         ids = tokens[:-1] if len(tokens) and int(tokens[-1]) in self.stop_tokens else tokens
         return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def _frame(self) -> tuple[str, str]:
-        """What the chat template puts before and behind a user's message."""
+        """Returns what the chat template puts before and after a user message."""
         if self._tokenizer.chat_template is None:
             return "", ""
         try:
@@ -76,10 +80,10 @@ class JudgeCodec:
                 strftime_now=lambda _: TEMPLATE_DATE,
             )
         except TemplateError as error:
-            raise ConfigurationError(f"the judge's chat template takes no message of a user: {error}") from None
+            raise ConfigurationError(f"the judge's chat template rejects user messages: {error}") from None
         before, found, after = str(rendered).partition(PLACE)
         if not found:
-            raise ConfigurationError("the judge's chat template does not show the user's message")
+            raise ConfigurationError("the judge's chat template drops the user message")
         return before, after
 
     def _pieces(self, item: JudgeItem) -> Sequence[Piece] | str:
@@ -89,7 +93,9 @@ class JudgeCodec:
             return str(error)
 
     def _joined(self, pieces: Sequence[Piece], encoded: Iterator[list[int]]) -> Question | str:
-        """One question. encoded: the tokens of the pieces that are not the template's own, in their order."""
+        """Joins the tokens of one question.
+        encoded: the tokens of the pieces that are not part of the template, in order.
+        """
         tokens: list[int] = [] if self._tokenizer.chat_template else list(self._tokenizer("")["input_ids"])
         response = range(0)
         for piece in pieces:
@@ -98,17 +104,17 @@ class JudgeCodec:
             if piece.name == RESPONSE:
                 response = range(start, len(tokens))
         if len(tokens) > self.longest:
-            return f"the judge's question has {len(tokens)} tokens, its model has room for {self.longest}"
+            return f"the judge's question has {len(tokens)} tokens; its model has room for {self.longest}"
         return Question(np.array(tokens, dtype=np.int32), response) if tokens else "the judge's question has no tokens"
 
     def _special(self, text: str) -> list[int]:
-        """Tokens of a text of ours, special ones recognised; kept, as they are the same for every item."""
+        """Returns the tokens of a trusted text, special tokens included; cached, because all items share them."""
         if text not in self._fixed:
             self._fixed[text] = list(self._tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
         return self._fixed[text]
 
     def _plain(self, texts: list[str]) -> list[list[int]]:
-        """Tokens of texts of others, in which special tokens are text like any other."""
+        """Returns the tokens of untrusted texts, in which special tokens are encoded as ordinary text."""
         if not texts:
             return []
         encoded = self._tokenizer(texts, add_special_tokens=False, split_special_tokens=True)
@@ -116,7 +122,7 @@ class JudgeCodec:
 
 
 def open_judge_codec(model_path: str, template: str, max_new_tokens: int) -> JudgeCodec:
-    """The codec of a judge in a Hugging Face folder. Raises `ConfigurationError` for one that cannot be used."""
+    """Returns the codec of a judge in a Hugging Face folder. Raises `ConfigurationError` if it cannot be used."""
     folder = Path(model_path)
     config, tokenizer = read_config(folder), load_tokenizer(folder)
     if tokenizer.eos_token_id is None:

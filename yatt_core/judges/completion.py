@@ -1,4 +1,6 @@
-"""What an OpenAI-compatible `chat/completions` is asked and answers. Pure functions between items, JSON and judgements."""
+"""Requests and responses of an OpenAI-compatible `chat/completions` endpoint.
+Pure functions between items, JSON and judgements.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,21 @@ from yatt_core.protocols.judges import JudgeItem
 from yatt_core.spec.rewards.judges import EndpointPart
 
 SEED_RANGE = 2**31
-"""Endpoints take seeds below this."""
+"""Endpoints accept seeds below this value."""
 COUNT_RANGE = 2**31
-"""Counts of tokens are kept below this; a larger one is none."""
+"""Token counts are below this value; larger ones are ignored."""
 
 
 class MalformedError(Exception):
-    """An answer that is none; asking again may help."""
+    """The response is not a chat completion; a retry may help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """text: of the first choice. tokens, prompt_tokens: as the endpoint counts them; 0 where it does not, or absurdly."""
+    """A chat completion.
+    text: text of the first choice.
+    tokens, prompt_tokens: as counted by the endpoint; 0 if it reports no plausible count.
+    """
 
     text: str
     tokens: int
@@ -31,7 +36,7 @@ class Completion:
 
 
 def question(part: EndpointPart, item: JudgeItem, seed: int) -> dict[str, Any]:
-    """The body of a request for one judgement. Raises `DataError` for an item that the template cannot show."""
+    """Returns the request body for one judgement. Raises `DataError` if the item lacks what the template needs."""
     body: dict[str, Any] = {
         "model": part.model,
         "messages": [{"role": "user", "content": filled_text(part.template, item)}],
@@ -43,7 +48,9 @@ def question(part: EndpointPart, item: JudgeItem, seed: int) -> dict[str, Any]:
 
 
 def completion_of(body: bytes) -> Completion:
-    """The answer in a response's body. Raises `MalformedError` for one that holds none, `DataError` for one without text."""
+    """Returns the completion in a response body.
+    Raises `MalformedError` if there is none, and `DataError` if it has no text.
+    """
     try:
         tree = json.loads(body)
         choice = tree["choices"][0]
@@ -51,10 +58,10 @@ def completion_of(body: bytes) -> Completion:
         usage = tree.get("usage") or {}
         tokens, prompt_tokens = (_count(usage.get(key)) for key in ("completion_tokens", "prompt_tokens"))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise MalformedError(f"an answer that is no chat completion ({type(error).__name__})") from None
+        raise MalformedError(f"a response that is not a chat completion ({type(error).__name__})") from None
     if not isinstance(text, str):
-        raise DataError(f"the endpoint gave no text (finish_reason {reason!r:.40})")
-    # JSON can hold halves of surrogate pairs, which no file can.
+        raise DataError(f"the endpoint returned no text (finish_reason {reason!r:.40})")
+    # JSON can contain lone surrogates, which UTF-8 files cannot.
     return Completion(text.encode("utf-8", "replace").decode(), tokens, prompt_tokens)
 
 

@@ -1,8 +1,8 @@
-"""Requests to an endpoint, each within one time for all of it.
-
-Consumes a client and JSON bodies; produces statuses and bodies. The time counts from connecting to the body's last byte: httpx
-limits the wait for each part alone, and an endpoint that sends a byte now and then, or one `100 Continue` after another, would
-hold a request for good. So requests run in an event loop, where a time limit cuts whatever is waited for.
+"""Requests to an endpoint, each with a limit on its total time.
+Consumes a client and JSON bodies. Produces statuses and bodies. The limit covers everything from connecting to
+the last byte of the body. httpx limits only the wait for each part, so an endpoint that sends a byte now and
+then, or one `100 Continue` after another, could delay a request indefinitely. Requests therefore run in an
+event loop, where a time limit cancels any wait.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from yatt_core.judges.completion import MalformedError
 from yatt_core.judges.retrying import meaning_of
 
 LARGEST_ANSWER_BYTES = 4 << 20
-"""A longer answer counts as malformed."""
+"""Maximum size of a response; a larger one counts as malformed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """retry_after: the header as it stands there. body: empty where the status says that it holds no completion."""
+    """A response of the endpoint.
+    retry_after: the unparsed header.
+    body: empty if the status indicates that it contains no completion.
+    """
 
     status: int
     retry_after: str | None
@@ -31,7 +34,7 @@ class Answer:
 
 
 class Exchange:
-    """A client in an event loop of its own. Any number of threads may post at once."""
+    """A client in its own event loop; any number of threads may post in parallel."""
 
     def __init__(self, client: httpx.AsyncClient, seconds: float) -> None:
         self._client, self._seconds = client, seconds
@@ -39,7 +42,10 @@ class Exchange:
         threading.Thread(target=self._loop.run_forever, name="endpoint", daemon=True).start()
 
     def post(self, url: str, body: Mapping[str, object]) -> Answer:
-        """The answer. Raises `TimeoutError` past the time, `httpx.HTTPError`, and `MalformedError` for one that is too long."""
+        """Returns the response.
+        Raises `TimeoutError` after the time limit, `httpx.HTTPError`, and `MalformedError` if the response is
+        too large.
+        """
         return asyncio.run_coroutine_threadsafe(self._post(url, body), self._loop).result()
 
     async def _post(self, url: str, body: Mapping[str, object]) -> Answer:
@@ -54,5 +60,5 @@ async def _read(response: httpx.Response) -> bytes:
     async for part in response.aiter_bytes():
         body += part
         if len(body) > LARGEST_ANSWER_BYTES:
-            raise MalformedError(f"an answer of more than {LARGEST_ANSWER_BYTES} bytes")
+            raise MalformedError(f"a response of more than {LARGEST_ANSWER_BYTES} bytes")
     return bytes(body)

@@ -1,7 +1,6 @@
-"""The generative judge: a model behind the protocol of rollout engines is asked, and its answers are parsed.
-
-Consumes items; produces verdicts as the engine finishes them. With a deterministic engine a judgement is a function of the
-weights, the item and its seed alone, whatever else is judged with it.
+"""The generative judge: asks a model through the rollout engine protocol and parses its answers.
+Consumes items. Produces verdicts as the engine finishes them. With a deterministic engine, a judgement is a
+function of weights, item and seed only, independent of what else is judged in the same batch.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.wire.columns import offsets_of
 
 Asked = tuple[JudgeItem, Int32]
-"""An item with the tokens of its question."""
+"""An item and the tokens of its question."""
 
 
 class GenerativeJudge:
-    """One engine with a judge's weights, of the version that it holds."""
+    """One engine with a judge's weights, at the version that it holds."""
 
     def __init__(self, part: GenerativePart, engine: RolloutEngine, codec: JudgeCodec) -> None:
         self._part, self._engine, self._codec = part, engine, codec
@@ -31,17 +30,19 @@ class GenerativeJudge:
 
     @property
     def engine(self) -> RolloutEngine:
-        """What generates."""
+        """The engine that generates the judgements."""
         return self._engine
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
-        """What it can do, by name."""
+        """Capabilities by name."""
         invariant = self._engine.capabilities.get("batch_invariant", False)
         return {"deterministic": invariant, "batch_invariant": invariant}
 
     def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
-        """Verdicts as the engine finishes them; first those on items that cannot be asked. Raises as the engine does."""
+        """Yields verdicts as the engine finishes them, after those on items that cannot be asked.
+        Raises what the engine raises.
+        """
         asked: list[Asked] = []
         refused = []
         for item, question in zip(request.items, self._codec.encode(request.items), strict=True):
@@ -57,17 +58,17 @@ class GenerativeJudge:
                 yield () if piece is None else tuple(self._verdicts(batch, judgements, piece))
 
     def sleep(self) -> None:
-        """As its engine does."""
+        """Puts the engine to sleep."""
         self._engine.sleep()
 
     def _batches(self, asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
-        """Items in their order, as many as the engine may judge at once; at least one."""
+        """Yields items in order, as many as the engine may judge at once, but at least one."""
         size = max(1, self._part.engine.max_num_seqs // self._part.judgements)
         for start in range(0, len(asked), size):
             yield asked[start : start + size]
 
     def _request(self, batch: Sequence[Asked]) -> GenerateRequest:
-        """The judgements of some items as one decode batch."""
+        """Returns the judgements of some items as one decode batch."""
         return GenerateRequest(
             prompts=[tokens for _, tokens in batch],
             seeds=np.array([item.seeds for item, _ in batch], dtype=np.uint64),
@@ -81,7 +82,7 @@ class GenerativeJudge:
     def _verdicts(
         self, batch: Sequence[Asked], judgements: Sequence[dict[int, Judgement]], piece: GeneratePiece
     ) -> Iterator[Verdict]:
-        """Takes the judgements in a piece; gives the verdicts on items that have all of theirs now."""
+        """Records the judgements in a piece; yields the verdicts on items that are now complete."""
         offsets = offsets_of(piece.result.lengths.astype(np.int64))
         for number, row in enumerate(piece.rows):
             place, judgement = divmod(row, self._part.judgements)

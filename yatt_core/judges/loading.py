@@ -1,6 +1,5 @@
-"""Loads a run's judges where they are to work, and lets their verdicts travel in pieces that are worth it.
-
-Consumes the run's inputs; produces judges by reward part.
+"""Loads a run's judges in the process where they work, and combines their verdicts into pieces worth sending.
+Consumes the run's inputs. Produces judges by reward part.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from yatt_core.spec.rewards.judges import JudgePart
 
 
 def load_judges(spec: RunSpec, inputs: Path, parts: Iterable[JudgePart]) -> dict[str, Judge]:
-    """The judges of some reward parts, by name. Raises as `build_judge`."""
+    """Returns the judges of some reward parts by name. Raises as `build_judge` does."""
     listed = list(parts)
     if not listed:
         return {}
@@ -27,5 +26,5 @@ def load_judges(spec: RunSpec, inputs: Path, parts: Iterable[JudgePart]) -> dict
 
 
 def held_verdicts(pieces: Iterable[tuple[Verdict, ...]]) -> Iterator[tuple[Verdict, ...]]:
-    """A judge's verdicts in fewer pieces, none of them empty."""
+    """Yields a judge's verdicts in fewer, non-empty pieces."""
     return joined_in_time((piece or None for piece in pieces), lambda held: tuple(itertools.chain(*held)))

@@ -1,6 +1,5 @@
-"""Reads scores from what judges write. Consumes a `parse` of the spec; produces a function from text to score.
-
-Every one takes time linear in the text, whatever it holds, for a judge may be made to write anything.
+"""Extracts scores from judges' answers. Consumes a `parse` of the spec; produces a function from text to score.
+Every such function takes time linear in the text, because a judge may be manipulated into writing anything.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import pyarrow.compute as pc
 from yatt_core.spec.rewards.parsing import Number, ParseSpec, Pattern, Take, YesNo
 
 Parser = Callable[[str], float | None]
-"""From a judge's answer to its score; None where there is none."""
+"""Maps a judge's answer to its score; None if it contains none."""
 
 _NUMBER = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _LONE_NUMBER = re.compile(rf"(?<![\w.])(?:(?<![-+]){_NUMBER})(?!\w)")
 
 
 def parser_of(spec: ParseSpec) -> Parser:
-    """The function that the spec describes. It takes text that is valid UTF-8."""
+    """Returns the function that the spec describes. The function expects text that is valid UTF-8."""
     match spec:
         case YesNo():
             return _yes_no(spec)
@@ -48,7 +47,7 @@ def _taken(found: Sequence[str], take: Take) -> str | None:
 
 
 def _group(pattern: str, text: str) -> str | None:
-    """The group `score` of the first match."""
+    """Returns the group `score` of the first match."""
     match = pc.extract_regex(pa.array([text], pa.string()), pattern=pattern)[0].as_py()
     return None if match is None else str(match["score"])
 

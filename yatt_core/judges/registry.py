@@ -1,4 +1,4 @@
-"""Builds the judge that a part of the spec describes; imports an engine's libraries only when it is wanted."""
+"""Builds the judge that a part of the spec describes; imports an engine's libraries only on demand."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from yatt_core.spec.sections.accelerated import VllmRollout
 
 
 def build_judge(part: JudgePart, model_path: str | None) -> Judge:
-    """The judge of a part, ready to be asked.
+    """Returns the judge of a part, ready for requests.
+    model_path: folder of its model (`manifest.judge_model_path`); None for a judge without one.
 
-    model_path: where its model lies (`making.judge_model_path`); None for a judge without one. Raises `ConfigurationError`
-    for a model that cannot be used, and for a key that is not in the environment.
+    Raises `ConfigurationError` for a model that cannot be used, and for a key that is not in the environment.
     """
     match part:
         case EndpointPart():
@@ -68,6 +68,6 @@ def _generative(part: GenerativePart, engine: JudgeEngineSpec, model_path: str |
 def _given(name: str, model_path: str | None) -> str:
     if model_path is None:
         raise ConfigurationError(
-            f"rewards.parts {name!r}: its judge has a model, and no folder of it was made or given"
+            f"rewards.parts {name!r}: its judge needs a model, but the inputs contain no folder for it"
         )
     return model_path

@@ -1,6 +1,5 @@
-"""When a request is tried again, and after how long: pure functions over what came back.
-
-Consumes a status code, the `Retry-After` header and the number of the attempt; produces what to do.
+"""Whether a request is retried, and after how long: pure functions of the response.
+Consumes a status code, the `Retry-After` header and the number of the attempt. Produces the decision.
 """
 
 from __future__ import annotations
@@ -12,26 +11,31 @@ from typing import Literal
 from yatt_core.spec.rewards.judges import EndpointPart
 
 PASSING = frozenset({408, 409, 425, 429})
-"""Client errors that another time may not get."""
+"""Client errors that may be temporary."""
 
 Meaning = Literal["fine", "passing", "refused"]
 
 
 def meaning_of(status: int) -> Meaning:
-    """Whether an answer of this status is one, may be one another time, or never will be."""
+    """Classifies a status as a success, a temporary failure or a permanent one."""
     if 200 <= status < 300:
         return "fine"
     return "passing" if status in PASSING or status >= 500 else "refused"
 
 
 def wait_before(part: EndpointPart, attempt: int, asked: float | None) -> float:
-    """Seconds before attempt + 1. attempt: that has failed, from 0. asked: by the endpoint, which wins where it is longer."""
+    """Returns the seconds to wait before the next attempt.
+    attempt: number of the failed attempt, from 0.
+    asked: the wait that the endpoint asks for, which takes precedence if it is longer.
+    """
     own = min(part.backoff_seconds * 2.0 ** min(attempt, 60), part.longest_wait_seconds)
     return own if asked is None else max(own, asked)
 
 
 def asked_seconds(header: str | None, now: datetime) -> float | None:
-    """Seconds that a `Retry-After` header (RFC 9110, 10.2.3) asks for: a number, or a date; None for none or another text."""
+    """Returns the seconds in a `Retry-After` header (RFC 9110, 10.2.3), given as a number or a date.
+    Returns None if there is no header, or if its text is neither.
+    """
     if header is None:
         return None
     text = header.strip()

@@ -1,9 +1,8 @@
-"""A reward model: a sequence classification head of one output, over prompt and response.
-
-Consumes items; produces verdicts of one judgement each, batch by batch. Only sequences of exactly the same length share a
-batch, so that nothing is padded or masked, and in float32 a batch has at least four rows, the last one a filler
-(`rollout.decoding` tells why): then a score does not depend on what else is judged, and is that of `transformers` for the text
-alone.
+"""A reward model: a sequence classifier with a single output, over prompt and response.
+Consumes items. Produces verdicts of one judgement each, batch by batch. Only sequences of exactly the same
+length share a batch, so that nothing is padded or masked. In float32 a batch has at least four rows, the last
+one a filler (`engines.rollout.torch.sizes` explains why). A score is thus independent of what else is judged,
+and equals that of `transformers` for the text alone.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ from yatt_core.spec.rewards.judges import RewardModelPart
 
 
 class RewardModelJudge:
-    """One model on one thread, and on its process's GPU where there is one.
-
-    Raises `ConfigurationError` for a folder that is no reward model of one output.
+    """One model on one thread, and on its process's GPU if there is one.
+    Raises `ConfigurationError` if the folder is not a reward model with a single output.
     """
 
     def __init__(self, part: RewardModelPart, model_path: str) -> None:
@@ -45,12 +43,12 @@ class RewardModelJudge:
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
-        """What it can do, by name."""
+        """Capabilities by name."""
         exact = self._part.dtype == "float32" and self._device.type == "cpu"
         return {"deterministic": exact, "batch_invariant": exact}
 
     def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
-        """Verdicts batch by batch, shortest sequences first. Raises `NumericError` for an output that is not finite."""
+        """Yields verdicts batch by batch, shortest sequences first. Raises `NumericError` for a non-finite output."""
         if self._away is not None:
             self._away.bring_back()
             self._away = None
@@ -70,12 +68,12 @@ class RewardModelJudge:
                 yield self._judged(by_length[length][start : start + rows])
 
     def sleep(self) -> None:
-        """Has weights alone, which go from a GPU to the host's memory."""
+        """Moves the weights, its only memory, from a GPU to host memory."""
         if self._away is None:
             self._away = Offloaded(Held(tuple(self._model.state_dict().values())))
 
     def _judged(self, batch: Sequence[tuple[JudgeItem, list[int]]]) -> tuple[Verdict, ...]:
-        """Verdicts on items whose sequences are of one length."""
+        """Returns the verdicts on items whose sequences have the same length."""
         outputs = self._outputs([tokens for _, tokens in batch])
         return tuple(
             Verdict(item.number, (Judgement("", self._score(output), 0, len(tokens)),))
@@ -84,24 +82,26 @@ class RewardModelJudge:
 
     @torch.inference_mode()
     def _outputs(self, sequences: Sequence[list[int]]) -> list[float]:
-        """The head's output for each sequence."""
+        """Returns the head's output for each sequence."""
         exact = self.capabilities["batch_invariant"]
         fillers = max(1, MINIMUM_ROWS - len(sequences)) if exact else 0
         ids = torch.tensor([*sequences, *[sequences[0]] * fillers], device=self._device)
         logits: torch.Tensor = self._model(input_ids=ids).logits
         outputs: list[float] = logits[: len(sequences), 0].float().tolist()
         if not all(map(math.isfinite, outputs)):
-            raise NumericError(f"rewards.parts {self._part.name!r}: the reward model gives outputs that are not finite")
+            raise NumericError(
+                f"rewards.parts {self._part.name!r}: the reward model returns outputs that are not finite"
+            )
         return outputs
 
     def _score(self, output: float) -> float:
         if self._part.score == "logit":
             return output
-        # Of the side that cannot overflow.
+        # Uses the form that cannot overflow.
         return 1.0 / (1.0 + math.exp(-output)) if output >= 0 else math.exp(output) / (1.0 + math.exp(output))
 
     def _encode(self, item: JudgeItem) -> list[int] | str:
-        """Tokens of prompt and response; or why there are none."""
+        """Returns the tokens of prompt and response, or the reason why there are none."""
         tokens: list[int]
         if self._part.template is not None:
             tokens = list(self._tokenizer(filled_text(self._part.template, item))["input_ids"])
@@ -109,9 +109,9 @@ class RewardModelJudge:
             try:
                 tokens = list(self._tokenizer(self._conversation(item), add_special_tokens=False)["input_ids"])
             except TemplateError as error:
-                return f"the reward model's chat template refuses the conversation: {error}"
+                return f"the reward model's chat template rejects the conversation: {error}"
         if len(tokens) > self._longest:
-            return f"prompt and response have {len(tokens)} tokens, the reward model has room for {self._longest}"
+            return f"prompt and response have {len(tokens)} tokens; the reward model has room for {self._longest}"
         return tokens or "prompt and response have no tokens"
 
     def _conversation(self, item: JudgeItem) -> str:

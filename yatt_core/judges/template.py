@@ -1,6 +1,5 @@
-"""Fills a judge's template in. Consumes the template and an item; produces a text, or pieces that tell ours from theirs.
-
-Values are put in once and never looked at again: braces in a response stay braces.
+"""Fills in a judge's template. Consumes the template and an item; produces a text, or pieces marked as trusted or not.
+Values are inserted once and never parsed again: braces in a response stay braces.
 """
 
 from __future__ import annotations
@@ -15,14 +14,18 @@ from yatt_core.spec.rewards.template import ANSWER, PROMPT, pieces_of
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """name: of the placeholder whose value it is; none for the template's own text, which nobody else had a hand in."""
+    """A piece of a filled-in template.
+    name: the placeholder that it replaces; None for the template's own text, which is trusted.
+    """
 
     text: str
     name: str | None = None
 
 
 def filled(template: str, item: JudgeItem) -> Sequence[Piece]:
-    """The template with an item's texts in it. Raises `DataError` where it shows a reference answer that the item lacks."""
+    """Returns the template filled with an item's texts.
+    Raises `DataError` if it needs a reference answer that the item lacks.
+    """
     pieces = []
     for text, name in pieces_of(template):
         if text:
@@ -33,7 +36,7 @@ def filled(template: str, item: JudgeItem) -> Sequence[Piece]:
 
 
 def filled_text(template: str, item: JudgeItem) -> str:
-    """The same as one text. Raises as `filled`."""
+    """Returns the filled-in template as one text. Raises as `filled` does."""
     return "".join(piece.text for piece in filled(template, item))
 
 
@@ -42,6 +45,6 @@ def _value(name: str, item: JudgeItem) -> str:
         return item.prompt
     if name == ANSWER:
         if item.answer is None:
-            raise DataError("the template shows {answer}, and the prompt has no reference answer")
+            raise DataError("the template contains {answer}, but the prompt has no reference answer")
         return item.answer
     return item.response

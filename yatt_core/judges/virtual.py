@@ -1,7 +1,6 @@
-"""A judge without a model: seeded synthetic judgements that take given durations.
-
-Consumes items; produces verdicts whose scores and lengths are functions of (run seed, prompt, response, judgement's seed)
-alone.
+"""A judge without a model: seeded synthetic judgements generated at configured speeds.
+Consumes items. Produces verdicts whose scores and lengths are functions of (run seed, prompt, response, the
+judgement's seed) only.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from yatt_core.protocols.judges import JudgeItem, Judgement, JudgeRequest, Verdi
 from yatt_core.spec.rewards.judges import GenerativePart, VirtualJudge
 
 _NUMBERS = 3
-"""Of a judgement's stream: two for the length, one for the score."""
+"""Random numbers of a judgement: two for the length, one for the score."""
 
 
 class VirtualJudgeEngine:
@@ -31,14 +30,16 @@ class VirtualJudgeEngine:
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
-        """What it can do, by name."""
+        """Capabilities by name."""
         return {"deterministic": True, "batch_invariant": True}
 
     def sleep(self) -> None:
-        """Has no memory to give back."""
+        """Does nothing: there is no memory to release."""
 
     def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
-        """Verdicts as the decode steps finish their last judgement, as many at once as the engine takes."""
+        """Yields verdicts as the decode steps finish their last judgement.
+        As many items are judged at once as the engine allows.
+        """
         size = max(1, self._engine.max_num_seqs // self._part.judgements)
         for start in range(0, len(request.items), size):
             yield from self._judge_at_once(request.items[start : start + size])
@@ -57,7 +58,7 @@ class VirtualJudgeEngine:
             yield tuple(verdict for verdict, end in zip(verdicts, ends, strict=True) if end == step)
 
     def verdict(self, item: JudgeItem) -> Verdict:
-        """Without parsing: what it would have written is its score."""
+        """Returns the verdict on an item; the text of a judgement is its score, so nothing is parsed."""
         digest = hashlib.sha256(f"{item.prompt}\0{item.response}".encode()).digest()
         seeds = np.array(item.seeds, np.uint64) ^ np.frombuffer(digest[:8], "<u8")
         noise = uniforms(seeds, _NUMBERS)

@@ -1,1 +1,1 @@
-"""Hugging Face folders: made, checked, described and loaded; tokenizers."""
+"""Hugging Face folders: creates, checks, describes and loads models and tokenizers."""

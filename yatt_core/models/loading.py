@@ -1,6 +1,5 @@
-"""Loads a local Hugging Face model: a causal language model, with a vision tower or without, or a sequence classifier.
-
-Consumes a folder; produces a torch module. Touches no network.
+"""Loads a local Hugging Face model: a causal language model, with or without a vision tower, or a sequence classifier.
+Consumes a folder. Produces a torch module. Does not access the network.
 """
 
 from __future__ import annotations
@@ -21,10 +20,11 @@ NO_TOKEN = -1
 
 
 def load_causal_lm(path: str, dtype: str) -> nn.Module:
-    """The model in a folder with config.json and safetensors weights, in evaluation mode, on the CPU.
+    """Returns the model in a folder with config.json and safetensors weights, in evaluation mode, on the CPU.
+    dtype: `float32` or `bfloat16`.
 
-    dtype: `float32` or `bfloat16`. Attention runs through torch's scaled dot product. No code from the folder is run.
-    Raises `ConfigurationError` when the folder is no such model, or its weights do not fill the model.
+    Attention uses torch's scaled dot product. No code from the folder is executed. Raises `ConfigurationError`
+    if the folder does not contain such a model, or if weights are missing.
     """
     folder = Path(path)
     model_type = _model_type(folder)
@@ -32,9 +32,9 @@ def load_causal_lm(path: str, dtype: str) -> nn.Module:
 
 
 def load_classifier(path: str, dtype: str) -> nn.Module:
-    """The sequence classifier of one output in a folder, as `load_causal_lm` loads. Raises like it, also for more outputs.
-
-    A model without a padding token gets one that no text holds, for it looks for the last token that is none.
+    """Returns the sequence classifier with a single output in a folder, loaded as by `load_causal_lm`.
+    A model without a padding token gets one that occurs in no text, because it looks for the last token that is
+    not padding. Raises as `load_causal_lm` does, and for more than one output.
     """
     folder = Path(path)
     model_type = _model_type(folder)
@@ -46,7 +46,7 @@ def load_classifier(path: str, dtype: str) -> nn.Module:
     )
     if module.config.num_labels != 1:
         raise ConfigurationError(
-            f"{folder}: the classifier has {module.config.num_labels} outputs, a reward model has one (num_labels: 1)"
+            f"{folder}: the classifier has {module.config.num_labels} outputs; expected one (num_labels: 1)"
         )
     if module.config.get_text_config().pad_token_id is None:
         module.config.get_text_config().pad_token_id = NO_TOKEN
@@ -55,7 +55,7 @@ def load_classifier(path: str, dtype: str) -> nn.Module:
 
 
 def read_config(path: str) -> Any:
-    """The config of a model folder, as transformers has it. Raises `ConfigurationError` where it is none."""
+    """Returns the transformers config of a model folder. Raises `ConfigurationError` if it cannot be read."""
     folder = Path(path)
     kind = _model_type(folder)
     try:
@@ -67,9 +67,9 @@ def read_config(path: str) -> Any:
 
 
 def _loaded(folder: Path, dtype: str, factory: Callable[[Any], Any], kind: str) -> nn.Module:
-    """What the factory of transformers makes of the folder, whole."""
+    """Returns the complete model that the transformers factory loads from the folder."""
     if dtype not in DTYPES:
-        raise ConfigurationError(f"dtype {dtype!r}: known are {', '.join(DTYPES)}")
+        raise ConfigurationError(f"unknown dtype {dtype!r}; expected one of {', '.join(DTYPES)}")
     transformers = _quiet_transformers()
     import torch
     from safetensors import SafetensorError
@@ -94,17 +94,17 @@ def _loaded(folder: Path, dtype: str, factory: Callable[[Any], Any], kind: str) 
 
 
 def _causal_factory(model_type: str) -> Callable[[Any], Any]:
-    """What makes a model of this type; the vision-language family has a class of its own."""
+    """Returns the transformers class for models of this type; the vision-language family has its own."""
     if model_type == "llava":
         return lambda transformers: transformers.LlavaForConditionalGeneration
     return lambda transformers: transformers.AutoModelForCausalLM
 
 
 def _model_type(folder: Path) -> str:
-    """`model_type` of the folder's config, after a look at what a model folder needs."""
+    """Returns `model_type` from the folder's config after checking that the folder has what a model needs."""
     config_path = folder / "config.json"
     if not config_path.is_file():
-        raise ConfigurationError(f"{folder}: no model folder, it has no config.json")
+        raise ConfigurationError(f"{folder}: is not a model folder; it has no config.json")
     if not any(folder.glob("*.safetensors")):
         raise ConfigurationError(f"{folder}: has no *.safetensors; other weight formats can run code and are not read")
     try:
@@ -118,7 +118,7 @@ def _model_type(folder: Path) -> str:
 
 
 def _quiet_transformers() -> Any:
-    """The transformers package, offline and without its progress bars and advice."""
+    """Returns the transformers package, offline and without progress bars and advice."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     import transformers

@@ -1,7 +1,6 @@
-"""The policy's Hugging Face folder: checks a given one, or makes a small one from a config with seeded weights.
-
-Consumes the spec's model part; produces a folder with config.json, safetensors and tokenizer, and its size. Weights are read
-from safetensors alone: pickles can run code.
+"""The policy's Hugging Face folder: checks a given one, or creates a small one from a config with seeded weights.
+Consumes the spec's model section. Produces a folder with config.json, safetensors and tokenizer, and its size.
+Weights are read from safetensors only, because pickles can execute code.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ TOKENIZER_FILES = (
     "sentencepiece.bpe.model",
 )
 USUAL_LABELS = 2
-"""Of a classifier whose config.json names none, in transformers."""
+"""Default number of labels in transformers, for a classifier whose config.json names none."""
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 SMALL_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model"})
-"""Of what belongs to a model besides its weights."""
+"""Suffixes of a model's files other than its weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a run keeps about its initial model.
-
-    model_path: absolute, or relative to the inputs' folder; empty for none. model_files: of a given folder, what tells it
-    from another. vocabulary: number of the tokenizer's tokens.
+    """What a run records about its initial model.
+    model_path: absolute, or relative to the inputs' folder; empty if there is no model.
+    model_files: fingerprints of the files of a given folder.
+    vocabulary: number of tokens of the tokenizer.
     """
 
     model_path: str
@@ -52,8 +51,7 @@ class ModelFacts:
 
 
 def make_model(model: ModelFromConfig, vocabulary: int, seed: int, folder: Path) -> None:
-    """Writes config and weights (float32) into the folder; the same bytes for the same arguments, whatever ran before.
-
+    """Writes config and weights (float32) into the folder; the same arguments always give the same bytes.
     vocabulary: rows of the embedding.
     """
     import torch
@@ -73,7 +71,7 @@ def make_model(model: ModelFromConfig, vocabulary: int, seed: int, folder: Path)
 
 
 def _text_config(model: ModelFromConfig, vocabulary: int) -> Any:
-    """The transformers config of the text model."""
+    """Returns the transformers config of the text model."""
     from transformers import AutoConfig
 
     return AutoConfig.for_model(
@@ -94,7 +92,9 @@ def _text_config(model: ModelFromConfig, vocabulary: int) -> Any:
 
 
 def _vision_language_config(vision: VisionSpec, text: Any) -> Any:
-    """LLaVA (arXiv 2304.08485): all patches of the tower's last block, through a projector, among the text model's tokens."""
+    """Returns a LLaVA config (arXiv 2304.08485).
+    All patches of the tower's last block pass through a projector and join the tokens of the text model.
+    """
     from transformers import LlavaConfig, SiglipVisionConfig
 
     tower = SiglipVisionConfig(
@@ -120,7 +120,7 @@ def _vision_language_config(vision: VisionSpec, text: Any) -> Any:
 
 
 def _image_processor(vision: VisionSpec) -> Any:
-    """Resizes to the tower's size and scales pixels to -1 .. 1, with Pillow and numpy alone."""
+    """Returns a processor that resizes images to the tower's size and scales pixels to -1 .. 1, without torch."""
     from transformers import SiglipImageProcessorPil
 
     return SiglipImageProcessorPil(
@@ -129,20 +129,21 @@ def _image_processor(vision: VisionSpec) -> Any:
 
 
 def describe_model(folder: Path) -> ModelFacts:
-    """Facts of a given Hugging Face folder. Raises `ConfigurationError` for one that cannot be used."""
+    """Returns the facts of a given Hugging Face folder. Raises `ConfigurationError` if it cannot be used."""
     check_model_folder(folder)
     vocabulary = len(load_tokenizer(folder))
     config = read_config(folder)
     rows = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
     if rows is not None and vocabulary > rows:
         raise ConfigurationError(
-            f"model.path: {folder}: the tokenizer has {vocabulary} tokens, the model knows {rows}; they do not belong together"
+            f"model.path: {folder}: the tokenizer has {vocabulary} tokens, but the model only {rows}; expected "
+            "tokenizer and model of one folder"
         )
     return ModelFacts(str(folder), _fingerprint(folder), vocabulary, count_parameters(folder))
 
 
 def check_model_unchanged(folder: Path, recorded: Mapping[str, str]) -> None:
-    """Raises `ConfigurationError` that names what differs in a given folder from what `describe_model` found."""
+    """Raises `ConfigurationError`, which names the differences, if a folder no longer matches `describe_model`."""
     check_model_folder(folder)
     found = _fingerprint(folder)
     if changed := sorted(name for name in recorded.keys() | found.keys() if recorded.get(name) != found.get(name)):
@@ -150,7 +151,7 @@ def check_model_unchanged(folder: Path, recorded: Mapping[str, str]) -> None:
 
 
 def _fingerprint(folder: Path) -> dict[str, str]:
-    """What tells a given model from another: digests of its small files, sizes of its weights."""
+    """Returns what identifies a given model: the digests of its small files and the sizes of its weights."""
     weights = (path for path in folder.iterdir() if path.is_file() and path.suffix == ".safetensors")
     return {
         **{path.name: f"{path.stat().st_size} bytes" for path in sorted(weights)},
@@ -159,27 +160,25 @@ def _fingerprint(folder: Path) -> dict[str, str]:
 
 
 def small_files(folder: Path) -> list[Path]:
-    """What belongs to a model besides its weights: config, tokenizer, chat template; names sorted."""
+    """Returns a model's files other than its weights (config, tokenizer, chat template), sorted by name."""
     return sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in SMALL_SUFFIXES)
 
 
 def check_model_folder(folder: Path) -> None:
-    """Raises `ConfigurationError` that names what a Hugging Face folder of a causal language model lacks."""
+    """Raises `ConfigurationError`, which names what a Hugging Face folder of a causal language model lacks."""
     if not folder.is_dir():
-        raise ConfigurationError(f"model.path: {folder} is no folder")
+        raise ConfigurationError(f"model.path: {folder} is not a folder")
     if "model_type" not in read_config(folder):
-        raise ConfigurationError(f"model.path: {folder / CONFIG} names no model_type; it is no Hugging Face model")
+        raise ConfigurationError(f"model.path: {folder / CONFIG} has no model_type; expected a Hugging Face model")
     missing = [path.name for path in weight_files(folder) if not path.is_file()]
     if missing:
-        raise ConfigurationError(f"model.path: {folder} lacks weights that its index names: {', '.join(missing)}")
+        raise ConfigurationError(f"model.path: {folder} lacks weights named in its index: {', '.join(missing)}")
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        raise ConfigurationError(
-            f"model.path: {folder} has no tokenizer; one of {', '.join(TOKENIZER_FILES)} is needed"
-        )
+        raise ConfigurationError(f"model.path: {folder} has no tokenizer; expected one of {', '.join(TOKENIZER_FILES)}")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The model's config.json. Raises `ConfigurationError`."""
+    """Returns the model's config.json. Raises `ConfigurationError` if it cannot be read."""
     path = folder / CONFIG
     if not path.is_file():
         raise ConfigurationError(f"model.path: {folder} has no {CONFIG}")
@@ -187,21 +186,21 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def positions_of(config: Mapping[str, Any]) -> int | None:
-    """Tokens that a model has room for, by its config.json; of one that sees images its text part's. None: it names no bound.
-
-    Raises `ConfigurationError` for a bound that is none.
+    """Returns a model's maximum number of positions according to its config.json; None if it has no limit.
+    For a vision-language model, this is the limit of its text model. Raises `ConfigurationError` for an invalid
+    limit.
     """
     text = config.get("text_config", config)
     positions = text.get("max_position_embeddings") if isinstance(text, Mapping) else text
     if positions is not None and (type(positions) is not int or positions < 1):
         raise ConfigurationError(
-            f"model.path: {CONFIG}: max_position_embeddings: a whole number over 0 is needed (given: {positions!r:.80})"
+            f"model.path: {CONFIG}: max_position_embeddings: expected an integer above 0 (given: {positions!r:.80})"
         )
     return positions
 
 
 def outputs_of(config: Mapping[str, Any]) -> int | None:
-    """Of a classifier's head, as transformers counts them by the config.json; None for labels that are none."""
+    """Returns the number of outputs of a classifier according to its config.json; None for invalid labels."""
     labels = config.get("id2label")
     if labels is None:
         count = config.get("num_labels", USUAL_LABELS)
@@ -210,30 +209,34 @@ def outputs_of(config: Mapping[str, Any]) -> int | None:
 
 
 def weight_files(folder: Path) -> Sequence[Path]:
-    """The model's safetensors files, names sorted. Raises `ConfigurationError` if there are none."""
+    """Returns the model's safetensors files, sorted by name. Raises `ConfigurationError` if there are none."""
     index = folder / WEIGHTS_INDEX
     if index.is_file():
         named = _read_object(index).get("weight_map")
         if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
-            raise ConfigurationError(f"model.path: {index}: weight_map: a mapping of tensors to files is needed")
+            raise ConfigurationError(f"model.path: {index}: weight_map: expected a mapping of tensors to files")
         return [folder / name for name in sorted(set(named.values()))]
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if files := sorted(folder.glob("*.safetensors")):
         return files
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)
-    hint = f"; {', '.join(pickles)} may be pickles, which can run code: convert them to safetensors" if pickles else ""
+    hint = f"; {', '.join(pickles)} may be pickles, which can run code: convert to safetensors" if pickles else ""
     raise ConfigurationError(f"model.path: {folder} has no weights (*.safetensors){hint}")
 
 
 def matrix_names(folder: Path) -> set[str]:
-    """What the matrices of its layers are called: `q_proj` of `model.layers.0.self_attn.q_proj.weight`. Raises as below."""
+    """Returns the names of the matrices in the layers, such as `q_proj` for `model.layers.0.self_attn.q_proj.weight`.
+    Raises as `count_parameters` does.
+    """
     parts = [name.split(".") for name, shape in _shapes(folder) if name.endswith(".weight") and len(shape) == 2]
     return {part[-2] for part in parts if any(word.isdecimal() for word in part)}
 
 
 def count_parameters(folder: Path) -> int:
-    """Elements of all stored tensors, tied ones once. Raises `ConfigurationError` for a damaged file."""
+    """Returns the number of elements of all stored tensors; tied tensors count once.
+    Raises `ConfigurationError` for a damaged file.
+    """
     return sum(math.prod(shape) for _, shape in _shapes(folder))
 
 
@@ -241,10 +244,10 @@ def _shapes(folder: Path) -> Iterator[tuple[str, Sequence[int]]]:
     for path in weight_files(folder):
         try:
             with safe_open(path, framework="numpy") as tensors:
-                for name in tensors.keys():  # noqa: SIM118 - no mapping, it cannot be iterated
+                for name in tensors.keys():  # noqa: SIM118 - not a mapping, cannot be iterated
                     yield name, tensors.get_slice(name).get_shape()
         except (SafetensorError, OSError) as error:
-            raise ConfigurationError(f"model.path: {path} is no readable safetensors file: {error}") from error
+            raise ConfigurationError(f"model.path: {path} is not a readable safetensors file: {error}") from error
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -253,5 +256,5 @@ def _read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"model.path: {path} is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ConfigurationError(f"model.path: {path} holds no JSON object")
+        raise ConfigurationError(f"model.path: {path} does not contain a JSON object")
     return value

@@ -1,7 +1,6 @@
-"""What a reward model's folder has to have, besides weights: one output, and a way from prompt and response to text.
-
-Consumes the reward part and its folder; produces the tokenizer. Reads small files alone, so that it is looked at before a run
-is made too.
+"""What a reward model's folder needs besides weights: a single output, and a format for prompt and response.
+Consumes the reward part and its folder. Produces the tokenizer. Reads only small files, so that it can also run
+before a run is created.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from yatt_core.spec.rewards.judges import RewardModelPart
 
 
 def open_reward_tokenizer(part: RewardModelPart, model_path: str) -> tuple[Any, int]:
-    """The tokenizer, and the most tokens that model and part take.
-
-    Raises `ConfigurationError` for more outputs than one, and where neither a template nor the tokenizer says how prompt and
-    response stand together.
+    """Returns the tokenizer, and the maximum number of tokens that model and part allow.
+    Raises `ConfigurationError` for more than one output, and if neither a template nor the tokenizer defines
+    how prompt and response are combined.
     """
     folder = Path(model_path)
     config = read_config(folder)
     outputs = outputs_of(config)
     if outputs != 1:
-        found = "labels that are none" if outputs is None else f"{outputs} outputs"
+        found = "invalid labels" if outputs is None else f"{outputs} outputs"
         raise ConfigurationError(
-            f"{folder}: the classifier has {found}, a reward model has one; right would be one entry of id2label in {CONFIG}"
+            f"{folder}: the classifier has {found}, but a reward model has one output; expected one entry of "
+            f"id2label in {CONFIG}"
         )
     tokenizer = load_tokenizer(folder)
     if part.template is None and tokenizer.chat_template is None:
-        raise ConfigurationError(f"the tokenizer in {folder} has no chat template; write a template")
+        raise ConfigurationError(f"the tokenizer in {folder} has no chat template; set template")
     positions = positions_of(config)
     return tokenizer, part.max_tokens if positions is None else min(part.max_tokens, positions)

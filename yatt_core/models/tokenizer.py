@@ -1,8 +1,7 @@
-"""Tokenizers: loads that of a local Hugging Face folder, and trains a small one on the prompts.
-
-A trained one consumes the texts of prompts and answers, makes common phrases one token each and all else characters, and
-produces a Hugging Face tokenizer folder (tokenizer.json, its configuration, a chat template) that any `transformers` reads.
-Short prompts make small models on small machines fast.
+"""Tokenizers: loads that of a local Hugging Face folder, or trains a small one on the prompts.
+Training consumes the texts of prompts and answers; frequent phrases become single tokens, everything else is
+split into characters. It produces a Hugging Face tokenizer folder (tokenizer.json, its configuration, a chat
+template) that any `transformers` reads. Short token sequences make small models fast on small machines.
 """
 
 from __future__ import annotations
@@ -23,15 +22,12 @@ from yatt_core.spec.sections.model import TokenizerSpec
 PAD, END, SEPARATOR, UNKNOWN = SPECIALS = ("<pad>", "<eos>", "<sep>", "<unk>")
 PAD_ID, END_ID, SEPARATOR_ID, UNKNOWN_ID = range(4)
 IMAGE, IMAGE_ID = "<image>", 4
-"""Stands for a patch of an image in a prompt; a token of models with a vision tower alone."""
+"""Represents a patch of an image in a prompt; only models with a vision tower have this token."""
 
 CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{% if message['role'] == 'system' %}{{ message['content'] }}<sep>"
-    "{% elif message['role'] == 'assistant' %}<sep>{{ message['content'] }}<eos>"
-    "{% else %}{{ message['content'] }}{% endif %}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}<sep>{% endif %}"
+    "{% for message in messages %}{% if message['role'] == 'system' %}{{ message['content'] }}<sep>{% elif "
+    "message['role'] == 'assistant' %}<sep>{{ message['content'] }}<eos>{% else %}{{ message['content'] }}{% endif "
+    "%}{% endfor %}{% if add_generation_prompt %}<sep>{% endif %}"
 )
 
 _UNIT = re.compile(r"\s?[^\W\d_]+|\s?\d+|\s?[^\w\s]+|_|\s")
@@ -44,12 +40,12 @@ def train_tokenizer(
     with_images: bool = False,
     phrases: Sequence[str] = (),
 ) -> Tokenizer:
-    """A tokenizer whose phrases come from the prompts, and whose characters from the prompts and the other texts.
+    """Returns a tokenizer with phrases from the prompts, and characters from the prompts and the other texts.
+    prompts: iterated over several times and never held in memory, so not an iterator.
+    phrases: additional phrases of at least two characters.
 
-    prompts: walked several times and never held, so no iterator. phrases: further ones, of at least two characters.
-
-    Ids: `<pad>` 0, `<eos>` 1, `<sep>` 2, `<unk>` 3, with images `<image>` 4, then phrases, longest first, then characters in
-    order of code point.
+    Ids: `<pad>` 0, `<eos>` 1, `<sep>` 2, `<unk>` 3, with images `<image>` 4, then phrases, longest first, then
+    characters in order of code point.
     """
     specials, dropped = ((*SPECIALS, IMAGE), IMAGE) if with_images else (SPECIALS, "")
     normalizer = normalizers.Lowercase() if spec.lowercase else normalizers.Sequence([])
@@ -70,7 +66,7 @@ def train_tokenizer(
 
 @dataclass(frozen=True, slots=True)
 class _Normalized:
-    """Texts without what is dropped, as the normalizer leaves them, made when they are walked."""
+    """The normalised texts without the dropped string, computed on every iteration."""
 
     normalizer: Any
     texts: Iterable[str]
@@ -81,10 +77,12 @@ class _Normalized:
 
 
 def common_phrases(prompts: Iterable[str], share: float) -> list[str]:
-    """The longest runs of common words that occur in at least this share of the prompts, and in two; longest first.
+    """Returns the longest runs of common words, longest first.
+    share: a run must occur in at least this fraction of the prompts, and in at least two. A common word meets
+    the same condition.
+    prompts: iterated over twice.
 
-    A common word occurs in that share of the prompts itself. Single letters and numbers count as no words: they are the
-    stuff of answers, which have to stay spelled out. prompts: walked twice.
+    Single letters and numbers are not words: answers consist of them and must stay spelled out.
     """
     count, occurrences = 0, Counter[str]()
     for text in prompts:
@@ -101,7 +99,9 @@ def common_phrases(prompts: Iterable[str], share: float) -> list[str]:
 
 
 def wrapped_tokenizer(tokenizer: Tokenizer, longest: int) -> Any:
-    """A trained tokenizer as `transformers` has them, with its chat template. longest: tokens of the model's longest sequence."""
+    """Returns a trained tokenizer as a `transformers` tokenizer with its chat template.
+    longest: the model's maximum sequence length in tokens.
+    """
     from transformers import PreTrainedTokenizerFast
 
     wrapped = PreTrainedTokenizerFast(
@@ -117,12 +117,14 @@ def wrapped_tokenizer(tokenizer: Tokenizer, longest: int) -> Any:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, longest: int) -> None:
-    """Writes a trained tokenizer as a Hugging Face folder. longest: as for `wrapped_tokenizer`."""
+    """Writes a trained tokenizer as a Hugging Face folder.
+    longest: as for `wrapped_tokenizer`.
+    """
     wrapped_tokenizer(tokenizer, longest).save_pretrained(folder)
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a local folder. Raises `ConfigurationError`."""
+    """Returns the tokenizer of a local folder. Raises `ConfigurationError` if it cannot be loaded."""
     try:
         if (folder / "tokenizer.json").is_file():
             from transformers import PreTrainedTokenizerFast
@@ -131,7 +133,7 @@ def load_tokenizer(folder: Path) -> Any:
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # the tokenizers library raises the bare class for a damaged file
+    except Exception as error:  # the tokenizers library raises a bare Exception for a damaged file
         raise ConfigurationError(f"model: the tokenizer in {folder} cannot be loaded: {error}") from error
 
 
@@ -145,7 +147,7 @@ def _is_word(unit: str) -> bool:
 
 
 def _split_pattern(phrases: Sequence[str]) -> str:
-    """Pattern of the tokenizers library (Oniguruma) that takes a phrase where it stands alone, else one character."""
+    """Returns an Oniguruma pattern that matches a phrase between word boundaries, or else one character."""
     alternatives = []
     for phrase in phrases:
         before = r"(?<!\p{L})" if phrase[0].isalpha() else ""

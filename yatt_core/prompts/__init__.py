@@ -1,1 +1,1 @@
-"""Prompts and responses as text, images and tokens: the order they are drawn in, the codec, the form of tool calls."""
+"""Prompts and responses as text, images and tokens: drawing order, codec, format of tool calls."""

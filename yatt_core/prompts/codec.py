@@ -1,10 +1,9 @@
-"""From text to tokens and back: what stands between prompts, engines and reward functions.
+"""Converts text to tokens and back, for engines and reward functions.
+Consumes a model folder's tokenizer, chat template and generation settings. Produces token ids of prompts and
+answers, the texts of responses, and the tokens that end a response. Virtual runs have a codec without a model.
 
-Consumes a model folder's tokenizer, chat template and generation settings; produces token ids for prompts and answers, the
-texts of responses, and the tokens that end a response. Virtual runs have a codec without a model.
-
-Every controller loads one, so this imports the tokenizer class alone (under a second) and the whole of `transformers`' model
-registry (five seconds, with torch) only for folders without a tokenizer.json.
+Every controller loads a codec, so this module imports only the tokenizer class (in under a second); it loads
+the model registry of `transformers` (five seconds, with torch) only for folders without a tokenizer.json.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from yatt_core.spec.sections.rollout import VirtualRollout
 from yatt_core.spec.sections.tools import ToolsSpec
 
 TEMPLATE_DATE = "26 Jul 2024"
-"""What chat templates that ask for the date are told, so that a prompt is the same on every day."""
+"""The date given to chat templates that ask for one, constant so that prompts are the same every day."""
 
 
 class TextCodec(Protocol):
-    """Turns texts into tokens and back.
-
-    stop_tokens: ids that end a response, ascending. vocabulary: number of tokens.
+    """Converts texts to tokens and back.
+    stop_tokens: ids that end a response, ascending.
+    vocabulary: number of tokens.
     """
 
     @property
@@ -50,27 +49,31 @@ class TextCodec(Protocol):
         ...
 
     def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0) -> Int32:
-        """Tokens of a prompt, ready for generation: [length]; images: how many it shows.
+        """Returns the tokens of a prompt, ready for generation: [length].
+        images: number of images in the prompt.
 
-        Raises `DataError` that names a prompt that is too long, or whose images the model or the text has no place for.
+        Raises `DataError`, which names the prompt, if it is too long, or if the model or the text has no place
+        for its images.
         """
         ...
 
     def encode_answer(self, text: str) -> Int32:
-        """Tokens of a response that ends properly: [length], the end-of-sequence token included."""
+        """Returns the tokens of a complete response, including the end-of-sequence token: [length]."""
         ...
 
     def decode(self, tokens: Sequence[int] | Int32) -> str:
-        """Text of a response, or of a turn of it, without its stop token and special tokens."""
+        """Returns the text of a response, or of one of its turns, without its stop token and special tokens."""
         ...
 
     def encode_result(self, text: str) -> tuple[Int32, str]:
-        """Tokens between a turn that calls a tool and the next one, [length]; and the result's text, cut where it is too long."""
+        """Returns the tokens between a turn that calls a tool and the next turn, [length], and the result's text.
+        The text is truncated if it is too long.
+        """
         ...
 
 
 class PromptCodec:
-    """The codec of a Hugging Face folder: chat template and system prompt where the tokenizer has a template."""
+    """The codec of a Hugging Face folder; uses chat template and system prompt if the tokenizer has a template."""
 
     def __init__(
         self,
@@ -98,16 +101,20 @@ class PromptCodec:
 
     @property
     def vocabulary(self) -> int:
-        """Number of tokens, added ones included."""
+        """Number of tokens, including added ones."""
         return len(self._tokenizer)
 
     def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0) -> Int32:
-        """Tokens of a prompt, ready for generation: [length]; images: how many it shows.
+        """Returns the tokens of a prompt, ready for generation: [length].
+        images: number of images in the prompt.
 
-        Raises `DataError` that names a prompt that is too long, or whose images the model or the text has no place for.
+        Raises `DataError`, which names the prompt, if it is too long, or if the model or the text has no place
+        for its images.
         """
         if self._images is None and images:
-            raise DataError(f"prompt {prompt_id or repr(text[:60])} shows {images} images, the model takes text alone")
+            raise DataError(
+                f"prompt {prompt_id or repr(text[:60])} contains {images} images, but the model supports text only"
+            )
         tokens = self._encode(text) if self._images is None else self._encode_with_images(text, prompt_id, images)
         shown = "" if self._images is None or not images else f", {images * self._images.count} for {images} images"
         return _checked(tokens, self._longest, prompt_id, text, shown)
@@ -118,7 +125,7 @@ class PromptCodec:
         return self._encode_bare(self._render([*self._system, {"role": "user", "content": text}]))
 
     def _encode_with_images(self, text: str, prompt_id: str, images: int) -> list[int]:
-        """Tokens of a prompt to a vision-language model, its images' placeholders among them."""
+        """Returns the tokens of a prompt for a vision-language model, including image placeholders."""
         assert self._images is not None
         try:
             marked = self._images.marked(text, images)
@@ -135,22 +142,22 @@ class PromptCodec:
 
     @cached_property
     def _takes_text(self) -> bool:
-        """False for a chat template that wants a message's images and texts apart, and is silent about plain text."""
+        """False if the chat template expects images and texts as separate parts and drops plain text."""
         return "?" in self._render([{"role": "user", "content": "?"}])
 
     def encode_answer(self, text: str) -> Int32:
-        """Tokens of a response that ends properly: [length], the end-of-sequence token included."""
+        """Returns the tokens of a complete response, including the end-of-sequence token: [length]."""
         return np.array([*self._encode_bare(text), self._tokenizer.eos_token_id], dtype=np.int32)
 
     def decode(self, tokens: Sequence[int] | Int32) -> str:
-        """Text of a response, without its stop token and special tokens."""
+        """Returns the text of a response without its stop token and special tokens."""
         ids = _without_stop(tokens, self._stop_tokens)
         return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def encode_result(self, text: str) -> tuple[Int32, str]:
-        """As the protocol says: framed by the chat template's tool message, or by tags where there is no template."""
+        """Encodes a tool result as the protocol requires, framed by the chat template, or by tags if there is none."""
         if self._results is None:
-            raise ConfigurationError("rollout.tools: the spec has none, so that no result of a tool can be encoded")
+            raise ConfigurationError("rollout.tools: tool results cannot be encoded, because the spec has no tools")
         return self._results(text)
 
     def _encode_bare(self, text: str) -> list[int]:
@@ -176,23 +183,25 @@ class PromptCodec:
         return ResultEncoder(self._encode_bare, frame, self._stop_tokens, tools.max_result_tokens)
 
     def _check_system_prompt(self, system_prompt: str) -> None:
-        """Raises `ConfigurationError` where a system prompt would be lost in silence."""
+        """Raises `ConfigurationError` if the system prompt would be dropped silently."""
         if self._tokenizer.chat_template is None:
             raise ConfigurationError(
-                "data.system_prompt: the model's tokenizer has no chat template to put it in; leave it out"
+                "data.system_prompt: not supported, because the model's tokenizer has no chat template; leave it out"
             )
         try:
             rendered = self._render([*self._system, {"role": "user", "content": "?"}])
         except TemplateError as error:
-            raise ConfigurationError(f"data.system_prompt: the model's chat template refuses it: {error}") from None
+            raise ConfigurationError(f"data.system_prompt: the model's chat template rejects it: {error}") from None
         if system_prompt.strip() not in rendered:
             raise ConfigurationError(
-                "data.system_prompt: the model's chat template takes no system message; leave it out"
+                "data.system_prompt: the model's chat template ignores system messages; leave it out"
             )
 
 
 class VirtualCodec:
-    """The codec of a virtual run: a prompt's tokens are its bytes, a response's text its token ids; 0 ends a response."""
+    """The codec of a virtual run.
+    The tokens of a prompt are its bytes, the text of a response is its token ids, and 0 ends a response.
+    """
 
     stop_tokens = (0,)
 
@@ -206,15 +215,17 @@ class VirtualCodec:
         self._calls_below = tool_call_share * vocabulary if tools else 0.0
 
     def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0) -> Int32:
-        """Bytes of a prompt: [length]; images take no room. Raises `DataError` that names a prompt that is too long."""
+        """Returns the bytes of a prompt: [length]; images take no tokens.
+        Raises `DataError`, which names the prompt, if it is too long.
+        """
         return _checked(list(text.encode()), self._longest, prompt_id, text)
 
     def encode_answer(self, text: str) -> Int32:
-        """Bytes of an answer, and the end: [length]."""
+        """Returns the bytes of an answer and the stop token: [length]."""
         return np.array([*text.encode(), *self.stop_tokens], dtype=np.int32)
 
     def decode(self, tokens: Sequence[int] | Int32) -> str:
-        """Token ids of a response, without the one that ends it; a call of a tool where the first id is low enough."""
+        """Returns the token ids of a response without its stop token, or a tool call if the first id is low enough."""
         ids = _without_stop(tokens, self.stop_tokens)
         if ids and ids[0] < self._calls_below:
             name = self._tools[ids[0] % len(self._tools)]
@@ -223,16 +234,17 @@ class VirtualCodec:
         return " ".join(map(str, ids))
 
     def encode_result(self, text: str) -> tuple[Int32, str]:
-        """Bytes of a result, cut where it is too long, and the text of those that are left."""
+        """Returns the bytes of a result, truncated if it is too long, and the text that remains."""
         data = text.encode()[: self._longest_result]
         return np.array(list(data), dtype=np.int32), data.decode(errors="ignore")
 
 
 def open_codec(spec: RunSpec, model_path: str) -> TextCodec:
-    """The codec of a run. model_path: its Hugging Face folder; unused in a virtual run.
+    """Returns the codec of a run.
+    model_path: the run's Hugging Face folder; unused in a virtual run.
 
-    Raises `ConfigurationError` for a tokenizer that cannot be loaded or has no end, for stop strings that are not single
-    tokens, and for a system prompt or tool messages that the chat template does not take.
+    Raises `ConfigurationError` if the tokenizer cannot be loaded or has no end-of-sequence token, if stop
+    strings are not single tokens, or if the chat template does not support the system prompt or tool messages.
     """
     if isinstance(spec.rollout.engine, VirtualRollout):
         engine = spec.rollout.engine
@@ -249,9 +261,10 @@ def open_codec(spec: RunSpec, model_path: str) -> TextCodec:
 
 
 def longest_prompt(spec: RunSpec, model_path: str) -> int:
-    """Tokens of the longest prompt that the spec allows and that leaves the response its room in the model.
+    """Returns the maximum number of prompt tokens that the spec allows and that leaves room for the response.
+    model_path: as for `open_codec`.
 
-    model_path: as for `open_codec`. Raises `ConfigurationError` where no room is left.
+    Raises `ConfigurationError` if there is no room for a prompt.
     """
     positions = None if spec.virtual else positions_of(read_config(Path(model_path)))
     if positions is None:
@@ -266,7 +279,7 @@ def longest_prompt(spec: RunSpec, model_path: str) -> int:
 
 
 def generation_stops(folder: Path, config: dict[str, Any]) -> list[int]:
-    """End-of-sequence tokens of generation_config.json, or of config.json where there is none."""
+    """Returns the end-of-sequence tokens of generation_config.json, or of config.json if it does not exist."""
     path = folder / "generation_config.json"
     settings = config
     if path.is_file():
@@ -279,23 +292,25 @@ def generation_stops(folder: Path, config: dict[str, Any]) -> list[int]:
 
 
 def _single_token(tokenizer: Any, text: str) -> int:
-    """Id of a stop string."""
+    """Returns the id of a stop string."""
     tokens: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     if len(tokens) != 1 or tokens[0] == tokenizer.unk_token_id:
         made = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(tokens)))
         raise ConfigurationError(
             f"rollout.stop: {text!r} is not a single token of the model (it becomes {made or 'nothing'}); "
-            "use a string that is one token, or leave it out"
+            "use a string that is a single token, or leave it out"
         )
     return tokens[0]
 
 
 def _checked(tokens: Sequence[int], longest: int, prompt_id: str, text: str, shown: str = "") -> Int32:
-    """The tokens, unless there are too many or none. shown: how many of them images take, in words."""
+    """Returns the tokens as an array. Raises `DataError` if there are none or too many.
+    shown: a phrase that says how many of the tokens are taken by images.
+    """
     if len(tokens) > longest:
         raise DataError(
             f"prompt {prompt_id or repr(text[:60])} has {len(tokens)} tokens{shown}; at most {longest} fit "
-            "(data.max_prompt_tokens, and the model's positions less rollout.max_new_tokens)"
+            "(data.max_prompt_tokens, and the model's positions minus rollout.max_new_tokens)"
         )
     if not tokens:
         raise DataError(f"prompt {prompt_id or repr(text[:60])} has no tokens")

@@ -1,8 +1,7 @@
-"""Where images stand in a prompt: one placeholder token a patch, before the text or where the text says `<image>`.
-
-Consumes a vision-language folder's config and tokenizer; produces the texts that hold the placeholders and the check that
-they are as many as the images need. The engines put the patches' embeddings in the placeholders' stead, so that sampler
-and trainer, which get the same tokens, see the same prompt.
+"""Places images in a prompt: one placeholder token per patch, before the text or where the text contains `<image>`.
+Consumes a vision-language folder's config and tokenizer. Produces the texts with the placeholders, and checks
+that their number matches the images. The engines replace the placeholders by the embeddings of the patches, so
+sampler and trainer, which receive the same tokens, see the same prompt.
 """
 
 from __future__ import annotations
@@ -17,7 +16,10 @@ from yatt_core.models.tokenizer import IMAGE
 
 @dataclass(frozen=True, slots=True)
 class _Tower:
-    """extra: outputs besides the patches. image_size, patch_size: what holds where the config is silent."""
+    """A kind of vision tower.
+    extra: outputs in addition to the patches.
+    image_size, patch_size: defaults of the config.
+    """
 
     extra: int
     image_size: int
@@ -25,35 +27,37 @@ class _Tower:
 
 
 TOWERS = {"siglip_vision_model": _Tower(0, 224, 16), "clip_vision_model": _Tower(1, 224, 32)}
-"""The vision towers that are known."""
+"""The supported vision towers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageTokens:
-    """text, token: the placeholder as text and as id. count: placeholders of one image."""
+    """The placeholders of images.
+    text, token: the placeholder as text and as id.
+    count: number of placeholders per image.
+    """
 
     text: str
     token: int
     count: int
 
     def marked(self, text: str, images: int) -> str:
-        """The text with a mark for each image: those that are there, else all in front.
-
-        Raises `DataError` when it has marks, but not as many as there are images.
+        """Returns the text with a mark for each image: its own marks, or else all marks at the start.
+        Raises `DataError` if the text has marks, but not one per image.
         """
         marks = text.count(IMAGE)
         if marks not in (0, images):
             raise DataError(
-                f"has {images} images, and {IMAGE} stands in it {marks} times; write it once an image, or nowhere"
+                f"has {images} images, but contains {IMAGE} {marks} times; write it once per image, or not at all"
             )
         return text if marks else IMAGE * images + text
 
     def plain(self, text: str) -> str:
-        """A marked text with the model's own token for each mark."""
+        """Returns a marked text in which the model's own token replaces each mark."""
         return text.replace(IMAGE, self.text)
 
     def parts(self, text: str) -> list[dict[str, str]]:
-        """A marked text as the content of a message, for chat templates that want images and texts apart."""
+        """Returns a marked text as message content for chat templates that expect separate images and texts."""
         parts: list[dict[str, str]] = []
         for number, piece in enumerate(text.split(IMAGE)):
             if number:
@@ -63,20 +67,21 @@ class ImageTokens:
         return parts
 
     def expanded(self, text: str) -> str:
-        """A rendered prompt with as many placeholders for each of the model's tokens as an image has."""
+        """Returns a rendered prompt in which each image token is repeated once per placeholder of an image."""
         return text.replace(self.text, self.text * self.count)
 
     def check(self, tokens: Sequence[int], images: int) -> None:
-        """Raises `DataError` when the placeholders among a prompt's tokens are not those of its images."""
+        """Raises `DataError` if the number of placeholders in a prompt's tokens does not match its images."""
         found = sum(token == self.token for token in tokens)
         if found != images * self.count:
-            raise DataError(f"has {found} placeholders of images where {images} images need {images * self.count}")
+            raise DataError(f"has {found} image placeholders, but {images} images need {images * self.count}")
 
 
 def image_tokens(config: Mapping[str, Any], tokenizer: Any) -> ImageTokens | None:
-    """How a model takes images; none for a model of text alone.
+    """Returns the image placeholders of a model; None for a text-only model.
+    config: the model's config.json.
 
-    config: its config.json. Raises `ConfigurationError` for a vision-language model of another family than LLaVA.
+    Raises `ConfigurationError` for a vision-language model of a family other than LLaVA.
     """
     if "vision_config" not in config:
         return None
@@ -84,15 +89,13 @@ def image_tokens(config: Mapping[str, Any], tokenizer: Any) -> ImageTokens | Non
     tower = vision.get("model_type", "clip_vision_model")
     if config.get("model_type") != "llava" or tower not in TOWERS:
         raise ConfigurationError(
-            f"model: {config.get('model_type')} with {tower} is no vision-language model that is known; "
-            f"known is llava with {' or '.join(TOWERS)}"
+            f"model: {config.get('model_type')} with {tower} is not a supported vision-language model; "
+            f"expected llava with {' or '.join(TOWERS)}"
         )
     token = config.get("image_token_index", config.get("image_token_id"))
     text = None if token is None else tokenizer.convert_ids_to_tokens(token)
     if text is None:
-        raise ConfigurationError(
-            f"model: its tokenizer has no token {token}, which stands for images (image_token_index)"
-        )
+        raise ConfigurationError(f"model: its tokenizer has no token {token}, the image token (image_token_index)")
     first = config.get("vision_feature_select_strategy", "default") == "default"
     known = TOWERS[tower]
     patches = (vision.get("image_size", known.image_size) // vision.get("patch_size", known.patch_size)) ** 2

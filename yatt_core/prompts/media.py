@@ -1,7 +1,7 @@
-"""Images of prompts: verified once, kept beside the prompts under their content address, checked whenever they are read.
-
-Consumes the bytes of PNG and JPEG files; produces `media/AB/ABCDEF...` in the inputs' folder, named by the sha256 of the bytes
-(which stay as they are), and what a manifest says of all of them. An address alone travels with a prompt.
+"""Images of prompts: verified once, stored alongside the prompts by content address, and checked on every read.
+Consumes the bytes of PNG and JPEG files. Produces `media/AB/ABCDEF...` in the inputs' folder, named by the
+SHA-256 of the unmodified bytes, and the manifest's entry about all images. A prompt carries only the addresses
+of its images.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from yatt_core.errors import DataError
 MEDIA = "media"
 FORMATS = ("PNG", "JPEG")
 MAX_PIXELS = 64_000_000
-"""A small file may unfold into any number of pixels; 64 million take 192 MB."""
+"""Maximum number of pixels. A small file may decode to any number of them; 64 million take 192 MB."""
 MAX_BYTES = 3 * MAX_PIXELS
-"""Of a file: no image that may be decoded needs more."""
+"""Maximum size of a file; no image within the limit on pixels needs more."""
 MAX_ASPECT = 100
-"""Longer over shorter side. Processors that fit the shorter side to the model's width enlarge the longer one as much."""
+"""Maximum ratio of the longer to the shorter side. Processors that scale the shorter side to the model's width
+enlarge the longer one by the same factor."""
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -39,58 +40,57 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What undoes each EXIF orientation. Pillow's `exif_transpose` would also write the other tags anew, and fails on wrong ones."""
+"""The transposition that undoes each EXIF orientation. Pillow's `exif_transpose` would also rewrite the other
+tags, and fails on invalid ones."""
 _ADDRESS = re.compile(r"[0-9a-f]{64}")
 _UNDECODABLE = (
     OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, AttributeError, OverflowError,
     struct.error, zlib.error,
 )  # fmt: skip
-"""What Pillow raises for damaged files; a tag of the wrong type goes through its arithmetic as it is."""
+"""The exceptions that Pillow raises for damaged files; it does not validate the types of tags before it computes
+with them."""
 
 
 def media_path(inputs_folder: Path, address: str) -> Path:
-    """Where the file with this address lies. Raises `DataError` for what is no address."""
+    """Returns the path of the file with this address. Raises `DataError` for an invalid address."""
     if not _ADDRESS.fullmatch(address):
-        raise DataError(f"{address!r} is no address of an image; 64 hexadecimal digits are")
+        raise DataError(f"{address!r} is not the address of an image; expected 64 hexadecimal digits")
     return inputs_folder / MEDIA / address[:2] / address
 
 
 def read_media(inputs_folder: Path, address: str) -> bytes:
-    """The bytes with this address, as they were given. Raises `DataError` where they are missing or damaged."""
+    """Returns the original bytes with this address. Raises `DataError` if they are missing or damaged."""
     path = media_path(inputs_folder, address)
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise DataError(
-            f"{path}: the image cannot be read: {error.strerror}; put it back, or start a new run"
-        ) from None
+        raise DataError(f"{path}: the image cannot be read: {error.strerror}; restore it, or start a new run") from None
     if media_address(data) != address:
-        raise DataError(f"{path}: the image is damaged; put it back, or start a new run")
+        raise DataError(f"{path}: the image is damaged; restore it, or start a new run")
     return data
 
 
 def decode_media(data: bytes) -> Image.Image:
-    """The image, turned upright as its EXIF says: RGB, 8 bits a channel, transparency dropped.
-
-    Raises `DataError` for what is no PNG or JPEG file, is damaged, is larger than `MAX_BYTES` or `MAX_PIXELS`, thinner than
-    `MAX_ASPECT`, or has more than 8 bits a channel.
+    """Returns the image in its EXIF orientation: RGB, 8 bits per channel, without transparency.
+    Raises `DataError` if the data is not a PNG or JPEG file, is damaged, exceeds `MAX_BYTES`, `MAX_PIXELS` or
+    `MAX_ASPECT`, or has more than 8 bits per channel.
     """
     if len(data) > MAX_BYTES:
-        raise DataError(f"it has {len(data):,} bytes, at most {MAX_BYTES:,} are taken")
+        raise DataError(f"it has {len(data):,} bytes; the maximum is {MAX_BYTES:,}")
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
-                raise DataError(f"{width} x {height} pixels are too many; at most {MAX_PIXELS:,} are decoded")
+                raise DataError(f"{width} x {height} pixels are too many; the maximum is {MAX_PIXELS:,}")
             if max(width, height) > MAX_ASPECT * min(width, height):
                 raise DataError(
-                    f"{width} x {height} pixels are too thin; one side is at most {MAX_ASPECT} times the other"
+                    f"{width} x {height} pixels are too elongated; one side may be at most {MAX_ASPECT} times the other"
                 )
             if _is_deep(image):
-                raise DataError("it has 16 bits a channel; write 8")
+                raise DataError("it has 16 bits per channel; expected 8")
             return _upright(image).convert("RGB")
     except UnidentifiedImageError:
-        raise DataError(f"it is no {' or '.join(FORMATS)} file") from None
+        raise DataError(f"it is not a {' or '.join(FORMATS)} file") from None
     except Image.DecompressionBombError as error:
         raise DataError(f"it has too many pixels: {error}") from None
     except _UNDECODABLE as error:
@@ -98,23 +98,27 @@ def decode_media(data: bytes) -> Image.Image:
 
 
 def _is_deep(image: ImageFile.ImageFile) -> bool:
-    """True for over 8 bits a channel, which only PNG has here; its mode tells that of grey alone, its raw mode of all."""
+    """Returns True for more than 8 bits per channel, which here only PNG supports.
+    The image mode shows this for greyscale only, the raw mode for all.
+    """
     return any(str(tile.args).endswith(";16B") for tile in image.tile)
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    image.load()  # what a PNG file says of itself may stand behind its pixels
+    image.load()  # a PNG file may store metadata after its pixels
     method = _UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     return image if method is None else image.transpose(method)
 
 
 def media_address(data: bytes) -> str:
-    """The content address of some bytes, decodable or not."""
+    """Returns the content address of any bytes, decodable or not."""
     return hashlib.sha256(data).hexdigest()
 
 
 def verified_address(data: bytes, place: str) -> str:
-    """The address of an image that can be decoded; keeps nothing. Raises `DataError` that names the place."""
+    """Returns the address of an image after decoding it, without storing it.
+    Raises `DataError`, which names the place.
+    """
     _verify(data, place)
     return media_address(data)
 
@@ -127,13 +131,15 @@ def _verify(data: bytes, place: str) -> None:
 
 
 class MediaFolder:
-    """The images of inputs in the making, each written and synced once. The entries of the folders are the caller's to sync."""
+    """The images of inputs being built, each written and synced once; the caller syncs the folders' entries."""
 
     def __init__(self, inputs_folder: Path) -> None:
         self._folder = inputs_folder
 
     def keep(self, data: bytes, place: str) -> str:
-        """Verifies and writes an image unless it is there, and returns its address. Raises `DataError` naming the place."""
+        """Verifies and writes an image unless it exists, and returns its address.
+        Raises `DataError`, which names the place.
+        """
         address = media_address(data)
         path = media_path(self._folder, address)
         if path.exists():
@@ -149,14 +155,14 @@ class MediaFolder:
 
 
 def stored_addresses(inputs_folder: Path) -> Iterator[str]:
-    """Names of all files there, sorted; one folder of them at a time is in memory."""
+    """Yields the sorted names of all stored files; only one subfolder at a time is held in memory."""
     folder = inputs_folder / MEDIA
     for group in sorted(folder.iterdir()) if folder.is_dir() else ():
         yield from sorted(path.name for path in group.iterdir())
 
 
 def describe_media(inputs_folder: Path) -> dict[str, Any]:
-    """What a manifest says of the images: how many there are, and the digest of their sorted addresses."""
+    """Returns the manifest's entry about the images: their number, and the digest of their sorted addresses."""
     count = 0
 
     def counted() -> Iterator[str]:

@@ -1,7 +1,6 @@
-"""Prompts on disk: Parquet files, written prompt by prompt, and read where one is wanted.
-
-Consumes `Prompt`s; produces files of small row groups, of which a reader keeps the last few in memory: a corpus of any size
-takes the room of those.
+"""Prompts on disk: Parquet files, written prompt by prompt and read on demand.
+Consumes `Prompt`s. Produces files of small row groups; a reader keeps only the most recent of them in memory,
+so memory use does not depend on the size of the corpus.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ SCHEMA = pa.schema(
 MEDIA_FIELD = pa.field("media", pa.list_(pa.string()), nullable=False)
 """Only in files of prompts that may have images."""
 GROUP_ROWS, GROUP_CHARACTERS = 256, 1 << 18
-"""A row group ends with whatever it reaches first."""
+"""A row group ends at whichever limit it reaches first."""
 GROUPS_KEPT = 16
 
 
 class PromptWriter:
-    """Writes a file; a context manager. The same prompts make the same bytes."""
+    """Writes a file; a context manager. The same prompts produce the same bytes."""
 
     def __init__(self, path: Path, with_media: bool) -> None:
         self._schema = SCHEMA.append(MEDIA_FIELD) if with_media else SCHEMA
@@ -51,7 +50,7 @@ class PromptWriter:
         """Appends a prompt."""
         entry = canonical_json(prompt.entry)
         row = (prompt.source, prompt.index, prompt.prompt_id, prompt.text, prompt.answer, entry, prompt.media)
-        # The media stay out of files that have no column for them: those of prompts that cannot have any.
+        # Files of prompts that cannot have images have no column for media.
         self._rows.append(dict(zip(self._schema.names, row, strict=False)))
         self._characters += len(entry) + len(prompt.text)
         if len(self._rows) == GROUP_ROWS or self._characters >= GROUP_CHARACTERS:
@@ -73,7 +72,7 @@ class PromptWriter:
 
 
 class PromptFile:
-    """The prompts of a file by row. Raises `DataError` for one that cannot be read."""
+    """The prompts of a file by row. Raises `DataError` if the file cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -83,7 +82,7 @@ class PromptFile:
             raise DataError(f"{path} cannot be read: {error}") from None
         found = self._file.schema_arrow.remove_metadata()
         if found not in (SCHEMA, SCHEMA.append(MEDIA_FIELD)):
-            raise DataError(f"{path} holds no prompts: its columns are {', '.join(found.names)}")
+            raise DataError(f"{path} is not a file of prompts: its columns are {', '.join(found.names)}")
         metadata = self._file.metadata
         sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         self._ends = np.cumsum(np.array(sizes, dtype=np.int64))
@@ -102,7 +101,7 @@ class PromptFile:
             yield from _prompts(self._read_group(group))
 
     def column(self, name: str) -> Iterator[Any]:
-        """The values of one column alone, in order."""
+        """Yields the values of a single column, in order."""
         for group in range(len(self._ends)):
             yield from self._read_group(group, [name]).column(name).to_pylist()
 

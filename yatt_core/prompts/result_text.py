@@ -1,7 +1,7 @@
-"""What stands between a turn that calls a tool and the next turn: the result, as the model's chat template frames it.
-
-Consumes a result's text; produces tokens that follow those of the turn, at most a given number. The frame is what the
-template puts behind an assistant's message that is followed by a tool's, up to where the assistant goes on.
+"""Encodes what separates a turn that calls a tool from the next turn: the result, framed by the model's chat template.
+Consumes the text of a result. Produces the tokens that follow those of the turn, up to a given number. The
+frame is what the template inserts after an assistant message followed by a tool message, up to the point where
+the assistant continues.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ QUESTION: Message = {"role": "user", "content": "?"}
 
 
 def frame_by_tags(text: str) -> str:
-    """The frame of a tokenizer without a chat template."""
+    """Returns the result framed for a tokenizer without a chat template."""
     return f"\n{write_result(text)}\n"
 
 
 class TemplateFrame:
-    """The frame of a chat template. Raises `ConfigurationError` for one that takes no message of a tool."""
+    """The frame of a chat template. Raises `ConfigurationError` if the template does not support tool messages."""
 
     def __init__(self, render: Render, system: Sequence[Message]) -> None:
         self._render, self._before = render, [*system, QUESTION, {"role": "assistant", "content": TURN}]
@@ -38,18 +38,21 @@ class TemplateFrame:
             shown = SAMPLE in self(SAMPLE)
         except TemplateError as error:
             raise ConfigurationError(
-                f"rollout.tools: the model's chat template refuses a tool's message: {error}"
+                f"rollout.tools: the model's chat template rejects tool messages: {error}"
             ) from None
         if not shown:
-            raise ConfigurationError("rollout.tools: the model's chat template does not show what a tool answers")
+            raise ConfigurationError("rollout.tools: the model's chat template drops tool messages")
 
     def __call__(self, text: str) -> str:
-        """What follows the text of the assistant's message."""
+        """Returns what follows the text of the assistant message."""
         return self._render([*self._before, {"role": "tool", "content": text}]).partition(TURN)[2]
 
 
 class ResultEncoder:
-    """Tokens between two turns. encode: tokens of a text, special ones recognised. limit: most tokens."""
+    """Encodes the tokens between two turns.
+    encode: returns the tokens of a text and recognises special tokens.
+    limit: maximum number of tokens.
+    """
 
     def __init__(
         self,
@@ -61,12 +64,12 @@ class ResultEncoder:
         self._encode, self._frame, self._stop_tokens, self._limit = encode, frame, stop_tokens, limit
         if (bare := len(self._tokens(SAMPLE[:1]))) > limit:
             raise ConfigurationError(
-                f"rollout.tools.max_result_tokens: in the chat template's frame a result of one letter takes {bare} tokens, "
-                f"{limit} are allowed; raise it"
+                f"rollout.tools.max_result_tokens: {limit} is too small, because a result of one letter takes {bare} "
+                f"tokens in the chat template's frame; expected at least {bare}"
             )
 
     def __call__(self, text: str) -> tuple[Int32, str]:
-        """Tokens [length], and the text that they hold: its beginning, where not all of it fits."""
+        """Returns the tokens [length] and the text that they encode, truncated if it does not fit."""
         kept = text
         if len(tokens := self._tokens(text)) > self._limit:
             low, high = 0, len(text)
@@ -79,16 +82,16 @@ class ResultEncoder:
 
     def _tokens(self, text: str) -> list[int]:
         tokens = self._encode(self._frame(text))
-        # The template ends the assistant's message; the policy has done that itself.
+        # The template ends the assistant message, which the policy has already done.
         return tokens[1:] if tokens and tokens[0] in self._stop_tokens else tokens
 
 
 def check_tools_are_shown(template: str | None, render: Render, system: Sequence[Message], tools: ToolsSpec) -> None:
-    """Raises `ConfigurationError` where the descriptions of tools would be lost in silence."""
+    """Raises `ConfigurationError` if the descriptions of tools would be dropped silently."""
     rendered = "" if template is None else render([*system, QUESTION])
     for tool in tools.functions:
         if tool.description and tool.name not in rendered:
             raise ConfigurationError(
-                f"rollout.tools.functions {tool.name!r}: the model's chat template shows no tools; leave the description out "
-                "and tell of the tool in data.system_prompt or in the prompts"
+                f"rollout.tools.functions {tool.name!r}: the model's chat template does not show tools; leave the "
+                "description out and describe the tool in data.system_prompt or in the prompts"
             )

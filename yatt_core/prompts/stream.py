@@ -1,8 +1,7 @@
-"""Prompts, and the endless seeded stream in which a run draws them.
-
-Consumes the mixture of `DataSpec`, the spec's seed and a `Cursor`; produces `PromptRef`s and the next cursor. Nothing is
-loaded for a draw: which source an ordinal belongs to, and where a position stands in its source's order, are functions of
-counters and the seed alone, so that two short draws equal one long one, in any process.
+"""Prompts, and the endless seeded stream from which a run draws them.
+Consumes the mixture of `DataSpec`, the spec's seed and a `Cursor`. Produces `PromptRef`s and the next cursor. A
+draw loads nothing: the source of an ordinal and the place of a position in its source's order are functions of
+counters and the seed, so two short draws equal one long draw, in any process.
 """
 
 from __future__ import annotations
@@ -24,11 +23,13 @@ from yatt_core.spec.sections.data import DataSpec
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One task. source, index: its number in the spec's mixture, and its row among that source's rows of the same kind.
-
-    prompt_id: unique within a run's inputs; names split, source and original row. answer: the reference answer, None for a
-    row that has none. entry: the original row, as plain JSON values, for the reward functions. media: content addresses of its
-    images, in the order in which the text shows them.
+    """One task.
+    source: index of its source in the spec's mixture.
+    index: its row among that source's rows of the same split.
+    prompt_id: unique within a run's inputs; names split, source and original row.
+    answer: the reference answer; None if the row has none.
+    entry: the original row as plain JSON values, for the reward functions.
+    media: content addresses of its images, in the order in which the text shows them.
     """
 
     source: int
@@ -41,42 +42,41 @@ class Prompt:
 
 
 def media_of(prompts: Sequence[Prompt]) -> tuple[tuple[str, ...], ...]:
-    """The images of each of some prompts; empty when none shows any."""
+    """Returns the images of each prompt; empty if no prompt has any."""
     media = tuple(prompt.media for prompt in prompts)
     return media if any(media) else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a run has drawn: the ordinal of its next prompt, and how many each source has given."""
+    """The position of a run in its stream: the ordinal of its next prompt, and the number drawn from each source."""
 
     ordinal: int
     drawn: tuple[int, ...]
 
     @classmethod
     def start(cls, data: DataSpec) -> Cursor:
-        """Before the first draw."""
+        """Returns the cursor before the first draw."""
         return cls(0, (0,) * len(data.sources))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for the control state."""
+        """Returns plain values for the control state."""
         return {"ordinal": self.ordinal, "drawn": list(self.drawn)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Cursor:
-        """The cursor that `to_json` wrote."""
+        """Returns the cursor that `to_json` wrote."""
         return cls(int(value["ordinal"]), tuple(int(count) for count in value["drawn"]))
 
 
 def draw(data: DataSpec, seed: int, cursor: Cursor, count: int) -> tuple[tuple[PromptRef, ...], Cursor]:
-    """The next prompts of the stream, and the cursor behind them.
-
-    Raises `ConfigurationError` when the cursor belongs to another number of sources.
+    """Returns the next prompts of the stream, and the cursor after them.
+    Raises `ConfigurationError` if the cursor belongs to a different number of sources.
     """
     if len(cursor.drawn) != len(data.sources):
         raise ConfigurationError(
-            f"data.sources: the run has drawn from {len(cursor.drawn)} sources, the spec names {len(data.sources)}; "
-            "a mixture keeps its number of sources within a run"
+            f"data.sources: the run has drawn from {len(cursor.drawn)} sources, but the spec names "
+            f"{len(data.sources)}; the number of sources cannot change within a run"
         )
     bounds = list(itertools.accumulate(source.weight for source in data.sources))
     drawn = list(cursor.drawn)
@@ -89,26 +89,26 @@ def draw(data: DataSpec, seed: int, cursor: Cursor, count: int) -> tuple[tuple[P
 
 
 def _pick(bounds: Sequence[float], noise: int) -> int:
-    """The source whose share of the line [0, bounds[-1]) holds a 64-bit random number."""
+    """Returns the source whose part of the interval [0, bounds[-1]) contains a 64-bit random number scaled to it."""
     return min(bisect.bisect_right(bounds, noise / 2**64 * bounds[-1]), len(bounds) - 1)
 
 
 def locate(position: int, size: int) -> tuple[int, int]:
-    """Epoch of a position in a source of `size` prompts, and its place within the epoch."""
+    """Returns the epoch of a position in a source of `size` prompts, and the place within that epoch."""
     return divmod(position, size)
 
 
 def epoch_order(seed: int, source: int, epoch: int, size: int) -> npt.NDArray[np.int64]:
-    """Order of a source's prompts in an epoch: [size], a permutation.
-
-    Sorts raw 64-bit output: numpy keeps its bit generators' streams between versions, not its methods' results.
+    """Returns the order of a source's prompts in an epoch: [size], a permutation.
+    Sorts raw 64-bit output, because numpy keeps the streams of its bit generators stable between versions, but
+    not the results of its methods.
     """
     noise = np.random.Philox(key=stable_seed("epoch", seed, source, epoch)).random_raw(size)
     return np.argsort(noise, kind="stable")
 
 
 def apportion(total: int, weights: Sequence[float]) -> tuple[int, ...]:
-    """Whole shares of a total by weight: largest remainders first, the earlier source on a tie."""
+    """Divides a total into integer shares by weight, by largest remainder; ties go to the earlier source."""
     exact = [total * weight / sum(weights) for weight in weights]
     shares = [int(share) for share in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: (shares[i] - exact[i], i))

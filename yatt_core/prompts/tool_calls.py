@@ -1,7 +1,7 @@
-"""The form in which a policy calls a tool, and in which a response's text shows the result: pure functions of text.
-
-A call is a JSON object between two tags, `<tool_call>{"name": "calculator", "arguments": {"expression": "3 * 4"}}</tool_call>`,
-as many chat models write it; one call a turn. A call that cannot be read is data like any other: the policy is told.
+"""The format in which a policy calls a tool and a response contains the result: pure functions of text.
+A call is a JSON object between two tags, `<tool_call>{"name": "calculator", "arguments": {"expression": "3 *
+4"}}</tool_call>`, as many chat models write it; one call per turn. An invalid call is ordinary data: the policy
+is told what is wrong.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ MALFORMED, UNKNOWN, TIMEOUT, MEMORY, RAISED, DIED = KINDS = (
 )
 """What can be wrong with a call."""
 DEEPEST = 100
-"""Levels of lists and objects in a call: far below what Python's JSON takes, wherever in a program it is read or written."""
+"""Maximum nesting of lists and objects in a call, far below the limit of Python's JSON at any depth of the call
+stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that can be read. arguments: plain JSON values."""
+    """A valid call.
+    arguments: plain JSON values.
+    """
 
     name: str
     arguments: Mapping[str, Any]
@@ -37,20 +40,28 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """What came of a call. text: what the policy is told. error: why there is no result, else empty; begins with its kind."""
+    """The outcome of a call.
+    text: what the policy is told.
+    error: why there is no result, starting with its kind; empty if there is one.
+    """
 
     text: str
     error: str = ""
 
     @classmethod
     def failed(cls, kind: str, reason: str, tool: str = "") -> ToolAnswer:
-        """An answer that says what is wrong. kind: one of `KINDS`. tool: whose fault it is; empty for the call's own."""
+        """Returns an answer that explains a failure.
+        kind: one of `KINDS`.
+        tool: the tool that failed; empty if the call itself is at fault.
+        """
         said = f"{tool}: {reason}" if tool else reason
         return cls(f"error: {said}", f"{kind}: {said}")
 
 
 def read_call(text: str) -> ToolCall | ToolAnswer | None:
-    """The call in a turn's text; none without one; an answer that says what is wrong with one that cannot be read."""
+    """Returns the call in a turn's text; None if there is none.
+    For an invalid call, returns an answer that explains what is wrong.
+    """
     count = text.count(CALL)
     if not count:
         return None
@@ -74,7 +85,7 @@ def read_call(text: str) -> ToolCall | ToolAnswer | None:
 
 
 def _check_depth(value: Any, levels: int) -> None:
-    """Raises `ValueError` for a JSON value with more levels of lists and objects than these."""
+    """Raises `ValueError` for a JSON value with more than this many levels of lists and objects."""
     if not isinstance(value, list | dict):
         return
     if not levels:
@@ -84,17 +95,17 @@ def _check_depth(value: Any, levels: int) -> None:
 
 
 def write_result(text: str) -> str:
-    """A result as it stands in a response's text."""
+    """Returns a result in the form in which a response's text contains it."""
     return f"{RESULT}{text}{RESULT_END}"
 
 
 def last_turn(text: str) -> str:
-    """What stands behind the last result in a response's text; all of it where there is none."""
+    """Returns the text after the last result in a response, or all of it if there is no result."""
     return text.rpartition(RESULT_END)[2]
 
 
 def split_turns(text: str) -> tuple[list[str], list[str]]:
-    """The turns of a response's text, and the results between them: one less."""
+    """Returns the turns of a response's text and the results between them, one fewer than the turns."""
     turns, results = [], []
     while RESULT in text and RESULT_END in text:
         turn, _, behind = text.partition(RESULT)

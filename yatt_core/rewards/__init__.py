@@ -1,1 +1,1 @@
-"""Reward functions: found by name, called under a time limit, combined to a sample's score."""
+"""Reward functions: looked up by name, called under a time limit, and combined into a sample's score."""

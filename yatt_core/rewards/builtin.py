@@ -1,5 +1,4 @@
-"""Reward functions that come with YATT, each an entry point of the group `yatt.rewards`.
-
+"""Reward functions included in YATT, each an entry point of the group `yatt.rewards`.
 A reward function takes a prompt, a response's text and its options, and returns a finite number.
 """
 
@@ -13,9 +12,9 @@ from yatt_core.prompts.tool_calls import last_turn
 
 
 def exact_match(prompt: Prompt, response: str, case_sensitive: bool = True) -> float:
-    """1 if the response is the reference answer, white space around both aside, else 0. Raises `DataError` without one.
-
-    Of a reference answer that shows how tools are used, what stands behind the last result.
+    """Returns 1 if the response equals the reference answer, ignoring surrounding white space, else 0.
+    If the reference answer demonstrates tool calls, only the text after the last result is compared. Raises
+    `DataError` if there is no reference answer.
     """
     if prompt.answer is None:
         raise DataError("the prompt has no reference answer to compare with")
@@ -26,6 +25,6 @@ def exact_match(prompt: Prompt, response: str, case_sensitive: bool = True) -> f
 
 
 def virtual_score(prompt: Prompt, response: str) -> float:
-    """A stand-in for a judgement: a hash of prompt id and response, one of 0.0, 0.1 ... 0.9."""
+    """Returns a substitute for a judgement: a hash of prompt id and response, one of 0.0, 0.1 ... 0.9."""
     digest = hashlib.sha256(f"{prompt.prompt_id}\0{response}".encode()).digest()
     return int.from_bytes(digest[:8], "little") * 10 // 2**64 / 10

@@ -1,6 +1,5 @@
-"""Finds reward functions: entry points of the group `yatt.rewards`, and dotted names of installed code.
-
-Consumes a `FunctionPart`; produces its function with the part's options bound.
+"""Looks up reward functions: entry points of the group `yatt.rewards`, and dotted names of installed code.
+Consumes a `FunctionPart`. Produces its function with the part's options bound.
 """
 
 from __future__ import annotations
@@ -21,10 +20,9 @@ RewardFunction = Callable[..., Any]
 
 
 def resolve(part: FunctionPart) -> RewardFunction:
-    """The part's function of (prompt, response), options bound.
-
-    Raises `ConfigurationError` for an unknown name (with the nearest ones), for what cannot be imported or called, and for
-    options that the function does not take.
+    """Returns the part's function of (prompt, response) with its options bound.
+    Raises `ConfigurationError` for an unknown name (naming the closest ones), for a function that cannot be
+    imported or called, and for options that it does not accept.
     """
     place = f"rewards.parts {part.name!r}: function {part.function!r}"
     function = find_function(part.function, GROUP, place)

@@ -1,7 +1,7 @@
-"""Scores responses: every part's function under its time limit, and what its failures mean.
-
-Consumes the spec's rewards, a prompt, a response, and what judges made of it; produces the values of the parts, their weighted
-sum and, for parts that may fail, what went wrong. Runs in the main thread of a controller's process.
+"""Scores responses: calls every part's function under its time limit and handles failures.
+Consumes the spec's rewards, a prompt, a response, and the judges' values for it. Produces the values of the
+parts, their weighted sum and, for parts that may fail, the reasons of failures. Runs in the main thread of a
+controller's process.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ from yatt_core.rewards.time_limit import TimeLimitReached, call_within
 from yatt_core.spec.rewards.scheme import FunctionPart, RewardPart, RewardSpec
 
 Judged = Mapping[str, tuple[float, str]]
-"""What judges said of a response, by name of the part: its value, and the reason if the judge failed (`judges.aggregate`)."""
+"""The judges' results for a response by name of the part: the value, and the reason if the judge failed
+(`judges.aggregate`)."""
 
 NOT_JUDGED: Judged = MappingProxyType({})
 
 LARGEST = 1e30
-"""Most that a part may add to the total, either way: squares and sums of such rewards are finite in float64, and their
-advantages in float32."""
+"""Maximum absolute contribution of a part to the total: squares and sums of such rewards are finite in float64,
+and their advantages in float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleScore:
-    """What a response is worth.
-
-    parts: value by name of the part. total: their weighted sum. correct: the accuracy part says so. error: which parts
-    failed and were scored 0, and why; empty for none.
+    """The score of a response.
+    parts: value by name of the part.
+    total: weighted sum of the values.
+    correct: True if the accuracy part reaches its threshold.
+    error: the parts that failed and were scored 0, with reasons; empty if there are none.
     """
 
     parts: Mapping[str, float]
@@ -48,9 +50,8 @@ class SampleScore:
 
 
 class RewardScorer:
-    """The reward functions of a spec, found and checked once; the values of its judges come from outside.
-
-    Raises `ConfigurationError` as `registry.resolve`.
+    """The reward functions of a spec, looked up and checked once; the values of its judges are passed in.
+    Raises `ConfigurationError` as `registry.resolve` does.
     """
 
     def __init__(self, spec: RewardSpec) -> None:
@@ -69,23 +70,25 @@ class RewardScorer:
         last_turn: str | None = None,
         judged: Judged = NOT_JUDGED,
     ) -> SampleScore:
-        """Scores one response. sample: its number among the prompt's responses, for messages. last_turn: of a response of
-        several turns. judged: of every part that is a judge.
+        """Scores one response.
+        sample: its index among the prompt's responses, for messages.
+        last_turn: the last turn of a multi-turn response.
+        judged: the results of all parts that are judges.
 
-        Raises `DataError` for a part that fails and whose `on_error` is `stop`, `ValueError` where a judge's value is missing.
+        Raises `DataError` for a part that fails and whose `on_error` is `stop`, and `ValueError` if a judge's
+        value is missing.
         """
         if missing := [
             part.name for part in self._parts if part.name not in self._functions and part.name not in judged
         ]:
             raise ValueError(
-                f"the judges {missing} have not been asked about prompt {prompt.prompt_id}, sample {sample}"
+                f"the values of the judges {missing} are missing for prompt {prompt.prompt_id}, sample {sample}"
             )
         return self._sum(self._parts, prompt, response, sample, last_turn, judged)
 
     def measure(self, prompt: Prompt, response: str, last_turn: str | None = None) -> SampleScore:
-        """Scores one response by the functions alone, as SFT and evaluation do: no judge is asked, and none is in the total.
-
-        Raises `DataError` as `score`.
+        """Scores one response by the functions only, as SFT and evaluation do.
+        Judges are not asked and do not contribute to the total. Raises `DataError` as `score` does.
         """
         functions = [part for part, _ in self._functions.values()]
         return self._sum(functions, prompt, response, 0, last_turn, NOT_JUDGED)
@@ -108,7 +111,7 @@ class RewardScorer:
                 if part.on_error == "stop":
                     raise DataError(
                         f"reward part {part.name!r} ({_described(part)}) failed on prompt {prompt.prompt_id}, "
-                        f"sample {sample}: {reason}; with on_error: zero such a sample would score 0"
+                        f"sample {sample}: {reason}; set on_error: zero to score such samples 0"
                     )
                 errors.append(f"{part.name}: {reason}")
             values[part.name] = value
@@ -118,7 +121,7 @@ class RewardScorer:
     def _value(
         self, part: RewardPart, prompt: Prompt, response: str, last_turn: str | None, judged: Judged
     ) -> tuple[float, str]:
-        """Value of a part and, if it failed, 0 and the reason."""
+        """Returns the value of a part, or 0 and the reason if it failed."""
         if part.name in self._functions:
             return _evaluate(*self._functions[part.name], prompt, _read(part, response, last_turn))
         value, reason = judged[part.name]
@@ -126,7 +129,7 @@ class RewardScorer:
 
 
 def _read(part: RewardPart, response: str, last_turn: str | None) -> str:
-    """What a part is given of a response."""
+    """Returns what a part receives of a response."""
     return response if last_turn is None or part.reads == "response" else last_turn
 
 
@@ -135,7 +138,7 @@ def _described(part: RewardPart) -> str:
 
 
 def _evaluate(part: FunctionPart, function: RewardFunction, prompt: Prompt, response: str) -> tuple[float, str]:
-    """Value and, if the call failed, 0 and the reason."""
+    """Returns the value, or 0 and the reason if the call failed."""
     try:
         return call_within(part.timeout_seconds, functools.partial(_call, function, prompt, response, part.weight))
     except TimeLimitReached:
@@ -143,24 +146,24 @@ def _evaluate(part: FunctionPart, function: RewardFunction, prompt: Prompt, resp
 
 
 def _call(function: RewardFunction, prompt: Prompt, response: str, weight: float) -> tuple[float, str]:
-    """All that runs a user's code: the function, and the methods of what it returns or raises."""
+    """Runs all user code: the function, and the methods of what it returns or raises."""
     try:
         return _as_number(function(prompt, response), weight)
-    except InfrastructureError:  # a service is away: trying again may help
+    except InfrastructureError:  # a service is unavailable: a retry may help
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a user's function raises is that function's failure
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception is a failure of the user's function
         return 0.0, f"raised {failure_text(error)}"
 
 
 def _as_number(value: Any, weight: float) -> tuple[float, str]:
     if not isinstance(value, numbers.Real | np.bool_):
-        return 0.0, f"returned {type(value).__name__}, a reward is a number"
+        return 0.0, f"returned {type(value).__name__}, not a number"
     try:
         number = float(value)
-    except OverflowError:  # of a whole number or a fraction
-        return 0.0, f"returned a number beyond those of float64, a reward times its weight is at most {LARGEST:g}"
+    except OverflowError:  # raised for integers and fractions
+        return 0.0, f"returned a number beyond float64; a reward times its weight may be at most {LARGEST:g}"
     if not math.isfinite(number):
-        return 0.0, f"returned {number}, a reward is finite"
+        return 0.0, f"returned {number}, not a finite number"
     if max(abs(number), abs(number * weight)) > LARGEST:
-        return 0.0, f"returned {number:g}, times the weight {weight:g}; a reward is at most {LARGEST:g} either way"
+        return 0.0, f"returned {number:g} with weight {weight:g}; a reward, weighted too, may be at most ±{LARGEST:g}"
     return number, ""

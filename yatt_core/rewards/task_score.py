@@ -1,7 +1,6 @@
-"""The reward function of reasoning-gym prompts, an entry point of the group `yatt.rewards`.
-
-In a module of its own, so that the package is loaded when the function is looked up: not within the first call's time
-limit, and not by runs that do without it.
+"""The reward function for reasoning-gym prompts, an entry point of the group `yatt.rewards`.
+It has its own module, so that the package is imported when the function is looked up: not within the time limit
+of the first call, and not by runs that do not need it.
 """
 
 from __future__ import annotations
@@ -10,11 +9,12 @@ from yatt_core.datasets import gym
 from yatt_core.prompts.stream import Prompt
 
 EXACT_SCORE = 0.999
-"""From here on a task's own score counts as fully right."""
+"""A task's own score counts as fully correct from this value on."""
 
 
 def reasoning_gym(prompt: Prompt, response: str, exact: bool = False) -> float:
-    """The reasoning-gym task's own score of the response; with `exact`, 1 for a fully right one and 0 for all others.
+    """Returns the reasoning-gym task's own score of the response.
+    exact: return 1 for a fully correct response and 0 for any other.
 
     Raises `DataError` for a prompt from another source.
     """

@@ -1,7 +1,6 @@
-"""Calls a function under a time limit that interrupts Python code, whatever it waits for.
-
-The limit is a SIGALRM, which Python delivers to the main thread between two of its own instructions: it ends loops, sleeps
-and reads, and waits for a call into C that does not look for signals.
+"""Calls a function under a time limit that interrupts Python code even while it blocks.
+The limit is a SIGALRM, which Python handles in the main thread between two bytecode instructions. It ends
+loops, sleeps and reads, but waits for C calls that do not check for signals.
 """
 
 from __future__ import annotations
@@ -18,21 +17,22 @@ from yatt_core.errors import InfrastructureError
 Result = TypeVar("Result")
 
 REPEAT_SECONDS = 1.0
-"""The alarm comes again after this, in case the code swallowed the first one."""
+"""Interval at which the alarm repeats, in case the code has swallowed the first one."""
 
 
 class TimeLimitReached(BaseException):
-    """The call took too long. No `Exception`, so that a handler inside the call does not take it for one of its own."""
+    """The call took too long. Not an `Exception`, so that handlers inside the call do not catch it."""
 
 
 def call_within(seconds: float, function: Callable[[], Result]) -> Result:
-    """The function's result. Raises `TimeLimitReached`, and `InfrastructureError` off the main thread, where no limit holds.
-
-    A timer and handler that were set before are put back, the timer less the time that went by.
+    """Returns the function's result. Raises `TimeLimitReached` if the call takes too long.
+    Raises `InfrastructureError` outside the main thread, where no limit can be enforced. A previous timer and
+    handler are restored, the timer minus the elapsed time.
     """
     if threading.current_thread() is not threading.main_thread():
         raise InfrastructureError(
-            "reward functions run in their process's main thread only: elsewhere no time limit holds"
+            "reward functions run in the main thread of their process only; elsewhere their time limit cannot be "
+            "enforced"
         )
     started = time.monotonic()
     handler = signal.signal(signal.SIGALRM, _interrupt)

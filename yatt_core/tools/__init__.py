@@ -1,1 +1,1 @@
-"""Tools that a policy may call between its turns: the functions, and the process that they run in."""
+"""Tools that a policy may call between its turns: the functions, and the process in which they run."""

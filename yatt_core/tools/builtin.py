@@ -1,6 +1,6 @@
-"""Tools that come with YATT, each an entry point of the group `yatt.tools`.
-
-A tool takes a call's arguments and the spec's options as keyword arguments, and returns a text or another JSON value.
+"""Tools included in YATT, each an entry point of the group `yatt.tools`.
+A tool takes a call's arguments and the spec's options as keyword arguments, and returns a text or another JSON
+value.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _BINARY: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = Mappi
 
 
 def calculator(expression: str) -> str:
-    """The value of an arithmetic expression of numbers, parentheses and + - * / // % **.
-
-    Whole results have no decimal point. Raises `ValueError` for all else, `ArithmeticError` for what has no value.
+    """Returns the value of an arithmetic expression of numbers, parentheses and + - * / // % **.
+    Integer results have no decimal point. Raises `ValueError` for anything else, and `ArithmeticError` for an
+    expression without a value.
     """
     try:
         tree = ast.parse(expression.strip(), mode="eval")
-    except SyntaxError:  # its words differ between versions of Python
+    except SyntaxError:  # the wording of its message differs between versions of Python
         raise ValueError("this is no expression") from None
     value = _value(tree.body)
     if isinstance(value, float) and value.is_integer():

@@ -1,8 +1,7 @@
-"""The responses of one decode batch, turn after turn: a state machine that owns no engine, no tool and no file.
-
-Consumes what an engine made of the members' contexts, and answers to the calls found in it; produces the contexts of the
-next turn. Members go on in the order of the batch, so that each turn's decode batch is a function of the turns before.
-Without tools a response is its first turn.
+"""The responses of one decode batch, turn by turn: a state machine without engines, tools or files.
+Consumes the engine's output for the members' contexts, and the answers to the calls in it. Produces the
+contexts of the next turn. Members continue in batch order, so that each turn's decode batch is a function of
+the previous turns. Without tools a response is its first turn.
 """
 
 from __future__ import annotations
@@ -23,10 +22,12 @@ from yatt_core.tools.toolbox import Toolbox
 
 @dataclass(slots=True)
 class Response:
-    """One response, all that follows its prompt: the policy's turns and the results of tools between them.
-
-    text: of all turns, results between tags. last_turn: text of the newest one. finish: empty while it goes on. tool_error:
-    what went wrong first with a tool. spoken: tokens of the policy.
+    """Everything that follows a prompt: the policy's turns and the tool results between them.
+    text: text of all turns, with results in tags.
+    last_turn: text of the latest turn.
+    finish: reason of the end; empty until then.
+    tool_error: the first error of a tool call.
+    spoken: number of tokens of the policy.
     """
 
     prompt: Int32
@@ -42,12 +43,12 @@ class Response:
 
     @property
     def tokens(self) -> Int32:
-        """All of them, [T]."""
+        """All tokens, [T]."""
         return np.concatenate(self._tokens)
 
     @property
     def log_probs(self) -> Float32:
-        """Of the policy's tokens under the sampler, 0 for those of results, [T]."""
+        """Log-probabilities of the policy's tokens under the sampler, 0 for those of results, [T]."""
         return np.concatenate(self._log_probs)
 
     @property
@@ -57,7 +58,7 @@ class Response:
 
     @property
     def context(self) -> Int32:
-        """What the next turn is generated from."""
+        """The tokens from which the next turn is generated."""
         return np.concatenate([self.prompt, *self._tokens])
 
     def say(self, tokens: Int32, log_probs: Float32, text: str) -> None:
@@ -69,7 +70,7 @@ class Response:
         self.spoken += len(tokens)
 
     def be_told(self, tokens: Int32, text: str) -> None:
-        """Adds what stands between two turns."""
+        """Adds what separates two turns."""
         self._add(tokens, np.zeros(len(tokens), dtype=np.float32), False)
         self.text += write_result(text)
 
@@ -81,13 +82,13 @@ class Response:
 
 Media = Sequence[tuple[str, ...]]
 Generate = Callable[["Dialogue"], GenerateResult]
-"""What makes the next turn of a dialogue's members."""
+"""Generates the next turn of a dialogue's members."""
 
 
 class Dialogue:
-    """The responses to some prompts. prompts: tokens of each response's prompt, one entry a response.
-
-    media: content addresses of each prompt's images, as many entries; empty for prompts of text alone.
+    """The responses to some prompts.
+    prompts: tokens of each response's prompt, one entry per response.
+    media: content addresses of each prompt's images, one entry per response; empty for text-only prompts.
     """
 
     def __init__(self, rollout: RolloutSpec, codec: TextCodec, prompts: Sequence[Int32], media: Media = ()) -> None:
@@ -96,36 +97,35 @@ class Dialogue:
 
     @property
     def turn(self) -> int:
-        """Turns that were heard, the newest maybe of some members only."""
+        """Number of turns received; the latest may still be missing for some members."""
         return max((response.turns for response in self.responses), default=0)
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The responses that go on, by number, in order."""
+        """The indexes of the responses that continue, in order."""
         return tuple(number for number, response in enumerate(self.responses) if not response.finish)
 
     def limits(self) -> Int32:
-        """Most tokens that each member may still say."""
+        """Returns the maximum number of tokens that each member may still generate."""
         return np.array(
             [self._rollout.max_new_tokens - self.responses[number].spoken for number in self.members], dtype=np.int32
         )
 
     def contexts(self) -> list[Int32]:
-        """What the members' next turn is generated from."""
+        """Returns the tokens from which the members' next turn is generated."""
         return [self.responses[number].context for number in self.members]
 
     def question_lengths(self) -> Int32:
-        """Tokens of each member's prompt, with which its context begins."""
+        """Returns the number of prompt tokens at the start of each member's context."""
         return np.array([len(self.responses[number].prompt) for number in self.members], dtype=np.int32)
 
     def media(self) -> Media:
-        """The images of each member's prompt; empty for prompts of text alone."""
+        """Returns the images of each member's prompt; empty for text-only prompts."""
         return tuple(self._media[number] for number in self.members) if self._media else ()
 
     def hear(self, result: GenerateResult, numbers: Sequence[int] | None = None) -> dict[int, ToolCall | ToolAnswer]:
-        """Takes the members' next turn; returns the calls in it, by number of the response, to be answered with `tell`.
-
-        numbers: the members whose turn it is, where it is not that of all.
+        """Adds the members' next turn; returns the calls in it by index of the response, to be answered with `tell`.
+        numbers: the members whose turn it is; by default all.
         """
         bounds = np.cumsum(result.lengths)[:-1]
         turns = zip(
@@ -152,7 +152,7 @@ class Dialogue:
         return calls
 
     def tell(self, answers: Mapping[int, ToolAnswer]) -> None:
-        """Takes the answers to all calls of the newest turn."""
+        """Adds the answers to all calls of the latest turn."""
         for number, answer in answers.items():
             response = self.responses[number]
             response.tool_error = response.tool_error or answer.error
@@ -160,7 +160,7 @@ class Dialogue:
 
 
 def greedy_request(dialogue: Dialogue, stop: tuple[int, ...], version: int) -> GenerateRequest:
-    """The next turn of one greedy response to each prompt."""
+    """Returns the request for the next turn of one greedy response to each prompt."""
     contexts, limits = dialogue.contexts(), dialogue.limits()
     return GenerateRequest(
         prompts=contexts,
@@ -176,7 +176,7 @@ def greedy_request(dialogue: Dialogue, stop: tuple[int, ...], version: int) -> G
 
 
 def hold(dialogue: Dialogue, generate: Generate, toolbox: Toolbox) -> list[Response]:
-    """Has a dialogue to its end where nothing of it is logged; returns the responses."""
+    """Runs a dialogue to its end without logging it; returns the responses."""
     while dialogue.members:
         dialogue.tell(dict(toolbox.answer(dialogue.hear(generate(dialogue)))))
     return dialogue.responses

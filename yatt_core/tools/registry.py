@@ -1,6 +1,6 @@
-"""Finds tools: entry points of the group `yatt.tools`, and dotted names of installed code.
-
-Consumes a tool's function name and options; produces the function. Imports nothing heavy: the process of tools loads this.
+"""Looks up tools: entry points of the group `yatt.tools`, and dotted names of installed code.
+Consumes a tool's function name and options. Produces the function. Imports nothing heavy, because the tool
+process loads this module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ GROUP = "yatt.tools"
 
 
 class NamedTool(Protocol):
-    """What a spec says of a tool."""
+    """What a spec defines about a tool."""
 
     @property
     def name(self) -> str: ...
@@ -27,17 +27,19 @@ class NamedTool(Protocol):
 
 
 def find_tool(name: str, function: str, options: Mapping[str, Any]) -> Callable[..., Any]:
-    """A tool's function. Raises `ConfigurationError` for what cannot be found or imported and for options it does not take."""
+    """Returns a tool's function.
+    Raises `ConfigurationError` if it cannot be found or imported, or does not accept the options.
+    """
     place = f"rollout.tools.functions {name!r}: function {function!r}"
     found = find_function(function, GROUP, place)
     try:
         inspect.signature(found).bind_partial(**options)
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{place} does not take the options {sorted(options)}: {error}") from None
+        raise ConfigurationError(f"{place} does not accept the options {sorted(options)}: {error}") from None
     return found
 
 
 def check_tools(tools: Iterable[NamedTool]) -> None:
-    """Looks every tool up. Raises as `find_tool`."""
+    """Looks up every tool. Raises as `find_tool` does."""
     for tool in tools:
         find_tool(tool.name, tool.function, tool.options)

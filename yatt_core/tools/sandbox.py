@@ -1,8 +1,8 @@
-"""One call of a tool, in a process of its own under a guard: a second process that holds it to its bounds.
-
-Consumes a tool and a call's arguments; produces one JSON line that says what came of the call. The guard adopts whatever the
-call started and left behind, in a group or session of its own too, and ends it all before it says anything. It ends early
-when its leash is cut: a pipe whose other end its parent alone holds, so that nothing outlives the parent, however that ends.
+"""Runs one call of a tool in its own process under a guard: a second process that enforces its limits.
+Consumes a tool and a call's arguments. Produces one JSON line with the outcome of the call. The guard adopts
+all processes that the call has started and left behind, even in their own group or session, and ends them all
+before it reports. It stops early when its leash is cut: a pipe whose other end only its parent holds, so that
+nothing outlives the parent, however the parent ends.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ from yatt_core.prompts.tool_calls import DIED, MEMORY, RAISED, TIMEOUT
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LIBC = ctypes.CDLL(None)
 LONGEST_REASON = 300
-"""Characters of a message that a failed call gives."""
+"""Maximum length of a failed call's message in characters."""
 SIGNALS = {number.value: number.name for number in signal.Signals}
-"""Those with a name; real-time signals have a number alone."""
+"""Signal names by number; real-time signals have only a number."""
 
 Outcome = dict[str, str]
-"""`value`: the result's text; or `kind` and `reason`."""
+"""Either `value`, the result's text, or `kind` and `reason`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A tool as it is run. characters: most of a result's text."""
+    """A tool with its limits.
+    characters: maximum length of a result's text.
+    """
 
     function: Callable[..., Any]
     options: Mapping[str, Any]
@@ -48,12 +50,11 @@ class Bounds:
 
 
 def sandbox_call(number: int, tool: Bounds, arguments: Mapping[str, Any], answer: int, leash: int) -> None:
-    """The guard, in a forked process: has the call made, ends all that is left of it, and writes what came of it to `answer`.
-
-    leash: descriptor that is read from, and at its end once the parent is gone. Nothing is written then.
+    """Guards a call in a forked process: starts it, ends all that it leaves behind, writes the outcome to `answer`.
+    leash: descriptor that reaches its end when the parent is gone; then nothing is written.
     """
     deadline = time.monotonic() + tool.seconds
-    # A group of its own: what ends a whole group, as an interrupt at a terminal does, must not end the guard alone.
+    # A group of its own: a signal to the parent's group, such as a terminal's interrupt, must not end the guard.
     os.setpgid(0, 0)
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
     reading, writing = os.pipe()
@@ -78,7 +79,7 @@ def sandbox_call(number: int, tool: Bounds, arguments: Mapping[str, Any], answer
 
 
 def death(status: int) -> str:
-    """What a process's wait status says of its end."""
+    """Describes the end of a process from its wait status."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return f"its process was ended by {SIGNALS.get(number, f'signal {number}')}"
@@ -93,7 +94,9 @@ def write_line(descriptor: int, message: Mapping[str, Any]) -> None:
 
 
 def _listen(pipe: int, leash: int, deadline: float) -> bytes | None:
-    """What the call said: a line, or less where its process ended; none once its time is over or the leash is cut."""
+    """Returns what the call has written: a line, or less if its process ended.
+    Returns None if its time is over or the leash is cut.
+    """
     said = bytearray()
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
@@ -110,11 +113,11 @@ def _listen(pipe: int, leash: int, deadline: float) -> bytes | None:
 
 
 def _end(pid: int) -> int:
-    """Ends the call's process and all that it left behind; returns its status: its own, where it was ending already."""
-    # Until it is waited for, its number is nobody else's.
+    """Ends the call's process and everything it left behind; returns its own wait status if it was already ending."""
+    # Until it is waited for, its pid cannot be reused.
     os.kill(pid, signal.SIGKILL)
     status = os.waitpid(pid, 0)[1]
-    # What it started becomes this process's child when its parent ends. What runs as another user cannot be ended.
+    # Orphans become children of this process. Processes of other users cannot be ended.
     with suppress(ChildProcessError, psutil.AccessDenied):
         while True:
             if os.waitpid(-1, os.WNOHANG) == (0, 0):
@@ -125,7 +128,9 @@ def _end(pid: int) -> int:
 
 
 def _make_call(tool: Bounds, arguments: Mapping[str, Any], answer: int) -> None:
-    """The call's process: bounds itself, calls, and says what came of it. It does not outlive its guard."""
+    """Runs in the call's process: limits itself, calls the tool and reports the outcome.
+    Ends together with its guard.
+    """
     own = os.getpid()
     os.setpgid(0, 0)
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -133,14 +138,14 @@ def _make_call(tool: Bounds, arguments: Mapping[str, Any], answer: int) -> None:
     bound = _address_space() + tool.memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (bound if limits[0] < 0 else min(bound, limits[0]), limits[1]))
     outcome = call_tool(tool, arguments)
-    if os.getpid() != own:  # a function that forks returns in both processes; one call has one answer
+    if os.getpid() != own:  # a function that forks returns in both processes, but a call has only one answer
         return
     resource.setrlimit(resource.RLIMIT_AS, limits)
     write_line(answer, outcome)
 
 
 def call_tool(tool: Bounds, arguments: Mapping[str, Any]) -> Outcome:
-    """Calls a tool and takes whatever it raises."""
+    """Calls a tool and catches everything that it raises."""
     try:
         if taken := sorted(arguments.keys() & tool.options.keys()):
             raise TypeError(f"unexpected argument {taken[0]!r}")
@@ -149,10 +154,10 @@ def call_tool(tool: Bounds, arguments: Mapping[str, Any]) -> Outcome:
         return {"value": text[: tool.characters].encode("utf-8", "replace").decode()}
     except MemoryError:
         return {"kind": MEMORY, "reason": f"needed more than {tool.memory_bytes >> 20} MiB"}
-    except BaseException as error:  # noqa: BLE001 - the process ends behind this, whatever a tool's function raised
+    except BaseException as error:  # noqa: BLE001 - the process ends after this, whatever the tool raised
         return {"kind": RAISED, "reason": f"raised {failure_text(error)[:LONGEST_REASON]}"}
 
 
 def _address_space() -> int:
-    """Bytes of this process's address space."""
+    """Returns the size of this process's address space in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

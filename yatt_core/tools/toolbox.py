@@ -1,7 +1,7 @@
-"""A controller's tools: answers calls in a process apart (`yatt_core.tools.worker`), whatever the tools do.
-
-Consumes calls; produces answers, as they come. A tool that hangs, raises, takes too much memory or dies is an answer that says
-so. Only the process itself, lost or without a word, is a failure of infrastructure.
+"""A controller's tools: answers calls in a separate process (`yatt_core.tools.worker`), whatever the tools do.
+Consumes calls. Produces answers as they arrive. A tool that hangs, raises, takes too much memory or dies
+results in an answer that reports this. Only the loss of the tool process itself, or its silence, is a failure
+of infrastructure.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from yatt_core.prompts.tool_calls import UNKNOWN, ToolAnswer, ToolCall
 from yatt_core.spec.sections.tools import ToolsSpec
 
 START_SECONDS = 120.0
-"""For importing the tools' modules."""
+"""Time limit for importing the tools' modules."""
 END_SECONDS = 10.0
-"""For ending by itself."""
+"""Time limit for the process to exit on its own."""
 SLACK_SECONDS = 60.0
-"""Beyond the calls' own time limits, on a machine that is busy."""
+"""Added to the calls' own time limits, for a busy machine."""
 CHARACTERS_PER_TOKEN = 32
-"""A result's text longer than this for each of its tokens is cut before it is tokenized."""
+"""A result's text is cut to this many characters per token of its limit before it is tokenized."""
 
 
 class Toolbox:
-    """The tools of a spec, none for a run without. Its process starts with the first call, and ends with this one's."""
+    """The tools of a spec; empty for a run without tools.
+    The tool process starts with the first call and ends with this process.
+    """
 
     def __init__(self, spec: ToolsSpec | None) -> None:
         self._spec = spec
@@ -40,9 +42,8 @@ class Toolbox:
         self._unread = bytearray()
 
     def answer(self, calls: Mapping[int, ToolCall | ToolAnswer]) -> Iterator[tuple[int, ToolAnswer]]:
-        """Answers to calls by their number, in the order in which they come; results never depend on it.
-
-        A call that could not be read is its own answer. Raises `InfrastructureError` when the process is lost.
+        """Yields answers to calls by number, in the order in which they arrive; results never depend on that order.
+        An invalid call is its own answer. Raises `InfrastructureError` if the process is lost.
         """
         readable: dict[int, ToolCall] = {}
         for number, call in calls.items():
@@ -57,12 +58,12 @@ class Toolbox:
             yield from self._ask(readable)
 
     def close(self) -> None:
-        """Ends the process with all calls under way; the next call starts another one."""
+        """Ends the process with all its running calls; the next call starts a new one."""
         process, self._process = self._process, None
         self._unread.clear()
         if process is None:
             return
-        # Without input it ends its calls and itself.
+        # At the end of its input, the process ends its calls and itself.
         with suppress(BrokenPipeError):
             if process.stdin is not None:
                 process.stdin.close()
@@ -76,11 +77,11 @@ class Toolbox:
 
     def _ask(self, calls: Mapping[int, ToolCall]) -> Iterator[tuple[int, ToolAnswer]]:
         if self._spec is None:
-            raise InfrastructureError("a call of a tool in a run without tools")
+            raise InfrastructureError("a tool was called in a run without tools")
         process = self._started(self._spec)
         finished = False
         try:
-            # The worker reads the whole line before it answers, so that neither waits for the other to read.
+            # The worker reads the whole line before it answers, so there is no deadlock.
             self._send(
                 process,
                 [
@@ -95,15 +96,15 @@ class Toolbox:
                 yield number, _answer_of(calls[number].name, answer)
             finished = True
         finally:
-            if not finished:  # what is still under way must not be taken for an answer to the next calls
+            if not finished:  # an answer still in progress must not be mistaken for an answer to the next calls
                 self.close()
 
     def _started(self, spec: ToolsSpec) -> subprocess.Popen[bytes]:
         if self._process is None:
-            # What can be imported here can be imported there.
+            # Everything importable here must be importable there.
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
             self._process = subprocess.Popen(
-                # Unbuffered: a call's process ends without a flush, and what it printed is wanted.
+                # Unbuffered, because a call's process ends without a flush and would lose its output.
                 [sys.executable, "-u", "-m", "yatt_core.tools.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -120,31 +121,33 @@ class Toolbox:
             if "refused" in told:
                 raise ConfigurationError(told["refused"])
         if self._process is None:
-            raise InfrastructureError("the process of tools did not start")
+            raise InfrastructureError("the tool process did not start")
         return self._process
 
     def _send(self, process: subprocess.Popen[bytes], message: Any) -> None:
         if process.stdin is None:
-            raise InfrastructureError("the process of tools has no input")
+            raise InfrastructureError("the tool process has no standard input")
         try:
             process.stdin.write(json.dumps(message).encode() + b"\n")
             process.stdin.flush()
         except BrokenPipeError:
-            raise InfrastructureError("the process of tools is gone") from None
+            raise InfrastructureError("the tool process has ended") from None
 
     def _receive(self, process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
-        """The next line; at most so many seconds without a word."""
+        """Returns the next line.
+        seconds: maximum time to wait for it.
+        """
         if process.stdout is None:
-            raise InfrastructureError("the process of tools has no output")
+            raise InfrastructureError("the tool process has no standard output")
         deadline = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._unread:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise InfrastructureError(f"the process of tools said nothing for {seconds:g} s")
+                    raise InfrastructureError(f"the tool process did not respond for {seconds:g} s")
                 data = os.read(process.stdout.fileno(), 1 << 16)
                 if not data:
-                    raise InfrastructureError(f"the process of tools is gone, exit code {process.wait()}")
+                    raise InfrastructureError(f"the tool process has ended with exit code {process.wait()}")
                 self._unread += data
         line, _, rest = self._unread.partition(b"\n")
         self._unread = rest
@@ -159,7 +162,7 @@ def _answer_of(tool: str, answer: Mapping[str, Any]) -> ToolAnswer:
 
 
 def _setup(spec: ToolsSpec) -> dict[str, Any]:
-    """What the process is told first."""
+    """Returns the first message to the process."""
     tools = [
         {
             "name": tool.name,

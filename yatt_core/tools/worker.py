@@ -1,10 +1,9 @@
 """The process in which tools run: `python -m yatt_core.tools.worker`, one for each controller that needs it.
-
-Consumes on standard input one JSON line that says which tools there are, then one line for each set of calls; produces on
-standard output a line when it is ready and one for each call as it is answered. It loads the functions once and forks for
-each call (`yatt_core.tools.sandbox`): a call that hangs, in C too, or takes too much memory ends alone, and none sees what
-another left behind. What tools print goes to standard error. It ends, and its calls with it, when its input does. These are
-bounds, no sandbox.
+Consumes on standard input one JSON line that describes the tools, then one line for each set of calls. Produces
+on standard output one line when it is ready and one for each answered call. It loads the functions once and
+forks for each call (`yatt_core.tools.sandbox`): a call that hangs, even in C, or takes too much memory ends
+alone, and no call sees what another left behind. Output printed by tools goes to standard error. The process
+and its calls end when its input ends. These are limits, not a security sandbox.
 """
 
 from __future__ import annotations
@@ -26,7 +25,10 @@ from yatt_core.tools.sandbox import Bounds, death, sandbox_call, write_line
 
 @dataclass(slots=True)
 class _Running:
-    """A call under way. pid: its guard's process. pipe: what the guard is heard through."""
+    """A call in progress.
+    pid: its guard's process.
+    pipe: descriptor from which the guard's report is read.
+    """
 
     number: int
     pid: int
@@ -35,7 +37,9 @@ class _Running:
 
 
 class Worker:
-    """Answers calls, a few at once. requests, answers: descriptors of the lines that come and go."""
+    """Answers calls, several in parallel.
+    requests, answers: descriptors for incoming and outgoing lines.
+    """
 
     def __init__(self, tools: Mapping[str, Bounds], parallel: int, requests: int, answers: int) -> None:
         self._tools, self._parallel, self._requests, self._answers = tools, parallel, requests, answers
@@ -46,7 +50,7 @@ class Worker:
         self._leash, self._leash_holder = os.pipe()
 
     def run(self) -> None:
-        """Serves until the requests end."""
+        """Serves until the end of the requests."""
         self._selector.register(self._requests, selectors.EVENT_READ)
         while True:
             for key, _ in self._selector.select():
@@ -59,7 +63,7 @@ class Worker:
                 self._start(*self._waiting.popleft())
 
     def _read(self) -> bool:
-        """Takes what came in; False at the end."""
+        """Reads what has arrived; returns False at the end of the input."""
         data = os.read(self._requests, 1 << 16)
         self._unread += data
         *lines, self._unread = self._unread.split(b"\n")
@@ -82,7 +86,7 @@ class Worker:
         self._selector.register(reading, selectors.EVENT_READ)
 
     def _hear(self, call: _Running) -> None:
-        """Takes what a call's guard said; it is done with a whole line, or with the guard's end."""
+        """Reads a guard's report; the call is complete after a whole line or the guard's end."""
         data = os.read(call.pipe, 1 << 16)
         call.said += data
         if data and not call.said.endswith(b"\n"):
@@ -95,8 +99,8 @@ class Worker:
         write_line(self._answers, answer)
 
     def _end_all(self) -> None:
-        """Has all calls under way ended."""
-        for pipe in self._running:  # a guard that is about to answer must not wait for a reader
+        """Ends all calls in progress."""
+        for pipe in self._running:  # a guard that is about to answer must not block on a missing reader
             os.close(pipe)
         os.close(self._leash_holder)
         for call in self._running.values():
@@ -104,8 +108,8 @@ class Worker:
 
 
 def main() -> int:
-    """Loads the tools, says so or what is wrong with one, and serves."""
-    # The answers' descriptor is nobody's but ours: what tools print must not be among them.
+    """Loads the tools, reports that it is ready or which tool is at fault, and serves."""
+    # Only this process writes to the answers' descriptor: output printed by tools must not mix with them.
     answers = os.dup(1)
     os.dup2(2, 1)
     requests = os.dup(0)

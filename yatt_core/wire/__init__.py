@@ -1,1 +1,1 @@
-"""The form in which arrays, weights and columns travel between processes and lie on disk."""
+"""The format in which arrays, weights and columns are sent between processes and stored on disk."""

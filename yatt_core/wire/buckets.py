@@ -1,8 +1,7 @@
-"""Weights in buckets of bounded size: the form in which they travel from a trainer to the rollout engines.
-
-Consumes named arrays one after another; produces buckets, each with one buffer that is filled as the arrays come, so that never
-more than one array and one bucket are held. A tensor that has room in a bucket travels whole, a larger one in pieces. Where a
-stream is cut follows its names, shapes and dtypes alone.
+"""Weights in buckets of bounded size: the format in which a trainer sends them to the rollout engines.
+Consumes named arrays one at a time. Produces buckets, each with one buffer that is filled as the arrays arrive,
+so that at most one array and one bucket are held in memory. A tensor that fits in a bucket is sent whole, a
+larger one in pieces. The boundaries depend only on names, shapes and dtypes.
 """
 
 from __future__ import annotations
@@ -19,12 +18,16 @@ from yatt_core.wire.packed import ALIGNMENT
 Array = npt.NDArray[Any]
 NamedArrays = Iterable[tuple[str, Array]]
 BUCKET_BYTES = 256 << 20
-"""Of a bucket, unless told otherwise."""
+"""Default size of a bucket in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some numbers of a tensor. shape: of the whole tensor. start: the first of them, in C order. numbers: one-dimensional."""
+    """Some numbers of a tensor.
+    shape: shape of the whole tensor.
+    start: index of the first number, in C order.
+    numbers: one-dimensional.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -34,7 +37,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a piece lies in a bucket. offset: in bytes."""
+    """The place of a piece in a bucket.
+    offset: in bytes.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -46,7 +51,11 @@ class _Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightBucket:
-    """number: counted from 0. last: nothing comes behind it. data: the pieces behind one another, at aligned offsets."""
+    """One bucket of a stream of weights.
+    number: index from 0.
+    last: True for the last bucket of the stream.
+    data: the concatenated pieces, each at an aligned offset.
+    """
 
     number: int
     last: bool
@@ -55,20 +64,20 @@ class WeightBucket:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffer."""
+        """Size of the buffer in bytes."""
         return int(self.data.nbytes)
 
     def pieces(self) -> Iterator[Piece]:
-        """Views into the buffer; read-only where it came out of an object store."""
+        """Yields views into the buffer; read-only if it came from an object store."""
         for place in self.places:
             numbers = np.frombuffer(self.data, np.dtype(place.dtype), place.count, place.offset)
             yield Piece(place.name, place.shape, place.start, numbers)
 
 
 def buckets_of(tensors: NamedArrays, most_bytes: int = BUCKET_BYTES, keep: bool = True) -> Iterator[WeightBucket]:
-    """Cuts a stream of tensors into buckets, of which there is at least one. most_bytes: of a bucket, a number's at least.
-
-    keep: false for who has to go through the tensors without sending them; its buckets are empty.
+    """Splits a stream of tensors into one or more buckets.
+    most_bytes: maximum size of a bucket, at least that of one number.
+    keep: False to go through the tensors without sending them; the buckets are then empty.
     """
     filling = _Filling(0, most_bytes, keep)
     for name, array in tensors:
@@ -80,17 +89,17 @@ def buckets_of(tensors: NamedArrays, most_bytes: int = BUCKET_BYTES, keep: bool 
 
 
 class _Filling:
-    """A bucket while it is filled."""
+    """A bucket being filled."""
 
     def __init__(self, number: int, most_bytes: int, keep: bool) -> None:
         self.number, self._most, self._end = number, most_bytes, 0
         self._places: list[_Place] = []
-        # Memory that nobody has written to is none: a small model takes no more than its size.
+        # Pages are allocated on first write: a small model takes no more memory than its size.
         self._data = np.empty(most_bytes if keep else 0, dtype=np.uint8)
         self._keep = keep
 
     def add(self, name: str, shape: tuple[int, ...], flat: Array, start: int) -> int:
-        """Takes in as many numbers from `start` on as belong here, and returns how many these are."""
+        """Adds as many numbers from `start` on as fit, and returns their count."""
         offset = -(-self._end // ALIGNMENT) * ALIGNMENT
         room = max(0, self._most - offset)
         if self._end and room < flat.nbytes <= self._most:
@@ -104,6 +113,6 @@ class _Filling:
         return count
 
     def bucket(self, last: bool) -> WeightBucket:
-        """What has come together."""
+        """Returns the finished bucket."""
         places = tuple(self._places) if self._keep else ()
         return WeightBucket(self.number, last, places, self._data[: self._end])

@@ -1,7 +1,7 @@
-"""Arrow columns as flat numpy arrays and back; the one place that knows Arrow's memory layout.
-
-Consumes columns of numbers, booleans, strings and lists of them, chunked or sliced in any way. Produces arrays that do not
-show it: values behind one another, and for rows of unequal length int64 offsets [rows + 1] that start at 0.
+"""Arrow columns as flat numpy arrays and back; the only module that knows Arrow's memory layout.
+Consumes columns of numbers, booleans, strings and lists of them, chunked or sliced in any way. Produces arrays
+independent of that: concatenated values, and for rows of unequal length int64 offsets [rows + 1] that start at
+0.
 """
 
 from __future__ import annotations
@@ -20,19 +20,23 @@ Int64 = npt.NDArray[np.int64]
 
 
 def fixed_column(table: pa.Table, name: str) -> Array:
-    """A column of numbers or booleans, [rows]. Raises `DataError` for nulls."""
+    """Returns a column of numbers or booleans, [rows]. Raises `DataError` for nulls."""
     return _numbers(_whole(table, name), name)
 
 
 def ragged_column(table: pa.Table, name: str) -> tuple[Array, Int64]:
-    """A column of lists of numbers: values [sum of lengths], offsets [rows + 1]. Raises `DataError` for nulls."""
+    """Returns a column of lists of numbers: values [sum of lengths], offsets [rows + 1].
+    Raises `DataError` for nulls.
+    """
     array = _whole(table, name)
     _refuse_nulls(array, name)
     return _numbers(array.flatten(), name), offsets_of(pc.list_value_length(array).to_numpy(zero_copy_only=False))
 
 
 def text_column(table: pa.Table, name: str) -> tuple[Array, Int64, Int64]:
-    """A column of strings: UTF-8 bytes (uint8), offsets [rows + 1], lengths in bytes [rows] with -1 for null."""
+    """Returns a column of strings: UTF-8 bytes (uint8), offsets [rows + 1], lengths in bytes [rows].
+    The length of a null is -1.
+    """
     array = _whole(table, name).cast(pa.large_string())
     filled = array.fill_null("")
     lengths = pc.binary_length(filled).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -45,19 +49,19 @@ def text_column(table: pa.Table, name: str) -> tuple[Array, Int64, Int64]:
 
 
 def list_array(values: Array, offsets: Int64) -> pa.Array:
-    """An Arrow array of lists from flat values and offsets."""
+    """Returns an Arrow array of lists from flat values and offsets."""
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
 
 
 def offsets_of(lengths: Array) -> Int64:
-    """Offsets [rows + 1] of rows with these lengths."""
+    """Returns the offsets [rows + 1] of rows with these lengths."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
 def ragged_positions(offsets: Int64, indices: Array) -> Int64:
-    """Positions in the flat values of the rows at these indices, row after row."""
+    """Returns the positions in the flat values of the rows at these indices, row after row."""
     lengths = np.diff(offsets)[indices]
     shifts = offsets[:-1][indices] - offsets_of(lengths)[:-1]
     positions: Int64 = np.arange(lengths.sum(), dtype=np.int64) + np.repeat(shifts, lengths)
@@ -70,7 +74,7 @@ def _empty() -> Array:
 
 def _whole(table: pa.Table, name: str) -> pa.Array:
     if name not in table.column_names:
-        raise DataError(f"column {name!r} is missing; there are {', '.join(table.column_names)}")
+        raise DataError(f"column {name!r} is missing; the columns are {', '.join(table.column_names)}")
     column = table.column(name)
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
@@ -84,4 +88,4 @@ def _numbers(array: pa.Array, name: str) -> Array:
 def _refuse_nulls(array: pa.Array, name: str) -> None:
     if array.null_count:
         row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
-        raise DataError(f"column {name!r} has no value at row {row}; every row needs one")
+        raise DataError(f"column {name!r} has no value in row {row}; every row needs one")

@@ -1,9 +1,9 @@
-"""Arrays as one buffer: the form in which decode batches, their answers and weights travel between actors.
-
-Consumes named numpy arrays; produces one buffer with an index of names, dtypes, shapes and offsets. pickle's protocol 5 hands
-the buffer out of band to Ray, which copies it once into its object store and maps it into every process of the node that asks
-for it. What arrives are views that nobody may write to: who wants to change an array copies it. One buffer, and not one for
-each array, because every buffer costs Ray a fixed price (`benchmarks.dataplane`).
+"""Arrays in a single buffer: the format in which decode batches, responses and weights are sent between actors.
+Consumes named numpy arrays. Produces one buffer with an index of names, dtypes, shapes and offsets. pickle
+protocol 5 passes the buffer out of band to Ray, which copies it once into its object store and maps it into
+every process of the node that requests it. The receiver gets read-only views and must copy an array to change
+it. There is one buffer instead of one per array, because every buffer has a fixed cost in Ray
+(`benchmarks.dataplane`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ Layout = Mapping[str, tuple[str, tuple[int, ...]]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedArrays:
-    """index: name -> (dtype, shape, offset in bytes). data: all arrays behind one another, each at an aligned offset."""
+    """Named arrays in one buffer.
+    index: name -> (dtype, shape, offset in bytes).
+    data: all arrays, concatenated at aligned offsets.
+    """
 
     index: Mapping[str, tuple[str, tuple[int, ...], int]]
     data: npt.NDArray[np.uint8]
 
     @classmethod
     def empty(cls, layout: Layout) -> PackedArrays:
-        """A buffer for arrays that are computed in place: nothing is copied before Ray's own copy."""
+        """Returns a buffer for arrays that are computed in place, so that nothing is copied before Ray's own copy."""
         index: dict[str, tuple[str, tuple[int, ...], int]] = {}
         end = 0
         for name, (dtype, shape) in layout.items():
@@ -42,16 +45,16 @@ class PackedArrays:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffer."""
+        """Size of the buffer in bytes."""
         return int(self.data.nbytes)
 
     @property
     def layout(self) -> Layout:
-        """What `empty` needs for a buffer of this form."""
+        """The argument with which `empty` creates such a buffer."""
         return {name: (dtype, shape) for name, (dtype, shape, _) in self.index.items()}
 
     def arrays(self) -> dict[str, Array]:
-        """Views into the buffer; read-only where it came out of an object store."""
+        """Returns views into the buffer; read-only if it came from an object store."""
         return {
             name: np.frombuffer(self.data, np.dtype(dtype), _count(shape), offset).reshape(shape)
             for name, (dtype, shape, offset) in self.index.items()
@@ -67,13 +70,13 @@ def pack_arrays(arrays: Mapping[str, Array]) -> PackedArrays:
 
 
 def flatten(arrays: Sequence[Array], dtype: npt.DTypeLike) -> tuple[Array, npt.NDArray[np.int64]]:
-    """One-dimensional arrays behind one another, and the length of each; `split` undoes it."""
+    """Returns one-dimensional arrays concatenated, and the length of each; `split` reverses it."""
     lengths = np.array([len(array) for array in arrays], dtype=np.int64)
     return np.concatenate([np.empty(0, dtype), *arrays]).astype(dtype, copy=False), lengths
 
 
 def split(flat: Array, lengths: npt.NDArray[np.integer[Any]]) -> list[Array]:
-    """Views of the arrays that stand behind one another."""
+    """Returns views of the concatenated arrays."""
     return np.split(flat, np.cumsum(lengths)[:-1]) if len(lengths) else []
 
 
