@@ -214,7 +214,7 @@ class DenseRunner:
 
     def _groups(self, rows: Rows) -> Groups:
         places = rows.prompts * self._group + rows.samples
-        # A group's place without a row takes the last row.
+        # Places of a group that have no row use the last row.
         asking = np.full((int(rows.prompts.max()) + 1) * self._group, len(places) - 1)
         asking[places[: rows.alive]] = np.arange(rows.alive)
         in_order = np.array_equal(places, np.arange(len(asking)))

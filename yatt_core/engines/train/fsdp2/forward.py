@@ -29,7 +29,7 @@ class ShardedForward(PolicyForward):
         """See `PolicyForward`."""
         with lost_group(self._world):
             found = super().score(micro_batches)
-        # Parameters that stayed gathered would be used, out of date, after the weights have changed.
+        # Parameters that stayed gathered would be out of date after the weights change.
         for module in sharded_modules(self._model):
             module.reshard()
         return found

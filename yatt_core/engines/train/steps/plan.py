@@ -40,8 +40,7 @@ class PlanShape:
 
     budget: maximum number of tokens of a micro-batch, including padding.
     packed: as in `StepPlan`.
-    even: whether all ranks get the same number of micro-batches, because they share a model and meet in every
-        pass.
+    even: whether all ranks get the same number of micro-batches, because they meet in every pass.
     """
 
     ranks: int

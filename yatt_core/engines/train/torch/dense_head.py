@@ -28,7 +28,7 @@ LEAST_BY_MASS = -60.0
 ChunkLoss = Callable[[slice, torch.Tensor, torch.Tensor], torch.Tensor]
 """(which tokens, their log-probabilities, their entropies or an empty tensor) -> their part of the loss, a scalar."""
 ValuesLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""The same for tokens that are implied."""
+"""(log-probabilities, entropies or an empty tensor) of a chunk's tokens -> their part of the loss, a scalar."""
 
 
 @dataclass(frozen=True, slots=True)
