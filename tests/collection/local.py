@@ -41,7 +41,7 @@ def spec_with(*tools: dict[str, Any], **changes: Any) -> RunSpec:
         "trainer__engine__kind": "virtual",
         "rollout__engine__clock_factor": 1e9,
         "rollout__engine__median_tokens": 4.0,
-        "rollout__engine__tool_call_share": 0.5,
+        "rollout__engine__tool_call_fraction": 0.5,
         "rollout__samples_per_prompt": 2,
         "rollout__batch_samples": 4,
         "rollout__max_new_tokens": 24,

@@ -54,7 +54,7 @@ TRIPPING = {
     "throughput": "guards.throughput={window: 1, baseline: 2, fall: 0.999}",
     "truncation": "guards.truncation.window=3",
     "reward_against_length": "guards.reward_against_length={window: 1, growth: 1.0001, gain: 10}",
-    "stalled_phase": "guards.stalled_phase.share=0.02",
+    "stalled_phase": "guards.stalled_phase.fraction=0.02",
 }
 
 
@@ -88,7 +88,7 @@ def test_a_run_with_a_model_trips_the_guards_of_the_policy(driver: Driver) -> No
 @pytest.mark.verify
 def test_a_stalled_phase_is_left_in_the_middle_where_that_is_wanted(driver: Driver) -> None:
     """An engine hangs for ever in iteration 3."""
-    run = driver.create("virtual.yaml", "guards.stalled_phase={action: pause, share: 0.3}", "iterations=4")
+    run = driver.create("virtual.yaml", "guards.stalled_phase={action: pause, fraction: 0.3}", "iterations=4")
     hang_at(driver.home.run_folder(run), 2)
     said = driver.drive(run, expect=4)
     assert "guard stalled_phase: collect has been under way for" in said
@@ -105,7 +105,7 @@ def test_a_run_whose_budget_is_used_up_is_driven_no_further_until_it_is_raised(d
 
     run = driver.create("virtual.yaml", "guards.budget={wall_hours: 0.0001}", "iterations=3")
     said = driver.drive(run, expect=4)
-    assert "guard budget: the run has used" in said and "raise it to go on" in said
+    assert "guard budget: " in said and f"yatt resume {run} --set guards.budget.KEY=HOURS" in said
     stood = state(driver, run)
     assert stood[0] == "paused" and stood[1] < 3
     said = driver.drive(run, expect=4)

@@ -131,7 +131,7 @@ def test_a_rollback_that_leads_nowhere_becomes_a_pause(opener: Opener) -> None:
     assert session.guards.to_roll_back() is not None
     assert not roll_back(session, state)
     asked = session.guards.ending(0, 1)
-    assert asked is not None and asked.state == "paused" and "no rollback for" in asked.reason
+    assert asked is not None and asked.state == "paused" and "iteration 0" in asked.reason
     assert not roll_back(session, state), "once"
     assert [row.action for row in session.context.ledger.alarms.of(session.context.run)] == ["rollback", "pause"]
     set_state(session.context, "paused", asked.reason)
@@ -169,7 +169,7 @@ def test_an_update_that_is_not_finite_raises_an_alarm_whatever_the_answer(opener
             answer(session, 3, "learn", NumericError("the loss is nan"))
     (alarm,) = session.context.ledger.alarms.of(session.context.run)
     assert (alarm.rule, alarm.iteration, alarm.action) == ("non_finite", 3, "alert")
-    assert f"the answer is {wanted}" in alarm.text and alarm.evidence == {"reason": "the loss is nan"}
+    assert "update 3 " in alarm.text and wanted in alarm.text and alarm.evidence == {"reason": "the loss is nan"}
     assert session.guards.ending(0, 2) is None, "recovery answers, not the guard"
 
 
@@ -179,7 +179,7 @@ def guards_of(session: DriverSession, clock: HandClock, stops: StopRequests) -> 
 
 @pytest.mark.parametrize("action", ["alert", "pause"])
 def test_a_stalled_phase_is_told_of_once_an_attempt(opener: Opener, action: str) -> None:
-    session = opener.new(f"guards.stalled_phase={{share: 0.5, action: {action}}}")
+    session = opener.new(f"guards.stalled_phase={{fraction: 0.5, action: {action}}}")
     clock, stops = HandClock(), StopRequests()
     guards = guards_of(session, clock, stops)
     with Ledger.open(session.context.home.ledger) as beat:
@@ -198,7 +198,7 @@ def test_a_stalled_phase_is_told_of_once_an_attempt(opener: Opener, action: str)
     assert [(row.rule, row.evidence["attempt"], row.evidence["threshold"]) for row in rows] == [
         ("stalled_phase", 1, 50.0), ("stalled_phase", 2, 50.0),
     ]  # fmt: skip
-    assert "collect has been under way for 51 s" in rows[0].text
+    assert "collect " in rows[0].text and " 51 s" in rows[0].text and " 100 s" in rows[0].text
     assert stops.asked == stops.overdue == (action == "pause")
     assert (guards.ending(0, 2) is not None) == (action == "pause")
 
@@ -212,7 +212,7 @@ def test_budgets_count_every_segment_and_are_told_of_once_a_limit(opener: Opener
     for _ in range(2):
         over = guards.ending(0, 4)
         assert over is not None and over.exit_code == ExitCode.PAUSED and over.state == "paused"
-        assert "3.2 device-hours, its budget is 3" in over.reason
+        assert "3.2 device-hours" in over.reason and "budget is 3;" in over.reason
     clock.now = 2.1 * 3600
     assert guards.ending(0, 5) is not None
     rows = session.context.ledger.alarms.of(run)

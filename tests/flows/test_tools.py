@@ -71,7 +71,7 @@ def is_between_turns(folder: Path, spec: RunSpec) -> bool:
         return False
     engine = spec.rollout.engine
     assert engine.kind == "virtual"
-    codec = VirtualCodec(engine.vocabulary, spec.data.max_prompt_tokens, spec.rollout.tools, engine.tool_call_share)
+    codec = VirtualCodec(engine.vocabulary, spec.data.max_prompt_tokens, spec.rollout.tools, engine.tool_call_fraction)
     for turn in folder.glob("w00-s*/batch-0000.turn-00.arrow"):
         chunk = read_chunk(turn)
         assert chunk is not None

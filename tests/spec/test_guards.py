@@ -57,7 +57,7 @@ def test_guards_can_be_revised_on_a_running_line() -> None:
         ({"guards__kl__window": 0}, ('guards.kl.window: ', '0')),
         ({"guards__kl__action": "panic"}, ('guards.kl.action: ', "'alert'", "'pause'", "'rollback'", "'stop'")),
         ({"guards__throughput__action": "rollback"}, ('guards.throughput.action: ', "'alert'", "'pause'", "'stop'")),
-        ({"guards__stalled_phase__share": 1.0}, ('guards.stalled_phase.share: ', '1')),
+        ({"guards__stalled_phase__fraction": 1.0}, ('guards.stalled_phase.fraction: ', '1')),
         ({"guards__budget__wall_hours": 0}, ('guards.budget.wall_hours: ', '0')),
         ({"guards__notify__environment": "https://hooks.example/secret"}, ('guards.notify.environment: ', "'^[A-Z][A-Z0-9_]*$'")),
         ({"guards__custom": [{"name": "x", "metric": "entropi", "at_most": 1}]},

@@ -69,7 +69,7 @@ def test_the_reference_page_has_every_key_in_the_part_it_belongs_to():
     sections = dict(part.split("\n", 1) for part in spec_reference.render(SCHEMA).split("\n## ")[1:])
     assert '| `dtype` | `float32` or `bfloat16` | `"float32"` |' in sections["`rollout.engine` of kind `torch`"]
     assert "| `task` | string | required |" in sections["`data.sources[]` of kind `reasoning_gym`"]
-    assert "| `phrase_share` | number > 0, <= 1 | `0.2` |" in sections["`model.tokenizer`"]
+    assert "| `phrase_fraction` | number > 0, <= 1 | `0.2` |" in sections["`model.tokenizer`"]
     assert "| `betas` | list of 2: number >= 0, < 1 | `[0.9, 0.95]` |" in sections["`trainer.optimizer`"]
     shown = {
         frozenset(line.split("`")[1] for line in text.splitlines() if line.startswith("| `"))

@@ -17,7 +17,7 @@ ROLLOUT = RolloutSpec.model_validate(
         "tools": {"functions": [{"name": "f", "function": "calculator"}], "max_turns": 2, "max_result_tokens": 3},
     }
 )
-CODEC = VirtualCodec(1000, 16, ROLLOUT.tools, tool_call_share=0.1)
+CODEC = VirtualCodec(1000, 16, ROLLOUT.tools, tool_call_fraction=0.1)
 """A turn whose first token is below 100 is a call."""
 
 

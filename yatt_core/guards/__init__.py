@@ -1,1 +1,1 @@
-"""Guards: rules over a run's metrics and phases, judged by pure functions, and the alarms that they raise."""
+"""Guards: pure functions that check a run's metrics and phases against rules, and the alarms that they raise."""

@@ -1,4 +1,4 @@
-"""What a run may use up: hours of being driven, and those times its devices."""
+"""The budget of a run: hours of wall time over its driver sessions, and device-hours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BUDGET = "budget"
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a run has used up over all of its sessions."""
+    """What a run has used over all of its driver sessions."""
 
     wall_hours: float
     device_hours: float
@@ -23,11 +23,11 @@ class Spent:
 
 
 def judge_budget(budget: BudgetGuard, spent: Spent, iteration: int) -> Iterator[Alarm]:
-    """An alarm for each limit that is reached, the same one for as long as the limit is the same."""
-    for name, words in (("wall_hours", "hours of being driven"), ("device_hours", "device-hours")):
+    """Yields an alarm for each limit that is reached; its name stays the same for as long as the limit does."""
+    for name, words in (("wall_hours", "hours of wall time"), ("device_hours", "device-hours")):
         limit, used = getattr(budget, name), getattr(spent, name)
         if limit is not None and used >= limit:
-            text = f"the run has used {used:.4g} {words}, its budget is {limit:g}"
+            text = f"the run has used {used:.4g} {words}; its budget is {limit:g}"
             evidence = {"bound": name, "observed": used, "threshold": limit}
             found = Finding(text, iteration, evidence)
             yield Alarm(BUDGET, f"{BUDGET}.{name}.{limit:g}", budget.action, found, lasting=True)

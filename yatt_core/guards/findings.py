@@ -1,4 +1,4 @@
-"""What a guard found, and the alarm that is made of it: plain values with the evidence, as the ledger keeps them."""
+"""What a guard found, and the resulting alarm: plain values with the evidence, as the ledger stores them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Seen(NamedTuple):
-    """A value of a metric, and the iteration it is of."""
+    """A metric's value in one iteration."""
 
     iteration: int
     value: float
@@ -16,8 +16,11 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Why a guard raises an alarm. text: in words. first: the earliest iteration that has a part in it. evidence: values of the
-    window, threshold, and what it was made of, as plain JSON values.
+    """Why a guard raises an alarm.
+
+    text: description for people.
+    first: earliest iteration involved.
+    evidence: the window's values, the threshold and what it was derived from, as plain JSON values.
     """
 
     text: str
@@ -27,8 +30,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A guard's finding. name: tells it from other alarms of the iteration; of the run, where it is lasting. action: what is to
-    be done.
+    """An alarm with the finding of a guard.
+
+    name: unique among the alarms of the iteration; if `lasting`, unique in the run.
+    action: the guard's configured action.
     """
 
     rule: str
@@ -38,7 +43,7 @@ class Alarm:
     lasting: bool = False
 
     def body(self, run: str, branch: int, iteration: int) -> dict[str, Any]:
-        """What the ledger keeps; the id is the same whenever the alarm is raised again."""
+        """Returns the alarm as the ledger stores it; the id is the same each time the alarm is raised."""
         place = "" if self.lasting else f"b{branch}/i{iteration}/"
         return {
             "id": f"{run}/{place}alarm/{self.name}",

@@ -1,8 +1,8 @@
-"""Judging a run's iterations one by one: a pure state machine over the metrics that its commits make durable.
+"""Checks a run's iterations one by one: a pure state machine over the metrics that its commits make durable.
 
-What it remembers is the newest values of the metrics that its rules read, and of each rule the iteration of its last alarm.
-The former are read back from the ledger by whoever goes on behind a commit, the latter stands in the commit's control state:
-judged again from there, an iteration comes to the same alarms.
+It keeps the newest values of the metrics that its rules read, and the iteration of each rule's last alarm. On
+resuming after a commit, the values are read back from the ledger and the alarms' iterations from the commit's
+control state, so that judging an iteration again raises the same alarms.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from yatt_core.guards.rules import Rule, Series, rules_of
 from yatt_core.spec.sections.guards import GuardsSpec
 
 NEVER = -1
-"""Before the first iteration: a rule without an alarm judges everything that it has seen."""
+"""Before the first iteration: a rule that has raised no alarm judges all values seen so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What an iteration came to. since: the memory behind it, by rule. alarms: in the order of the rules."""
+    """The result of judging an iteration.
+
+    since: iteration of the last alarm, by rule, after this iteration.
+    alarms: in the order of the rules.
+    """
 
     since: Mapping[str, int]
     alarms: tuple[Alarm, ...]
@@ -28,14 +32,14 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The newest values of the metrics that some rules read, up to an iteration."""
+    """The newest values of the metrics that a set of rules reads, up to an iteration."""
 
     depths: Mapping[str, int]
     series: Series = field(default_factory=dict)
 
     @classmethod
     def of(cls, rules: Sequence[Rule]) -> History:
-        """Nothing seen yet; as deep as the rules need it."""
+        """Returns an empty history, as deep as the rules need."""
         depths: dict[str, int] = {}
         for rule in rules:
             for metric in rule.metrics:
@@ -43,11 +47,11 @@ class History:
         return cls(depths, dict.fromkeys(depths, ()))
 
     def filled(self, values: Mapping[str, Sequence[tuple[int, float]]]) -> History:
-        """With (iteration, value) of each metric, the oldest first, as the ledger has them."""
+        """Returns the history with these (iteration, value) pairs of each metric, oldest first, as in the ledger."""
         return History(self.depths, {metric: tuple(Seen(*point) for point in values[metric]) for metric in self.series})
 
     def behind(self, iteration: int, values: Mapping[str, float]) -> History:
-        """With one more iteration's values; those that no rule reads are left out."""
+        """Returns the history after one more iteration; values that no rule reads are dropped."""
         grown = {
             metric: (*seen, Seen(iteration, values[metric]))[-self.depths[metric] :] if metric in values else seen
             for metric, seen in self.series.items()
@@ -56,15 +60,15 @@ class History:
 
 
 class Judge:
-    """The guards of a spec, as one function of what was seen."""
+    """The guards of a spec as a single function of the history."""
 
     def __init__(self, spec: GuardsSpec) -> None:
         self.rules = rules_of(spec)
 
     def judge(self, history: History, iteration: int, since: Mapping[str, int]) -> Judged:
-        """The alarms of an iteration, which is the last one in the history.
+        """Returns the alarms of an iteration, which must be the last one in the history.
 
-        A rule speaks only where the iteration brought a value of a metric that it reads.
+        A rule is evaluated only if the iteration has a value for one of its metrics.
         """
         memory, alarms = dict(since), []
         for rule in self.rules:

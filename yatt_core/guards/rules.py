@@ -1,7 +1,8 @@
-"""The rules of a run's guards: pure functions from the newest values of a metric to what is wrong with them.
+"""The rules of a run's guards: pure functions from the newest values of a metric to a finding.
 
-Consumes the spec's guards and, by metric, the values seen so far. A rule judges only values behind `since`, the iteration of
-its last alarm, so that every alarm tells of others; what it compares them with may be older.
+Consumes the spec's guards and the values seen so far, by metric. A rule judges only values after `since`, the
+iteration of its last alarm, so that no two alarms report the same values; the values it compares them with may be
+older.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ REWARD, LENGTH, ACCURACY, SKIPPED = "reward/mean", "length/response_mean", "accu
 NON_FINITE = "non_finite"
 
 Series = Mapping[str, Sequence[Seen]]
-"""By metric, oldest first; empty for one that was never seen."""
+"""Values by metric, oldest first; empty for a metric without values so far."""
 
 
 class Rule(Protocol):
-    """One guard. metrics: what it reads. depth: how many of their newest values. window: iterations that it judges."""
+    """A single guard.
+
+    metrics: the metrics that it reads.
+    depth: how many of their newest values it needs.
+    """
 
     @property
     def name(self) -> str: ...
@@ -35,13 +40,13 @@ class Rule(Protocol):
     def depth(self) -> int: ...
 
     def judge(self, series: Series, since: int) -> Finding | None:
-        """What is wrong, if anything is. since: only what was seen behind this iteration is judged."""
+        """Returns the finding if a limit is broken, else None. since: only values after this iteration are judged."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class MetricRule:
-    """The mean of a metric's newest values against fixed bounds, and against the median of those before them."""
+    """Compares the mean of a metric's newest values with fixed bounds and with the median of the values before."""
 
     name: str
     metric: str
@@ -49,21 +54,21 @@ class MetricRule:
 
     @property
     def action(self) -> str:
-        """What an alarm leads to."""
+        """The action that an alarm triggers."""
         return self.guard.action
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The one metric."""
+        """The rule's only metric."""
         return (self.metric,)
 
     @property
     def depth(self) -> int:
-        """Window, and what it is compared with."""
+        """Length of the window plus that of the baseline."""
         return self.guard.window + self.guard.baseline
 
     def judge(self, series: Series, since: int) -> Finding | None:
-        """The first bound that is broken."""
+        """Returns a finding for the first broken bound."""
         seen = series[self.metric]
         window, before = seen[-self.guard.window :], seen[: -self.guard.window][-self.guard.baseline :]
         if len(window) < self.guard.window or window[0].iteration <= since:
@@ -76,7 +81,7 @@ class MetricRule:
                     f"{self.metric} was {observed:.4g} on average over {span(window)}, {_side(bound)} {threshold:.4g}"
                 )
                 if bound in ("rise", "fall"):
-                    text += f" ({bound} {getattr(self.guard, bound):g} of {usual:.4g}, the median before)"
+                    text += f" ({bound} {getattr(self.guard, bound):g} times the earlier median of {usual:.4g})"
                 evidence = {
                     "metric": self.metric,
                     "bound": bound,
@@ -89,7 +94,10 @@ class MetricRule:
         return None
 
     def _bounds(self, observed: float, usual: float | None) -> Iterator[tuple[str, float, bool]]:
-        """Name, threshold, and whether it is broken, of the bounds that can be judged. A share of zero or less says nothing."""
+        """Yields name, threshold and whether it is broken for each bound that applies.
+
+        `rise` and `fall` are skipped if the baseline is missing or not positive.
+        """
         guard = self.guard
         if guard.at_most is not None:
             yield "at_most", guard.at_most, observed > guard.at_most
@@ -105,14 +113,14 @@ class MetricRule:
 
 @dataclass(frozen=True, slots=True)
 class RewardLengthRule:
-    """Two windows, one right behind the other: longer responses, without what they should be for."""
+    """Compares two adjacent windows: responses grow longer without a gain in reward or accuracy."""
 
     name: str
     guard: RewardLengthGuard
 
     @property
     def action(self) -> str:
-        """What an alarm leads to."""
+        """The action that an alarm triggers."""
         return self.guard.action
 
     @property
@@ -122,11 +130,11 @@ class RewardLengthRule:
 
     @property
     def depth(self) -> int:
-        """Both windows."""
+        """Length of both windows together."""
         return 2 * self.guard.window
 
     def judge(self, series: Series, since: int) -> Finding | None:
-        """Compares the windows."""
+        """Compares the two windows."""
         width = self.guard.window
         newest = {metric: series[metric][-width:] for metric in self.metrics}
         before = {metric: series[metric][:-width][-width:] for metric in self.metrics}
@@ -142,7 +150,7 @@ class RewardLengthRule:
         if growth < self.guard.growth or (not unrewarded and learnt >= 0.0):
             return None
         why = f"the reward changed by {gained:.4g}" if unrewarded else f"accuracy changed by {learnt:.4g}"
-        text = f"responses grew {growth:.3g} times from {span(before[LENGTH])} to {span(newest[LENGTH])}, and {why}"
+        text = f"responses grew by a factor of {growth:.3g} from {span(before[LENGTH])} to {span(newest[LENGTH])}, and {why}"
         evidence = {
             "metric": LENGTH,
             "bound": "growth",
@@ -159,34 +167,34 @@ class RewardLengthRule:
 
 @dataclass(frozen=True, slots=True)
 class SkippedRule:
-    """How many of the newest updates were skipped; an iteration without the mark was not."""
+    """Counts the skipped updates among the newest ones; an iteration without the metric was not skipped."""
 
     guard: NonFiniteGuard
     name: str = NON_FINITE
 
     @property
     def action(self) -> str:
-        """What an alarm leads to."""
+        """The action that an alarm triggers."""
         return self.guard.action
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The mark, and what every iteration has, by which iterations are counted."""
+        """The metric of skipped updates, and one that every iteration has, which is used to count iterations."""
         return (SKIPPED, REWARD)
 
     @property
     def depth(self) -> int:
-        """The window."""
+        """Length of the window."""
         return self.guard.window
 
     def judge(self, series: Series, since: int) -> Finding | None:
-        """Counts the marks of the window, which need not be full."""
+        """Counts the skipped updates in the window, which need not be full."""
         window = [point.iteration for point in series[REWARD][-self.guard.window :] if point.iteration > since]
         skipped = [point for point in series[SKIPPED] if window and point.iteration >= window[0]]
         if len(skipped) <= self.guard.at_most:
             return None
         text = (
-            f"{len(skipped)} of the newest {len(window)} updates were not finite and were skipped, the last in iteration "
+            f"{len(skipped)} of the last {len(window)} updates were not finite and were skipped, most recently in iteration "
             f"{skipped[-1].iteration}"
         )
         evidence = {
@@ -200,13 +208,18 @@ class SkippedRule:
 
 
 def non_finite_alarm(iteration: int, answer: str, reason: str) -> Alarm:
-    """Of an update that was not finite and not skipped. answer: of `recovery.on_non_finite`, which is given in any case."""
-    finding = Finding(f"update {iteration} is not finite; the answer is {answer}", iteration, {"reason": reason})
+    """Returns the alarm for an update that was not finite and was not skipped.
+
+    answer: the value of `recovery.on_non_finite`, which is applied in any case.
+    """
+    finding = Finding(
+        f"update {iteration} is not finite; recovery.on_non_finite is {answer}", iteration, {"reason": reason}
+    )
     return Alarm(NON_FINITE, NON_FINITE, "alert", finding)
 
 
 def rules_of(spec: GuardsSpec) -> tuple[Rule, ...]:
-    """The rules over metrics that are switched on, in a fixed order."""
+    """Returns the enabled rules over metrics, in a fixed order."""
     metric_guards = {
         ("kl", "kl"): spec.kl,
         ("entropy", "entropy"): spec.entropy,
@@ -225,18 +238,18 @@ def rules_of(spec: GuardsSpec) -> tuple[Rule, ...]:
 
 
 def mean(points: Sequence[Seen]) -> float:
-    """Of their values; the same bits in whatever order they are summed."""
+    """Returns the mean of the values; it is the same to the bit in any order of summation."""
     return math.fsum(point.value for point in points) / len(points)
 
 
 def span(points: Sequence[Seen]) -> str:
-    """The iterations of a window in words."""
+    """Describes the iterations of a window."""
     first, last = points[0].iteration, points[-1].iteration
     return f"iteration {first}" if first == last else f"iterations {first} to {last}"
 
 
 def listed(points: Sequence[Seen]) -> list[list[float]]:
-    """As JSON keeps them: [iteration, value]."""
+    """Returns the points as JSON stores them: [iteration, value]."""
     return [[point.iteration, point.value] for point in points]
 
 

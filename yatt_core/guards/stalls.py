@@ -1,4 +1,4 @@
-"""A phase that takes much longer than it did before: noticed while it is still under way. Pure; time is given."""
+"""Detects a phase that is close to its deadline while it is still running. Pure: the time is passed in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ STALLED_PHASE = "stalled_phase"
 
 @dataclass(frozen=True, slots=True)
 class PhaseUnderWay:
-    """An attempt at a phase. started: by a clock that never goes back, seconds. deadline: seconds that it may take in all."""
+    """An attempt at a phase.
+
+    started: start time in seconds, by a monotonic clock.
+    deadline: seconds after which the attempt fails.
+    """
 
     iteration: int
     phase: str
@@ -21,11 +25,11 @@ class PhaseUnderWay:
     deadline: float
 
     def alarm(self, guard: StalledPhaseGuard, now: float) -> Alarm | None:
-        """The alarm if the phase has stalled by now."""
-        taken, threshold = now - self.started, guard.share * self.deadline
+        """Returns the alarm if the phase has stalled by now, else None."""
+        taken, threshold = now - self.started, guard.fraction * self.deadline
         if taken <= threshold:
             return None
-        text = f"{self.phase} has been under way for {taken:.0f} s, and fails at {self.deadline:.0f} s"
+        text = f"{self.phase} has been running for {taken:.0f} s and will fail at {self.deadline:.0f} s"
         evidence = {
             "phase": self.phase,
             "attempt": self.attempt,

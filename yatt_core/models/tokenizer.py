@@ -49,7 +49,7 @@ def train_tokenizer(
     """
     specials, dropped = ((*SPECIALS, IMAGE), IMAGE) if with_images else (SPECIALS, "")
     normalizer = normalizers.Lowercase() if spec.lowercase else normalizers.Sequence([])
-    found = common_phrases(_Normalized(normalizer, prompts, dropped), spec.phrase_share)
+    found = common_phrases(_Normalized(normalizer, prompts, dropped), spec.phrase_fraction)
     given = (normalizer.normalize_str(phrase) for phrase in phrases)
     chosen = sorted({*found, *given}, key=_longest_first)
     alphabet: set[str] = set()

@@ -206,13 +206,13 @@ class VirtualCodec:
     stop_tokens = (0,)
 
     def __init__(
-        self, vocabulary: int, longest: int, tools: ToolsSpec | None = None, tool_call_share: float = 0.0
+        self, vocabulary: int, longest: int, tools: ToolsSpec | None = None, tool_call_fraction: float = 0.0
     ) -> None:
         self.vocabulary = vocabulary
         self._longest = longest
         self._tools = [tool.name for tool in tools.functions] if tools else []
         self._longest_result = tools.max_result_tokens if tools else 0
-        self._calls_below = tool_call_share * vocabulary if tools else 0.0
+        self._calls_below = tool_call_fraction * vocabulary if tools else 0.0
 
     def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0) -> Int32:
         """Returns the bytes of a prompt: [length]; images take no tokens.
@@ -248,7 +248,7 @@ def open_codec(spec: RunSpec, model_path: str) -> TextCodec:
     """
     if isinstance(spec.rollout.engine, VirtualRollout):
         engine = spec.rollout.engine
-        return VirtualCodec(engine.vocabulary, spec.data.max_prompt_tokens, spec.rollout.tools, engine.tool_call_share)
+        return VirtualCodec(engine.vocabulary, spec.data.max_prompt_tokens, spec.rollout.tools, engine.tool_call_fraction)
     folder = Path(model_path)
     config = read_config(folder)
     tokenizer = load_tokenizer(folder)

@@ -1,8 +1,8 @@
 """What a rollout engine holds on a device: awake in `collect`, and in the stages in which others work.
 
-Consumes the engine's part of the spec and the model's shape; produces `EngineMemory`. The torch engine is counted as its code
-allocates: a cache that grows until the engine sleeps. vLLM's cache is what its share of the device leaves over
-(arXiv 2309.06180).
+Consumes the engine's section of the spec and the model's shape; produces `EngineMemory`. The torch engine is
+counted as its code allocates: a cache that grows until the engine sleeps. vLLM's cache takes what remains of its
+share of the device (arXiv 2309.06180).
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.rollout import TorchRollout
 
 NUCLEUS_COPIES = 11
-"""Whole distributions in float32 that cutting to the nucleus holds at once: sorted values, their order, masses and sums."""
+"""Float32 distributions that top-p sampling holds at once: sorted values, their order, masses and sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
-    """On each device of an instance. awake: while it generates. asleep: while others work; resident: the same where there is
-    memory for all roles at once. cached_tokens: that an instance has
-    room for. sequences: that it decodes at once. sleeps: whether its weights go to the host meanwhile. short: bytes
-    that the share of the device which it may take lacks for a longest sequence.
+    """Memory on each device of an instance.
+
+    awake: while it generates.
+    asleep: while others work.
+    resident: while others work, if there is memory for all roles at once.
+    cached_tokens: number of tokens that an instance's cache holds.
+    sequences: number of sequences that it decodes at once.
+    sleeps: whether its weights move to the host while others work.
+    short: bytes that its share of the device lacks for one longest sequence.
     """
 
     devices: int
@@ -43,7 +48,12 @@ class EngineMemory:
 def torch_rollout(
     engine: TorchRollout, shape: ModelShape, batch_samples: int, samples: int, prompt: int, response: int, top_p: float
 ) -> EngineMemory:
-    """batch_samples: of a decode batch. samples: to each prompt. prompt, response: longest, in tokens."""
+    """Returns the memory of the torch engine.
+
+    batch_samples: samples of a decode batch.
+    samples: samples per prompt.
+    prompt, response: maximum lengths in tokens.
+    """
     size, rows = element_bytes(engine.dtype), rows_for(batch_samples, engine.dtype == "float32")
     slots = rounded_slots(prompt + response)
     weights = shape.parameters * size
@@ -52,10 +62,10 @@ def torch_rollout(
     prefilled = min(prompts, max(1, PREFILL_TOKENS // padded_length(prompt))) * padded_length(prompt)
     prefill = prefilled * (shape.hidden + 4 * shape.intermediate) * size
     distribution = rows * shape.vocabulary
-    # A decoding step attends under a mask, for which heads that share keys and values get copies of them, a layer at a time.
+    # A decode step attends with a mask, which requires copies of shared keys and values for every head, one layer at a time.
     shared = 2 * rows * slots * shape.query_width if shape.heads > shape.key_value_heads else 0
     step = (shared + rows * (3 * shape.hidden + 2 * shape.query_width)) * size
-    # The logits; in float32 the masses, and a copy of what they are made from or are added up from.
+    # The logits; in float32 also the masses, and a copy of the values from which they are computed or summed up.
     sampling = distribution * (size + 2 * FLOAT + (NUCLEUS_COPIES * FLOAT if top_p < 1.0 else 0))
     held = Bytes(weights=weights, kv_cache=cache)
     awake = held + Bytes(activations=max(prefill, step, sampling))
@@ -65,14 +75,14 @@ def torch_rollout(
 
 
 def with_packed_weights(memory: EngineMemory, shape: ModelShape) -> EngineMemory:
-    """The torch engine on cores in bfloat16: copies of the matrices in the processor's layout, until it sleeps."""
+    """Adds what the torch engine on cores in bfloat16 keeps until it sleeps: matrices in the processor's layout."""
     matrices = shape.layers * shape.layer_matrices + shape.embedding_parameters
     copies = Bytes(copies=matrices * element_bytes("bfloat16"))
     return replace(memory, awake=memory.awake + copies, resident=memory.resident + copies)
 
 
 def reward_model(role: RewardModelRole) -> EngineMemory:
-    """Weights, which stay, and a forward pass over as many tokens as its part allows."""
+    """Returns the memory of a reward model: permanent weights, and a forward pass over as many tokens as its part allows."""
     size, tokens = element_bytes(role.part.dtype), max(role.part.batch_tokens, role.part.max_tokens)
     held = Bytes(weights=role.shape.parameters * size)
     activations = tokens * (3 * role.shape.hidden + 2 * role.shape.query_width + 2 * role.shape.intermediate) * size
@@ -80,21 +90,26 @@ def reward_model(role: RewardModelRole) -> EngineMemory:
 
 
 def on_turn(memory: EngineMemory) -> EngineMemory:
-    """Of an engine on a GPU that it leaves to others in turn: its weights go to the host's memory meanwhile."""
+    """Returns the memory of a GPU engine that takes turns with others: its weights move to the host while they work."""
     return replace(memory, asleep=NOTHING, sleeps=memory.awake != NOTHING)
 
 
 def vllm_rollout(
     engine: VllmRollout, shape: ModelShape, capacity: int, runtime: int, others: int, longest: int, mean_context: float
 ) -> EngineMemory:
-    """capacity: bytes of a device. runtime, others: bytes of the engine's process and of sleeping ones. longest: tokens of the
-    longest sequence. mean_context: of a usual one, whose number the cache bounds.
+    """Returns the memory of vLLM on a GPU.
+
+    capacity: bytes of a device.
+    runtime: bytes of the engine's process.
+    others: bytes of sleeping processes.
+    longest: tokens of the longest sequence.
+    mean_context: tokens of an average sequence; the cache limits how many of these run at once.
     """
     size, tensor, stages = element_bytes(engine.dtype), engine.tensor_parallel_size, engine.pipeline_parallel_size
     weights = engine_weights(shape, tensor, stages) * size
     cached = 1 if engine.kv_cache_dtype == "fp8" else size
     activations = engine_activations(engine, shape)
-    # Heads of keys and values that are fewer than the devices are kept by several of them.
+    # If there are fewer key/value heads than devices, several devices keep the same head.
     heads = max(1.0, shape.key_value_heads / tensor)
     token = 2 * shape.layers / stages * heads * shape.head_size * cached
     room = int(capacity * engine.gpu_memory_utilization) - weights - activations - runtime - others
@@ -102,14 +117,17 @@ def vllm_rollout(
         room = min(room, engine.kv_cache_memory_bytes)
     tokens = max(0, int(room / token))
     sequences = max(1, min(engine.max_num_seqs, int(tokens / max(1.0, mean_context))))
-    # A device that is too small is shown with the least cache that vLLM starts with: one longest sequence.
+    # A device that is too small is shown with the smallest cache that vLLM accepts: one longest sequence.
     least = int(longest * token)
     awake = Bytes(weights=weights, kv_cache=max(room, least), activations=activations)
     return EngineMemory(tensor * stages, awake, Bytes(), Bytes(), tokens, sequences, True, token, max(0, least - room))
 
 
 def vllm_on_cores(engine: VllmRollout, shape: ModelShape, longest: int) -> EngineMemory:
-    """In host memory, where it cannot sleep: its cache is there from the start. longest: tokens of the longest sequence."""
+    """Returns the memory of vLLM on cores: it cannot sleep, and its cache is allocated at the start.
+
+    longest: tokens of the longest sequence.
+    """
     size = element_bytes(engine.dtype)
     token = shape.cached_token_values() * (1 if engine.kv_cache_dtype == "fp8" else size)
     cache = engine.kv_cache_memory_bytes or int(engine.max_num_seqs * longest * token)
@@ -120,14 +138,14 @@ def vllm_on_cores(engine: VllmRollout, shape: ModelShape, longest: int) -> Engin
 
 
 def engine_weights(shape: ModelShape, tensor: int, stages: int) -> int:
-    """Parameters on the fullest device of an engine: its share of a stage's layers, and an embedding at either end."""
+    """Returns the parameters on an engine's fullest device: its share of a stage's layers, and an embedding at either end."""
     matrices = shape.layers / stages * (shape.layer_matrices / tensor + shape.layer_norms)
     ends = 1 if shape.tied or stages > 1 else 2
     return round(matrices + ends * shape.embedding_parameters / tensor + shape.hidden + shape.tower)
 
 
 def engine_activations(engine: VllmRollout, shape: ModelShape) -> int:
-    """A prefill block's widest layer, and the float32 logits of all sequences with their softmax."""
+    """Returns the bytes of a prefill block's widest layer, or of all sequences' logits with their float32 softmax."""
     size, tensor = element_bytes(engine.dtype), engine.tensor_parallel_size
     widest = 3 * shape.hidden + (shape.query_width + 2 * shape.key_value_width + 3 * shape.intermediate) / tensor
     logits = engine.max_num_seqs * shape.vocabulary * (size + 2 * FLOAT)

@@ -160,7 +160,7 @@ class StalledPhaseGuard(SpecModel):
     action: TimedAction = "alert"
     """As for `kl`. `pause` and `stop` interrupt a phase if it can be interrupted; otherwise they wait for its end
     or deadline."""
-    share: float = Field(default=0.5, gt=0.0, lt=1.0)
+    fraction: float = Field(default=0.5, gt=0.0, lt=1.0)
     """Fraction of its deadline after which a phase counts as stalled."""
 
 

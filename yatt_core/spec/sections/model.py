@@ -22,7 +22,7 @@ class TokenizerSpec(SpecModel):
 
     lowercase: bool = True
     """Convert text to lower case before splitting."""
-    phrase_share: PositiveFloat = Field(default=0.2, le=1.0)
+    phrase_fraction: PositiveFloat = Field(default=0.2, le=1.0)
     """A sequence of words that occurs in at least this fraction of the prompts becomes one token."""
 
 

@@ -67,7 +67,7 @@ class VirtualRollout(SpecModel):
     """Median response length in tokens; lengths are log-normal."""
     sigma: NonNegativeFloat = Field(default=0.5, le=5.0)
     """Standard deviation of the logarithm of the length."""
-    tool_call_share: float = Field(default=0.0, ge=0.0, le=1.0)
+    tool_call_fraction: float = Field(default=0.0, ge=0.0, le=1.0)
     """Fraction of turns that call one of `rollout.tools`."""
 
     @property

@@ -1,1 +1,1 @@
-"""What a run did and what it left: `runs`, `show`, `logs`, `alarms`, `rollouts`, `placement`, `audit`."""
+"""Commands that show what a run did: `runs`, `show`, `logs`, `alarms`, `rollouts`, `placement`, `audit`."""
