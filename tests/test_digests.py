@@ -81,14 +81,6 @@ def test_name_type_shape_and_every_bit_show():
     assert len(digests) == len(others) + 1
 
 
-def test_bfloat16_is_digested_as_raw_bits_under_its_own_name():
-    bits = np.array([0x3F80, 0xC000], dtype=np.uint16)
-    expected = hashlib.sha256(b"w|bfloat16|2|" + struct.pack("<2H", 0x3F80, 0xC000)).hexdigest()
-    assert weights_digest({"w": bits}, {"w": "bfloat16"}) == expected
-    assert weights_digest({"w": bits}) != expected
-    assert weights_digest({"w": bits}, {"other": "bfloat16"}) == weights_digest({"w": bits})
-
-
 def test_nan_has_a_digest():
     assert weights_digest({"w": np.array([math.nan])}) != weights_digest({"w": np.array([0.0])})
 

@@ -14,7 +14,7 @@ from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.protocols.judges import JudgeItem, JudgeRequest
 from yatt_core.spec import load_spec
 
-SPEC = Path(__file__).parents[2] / "specs" / "judged.yaml"
+SPEC = Path(__file__).parents[1] / "specs" / "judged.yaml"
 
 
 @pytest.fixture

@@ -23,12 +23,6 @@ from yatt_core.supervisor.process import (
 )
 
 SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
-STUBBORN = [
-    sys.executable,
-    "-S",
-    "-c",
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(600)",
-]
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""What a policy may do, and the log of it: JSON lines from which another simulator gets the same times.
+"""What a policy can do, and the log of it: JSON lines from which another simulator gets the same times.
 
-Instances are named by their number. Roles are `R` (rollout) and `J` (judge). Times are seconds from the iteration's start.
-The record of a real run has one more kind of line, which is no action: from when on an instance served a role.
+Instances are identified by their number. Roles are `R` (rollout) and `J` (judge). Times are seconds since the
+start of the iteration. The record of a real run has an additional kind of line that is not an action: when an
+instance started serving a role.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SERVES = "serves"
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """An empty instance goes over to another role."""
+    """Moves an empty instance to another role."""
 
     instance: int
     role: str
@@ -28,7 +29,10 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """A busy instance gets no more work and goes over when it is empty. migrate: its sequences move at the next boundary."""
+    """Moves a busy instance to another role: it gets no more work and switches once it is empty.
+
+    migrate: move its sequences to other instances at the next boundary.
+    """
 
     instance: int
     role: str
@@ -37,7 +41,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """The newest sequences of an instance return to the head of the queue."""
+    """Returns the newest sequences of an instance to the head of the queue."""
 
     instance: int
     count: int
@@ -45,7 +49,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """An instance gets work only while it has less than this outstanding; None lifts the limit."""
+    """Lets an instance take work only while it has fewer than `limit` sequences outstanding; None removes the limit."""
 
     instance: int
     limit: int | None
@@ -56,9 +60,9 @@ _NAMES: Mapping[type[Action], str] = {Switch: "switch", HandOver: "handover", Ta
 
 
 def checked_action(action: object, instances: int) -> Action:
-    """What a runtime policy asked for, with plain numbers, such as the log holds.
+    """Returns the action that a runtime policy requested, with plain numbers as the log stores them.
 
-    Raises `ConfigurationError` for what is no action, and for one that names another role or instance than there are.
+    Raises `ConfigurationError` if it is not an action, or if its role or instance does not exist.
     """
     match action:
         case Switch():
@@ -71,29 +75,30 @@ def checked_action(action: object, instances: int) -> Action:
             limit = None if action.limit is None else _number(action, action.limit)
             checked = Intake(_number(action, action.instance), limit)
         case _:
-            raise ConfigurationError(f"{action!r:.80} is no action")
+            raise ConfigurationError(f"{action!r:.80} is not an action")
     if checked.instance >= instances or (isinstance(checked, Switch | HandOver) and checked.role not in ROLE_NAMES):
         raise ConfigurationError(
-            f"{action!r:.80} cannot be: there are instances 0 to {instances - 1}, and roles {', '.join(ROLE_NAMES)}"
+            f"{action!r:.80} is not possible: instances are 0 to {instances - 1}, roles are {', '.join(ROLE_NAMES)}"
         )
     return checked
 
 
 def _number(action: Action, value: SupportsIndex) -> int:
-    """A whole number of an action."""
+    """Returns a number of an action as an int. Raises `ConfigurationError` unless it is a non-negative integer."""
     try:
         number = operator.index(value)
     except TypeError:
         number = -1
     if number < 0:
-        raise ConfigurationError(f"{action!r:.80} cannot be: {value!r:.40} is no whole number from 0 on")
+        raise ConfigurationError(f"{action!r:.80} is not possible: {value!r:.40} is not a non-negative integer")
     return number
 
 
 def ahead_of_dispatch(actions: Iterable[Action]) -> tuple[list[Action], list[Action]]:
-    """Of what is done at the end of a switch: what applies before anything is dispatched, and what does behind it.
+    """Splits the actions at the end of a switch into those to apply before dispatching and those to apply after it.
 
-    Else the first instances that are ready take all that waits, and who is to switch is not empty any more.
+    Otherwise the first instances that become ready would take everything that waits, and an instance that is to
+    switch would no longer be empty.
     """
     listed = list(actions)
     ahead: list[Action] = [action for action in listed if isinstance(action, Intake | Switch)]
@@ -101,10 +106,10 @@ def ahead_of_dispatch(actions: Iterable[Action]) -> tuple[list[Action], list[Act
 
 
 def action_line(action: Action) -> dict[str, Any]:
-    """The action's own part of a log line."""
+    """Returns the action's part of a log line."""
     return {"do": _NAMES[type(action)], **asdict(action)}
 
 
 def serves_line(instance: int, role: str) -> dict[str, Any]:
-    """The own part of a line that says from when on an instance has a role."""
+    """Returns the action's part of a line that records that an instance starts serving a role."""
     return {"do": SERVES, "instance": instance, "role": role}
