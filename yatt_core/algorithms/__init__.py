@@ -1,1 +1,1 @@
-"""The arithmetic of learning: advantages, losses, aggregation, schedules. Pure functions over arrays."""
+"""The arithmetic of training: advantages, losses, aggregation and schedules, as pure functions over arrays."""

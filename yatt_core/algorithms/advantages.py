@@ -1,8 +1,8 @@
-"""Group-relative advantages: rewards of a batch in, one number per response out.
+"""Group-relative advantages: takes the rewards of a batch and returns one number per response.
 
-Rewards come prompt after prompt: group g holds `sizes[g]` of them. Each group is reduced by itself, and what the whole
-batch needs is then reduced over the groups' partials in prompt order, so that a result never depends on how the groups
-are spread over processes. Everything is float64.
+Rewards are ordered by prompt: group g holds `sizes[g]` of them. Each group is reduced on its own; batch-wide
+values are then reduced over the groups' partials in prompt order, so that the result does not depend on how
+groups are spread over processes. Everything is float64.
 """
 
 from __future__ import annotations
@@ -20,30 +20,36 @@ Normalisation = Literal["group_std", "group_mean", "batch_std"]
 
 
 def batch_deviation(moments: GroupMoments) -> float:
-    """Standard deviation (n - 1) of a batch, merged from its groups' partials in prompt order; 0 for one reward."""
+    """Returns the standard deviation (n - 1) of a batch, merged from its groups in prompt order; 0 for one reward."""
     return merged(RewardMoments(), moments).deviation
 
 
 def group_mean(rewards: Float64, sizes: Int64) -> Float64:
-    """A = r - mean(group) (Dr. GRPO, arXiv 2503.20783). Returns [sum(sizes)]."""
+    """Computes A = r - mean(group) (Dr. GRPO, arXiv 2503.20783). Returns [sum(sizes)]."""
     return rewards - np.repeat(group_moments(rewards, sizes).means, sizes)
 
 
 def group_std(rewards: Float64, sizes: Int64, epsilon: float) -> Float64:
-    """A = (r - mean(group)) / (std(group) + epsilon), std over n - 1 (GRPO, arXiv 2402.03300). Returns [sum(sizes)]."""
+    """Computes A = (r - mean(group)) / (std(group) + epsilon), std over n - 1 (GRPO, arXiv 2402.03300).
+
+    Returns [sum(sizes)].
+    """
     moments = group_moments(rewards, sizes)
     deviations = np.sqrt(moments.squares / np.maximum(sizes - 1, 1))
     return (rewards - np.repeat(moments.means, sizes)) / (np.repeat(deviations, sizes) + epsilon)
 
 
 def batch_std(rewards: Float64, sizes: Int64, epsilon: float) -> Float64:
-    """A = (r - mean(group)) / (std(batch) + epsilon), std over n - 1 (arXiv 2508.08221). Returns [sum(sizes)]."""
+    """Computes A = (r - mean(group)) / (std(batch) + epsilon), std over n - 1 (arXiv 2508.08221).
+
+    Returns [sum(sizes)].
+    """
     moments = group_moments(rewards, sizes)
     return (rewards - np.repeat(moments.means, sizes)) / (batch_deviation(moments) + epsilon)
 
 
 def advantages(rewards: Float64, sizes: Int64, normalise: Normalisation, epsilon: float) -> Float64:
-    """The advantages under one of the three normalisations of `GrpoSpec.normalise`."""
+    """Returns the advantages under one of the three normalisations of `GrpoSpec.normalise`."""
     match normalise:
         case "group_std":
             return group_std(rewards, sizes, epsilon)

@@ -1,7 +1,7 @@
-"""How token losses become one loss: a weight for every token, with denominators of the whole optimizer step.
+"""How token losses become one loss: a weight for every token, with denominators taken over the whole optimizer step.
 
-The loss is sum_i w_i sum_t loss[i, t]. Since w comes from the lengths of all the step's responses, the sum may be split
-over ranks and micro-batches of any size without changing the gradient.
+The loss is sum_i w_i sum_t loss[i, t]. Because w depends on the lengths of all responses in the step, the sum can
+be split over ranks and micro-batches of any size without changing the gradient.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ Aggregation = Literal["token_mean", "sequence_mean", "fixed_length"]
 
 
 def token_weights(lengths: Int64, aggregation: Aggregation, max_new_tokens: int) -> Float64:
-    """The weight of each token of each response. lengths: [N], tokens that count, of all of a step. Returns [N].
+    """Returns the weight of each token of each response, [N].
 
-    token_mean: 1 / sum(lengths) (DAPO, arXiv 2503.14476). sequence_mean: 1 / (N length) (GRPO, arXiv 2402.03300).
-    fixed_length: 1 / (N max_new_tokens) (Dr. GRPO, arXiv 2503.20783). A response without tokens still counts in N.
+    token_mean: 1 / sum(lengths) (DAPO, arXiv 2503.14476).
+    sequence_mean: 1 / (N length) (GRPO, arXiv 2402.03300).
+    fixed_length: 1 / (N max_new_tokens) (Dr. GRPO, arXiv 2503.20783).
+
+    lengths: [N], counted tokens of all responses of a step; a response without tokens still counts in N.
     """
     count = len(lengths)
     if not count:

@@ -6,5 +6,5 @@ import torch
 
 
 def token_entropy(log_distribution: torch.Tensor) -> torch.Tensor:
-    """-sum_v p_v log p_v in nats. log_distribution: [..., V], normalised. Returns [...]."""
+    """Computes -sum_v p_v log p_v in nats. log_distribution: [..., V], normalised. Returns [...]."""
     return -(log_distribution.exp() * log_distribution).sum(-1)

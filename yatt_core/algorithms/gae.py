@@ -12,10 +12,12 @@ Int64 = npt.NDArray[np.int64]
 def generalised_advantages(
     rewards: Float64, values: Float64, lengths: Int64, gamma: float, gae_lambda: float
 ) -> Float64:
-    """A_t = delta_t + gamma gae_lambda A_{t+1}, with delta_t = r_t + gamma V_{t+1} - V_t; both are 0 behind the end.
+    """Computes A_t = delta_t + gamma gae_lambda A_{t+1}, with delta_t = r_t + gamma V_{t+1} - V_t.
 
-    rewards, values: [T], of the tokens of N responses, one behind the other; V_t is the value before token t is chosen.
-    lengths: [N], sums to T; a response may have no token. Returns [T]; the tokens' returns are advantages + values.
+    Both A and V are 0 past the end of a response. Returns [T]; the tokens' returns are advantages + values.
+
+    rewards, values: [T], the tokens of N responses, concatenated; V_t is the value before token t is chosen.
+    lengths: [N], sums to T; a response may have no tokens.
     """
     longest = int(lengths.max(initial=0))
     inside = np.arange(longest) < lengths[:, None]
@@ -24,7 +26,7 @@ def generalised_advantages(
     delta = reward + gamma * value[:, 1:] - value[:, :longest]
     found, following = np.zeros(inside.shape), np.zeros(len(lengths))
     for place in reversed(range(longest)):
-        # A response that has ended already hands nothing on: its rewards and values there are 0, and so is delta.
+        # A response that has already ended contributes nothing: its rewards and values there are 0, and so is delta.
         following = delta[:, place] + gamma * gae_lambda * following
         found[:, place] = following
     advantages: Float64 = found[inside]
@@ -32,7 +34,7 @@ def generalised_advantages(
 
 
 def whitened(advantages: Float64, epsilon: float) -> Float64:
-    """(A - mean) / (std + epsilon) over all tokens, std over n - 1; of a single one 0."""
+    """Returns (A - mean) / (std + epsilon) over all tokens, std over n - 1; 0 for a single token."""
     if len(advantages) < 2:
         return np.zeros_like(advantages)
     normal: Float64 = (advantages - advantages.mean()) / (advantages.std(ddof=1) + epsilon)
@@ -40,6 +42,6 @@ def whitened(advantages: Float64, epsilon: float) -> Float64:
 
 
 def explained_variance(returns: Float64, values: Float64) -> float:
-    """1 - Var(returns - values) / Var(returns); 0 where returns do not differ. Both [T]."""
+    """Returns 1 - Var(returns - values) / Var(returns); 0 if the returns do not vary. Both are [T]."""
     spread = float(returns.var()) if len(returns) else 0.0
     return 1.0 - float((returns - values).var()) / spread if spread > 0.0 else 0.0

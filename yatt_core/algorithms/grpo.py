@@ -1,8 +1,8 @@
-"""The policy's loss of a micro-batch (arXiv 1707.06347, 2402.03300), and its share of the step's metrics.
+"""The policy's loss on a micro-batch (arXiv 1707.06347, 2402.03300), and its part of the step's metrics.
 
-Consumes the trainer's log-probabilities and entropies of the micro-batch's response tokens, flat, and what was recorded
-about those tokens. Produces a differentiable contribution to the step's loss: contributions of all micro-batches and
-ranks add up to the loss, gradients included.
+Consumes the trainer's log-probabilities and entropies of the micro-batch's response tokens, flattened, and what
+was recorded about those tokens. Produces a differentiable contribution to the step's loss: the contributions of
+all micro-batches and ranks add up to the loss, gradients included.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from yatt_core.spec.sections.algorithm import PolicyGradientSpec
 
 @dataclass(frozen=True, slots=True)
 class TokenInputs:
-    """What is known of a micro-batch's T counted response tokens, each [T] in float32.
+    """What is known about a micro-batch's T counted response tokens, each [T] in float32.
 
-    weights: `token_weights` of the token's response. old: none when the step is the only one on this experience; the
-    current log-probabilities are then the old ones. reference: none without a KL term in the loss. teacher: none without one.
+    weights: `token_weights` of the token's response.
+    old: old log-probabilities; None if this is the only step on the experience, as the current ones are then the
+        old ones.
+    reference: None unless the loss has a KL term.
+    teacher: None without distillation.
     """
 
     advantages: torch.Tensor
@@ -35,13 +38,13 @@ class TokenInputs:
 
 @dataclass(slots=True)
 class LossSums:
-    """Additive sums and maxima over tokens, as Python floats; merged over micro-batches here and over ranks elsewhere."""
+    """Additive sums and maxima over tokens, as Python floats; merged over micro-batches here, over ranks elsewhere."""
 
     sums: dict[str, float] = field(default_factory=dict)
     maxima: dict[str, float] = field(default_factory=dict)
 
     def merge(self, other: LossSums) -> None:
-        """Takes another part of the batch in."""
+        """Merges in another part of the batch."""
         for name, value in other.sums.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
         for name, value in other.maxima.items():
@@ -55,10 +58,12 @@ MAXIMUM_NAMES = ("ratio", "negative_ratio", "gap")
 def grpo_loss(
     spec: PolicyGradientSpec, log_probs: torch.Tensor, entropies: torch.Tensor, inputs: TokenInputs
 ) -> tuple[torch.Tensor, LossSums]:
-    """Contribution to the loss: sum over tokens of weight * (importance * clipped loss + kl - bonus * entropy).
+    """Computes a micro-batch's loss: sum over tokens of weight * (importance * clipped loss + kl - bonus * entropy).
 
-    log_probs, entropies: [T], of the current weights at the sampling temperature. Returns a scalar, and the sums of
-    `SUM_NAMES` (loss and policy_loss weighted as in the loss, all else plain sums over tokens) and maxima.
+    Returns a scalar, and the maxima and the sums of `SUM_NAMES` (loss and policy_loss weighted as in the loss,
+    all others plain sums over tokens).
+
+    log_probs, entropies: [T], of the current weights at the sampling temperature.
     """
     old = log_probs.detach() if inputs.old is None else inputs.old
     ratio = (log_probs - old).exp()
@@ -91,7 +96,7 @@ def grpo_loss(
 
 
 def _collect(sums: dict[str, torch.Tensor], ratio: torch.Tensor, gap: torch.Tensor) -> LossSums:
-    """Moves the sums out of torch, all at once, and adds the extremes."""
+    """Moves all sums out of torch in one transfer and adds the extremes."""
     found = list(sums.values()) + ([ratio.max(), ratio.min(), gap.max()] if ratio.numel() else [])
     numbers: list[float] = torch.stack([value.double() for value in found]).tolist()
     collected = LossSums(dict(zip(sums, numbers[: len(sums)], strict=True)))

@@ -9,11 +9,11 @@ import torch
 
 
 def k1(log_probs: torch.Tensor, log_probs_ref: torch.Tensor) -> torch.Tensor:
-    """log p - log q per token: unbiased, of either sign. Same shape as the inputs."""
+    """Returns log p - log q per token: unbiased, of either sign. Same shape as the inputs."""
     return log_probs - log_probs_ref
 
 
 def k3(log_probs: torch.Tensor, log_probs_ref: torch.Tensor) -> torch.Tensor:
-    """q/p - log(q/p) - 1 per token: unbiased, never negative. Same shape as the inputs."""
+    """Returns q/p - log(q/p) - 1 per token: unbiased, never negative. Same shape as the inputs."""
     log_ratio = log_probs_ref - log_probs
     return torch.expm1(log_ratio) - log_ratio

@@ -1,7 +1,8 @@
-"""Moments of rewards, merged from one partial a group in prompt order, so that bits never depend on who computed which group.
+"""Moments of rewards, merged from one partial per group in prompt order so that they do not depend on the distribution.
 
-Consumes rewards group after group, float64; produces partials, what they merge to, and the scale that follows from all rewards
-of a run so far.
+Consumes rewards ordered by group, float64. Produces partials, the moments they merge to, and the reward scale
+that follows from all of the run's rewards so far. Results are the same to the bit whichever process computed
+which group.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 Scaling = Literal["none", "running"]
 ROUND_OFF = 2.0**-40
-"""A deviation of so small a share of the mean is none. Equal rewards leave less: their means are off by a few units in the
-last place, 2**-53 of the value, and for groups of thousands by a few tens of them."""
+"""Deviations below this fraction of the mean count as zero. Equal rewards stay below it: their means are off by a
+few units in the last place, 2**-53 of the value, and by a few tens of units for groups of thousands.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMoments:
-    """Partials of G groups, each [G]: size, mean, and sum of the squared distances to that mean."""
+    """Partials of G groups, each [G]: size, mean, and sum of squared distances to that mean."""
 
     sizes: Int64
     means: Float64
@@ -32,7 +34,7 @@ class GroupMoments:
 
 @dataclass(frozen=True, slots=True)
 class RewardMoments:
-    """Of all rewards up to some point, in order: how many, mean, and sum of the squared distances to the mean."""
+    """Count, mean and sum of squared distances to the mean of all rewards up to some point, in order."""
 
     count: int = 0
     mean: float = 0.0
@@ -44,15 +46,20 @@ class RewardMoments:
         return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
 
     def scale(self, epsilon: float) -> float:
-        """What a reward is multiplied by: 1 / (deviation + epsilon), and 1 while rewards have shown no spread above round-off.
+        """Returns the factor for rewards: 1 / (deviation + epsilon), or 1 while the spread is within round-off.
 
-        Dividing by the deviation of earlier rewards, without a shift, keeps a reward's sign (arXiv 2005.12729, 2307.04964).
+        Dividing by the deviation of earlier rewards, without a shift, preserves a reward's sign (arXiv
+        2005.12729, 2307.04964).
         """
         return 1.0 / (self.deviation + epsilon) if self.deviation > ROUND_OFF * abs(self.mean) else 1.0
 
 
 def group_moments(rewards: Float64, sizes: Int64) -> GroupMoments:
-    """Partials of each group from its own rewards alone. rewards: [sum(sizes)]; sizes: [G], all positive."""
+    """Returns the partials of each group, computed from its own rewards alone.
+
+    rewards: [sum(sizes)].
+    sizes: [G], all positive.
+    """
     groups = np.split(rewards, np.cumsum(sizes)[:-1])
     means = np.array([group.mean() for group in groups], dtype=np.float64)
     squares = np.array(
@@ -62,9 +69,9 @@ def group_moments(rewards: Float64, sizes: Int64) -> GroupMoments:
 
 
 def merged(before: RewardMoments, groups: GroupMoments) -> RewardMoments:
-    """The moments with some groups more, taken in one behind the other, in prompt order.
+    """Returns the moments after merging in more groups, one by one, in prompt order.
 
-    Merging is Chan's: M2 = M2a + M2b + d^2 na nb / (na + nb), with d the difference of the means.
+    The merge is Chan's: M2 = M2a + M2b + d^2 na nb / (na + nb), with d the difference of the means.
     """
     count, mean, squares = before.count, before.mean, before.squares
     for size, group_mean, group_squares in zip(
@@ -81,7 +88,10 @@ def merged(before: RewardMoments, groups: GroupMoments) -> RewardMoments:
 def scaled(
     rewards: Float64, before: RewardMoments, scaling: Scaling, epsilon: float
 ) -> tuple[Float64, dict[str, float]]:
-    """Rewards as `GrpoSpec.reward_scaling` wants them, and the metrics of that. before: of all earlier iterations."""
+    """Scales rewards as `GrpoSpec.reward_scaling` specifies, and returns them with the corresponding metrics.
+
+    before: moments of all earlier iterations.
+    """
     if scaling == "none":
         return rewards, {}
     scale = before.scale(epsilon)

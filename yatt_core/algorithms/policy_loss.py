@@ -1,4 +1,4 @@
-"""The clipped policy objective, token by token, and the weight that corrects for the sampler's own numbers."""
+"""The clipped policy objective per token, and the weight that corrects for numerical differences to the sampler."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import torch
 def clipped_policy_loss(
     ratio: torch.Tensor, advantages: torch.Tensor, clip_low: float, clip_high: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """-min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A) (PPO, arXiv 1707.06347; two bounds: 2503.14476).
+    """Computes -min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A).
 
-    ratio = exp(new - old), advantages: same shape. Returns the loss per token, and where the clipped term was the
-    smaller one (there the gradient is zero).
+    This is PPO's loss (arXiv 1707.06347) with two bounds (arXiv 2503.14476). Returns the loss per token, and a
+    mask of the tokens at which the clipped term was the smaller one (the gradient is zero there).
+
+    ratio: exp(new - old), same shape as `advantages`.
     """
     plain = ratio * advantages
     clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages
@@ -19,8 +21,9 @@ def clipped_policy_loss(
 
 
 def importance_weight(log_probs_old: torch.Tensor, log_probs_sampler: torch.Tensor, cap: float) -> torch.Tensor:
-    """min(exp(old - sampler), cap), without gradient (truncated importance sampling; IMPALA, arXiv 1802.01561).
+    """Computes min(exp(old - sampler), cap), without gradient.
 
-    Corrects for tokens that were drawn by an engine whose numbers differ a little from the trainer's.
+    This is truncated importance sampling (IMPALA, arXiv 1802.01561). It corrects for tokens drawn by an engine whose
+    log-probabilities differ slightly from the trainer's.
     """
     return (log_probs_old - log_probs_sampler).detach().exp().clamp(max=cap)

@@ -1,4 +1,4 @@
-"""The learning rate of an iteration: a function of its number, so that nothing has to be remembered over a crash."""
+"""The learning rate of an iteration: a pure function of its number, so that no state has to survive a crash."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from yatt_core.spec.sections.trainer import ScheduleSpec
 
 
 def learning_rate_factor(schedule: ScheduleSpec, iteration: int, iterations: int) -> float:
-    """Share of the full learning rate at an iteration, counted from 1 to `iterations`.
+    """Returns the fraction of the full learning rate at an iteration, counted from 1 to `iterations`.
 
-    It rises as k / lr_warmup_iterations, is 1 at the iteration behind the rise, and falls from there so that it would reach
-    `min_lr_ratio` one iteration after the last (linear, or half a cosine: arXiv 1608.03983).
+    It rises as k / lr_warmup_iterations, is 1 at the first iteration after the warmup, and then falls so that it
+    would reach `min_lr_ratio` one iteration after the last (linear, or half a cosine: arXiv 1608.03983).
     """
     rise = schedule.lr_warmup_iterations
     if iteration <= rise:

@@ -1,4 +1,4 @@
-"""The critic's loss, token by token."""
+"""The critic's loss per token."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 def clipped_value_loss(
     values: torch.Tensor, old: torch.Tensor, returns: torch.Tensor, clip: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """max((V - R)^2, (V_old + clip(V - V_old, -c, c) - R)^2) / 2 (arXiv 2005.12729, 2006.05990); without c (V - R)^2 / 2.
+    """Computes max((V - R)^2, (V_old + clip(V - V_old, -c, c) - R)^2) / 2 (arXiv 2005.12729, 2006.05990).
 
-    All of the same shape. Returns the loss per token, and where the clipped term was the larger one (there the gradient is
-    zero).
+    Without a clip c, the loss is (V - R)^2 / 2. All tensors have the same shape. Returns the loss per token, and
+    a mask of the tokens at which the clipped term was the larger one (the gradient is zero there).
     """
     plain = (values - returns).square()
     if clip is None:

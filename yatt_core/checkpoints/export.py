@@ -1,7 +1,8 @@
-"""A Hugging Face folder with a checkpoint's weights: what transformers, vLLM and others load.
+"""Exports a checkpoint's weights as a Hugging Face folder that transformers, vLLM and other tools can load.
 
-Consumes a checkpoint's weights in Hugging Face names and the folder of the model that its run began with. Produces a folder of
-config, tokenizer, safetensors and `yatt.json`, whole or not at all. Memory holds one file's tensors at a time.
+Consumes a checkpoint's weights under Hugging Face names, and the folder of the model that its run started from.
+Produces a folder with config, tokenizer, safetensors and `yatt.json`, complete or not at all. Only one file's
+tensors are in memory at a time.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.models.model_folder import CONFIG, WEIGHTS, WEIGHTS_INDEX, read_config, small_files
 
 ORIGIN = "yatt.json"
-"""Whose weights they are: the checkpoint's identity, whose digest is that of the weights before any conversion."""
+"""Where the weights come from: the checkpoint's identity, with the digest of the weights before any conversion."""
 FILE_BYTES = 2 << 30
-"""Most that a file of weights holds, unless a tensor alone is larger."""
+"""Maximum size of a weights file, unless a single tensor is larger."""
 PARTS = ("text_config", "vision_config")
-"""Configs within the config of a model that sees images; they may name a dtype of their own."""
+"""Configs nested within the config of a vision-language model; they may name a dtype of their own."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 FloatName = Literal["float32", "bfloat16"]
@@ -35,7 +36,11 @@ FloatName = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written. tensors, bytes: of the weights. files: their names."""
+    """What was written.
+
+    tensors, bytes: number and total size of the weights.
+    files: names of the weights files.
+    """
 
     tensors: int
     bytes: int
@@ -45,7 +50,10 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A tensor as it will be stored. bytes: then."""
+    """A tensor as it will be stored.
+
+    bytes: size as stored.
+    """
 
     name: str
     dtype: torch.dtype
@@ -60,18 +68,21 @@ def export_model(
     dtype: FloatName | None = None,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> Exported:
-    """Writes the folder `target`, which must not be there yet.
+    """Writes the folder `target`, which must not exist yet.
 
-    weights: a safetensors file. identity: of the checkpoint that it is of. dtype: of exported floating point tensors; None keeps
-    each as it is. advance: told the bytes written so far, and those of all weights. Raises `ConfigurationError` for a target that
-    exists, `DataError` for weights that cannot be read, `StorageFullError` and `InfrastructureError` for a disk that refuses;
-    nothing is then left behind.
+    Raises `ConfigurationError` if the target exists, `DataError` if the weights cannot be read, and
+    `StorageFullError` or `InfrastructureError` if writing fails; nothing is left behind in these cases.
+
+    weights: a safetensors file.
+    identity: identity of the checkpoint that the weights belong to.
+    dtype: dtype of exported floating-point tensors; None keeps each tensor's own.
+    advance: called with the bytes written so far and the total bytes of the weights.
     """
     if target.exists() or target.is_symlink():
-        raise ConfigurationError(f"{target} is there already; name a folder that is not")
+        raise ConfigurationError(f"{target} already exists; name a folder that does not exist yet")
     above = next(folder for folder in target.absolute().parents if folder.exists())
     if not above.is_dir():
-        raise ConfigurationError(f"{target}: {above} is a file; name a place in a folder")
+        raise ConfigurationError(f"{target}: {above} is a file; choose a path inside a folder")
     partial = target.with_name(f".{target.name}.partial")
     with _opened(weights) as tensors:
         entries = _entries(tensors, DTYPES[dtype] if dtype else None)
@@ -98,10 +109,13 @@ def export_model(
 
 
 def _entries(tensors: Any, dtype: torch.dtype | None) -> list[_Entry]:
-    """All tensors in the order in which they are written. dtype: of those of floating point; None keeps it."""
+    """Returns all tensors in the order in which they are written.
+
+    dtype: dtype of floating-point tensors; None keeps each tensor's own.
+    """
     found = []
-    for name in tensors.keys():  # noqa: SIM118 - no mapping, it cannot be iterated
-        tensor: torch.Tensor = tensors.get_tensor(name)  # a view into the file, nothing is read
+    for name in tensors.keys():  # noqa: SIM118 - not a mapping; it cannot be iterated
+        tensor: torch.Tensor = tensors.get_tensor(name)  # a view into the file; nothing is read yet
         kept = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
         found.append(_Entry(name, kept, tensor.numel() * kept.itemsize))
     return found
@@ -114,7 +128,7 @@ def _write_weights(
     total: int,
     advance: Callable[[int, int], None],
 ) -> tuple[str, ...]:
-    """Writes one file of weights, or several and their index; returns their names."""
+    """Writes a single weights file, or several files and their index; returns their names."""
     groups, done = list(_grouped(entries)), 0
     names = [
         WEIGHTS if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
@@ -133,7 +147,7 @@ def _write_weights(
 
 
 def _grouped(entries: Iterable[_Entry]) -> Iterator[list[_Entry]]:
-    """Entries behind one another, as many together as a file holds."""
+    """Yields consecutive entries, as many per group as fit into one file."""
     group: list[_Entry] = []
     for entry in entries:
         if group and sum(member.bytes for member in group) + entry.bytes > FILE_BYTES:
@@ -144,7 +158,7 @@ def _grouped(entries: Iterable[_Entry]) -> Iterator[list[_Entry]]:
 
 
 def _dtype_name(entries: Iterable[_Entry]) -> str:
-    """Of most of the weights, as configs name it."""
+    """Returns the dtype that most of the weights have, by bytes, as configs spell it."""
     sizes: dict[torch.dtype, int] = {}
     for entry in entries:
         sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry.bytes
@@ -152,7 +166,7 @@ def _dtype_name(entries: Iterable[_Entry]) -> str:
 
 
 def _config_with(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    """The model's config with the dtype of the exported weights, under the names that it, or its parts, have for it."""
+    """Returns the model's config with the exported weights' dtype, under the keys that the config and its parts use."""
     named = {key: dtype for key in ("dtype", "torch_dtype") if key in config}
     parts = {
         name: {**config[name], **{key: dtype for key in ("dtype", "torch_dtype") if key in config[name]}}
@@ -163,7 +177,7 @@ def _config_with(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
 
 
 def _opened(weights: Path) -> Any:
-    """The tensors of a file, read as they are asked for. Raises `DataError`."""
+    """Opens a file whose tensors are read on demand. Raises `DataError` if it cannot be read."""
     try:
         return safe_open(weights, framework="pt")
     except (OSError, SafetensorError) as error:
@@ -172,7 +186,7 @@ def _opened(weights: Path) -> Any:
 
 @contextmanager
 def _refusals(path: Path) -> Iterator[None]:
-    """A disk's refusal as one of our errors; safetensors' error for it is no `OSError`."""
+    """Turns write errors into YATT's own; safetensors raises an error that is not an `OSError`."""
     try:
         with durable.refusals(f"{path}: cannot be written"):
             yield

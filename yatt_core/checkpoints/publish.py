@@ -1,7 +1,8 @@
-"""Publishes a checkpoint: all of it under its name, or nothing.
+"""Publishes a checkpoint under its name, complete or not at all.
 
-Consumes a writer that puts files into an empty folder. Produces a folder whose files are synced and named by a manifest with
-size and sha256, moved to its final name in one rename. The ledger's row comes after; only what the ledger names exists.
+Consumes a writer that puts files into an empty folder. Produces a folder whose files are synced and listed in a
+manifest with size and sha256, moved to its final name in one rename. The ledger's row is written afterwards; a
+checkpoint exists only once the ledger names it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from yatt_core.protocols.engines import StateWriter
 from yatt_core.protocols.receipts import CheckpointReceipt
 
 SPARE_BYTES = 16 << 20
-"""Room that must be left on the disk behind a checkpoint, for the ledger, logs and experience."""
+"""Disk space that must remain free after a checkpoint, for the ledger, logs and experience."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointIdentity:
-    """Whose tensors they are; stands in the manifest. audit_head: digest at the head of the run's audit chain."""
+    """Whose tensors a checkpoint holds; stored in the manifest.
+
+    audit_head: digest at the head of the run's audit chain.
+    """
 
     run: str
     branch: int
@@ -43,9 +47,10 @@ def publish_checkpoint(
 ) -> CheckpointReceipt:
     """Writes and publishes a checkpoint at `folder`, relative to the run folder.
 
-    needed_bytes: about what the writer will write. A folder that an earlier attempt of the same identity published is kept
-    if it is whole. Raises `StorageFullError` when the disk is too small, `InfrastructureError` when it refuses; nothing is then
-    left behind.
+    A complete folder that an earlier attempt with the same identity published is kept. Raises `StorageFullError`
+    if the disk is too small and `InfrastructureError` if writing fails; nothing is left behind in these cases.
+
+    needed_bytes: approximate number of bytes that the writer will write.
     """
     started = time.perf_counter()
     target = run_folder / folder
@@ -63,7 +68,7 @@ def publish_checkpoint(
             durable.remove_folder(target)
         durable.move_folder(partial, target)
     except (OSError, RuntimeError, SafetensorError, InfrastructureError) as error:
-        # What safetensors and torch raise for a disk that refuses is no OSError.
+        # safetensors and torch do not raise OSError for a failed write.
         free = shutil.disk_usage(target.parent).free
         kind = StorageFullError if _means_full(error) else InfrastructureError
         raise kind(
@@ -75,26 +80,31 @@ def publish_checkpoint(
 
 
 def _means_full(error: BaseException) -> bool:
-    """Whether an error says that the disk or a quota is full; from a library written in another language by its words."""
+    """Returns True if an error reports a full disk or quota.
+
+    Errors of libraries written in other languages are recognised by their text.
+    """
     if isinstance(error, OSError):
         return error.errno in durable.FULL
     return isinstance(error, StorageFullError) or any(os.strerror(number) in str(error) for number in durable.FULL)
 
 
 def require_room(target: Path, needed_bytes: int) -> None:
-    """Raises `StorageFullError` where the disk of a folder to come has no room for it."""
+    """Raises `StorageFullError` if the disk that will hold `target` does not have enough free space."""
     free = shutil.disk_usage(target.parent).free
     if free < needed_bytes + SPARE_BYTES:
         raise StorageFullError(
-            f"{target}: no room on its disk: it needs {needed_bytes} bytes and {SPARE_BYTES} to spare, {free} are free"
+            f"{target}: not enough disk space: it needs {needed_bytes} bytes and {SPARE_BYTES} to spare, {free} are free"
         )
 
 
 def _seal(partial: Path, identity: CheckpointIdentity) -> tuple[str, int]:
-    """Syncs what the writer wrote and adds the manifest: its sha256, and the bytes of all files."""
+    """Syncs what the writer wrote and adds the manifest; returns the manifest's sha256 and the files' total size."""
     names = files_in(partial)
     if not names or MANIFEST in names:
-        raise DataError(f"{partial}: a checkpoint's writer writes files, and none called {MANIFEST}; it wrote {names}")
+        raise DataError(
+            f"{partial}: a checkpoint's writer must write at least one file and none named {MANIFEST}; it wrote {names}"
+        )
     entries = {}
     for name in names:
         durable.sync_file(partial / name)
@@ -106,7 +116,7 @@ def _seal(partial: Path, identity: CheckpointIdentity) -> tuple[str, int]:
 
 
 def _published(run_folder: Path, folder: str, identity: CheckpointIdentity) -> CheckpointReceipt | None:
-    """The receipt of a whole checkpoint of the same tensors that stands there already."""
+    """Returns the receipt of a complete checkpoint of the same tensors if one is already there."""
     if not (run_folder / folder).exists():
         return None
     try:
@@ -116,14 +126,18 @@ def _published(run_folder: Path, folder: str, identity: CheckpointIdentity) -> C
         return None
     if manifest.fields != asdict(identity):
         return None
-    durable.sync_folder((run_folder / folder).parent)  # who renamed it may have died before this
+    durable.sync_folder((run_folder / folder).parent)  # the process that renamed it may have died before syncing
     return receipt_of(folder, identity, manifest.sha256, sum(entry.size for entry in manifest.files.values()), 0.0)
 
 
 def receipt_of(
     folder: str, identity: CheckpointIdentity, manifest_sha256: str, size: int, seconds: float
 ) -> CheckpointReceipt:
-    """The receipt of a published checkpoint. size: bytes of its files. seconds: what its publication took, 0 if unknown."""
+    """Returns the receipt of a published checkpoint.
+
+    size: total bytes of its files.
+    seconds: how long the publication took; 0 if unknown.
+    """
     return CheckpointReceipt(
         branch=identity.branch,
         iteration=identity.iteration,

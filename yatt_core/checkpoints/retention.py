@@ -1,7 +1,8 @@
-"""Which checkpoints stay, and how the others go.
+"""Which checkpoints are kept, and how the others are deleted.
 
-The choice is a pure function of what the ledger names. The caller strikes the rest from the ledger first and deletes then, so
-that a crash in between leaves a folder nobody names, which the next sweep removes.
+The choice is a pure function of what the ledger names. The caller first removes the others from the ledger and
+then deletes them, so that a crash in between leaves only a folder without a ledger row, which the next sweep
+removes.
 """
 
 from __future__ import annotations
@@ -19,25 +20,31 @@ _HIDDEN = re.compile(r"\.(b\d+-i\d+\.e\d+)\..+")
 
 
 def checkpoints_to_keep(iterations: Iterable[int], keep: int) -> frozenset[int]:
-    """Iterations whose checkpoints stay: the newest `keep`, and iteration 0.
+    """Returns the iterations whose checkpoints are kept: the newest `keep`, and iteration 0.
 
-    iterations: of the checkpoints of the current branch and, up to where it left them, of its ancestors.
+    iterations: those with checkpoints on the current branch and on its ancestors, up to where each was branched
+        from.
     """
     newest = sorted(set(iterations), reverse=True)
     return frozenset(i for place, i in enumerate(newest) if place < keep or i == 0)
 
 
 def delete_checkpoint(run_folder: Path, folder: str) -> None:
-    """Deletes a checkpoint that the ledger no longer names; no half of it is ever seen. One that is gone already is no error."""
+    """Deletes a checkpoint that the ledger no longer names, without ever exposing half of it.
+
+    Does nothing if it is already gone.
+    """
     if (run_folder / folder).exists():
         durable.remove_folder(run_folder / folder)
 
 
 def sweep_checkpoints(run_folder: Path, keep_folders: Collection[str], in_flight: bool = False) -> list[str]:
-    """Deletes every checkpoint, whole or half, that is not to be kept; returns the folders.
+    """Deletes every checkpoint, complete or partial, that is not to be kept; returns the deleted folders.
 
-    keep_folders: what the ledger names. in_flight: somebody is publishing, so that the half ones stay. For a driver that
-    holds the lease.
+    The caller must be a driver that holds the lease.
+
+    keep_folders: the folders that the ledger names.
+    in_flight: a checkpoint is being published, so partial ones are kept.
     """
     root = checkpoint_folder(0, 0, 0).parent
     kept = {Path(folder).name for folder in keep_folders}
@@ -55,12 +62,12 @@ def sweep_checkpoints(run_folder: Path, keep_folders: Collection[str], in_flight
 
 
 def _sweep_hidden(run_folder: Path, path: Path) -> bool:
-    """Deletes it, unless somebody is just fetching it."""
+    """Deletes a hidden folder unless it is being fetched; returns True if it was deleted."""
     if path.suffix == FETCHED:
         with fetching(run_folder, wait=False) as alone:
             if alone:
                 shutil.rmtree(path, ignore_errors=True)
             return alone
-    # Its own publisher may be deleting it at the same time.
+    # Its publisher may be deleting it at the same time.
     shutil.rmtree(path, ignore_errors=True)
     return True

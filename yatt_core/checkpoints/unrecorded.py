@@ -1,7 +1,7 @@
-"""Finds whole checkpoints that the ledger does not name: their publisher's driver died between the manifest and the row.
+"""Finds complete checkpoints that the ledger does not name because the driver died before recording them.
 
-Consumes the folder of checkpoints and the names that the ledger knows. Produces identity and receipt of each that is whole; who
-holds the lease decides whether the run can use it.
+Consumes the folder of checkpoints and the names that the ledger knows. Produces the identity and receipt of each
+complete one; the holder of the lease decides whether the run can use it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ log = logging.getLogger(__name__)
 
 
 def find_unrecorded(run_folder: Path, known: Collection[str]) -> list[tuple[CheckpointIdentity, CheckpointReceipt]]:
-    """The whole ones whose folders (relative to the run folder) are not known, checked byte by byte; damaged ones are said."""
+    """Finds complete checkpoints whose folders (relative to the run folder) are not in `known`.
+
+    Every byte is checked; damaged checkpoints are logged and skipped.
+    """
     root = checkpoint_folder(0, 0, 0).parent
     found = []
     paths = sorted((run_folder / root).iterdir()) if (run_folder / root).exists() else []
@@ -31,7 +34,7 @@ def find_unrecorded(run_folder: Path, known: Collection[str]) -> list[tuple[Chec
         try:
             found.append(_read(run_folder, folder))
         except DataError as error:
-            log.warning("a checkpoint that nobody recorded cannot be used: %s", error)
+            log.warning("an unrecorded checkpoint cannot be used: %s", error)
     if found:
         # Their publisher may have died before their names were durable.
         durable.sync_folder(run_folder / root)
@@ -44,8 +47,8 @@ def _read(run_folder: Path, folder: str) -> tuple[CheckpointIdentity, Checkpoint
     try:
         identity = CheckpointIdentity(**manifest.fields)
     except TypeError as error:
-        raise DataError(f"{run_folder / folder}: its manifest does not say whose it is: {error}") from error
+        raise DataError(f"{run_folder / folder}: its manifest does not identify the checkpoint: {error}") from error
     if folder != str(checkpoint_folder(identity.branch, identity.iteration, identity.term)):
-        raise DataError(f"{run_folder / folder}: its manifest is of another checkpoint, {identity}")
+        raise DataError(f"{run_folder / folder}: its manifest belongs to another checkpoint, {identity}")
     size = sum(entry.size for entry in manifest.files.values())
     return identity, receipt_of(folder, identity, manifest.sha256, size, seconds=0.0)

@@ -1,7 +1,7 @@
 """Writes checkpoints in a background thread, off the critical path; at most one is in flight.
 
-Consumes frozen state (copies that no longer look at the trainer). Produces receipts, each handed out once, in order; a
-failed checkpoint raises in their place.
+Consumes frozen state (copies that no longer refer to the trainer). Produces receipts, each handed out once, in
+order; a failed checkpoint raises its error instead.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from yatt_core.storage.run_store import NoStore, RunStore
 __all__ = ["CheckpointIdentity", "CheckpointWriter"]
 
 COPIES = 4
-"""Of the weights' size, about what a checkpoint takes: weights, the optimizer's two moments, a reference."""
+"""Approximate size of a checkpoint in multiples of the weights: weights, the optimizer's two moments, a reference."""
 
 
 class CheckpointWriter:
-    """Owns the thread; called from one thread. The process's orderly end waits for the checkpoint in flight.
+    """Owns the background thread; must be called from a single thread.
 
-    store: the durable tier, which has the checkpoint before there is a receipt; none but the disk by default.
+    An orderly exit of the process waits for the checkpoint in flight.
+
+    store: the durable tier, which must hold the checkpoint before its receipt is issued; by default there is only
+        the disk.
     """
 
     def __init__(self, run_folder: Path, store: RunStore | None = None) -> None:
@@ -37,10 +40,10 @@ class CheckpointWriter:
         self._results: deque[Future[CheckpointReceipt]] = deque()
 
     def begin(self, folder: str, identity: CheckpointIdentity, freeze: Callable[[], FrozenState | None]) -> None:
-        """Starts a checkpoint at `folder`, relative to the run folder; first waits for the one in flight to end.
+        """Starts a checkpoint at `folder`, relative to the run folder, after waiting for the one in flight.
 
-        freeze: copies the state, in this thread; none where another rank publishes it. identity: its weights' digest is taken
-        from the copy, in the background.
+        identity: its weights digest is computed from the copy, in the background.
+        freeze: copies the state, in this thread; returns None if another rank publishes it.
         """
         wait(self._results)
         if (frozen := freeze()) is not None:
@@ -56,20 +59,20 @@ class CheckpointWriter:
 
     @property
     def in_flight(self) -> bool:
-        """True while there is a receipt, or a failure, that nobody was given yet."""
+        """True while a receipt or failure has not been handed out yet."""
         return bool(self._results)
 
     def poll(self) -> CheckpointReceipt | None:
-        """The oldest receipt not handed out yet; None while it is in the making, or where there is none.
+        """Returns the oldest receipt not handed out yet; None if there is none or it is still being written.
 
-        Raises what the checkpoint's publication raised.
+        Raises the error that publishing the checkpoint raised.
         """
         if not self._results or not self._results[0].done():
             return None
         return self._results.popleft().result()
 
     def wait(self, timeout_seconds: float) -> CheckpointReceipt | None:
-        """Like `poll`, after waiting for the checkpoint in flight for that long at most."""
+        """Works like `poll`, after waiting up to `timeout_seconds` for the checkpoint in flight."""
         if self._results:
             wait([self._results[0]], timeout_seconds)
         return self.poll()

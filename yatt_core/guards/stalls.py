@@ -1,4 +1,4 @@
-"""Detects a phase that is close to its deadline while it is still running. Pure: the time is passed in."""
+"""Detects phases that use up too much of their deadline, while they are still running. Pure: the time is passed in."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which role each device has when: the workload's cost model, what policies see, and what they may do."""
+"""Which role each device has at which time: the workload's cost model, what policies can see and what they can do."""

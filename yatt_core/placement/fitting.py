@@ -1,7 +1,7 @@
-"""Engines' time constants from telemetry: least squares over the work that instances did and the seconds that it took.
+"""Fits the engines' time constants to telemetry, by least squares over the instances' work and the seconds it took.
 
-Consumes usage of past iterations; produces a setting whose time constants are those of the telemetry. What no telemetry tells
-yet is as usual for a model of 7 billion parameters on one accelerator.
+Consumes the usage of past iterations; produces a setting with the fitted time constants. Constants without
+telemetry get the values that are typical of a model with 7 billion parameters on one accelerator.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ LEAST_BASE_S = 1e-6
 
 
 def usual_constants(max_concurrent: int) -> EngineConstants:
-    """Of an engine that tells nothing of itself."""
+    """Returns typical constants, for an engine that does not report its own."""
     return EngineConstants(max_concurrent=max_concurrent, prefix_cache=True, **USUAL)
 
 
 def fitted(setting: Setting, past: Sequence[IterationTelemetry]) -> Setting:
-    """The setting with constants of the past; limits and flags stay."""
+    """Returns the setting with time constants fitted to past iterations; limits and flags are unchanged."""
     usage = [row for iteration in past for row in iteration.usage]
     return replace(
         setting,
@@ -38,7 +38,7 @@ def _fit(limits: EngineConstants, usage: Sequence[Usage], speeds: Sequence[float
     found = dict(USUAL)
     decoding = [row for row in usage if row.steps]
     if decoding:
-        # Each row weighs by its time: the constants are to predict seconds.
+        # Rows are weighted by their time, because the constants have to predict seconds.
         work = np.array([[row.steps, row.sequence_steps, row.context_steps] for row in decoding], float)
         seconds = np.array([row.decode_s * speeds[row.instance] for row in decoding])
         found |= zip(("base_s", "per_sequence_s", "per_context_token_s"), _non_negative(work, seconds), strict=True)
@@ -50,7 +50,7 @@ def _fit(limits: EngineConstants, usage: Sequence[Usage], speeds: Sequence[float
 
 
 def _non_negative(work: np.ndarray, seconds: np.ndarray) -> list[float]:
-    """Least squares whose coefficients are not negative: those that would be are left out."""
+    """Solves least squares with non-negative coefficients, by leaving out those that would be negative."""
     scale = np.maximum(work.max(axis=0), 1.0)
     kept = list(range(work.shape[1]))
     while True:

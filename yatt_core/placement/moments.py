@@ -1,4 +1,4 @@
-"""When policies act."""
+"""The moments at which policies act."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from enum import StrEnum
 
 
 class Moment(StrEnum):
-    """A moment at which a policy acts within an iteration."""
+    """A moment within an iteration at which a policy acts."""
 
     WAVE = "wave"
-    """A wave starts, before anything is dispatched."""
+    """A wave starts; nothing has been dispatched yet."""
     TICK = "tick"
     """A control period has passed."""
     DRAINED = "drained"
-    """The wave's last rollout has ended."""
+    """The wave's last rollout has finished."""
     SWITCHED = "switched"
-    """Some instances have ended their switch."""
+    """Some instances have completed their switch."""

@@ -1,8 +1,8 @@
-"""Who had which role when, within an iteration, and how much of that was work.
+"""Which instance had which role when within an iteration, and how much of that time it worked.
 
-Consumes the roles at the start, the log of the actions with the moments from which roles were served (`actions.serves_line`),
-and the engines' usage; produces hand-overs, spans by instance, and device seconds by role. Times are seconds from the
-iteration's start.
+Consumes the roles at the start, the log of actions including the lines that record when roles started
+(`actions.serves_line`), and the engines' usage. Produces role changes, spans by instance, and device seconds by
+role. Times are seconds since the start of the iteration.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from yatt_core.placement.actions import JUDGE, ROLLOUT, SERVES
 from yatt_core.placement.seen import Usage
 
 GOING_OVER = ""
-"""In place of a role: on the way to another one, out of service."""
+"""Takes the place of a role while an instance is switching and out of service."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of an instance's time in one role, or going over."""
+    """A period of an instance's time in one role, or switching."""
 
     instance: int
     role: str
@@ -29,15 +29,18 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
+        """Length of the period."""
         return self.end_s - self.start_s
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An instance's way to another role. asked_s: when it was told; serves_s: when it had it, if the log knows.
+    """An instance's change to another role.
 
-    how: `start` (it joins the iteration late), `empty`, `migrate` (its sequences moved) or `drain` (it worked them off first).
+    how: `start` (it joins the iteration late), `empty`, `migrate` (its sequences moved) or `drain` (it finished
+        them first).
+    asked_s: when the change was requested.
+    serves_s: when the instance started to serve the new role, if the log has it.
     """
 
     instance: int
@@ -50,7 +53,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class RoleTime:
-    """All instances' time in one role. tokens: that they decoded in it."""
+    """The time that all instances spent in one role.
+
+    tokens: tokens decoded in it.
+    """
 
     role: str
     device_s: float
@@ -59,12 +65,16 @@ class RoleTime:
 
     @property
     def idle_fraction(self) -> float:
-        """Of the time in the role, what was no work; times in the log are rounded, so that it never falls below none."""
+        """Fraction of the time in the role without work; never negative, although times in the log are rounded."""
         return max(0.0, 1.0 - self.busy_s / self.device_s) if self.device_s else 0.0
 
 
 def changes_of(start: str, lines: Iterable[Mapping[str, Any]]) -> list[Change]:
-    """The changes of role in the order in which they were asked for. start: the role of each instance; lines: in time order."""
+    """Returns the role changes in the order in which they were requested.
+
+    start: the initial role of each instance.
+    lines: lines of the log, in order of time.
+    """
     roles = list(start)
     changes: list[Change] = []
     open_changes: dict[int, int] = {}
@@ -86,7 +96,10 @@ def changes_of(start: str, lines: Iterable[Mapping[str, Any]]) -> list[Change]:
 
 
 def spans_of(start: str, changes: Sequence[Change], role_s: float, end_s: float) -> list[Span]:
-    """Every instance's time until `end_s`, by instance and time. role_s: what a switch takes once an instance is empty."""
+    """Returns every instance's spans until `end_s`, ordered by instance and time.
+
+    role_s: seconds that a switch takes once an instance is empty.
+    """
     by_instance: dict[int, list[Change]] = {index: [] for index in range(len(start))}
     for change in changes:
         by_instance[change.instance].append(change)
@@ -103,7 +116,7 @@ def _spans_of_one(index: int, role: str, changes: Sequence[Change], role_s: floa
     nexts = [*(change.asked_s for change in changes[1:]), end_s]
     for change, following in zip(changes, nexts, strict=False):
         if change.serves_s is None:
-            # It never served: an empty one left at once; of a busy one nobody knows when it was empty.
+            # It never served: an empty instance left at once; when a busy one became empty is unknown.
             left, served = (change.asked_s if change.how == "empty" else following), following
         else:
             left = change.asked_s if change.how == "start" else max(change.asked_s, change.serves_s - role_s)
@@ -115,7 +128,7 @@ def _spans_of_one(index: int, role: str, changes: Sequence[Change], role_s: floa
 
 
 def role_times(spans: Iterable[Span], usage: Iterable[Usage]) -> tuple[RoleTime, ...]:
-    """Of rollout, judge, and of going over, which is never work."""
+    """Returns the times of rollout, judge, and switching, which never counts as work."""
     device_s = dict.fromkeys((ROLLOUT, JUDGE, GOING_OVER), 0.0)
     busy_s, tokens = dict.fromkeys(device_s, 0.0), dict.fromkeys(device_s, 0)
     for span in spans:
@@ -127,14 +140,17 @@ def role_times(spans: Iterable[Span], usage: Iterable[Usage]) -> tuple[RoleTime,
 
 
 def idle_fraction(times: Iterable[RoleTime]) -> float:
-    """Of all instances' time, what was no work: waiting, and going over."""
+    """Returns the fraction of all instances' time without work: waiting or switching."""
     listed = tuple(times)
     whole = sum(each.device_s for each in listed)
     return max(0.0, 1.0 - sum(each.busy_s for each in listed) / whole) if whole else 0.0
 
 
 def busy_shares(spans: Iterable[Span], usage: Iterable[Usage]) -> dict[tuple[int, str], float]:
-    """By instance and role: of its time in the role, what was work; at most 1, as the log's times are rounded."""
+    """Returns the working fraction of the time in the role, by instance and role.
+
+    It is capped at 1, because the log's times are rounded.
+    """
     device_s: dict[tuple[int, str], float] = {}
     busy_s: dict[tuple[int, str], float] = {}
     for span in spans:

@@ -1,6 +1,6 @@
-"""Settings and telemetry as plain JSON values: what a decision was made from is kept, and can be planned with again.
+"""Settings and telemetry as plain JSON values, so that the inputs of a decision can be stored and used again.
 
-Numbers come back as the same bits, so that a policy that is given its recorded inputs makes its recorded decision.
+Numbers are restored bit for bit, so that a policy given its recorded inputs repeats its recorded decision.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MODELS: dict[str, type[SpecModel]] = {"rollout": EngineConstants, "judge": Engi
 
 
 def setting_to_json(setting: Setting) -> dict[str, Any]:
-    """A setting's fields."""
+    """Returns a setting's fields as JSON values."""
     values = {field.name: getattr(setting, field.name) for field in fields(setting)}
     return {
         name: value.model_dump(mode="json") if name in _MODELS else list(value) if name == "speeds" else value
@@ -27,13 +27,13 @@ def setting_to_json(setting: Setting) -> dict[str, Any]:
 
 
 def setting_from_json(values: Mapping[str, Any]) -> Setting:
-    """The setting of such fields."""
+    """Restores a setting from its JSON values."""
     models: dict[str, Any] = {name: kind.model_validate(values[name]) for name, kind in _MODELS.items()}
     return Setting(**{**values, **models, "speeds": tuple(values["speeds"])})
 
 
 def telemetry_to_json(telemetry: IterationTelemetry) -> dict[str, Any]:
-    """An iteration's work, column by column, and what it took."""
+    """Returns an iteration's work, column by column, with its usage and seconds."""
     return {
         "roles": telemetry.roles,
         "waves": [_wave_to_json(wave) for wave in telemetry.waves],
@@ -44,7 +44,7 @@ def telemetry_to_json(telemetry: IterationTelemetry) -> dict[str, Any]:
 
 
 def telemetry_from_json(values: Mapping[str, Any]) -> IterationTelemetry:
-    """The telemetry of such values."""
+    """Restores telemetry from its JSON values."""
     return IterationTelemetry(
         values["roles"],
         tuple(_wave_from_json(wave) for wave in values["waves"]),

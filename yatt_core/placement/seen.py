@@ -1,6 +1,7 @@
-"""What a placement policy may see: facts of the cluster, telemetry of past iterations, and the pool as it stands.
+"""What a placement policy can see: facts about the cluster, past telemetry, and the current state of the pool.
 
-A policy sees neither lengths to come, nor schedules, seed or later waves. Its time constants are facts, or fitted to telemetry.
+A policy does not see future lengths, schedules, the seed or later waves. Its time constants are given or fitted
+to telemetry.
 """
 
 from __future__ import annotations
@@ -17,8 +18,14 @@ from yatt_core.placement.workload import EngineConstants, SwitchCosts
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a pool is made of. speeds: of each instance. tool_tokens: output of a tool call. judgements: of a response; 0 where
-    no device judges. prompts: quota of groups. migrates: sequences under way can move to another instance.
+    """What a pool consists of.
+
+    speeds: of each instance.
+    control_period_s: seconds between two actions of the runtime policy.
+    tool_tokens: tokens of a tool call's output.
+    judgements: judgements of each response; 0 if no judge runs on a device.
+    prompts: quota of groups.
+    migrates: running sequences can move to another instance.
     """
 
     speeds: tuple[float, ...]
@@ -34,9 +41,10 @@ class Setting:
 
 @dataclass(slots=True)
 class Usage:
-    """Work of an instance since it took up a role, and its seconds; what an engine's time constants are fitted to.
+    """The work of an instance since it took up a role, and its seconds; an engine's time constants are fitted to it.
 
-    sequence_steps: decode steps times sequences. context_steps: decode steps times tokens attended to.
+    sequence_steps: decode steps times sequences.
+    context_steps: decode steps times tokens attended to.
     """
 
     instance: int
@@ -53,7 +61,7 @@ class Usage:
 class IterationTelemetry:
     """A past iteration: its waves as they turned out, the engines' work, and the seconds of collect.
 
-    judging_s: seconds of collect behind the last rollouts of its waves.
+    judging_s: seconds of collect after the last rollout of each wave, in total.
     """
 
     roles: str
@@ -64,7 +72,11 @@ class IterationTelemetry:
 
 
 class InstanceSeen(Protocol):
-    """An instance as its dispatcher knows it. leaving, joining: the role that it is going over to, else empty."""
+    """An instance as its dispatcher knows it.
+
+    leaving, joining: the role that it is switching to, empty if none; `leaving` until it is empty, `joining` from
+        then on.
+    """
 
     index: int
     speed: float
@@ -76,47 +88,55 @@ class InstanceSeen(Protocol):
 
     @property
     def outstanding(self) -> int:
-        """Sequences that it has and has not ended."""
+        """Sequences assigned to it that have not finished."""
         ...
 
 
 class PoolSeen(Protocol):
-    """A pool as it stands. submitted: samples of the wave; unrolled, unjudged: of these. waiting: sequences in a role's queue."""
+    """The current state of a pool.
+
+    submitted: samples of the wave.
+    """
 
     now: float
     submitted: int
 
     @property
     def unrolled(self) -> int:
-        """Samples of the wave that are still rolled out, or not begun."""
+        """Samples of the wave whose rollout has not finished."""
         ...
 
     @property
     def unjudged(self) -> int:
-        """Samples of the wave that are not judged yet."""
+        """Samples of the wave that have not been judged yet."""
         ...
 
     @property
     def instances(self) -> Sequence[InstanceSeen]:
-        """All of them, by number."""
+        """All instances, by number."""
         ...
 
     def waiting(self, role: str) -> int:
-        """Sequences that wait for an instance of the role; of a judge each judgement is one."""
+        """Returns the number of sequences that wait for an instance of the role; each judgement counts as one."""
         ...
 
 
 class RuntimePolicy(Protocol):
-    """How a placement is carried on within an iteration."""
+    """How a placement is adapted within an iteration."""
 
     def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
-        """What to do now. It looks at the pool, and remembers nothing but what it was made with."""
+        """Returns the actions to take now. It depends only on the pool and on what the policy was constructed with."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """roles: of each instance at the iteration's start. prediction_s: seconds of collect. state: goes to the next plan."""
+    """The plan of an iteration.
+
+    roles: of each instance at the start of the iteration.
+    prediction_s: predicted seconds of collect; None without telemetry.
+    state: passed to the next call of `plan`.
+    """
 
     roles: str
     runtime_policy: RuntimePolicy
@@ -126,8 +146,8 @@ class Plan:
 
 
 class PlacementPolicy(Protocol):
-    """Plans an iteration: a pure function of what it is given."""
+    """Plans an iteration: a pure function of its arguments."""
 
     def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
-        """The plan of the iteration behind the past ones."""
+        """Returns the plan of the iteration that follows the past ones."""
         ...

@@ -1,4 +1,4 @@
-"""The samples of a simulated wave, drawn as the benchmarks' cost model says: the same for every policy and every machine.
+"""The samples of a simulated wave, drawn as the benchmarks' cost model specifies, whatever the policy and machine.
 
 Consumes a workload, an iteration and a wave; produces samples in order of submission, group by group.
 """
@@ -22,10 +22,12 @@ SURPLUS = 1.2
 
 @dataclass(frozen=True, slots=True)
 class SampleWork:
-    """turns: response tokens of each. waits: seconds of the tool calls between them. judge: tokens of each judgement, 0 where
-    a reward model writes none; without any where its judges failed.
+    """The work of one sample.
 
-    read: tokens that the judge reads of the sample; None for prompt, turns and what tools said.
+    turns: response tokens of each turn.
+    waits: seconds of the tool calls between the turns.
+    judge: tokens of each judgement, 0 for a reward model, which writes none; empty if its judges failed.
+    read: tokens of the sample that the judge reads; None if these are prompt, turns and tool outputs.
     """
 
     group: int
@@ -44,14 +46,18 @@ class SampleWork:
 
 @dataclass(frozen=True, slots=True)
 class WaveWork:
-    """samples: group by group. valid: of each group, whether it counts for the quota."""
+    """The work of one wave.
+
+    samples: group by group.
+    valid: for each group, whether it counts towards the quota.
+    """
 
     samples: tuple[SampleWork, ...]
     valid: tuple[bool, ...]
 
 
 def draw_wave(workload: Workload, iteration: int, wave: int, groups: int) -> WaveWork:
-    """A wave's samples; the draws are made in the order that the cost model fixes."""
+    """Draws a wave's samples; the cost model fixes the order of the draws."""
     spec, rng = workload.samples, np.random.Generator(np.random.PCG64([workload.seed, iteration, wave]))
     shape = (groups, spec.group)
     prompts = _lengths(spec.prompt, iteration, rng.standard_normal(groups))
@@ -78,7 +84,7 @@ def draw_wave(workload: Workload, iteration: int, wave: int, groups: int) -> Wav
 
 
 def split_turns(tokens: int, turns: int) -> tuple[int, ...]:
-    """Equal turns; the last one takes the rest."""
+    """Splits tokens into equal turns; the last one gets the remainder."""
     each = tokens // turns
     return (*[each] * (turns - 1), tokens - each * (turns - 1))
 
@@ -89,7 +95,7 @@ def _lengths(spec: Lengths, iteration: int, x: npt.NDArray[np.float64]) -> npt.N
 
 
 class Quota:
-    """How many groups each wave of an iteration has; its average lives for the whole run."""
+    """The number of groups in each wave of an iteration; its running average persists for the whole run."""
 
     def __init__(self, workload: Workload) -> None:
         self._target, self._dynamic = workload.samples.prompts, workload.samples.dynamic_sampling
@@ -97,12 +103,15 @@ class Quota:
         self._total = self._valid = self._extra = 0
 
     def first(self) -> int:
-        """Groups of an iteration's first wave."""
+        """Returns the number of groups in an iteration's first wave."""
         self._total = self._valid = self._extra = 0
         return self._target
 
     def after(self, valid: Sequence[bool]) -> int:
-        """Groups of the wave behind a judged one; 0 where the iteration ends. The last wave allowed teaches nothing."""
+        """Returns the number of groups in the wave after a judged one; 0 if the iteration ends.
+
+        The last wave allowed does not update the average.
+        """
         if not self._dynamic or self._extra == EXTRA_WAVES:
             return 0
         self._total += len(valid)

@@ -1,6 +1,6 @@
-"""A described workload: cluster, engines, switch costs and the random lengths of samples.
+"""A workload description: cluster, engines, switch costs and the random lengths of samples.
 
-Frozen models, in the format of the placement benchmarks' YAML files. Units: seconds, tokens.
+Frozen models in the format of the placement benchmarks' YAML files. Units: seconds, tokens.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Schedule = float | tuple[tuple[int, float], ...]
-"""A number, or `[[iteration, value], ...]`: linear between, constant outside."""
+"""A number, or `[[iteration, value], ...]`: linear in between, constant outside."""
 
 
 def value_at(schedule: Schedule, iteration: int) -> float:
-    """The value of a schedule in an iteration (counted from 0)."""
+    """Returns the value of a schedule in an iteration (counted from 0)."""
     if isinstance(schedule, float | int):
         return float(schedule)
     if iteration <= schedule[0][0]:
@@ -36,11 +36,11 @@ class DeviceGroup(SpecModel):
 
     devices: Count
     speed: Positive = 1.0
-    """Divides every engine time of the group's instances."""
+    """Divides all engine times of the group's instances."""
 
 
 class Cluster(SpecModel):
-    """An instance is `devices_per_instance` devices of one group; instances are numbered in the groups' order."""
+    """The devices; an instance is `devices_per_instance` devices of one group, numbered in the groups' order."""
 
     devices_per_instance: Count
     groups: tuple[DeviceGroup, ...] = Field(min_length=1)
@@ -50,13 +50,14 @@ class Cluster(SpecModel):
         for number, group in enumerate(self.groups):
             if group.devices % self.devices_per_instance:
                 raise ValueError(
-                    f"groups.{number}.devices: {group.devices} devices do not make whole instances of {self.devices_per_instance}"
+                    f"groups.{number}.devices: {group.devices} is not a multiple of devices_per_instance, "
+                    f"{self.devices_per_instance}"
                 )
         return self
 
     @property
     def speeds(self) -> tuple[float, ...]:
-        """The speed of each instance."""
+        """Speed of each instance."""
         return tuple(g.speed for g in self.groups for _ in range(g.devices // self.devices_per_instance))
 
     @property
@@ -66,7 +67,7 @@ class Cluster(SpecModel):
 
 
 class EngineConstants(SpecModel):
-    """What an engine's time is made of: a decode step takes base + per sequence + per token of context."""
+    """What an engine's time consists of; a decode step takes a base time, plus one per sequence and context token."""
 
     base_s: Positive
     per_sequence_s: NonNegative
@@ -76,36 +77,36 @@ class EngineConstants(SpecModel):
     prefix_cache: bool = False
     prefill_budget_tokens: Count = 8192
     template_tokens: Annotated[int, Field(ge=0)] = 0
-    """Of a judge: tokens around what it judges."""
+    """Tokens of a judge's template around what it judges."""
 
 
 class Engines(SpecModel):
-    """One engine a role."""
+    """One engine per role."""
 
     rollout: EngineConstants
     judge: EngineConstants
 
 
 class SwitchCosts(SpecModel):
-    """Seconds out of service."""
+    """Seconds that an instance is out of service."""
 
     role_s: NonNegative
-    """Another role within an iteration."""
+    """For another role within an iteration."""
     repartition_s: NonNegative
-    """Another role at an iteration's start than at the start of the one before."""
+    """For a different role at the start of an iteration than at the start of the previous one."""
     train_s: NonNegative
-    """To the trainer and back."""
+    """For switching to the trainer and back."""
 
 
 class TrainingCost(SpecModel):
-    """Seconds of training: fixed, and by tokens and devices."""
+    """Seconds of training: a fixed part, and one per token and device."""
 
     fixed_s: NonNegative
     device_seconds_per_token: NonNegative
 
 
 class Lengths(SpecModel):
-    """clip(rint(median * exp(sigma * x)), min, max), x standard normal."""
+    """The distribution clip(rint(median * exp(sigma * x)), min, max), with x standard normal."""
 
     median: Schedule
     sigma: Schedule
@@ -114,13 +115,16 @@ class Lengths(SpecModel):
 
 
 class ResponseLengths(Lengths):
-    """Responses of a group share a part of their x."""
+    """Lengths of responses; those of a group share part of their x.
+
+    rho: correlation of x within a group.
+    """
 
     rho: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
 class ToolUse(SpecModel):
-    """Calls between the turns of a response."""
+    """Tool calls between the turns of a response."""
 
     max_turns: Count
     mean_wait_s: NonNegative
@@ -142,7 +146,7 @@ class Samples(SpecModel):
 
 
 class Workload(SpecModel):
-    """Everything that a simulated run is made of."""
+    """Everything that defines a simulated run."""
 
     name: str
     seed: Annotated[int, Field(ge=0)]

@@ -1,1 +1,1 @@
-"""What a run would need and take on described devices: memory, placement, time; computed, with nothing loaded."""
+"""What a run would need on described devices, computed without loading anything: memory, placement and time."""

@@ -1,7 +1,8 @@
-"""Bytes of tensors on a device, by what they are for; what a role holds there in each stage of an iteration.
+"""Bytes of tensors on a device by purpose, and what a role holds there in each stage of an iteration.
 
-A stage is a moment of an iteration at which a device's memory is at its fullest: rollout and judge within `collect`, then
-`prepare`, `learn` and `sync`. The runtime's own memory (contexts, communication, the interpreter) is kept apart from tensors.
+A stage is a moment of an iteration at which a device's memory use peaks: rollout and judge within `collect`, then
+`prepare`, `learn` and `sync`. The runtime's own memory (contexts, communication, the interpreter) is counted
+separately from tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Tensors of one role on one device. copies: of weights or state, on their way or kept for a checkpoint."""
+    """Tensors of one role on one device, in bytes.
+
+    copies: copies of weights or state, in transfer or kept for a checkpoint.
+    """
 
     weights: int = 0
     gradients: int = 0
@@ -34,7 +38,7 @@ class Bytes:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Sum of all fields."""
         return sum(getattr(self, field.name) for field in fields(self))
 
 
@@ -43,9 +47,11 @@ NOTHING = Bytes()
 
 @dataclass(frozen=True, slots=True)
 class RoleMemory:
-    """What a role holds on a device. stages: stage -> tensors. runtime: stage -> bytes of its process that are no tensors.
+    """What a role holds on a device.
 
-    host: tensors in the host's memory for this device's share, stage -> bytes; empty where the device is the host.
+    stages: stage -> tensors.
+    runtime: stage -> bytes of its process other than tensors.
+    host: stage -> tensors in the host's memory for this device's share; empty if the device is the host.
     """
 
     role: str
@@ -54,13 +60,17 @@ class RoleMemory:
     host: Mapping[str, Bytes]
 
     def at(self, stage: str) -> Bytes:
-        """Tensors on the device in a stage."""
+        """Returns the tensors on the device in a stage."""
         return self.stages.get(stage, Bytes())
 
 
 @dataclass(frozen=True, slots=True)
 class StageTotal:
-    """A device in a stage. capacity: of the device. host: bytes in the host's memory, of all devices of a node."""
+    """The memory of a device in a stage.
+
+    capacity: bytes of the device.
+    host: bytes in the host's memory, for all devices of a node.
+    """
 
     stage: str
     tensors: int
@@ -71,19 +81,22 @@ class StageTotal:
 
     @property
     def short(self) -> int:
-        """Bytes that the device lacks; 0 where it fits."""
+        """Bytes that the device lacks; 0 if everything fits."""
         return max(0, self.tensors + self.runtime - self.capacity)
 
     @property
     def host_short(self) -> int:
-        """Bytes that the host lacks."""
+        """Bytes that the host lacks; 0 if everything fits."""
         return max(0, self.host - self.host_capacity)
 
 
 def stage_totals(
     roles: Iterable[RoleMemory], stages: Iterable[str], capacity: int, per_node: int, host_capacity: int
 ) -> list[StageTotal]:
-    """A device's memory in each stage. per_node: devices that share a host."""
+    """Returns a device's memory in each stage.
+
+    per_node: devices that share a host.
+    """
     listed = list(roles)
     return [
         StageTotal(

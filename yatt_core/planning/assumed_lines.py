@@ -1,6 +1,6 @@
-"""What a plan took for granted, in words: what neither the spec nor a run's records tell.
+"""Describes what a plan assumed, because neither the spec nor a run's records contain it.
 
-Consumes roles, cluster, assumptions and what was fitted; produces a line each. Only what the plan has used is said.
+Consumes roles, cluster, assumptions and fitted constants; produces one line each. Only what the plan used is listed.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ HOUR = 3600.0
 def assumed_lines(
     roles: Roles, cluster: DescribedCluster, assumed: Assumptions, fitted: Fitted | None
 ) -> Iterator[str]:
-    """All of it."""
+    """Yields all assumptions that the plan used."""
     card = cluster.card
     yield (
-        f"{cluster}: {card.memory_gb:.4g} GB, {card.flops / 1e12:g} TFLOP/s, {card.bandwidth_gb_s:g} GB/s a device "
+        f"{cluster}: {card.memory_gb:.4g} GB, {card.flops / 1e12:g} TFLOP/s, {card.bandwidth_gb_s:g} GB/s per device "
         f"({card.source})"
     )
     yield from _lengths(roles, assumed)
     if roles.policy.vocabulary_assumed and not roles.spec.virtual:
-        yield f"a vocabulary of {roles.policy.vocabulary} tokens: the run trains its tokenizer on its prompts"
+        yield f"a vocabulary of {roles.policy.vocabulary} tokens: the run trains its own tokenizer on its prompts"
     if not roles.spec.virtual:
         yield from _times(roles, assumed, fitted)
         yield from _processes(roles, cluster, assumed)
     if roles.spec.dynamic_sampling != AllGroups():
-        yield "dynamic_sampling: every group counts, so that no further wave is sampled"
+        yield "dynamic_sampling: every group counts, so no further waves are sampled"
     yield f"{assumed.between_failures_s / HOUR:g} hours between failures that lose the trainer's tensors"
 
 
@@ -43,17 +43,20 @@ def _lengths(roles: Roles, assumed: Assumptions) -> Iterator[str]:
     lengths, tools = roles.lengths, roles.spec.rollout.tools
     yield (
         f"prompts of {lengths.prompt} tokens (median:sigma, --prompt-tokens), responses of {lengths.response} "
-        f"(--response-tokens), cut at {lengths.longest_prompt} and {lengths.longest_response}"
+        f"(--response-tokens), truncated at {lengths.longest_prompt} and {lengths.longest_response}"
     )
-    yield f"responses to a prompt are alike in length: their logarithms correlate by {assumed.response_correlation:g}"
+    yield (
+        "responses to the same prompt are similar in length: the correlation of their logarithms is "
+        f"{assumed.response_correlation:g}"
+    )
     if roles.judge is not None:
         yield f"judgements of {lengths.judge} tokens (--judge-tokens), {roles.judge.template_tokens} tokens of template"
     if tools is not None:
-        yield f"a call of a tool takes {assumed.tool_wait_s:g} s, and gives half of the tokens that it may"
+        yield f"a tool call takes {assumed.tool_wait_s:g} s and returns half of the tokens allowed"
 
 
 def _times(roles: Roles, assumed: Assumptions, fitted: Fitted | None) -> Iterator[str]:
-    """What was fitted is told with its fit."""
+    """Yields the assumed times; fitted ones are described with the fit."""
     rollout, shares = roles.rollout, []
     if fitted is None or fitted.token_device_s is None:
         shares.append(f"training at {assumed.training_mfu:.0%} of the card's operations (--training-mfu)")
@@ -61,24 +64,24 @@ def _times(roles: Roles, assumed: Assumptions, fitted: Fitted | None) -> Iterato
         shares.append(
             f"prefill at {assumed.prefill_mfu:.0%}, decoding at {assumed.bandwidth_share:.0%} of its bandwidth"
         )
-        yield f"a sequence adds {assumed.sequence_share:.0%} of a prompt token's time to a decode step"
+        yield f"each sequence adds {assumed.sequence_share:.0%} of a prompt token's time to a decode step"
     if shares:
         yield ", ".join(shares)
     if isinstance(rollout, TorchRollout):
-        yield f"a decode step of the torch engine takes {assumed.torch_step_s * 1e3:g} ms a layer besides"
+        yield f"a decode step of the torch engine takes an additional {assumed.torch_step_s * 1e3:g} ms per layer"
     if isinstance(rollout, VllmRollout) and rollout.tensor_parallel_size > 1:
-        yield f"an all-reduce takes {assumed.reduce_latency_s * 1e6:g} microseconds for each doubling of its devices"
+        yield f"an all-reduce takes {assumed.reduce_latency_s * 1e6:g} microseconds per doubling of its devices"
     if roles.trainer.kind in ("megatron", "fsdp2"):
-        yield f"an optimizer step takes {assumed.step_fixed_s:g} s besides its passes, reduction and update"
+        yield f"an optimizer step takes {assumed.step_fixed_s:g} s in addition to its passes, reduction and update"
 
 
 def _processes(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Iterator[str]:
-    """Memory besides tensors."""
+    """Yields the assumptions about memory other than tensors."""
     if isinstance(roles.rollout, VllmRollout) or roles.trainer.kind in ("megatron", "fsdp2"):
         yield (
-            f"roles that are not at work sleep in host memory ({cluster.host_memory / GIB:.0f} GiB a node) and leave "
-            f"{assumed.asleep_runtime / GIB:g} GiB on a device; a process at work takes {assumed.engine_runtime / GIB:g} GiB "
-            f"besides its tensors, and wakes in {assumed.wake_fixed_s:g} s besides copying its weights"
+            f"idle roles sleep in host memory ({cluster.host_memory / GIB:.0f} GiB per node) and leave "
+            f"{assumed.asleep_runtime / GIB:g} GiB on a device; an active process takes {assumed.engine_runtime / GIB:g} GiB "
+            f"in addition to its tensors, and wakes in {assumed.wake_fixed_s:g} s plus the time to copy its weights"
         )
     if "torch" in (roles.rollout.kind, roles.trainer.kind):
-        yield f"a process of the torch engines takes {assumed.core_runtime / GIB:g} GiB besides its tensors"
+        yield f"a process of the torch engines takes {assumed.core_runtime / GIB:g} GiB in addition to its tensors"

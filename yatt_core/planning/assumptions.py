@@ -1,6 +1,6 @@
-"""What a plan takes for granted where neither spec, cards nor telemetry tell: lengths, efficiencies, the runtime's memory.
+"""What a plan assumes because spec, cards and telemetry do not contain it: lengths, efficiencies, runtime memory.
 
-What a plan uses of it is printed with the plan (`assumed_lines`); lengths and the training's efficiency can be given.
+The assumptions used are printed with the plan (`assumed_lines`); lengths and the training efficiency can be set.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Spread:
     sigma: float
 
     def mean(self, longest: int) -> float:
-        """Of lengths that are cut at the longest one: E[min(X, c)] of a log-normal X."""
+        """Returns the mean of the lengths after truncation at `longest`: E[min(X, c)] of a log-normal X."""
         if not self.sigma:
             return min(self.median, float(longest))
         mu, limit = math.log(self.median), math.log(longest)
@@ -36,7 +36,7 @@ def _normal(x: float) -> float:
 
 
 def parse_spread(text: str, option: str) -> Spread:
-    """MEDIAN or MEDIAN:SIGMA. Raises `ConfigurationError` that names the option."""
+    """Parses MEDIAN or MEDIAN:SIGMA. Raises `ConfigurationError` naming the option."""
     median, _, sigma = text.partition(":")
     try:
         spread = Spread(float(median), float(sigma or 0.5))
@@ -44,7 +44,7 @@ def parse_spread(text: str, option: str) -> Spread:
         spread = Spread(0.0, 0.0)
     if not (1.0 <= spread.median < 1e9 and 0.0 <= spread.sigma <= 5.0):
         raise ConfigurationError(
-            f"{option} {text}: write MEDIAN:SIGMA, a median of at least 1 token and a sigma of the logarithm of 0 to 5, "
+            f"{option} {text}: expected MEDIAN:SIGMA, a median of at least 1 token and a sigma of the logarithm from 0 to 5, "
             "such as 800:0.7"
         )
     return spread
@@ -52,17 +52,25 @@ def parse_spread(text: str, option: str) -> Spread:
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """prompt, response, judge: lengths; None: those of a virtual engine, else a share of the spec's limits. own_vocabulary: of a
-    tokenizer yet to be trained.
+    """The assumptions of a plan; times are in seconds.
 
-    training_mfu: share of the card's operations that training reaches. prefill_mfu, bandwidth_share: the same of prefill, and of
-    the memory's bandwidth in decoding. sequence_share: of a prompt token's time that a sequence adds to a decode step.
-    reduce_latency_s: of an all-reduce, however little it moves, for each doubling of the devices. engine_runtime, train_runtime,
-    asleep_runtime: bytes of a process on a device besides tensors; core_runtime: on a core, of an engine or a rank. torch_step_s:
-    a decode step's dispatch by a layer of the torch engine. wake_fixed_s: of a switch, besides copying weights. step_fixed_s: of
-    an optimizer step of a trainer that is not torch. between_failures_s: time. response_correlation: of the lengths in a group.
-    response_share, prompt_share, judge_share: median lengths, of the spec's limits. response_sigma, prompt_sigma, judge_sigma:
-    their spread. tool_wait_s: of a call.
+    prompt, response, judge: lengths; None for those of a virtual engine, otherwise a fraction of the spec's limits.
+    own_vocabulary: vocabulary of a tokenizer that is yet to be trained.
+    training_mfu: fraction of the card's operations that training reaches.
+    prefill_mfu: the same for prefill.
+    bandwidth_share: fraction of the memory bandwidth that decoding reaches.
+    sequence_share: fraction of a prompt token's time that each sequence adds to a decode step.
+    reduce_latency_s: of an all-reduce of any size, per doubling of the devices.
+    engine_runtime, train_runtime, asleep_runtime: bytes of a process on a device other than tensors.
+    core_runtime: the same on a core, for an engine or a rank.
+    torch_step_s: of a decode step's dispatch, per layer of the torch engine.
+    wake_fixed_s: of a switch, in addition to copying weights.
+    step_fixed_s: of an optimizer step, for all trainers except torch.
+    between_failures_s: between failures that lose the trainer's tensors.
+    response_correlation: of the lengths in a group.
+    response_share, prompt_share, judge_share: median lengths as fractions of the spec's limits.
+    response_sigma, prompt_sigma, judge_sigma: spread of the lengths.
+    tool_wait_s: of a tool call.
     """
 
     prompt: Spread | None = None

@@ -1,7 +1,7 @@
-"""The devices that a plan is made for: model cards of accelerators, and a cluster described in a few words or found.
+"""The devices that a plan is made for: model cards of accelerators, and a cluster, described or detected.
 
-Consumes the cards that ship with YATT and a file of one's own, and descriptions such as `8xH200`, `8xH200,16 nodes` or
-`16x8xH100`. Produces a `DescribedCluster`. Raises `ConfigurationError`.
+Consumes the cards that ship with YATT, an optional file with the user's own, and descriptions such as `8xH200`,
+`8xH200,16 nodes` or `16x8xH100`. Produces a `DescribedCluster`. Raises `ConfigurationError`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from yatt_core.spec.reading.documents import read_document
 from yatt_core.spec.reading.mistakes import Mistake, mistakes_in
 
 if TYPE_CHECKING:
-    # Not at run time: it comes with Ray, which a plan has no need of.
+    # Not at run time: it would import Ray, which a plan does not need.
     from yatt_core.cluster.devices import Device
 
 SHIPPED = Path(__file__).parent / "cards.yaml"
@@ -38,30 +38,30 @@ MIB = 1 << 20
 
 
 class Card(SpecModel):
-    """What one device has; the units are in the names, GB being 1e9 bytes."""
+    """The capabilities of one device; field names contain the units, with GB being 1e9 bytes."""
 
     memory_gb: PositiveFloat
     flops: PositiveFloat
-    """Dense bfloat16 operations a second; of a core, float32."""
+    """Dense bfloat16 operations per second; for a core, float32."""
     bandwidth_gb_s: PositiveFloat
     link_gb_s: PositiveFloat
     host_gb_s: PositiveFloat
     network_gb_s: PositiveFloat
     host_memory_gb: Annotated[float, Field(ge=0)]
-    """0: the device is a part of the host."""
+    """Host memory per device; 0 if the device is part of the host."""
     host_bandwidth_gb_s: PositiveFloat
     driver_name: str = ""
-    """A part of the name that its driver gives it; empty: it is never found by itself."""
+    """Part of the name that its driver reports; if empty, the card is never detected automatically."""
     source: str
 
     @property
     def memory(self) -> int:
-        """Bytes."""
+        """Memory in bytes."""
         return int(self.memory_gb * GB)
 
 
 class DescribedCluster(SpecModel):
-    """Nodes of equal devices."""
+    """Nodes with identical devices."""
 
     card_name: str
     card: Card
@@ -70,22 +70,22 @@ class DescribedCluster(SpecModel):
 
     @property
     def devices(self) -> int:
-        """Of all nodes."""
+        """Devices of all nodes."""
         return self.devices_per_node * self.nodes
 
     @property
     def host_memory(self) -> int:
-        """Bytes of a node's host; 0 where its devices are the host."""
+        """Bytes of a node's host memory; 0 if its devices are the host."""
         return int(self.card.host_memory_gb * GB) * self.devices_per_node
 
     @property
     def memories(self) -> int:
-        """How many memories there are: a device has its own, but all cores of a node have one."""
+        """Number of separate memories: each device has its own, but all cores of a node share one."""
         return self.nodes if self.card_name == CORE else self.devices
 
     @property
     def memory(self) -> int:
-        """Bytes of each."""
+        """Bytes of each memory."""
         return self.card.memory * (self.devices_per_node if self.card_name == CORE else 1)
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class DescribedCluster(SpecModel):
 
 
 def read_cards(own: Path | None = None) -> dict[str, Card]:
-    """The cards that ship, and those of a file over them."""
+    """Returns the shipped cards, overridden by those of a file if there is one."""
     cards = _cards_in(SHIPPED)
     return cards if own is None else {**cards, **_cards_in(own)}
 
@@ -113,52 +113,56 @@ def _cards_in(path: Path) -> dict[str, Card]:
 
 
 def parse_cluster(text: str, cards: Mapping[str, Card]) -> DescribedCluster:
-    """The cluster that a description means."""
+    """Parses the description of a cluster. Raises `ConfigurationError` if it is malformed or names an unknown card."""
     if found := ONE_NODE.fullmatch(text.strip()):
         per_node, name, nodes = _count(found[1]), found[2], _count(found[3] or "1")
     elif found := MANY_NODES.fullmatch(text.strip()):
         nodes, per_node, name = _count(found[1]), _count(found[2]), found[3]
     else:
         raise ConfigurationError(
-            f"--cluster {text:.80}: write devices x card, such as 8xH200, '8xH200,16 nodes' or 16x8xH200 (nodes first)"
+            f"--cluster {text:.80}: expected devices x card, such as 8xH200, '8xH200,16 nodes' or 16x8xH200 (nodes first)"
         )
     if not 0 < per_node * nodes <= MOST_DEVICES:
         raise ConfigurationError(
-            f"--cluster {text:.80}: at least one device and one node are needed, and at most {MOST_DEVICES} devices in all"
+            f"--cluster {text:.80}: expected at least one device and one node, and at most {MOST_DEVICES} devices in total"
         )
     known = {key.lower(): key for key in cards}
     if name.lower() not in known:
         near = difflib.get_close_matches(name.lower(), known, n=1)
         hint = f"did you mean {known[near[0]]}?" if near else f"known: {', '.join(cards)}"
-        raise ConfigurationError(f"--cluster {text}: no card {name!r}; {hint} (--cards FILE adds your own)")
+        raise ConfigurationError(f"--cluster {text}: unknown card {name!r}; {hint} (--cards FILE adds your own)")
     name = known[name.lower()]
     return DescribedCluster(card_name=name, card=cards[name], devices_per_node=per_node, nodes=nodes)
 
 
 def _count(digits: str) -> int:
-    """A number of devices or nodes; of very long ones only that it is too large."""
+    """Returns a number of devices or nodes; very long ones are cut, which leaves them too large."""
     return int(digits[: MOST_DIGITS + 1])
 
 
 def local_cluster(cards: Mapping[str, Card]) -> DescribedCluster:
-    """This machine: its GPUs where there are any that have a card, else its cores, which share its memory."""
+    """Returns this machine's devices: its GPUs if it has any, otherwise its cores, which share its memory.
+
+    Raises `ConfigurationError` if the GPUs differ or have no card.
+    """
     gpus = _local_gpus()
     if gpus:
         name, memory = gpus[0]
         if others := sorted({other for other, _ in gpus} - {name}):
             raise ConfigurationError(
-                f"this machine has {name} and {', '.join(others)}, a plan knows one kind of device; describe one with --cluster"
+                f"this machine has {name} and {', '.join(others)}, but a plan needs a single kind of device; describe it with "
+                "--cluster"
             )
         if (known := card_of(name, memory, cards)) is None:
             raise ConfigurationError(
-                f"this machine's {name} has no model card; describe the devices with --cluster, and theirs with --cards FILE"
+                f"this machine's {name} has no model card; describe the devices with --cluster, and their card with --cards FILE"
             )
         return DescribedCluster(card_name=known, card=cards[known], devices_per_node=len(gpus))
     return core_cluster(cards)
 
 
 def core_cluster(cards: Mapping[str, Card]) -> DescribedCluster:
-    """This machine's cores."""
+    """Returns this machine's cores."""
     cores = len(os.sched_getaffinity(0))
     share = psutil.virtual_memory().total / cores / GB
     core = cards[CORE].model_copy(update={"memory_gb": share})
@@ -166,7 +170,10 @@ def core_cluster(cards: Mapping[str, Card]) -> DescribedCluster:
 
 
 def cluster_of(devices: Sequence[Device], cards: Mapping[str, Card]) -> DescribedCluster | None:
-    """The devices of a Ray cluster as equal ones with the least memory of any; none where what they have is not known."""
+    """Returns a Ray cluster's devices, treated as identical ones with the smallest memory of any.
+
+    Returns None if their memory or card is unknown.
+    """
     nodes, first = len({device.node for device in devices}), devices[0]
     per_node, memory = -(-len(devices) // nodes), min(device.memory for device in devices)
     if first.kind == "core":
@@ -183,9 +190,11 @@ def cluster_of(devices: Sequence[Device], cards: Mapping[str, Card]) -> Describe
 
 
 def card_of(name: str, memory: int, cards: Mapping[str, Card]) -> str | None:
-    """The card of a GPU by the name that its driver or Ray gives it: H200 is no H20; of several that with the nearest memory.
+    """Returns the name of the card of a GPU, given the name that its driver or Ray reports; an H200 does not match H20.
 
-    memory: bytes; 0 where they are not known, which means the smallest of that name.
+    If several cards match equally well, the one with the nearest memory is chosen.
+
+    memory: bytes; 0 if unknown, which selects the smallest.
     """
     text = name.lower().replace("-", " ")
     fitting = [key for key, card in cards.items() if card.driver_name and card.driver_name.lower() in text]
@@ -193,7 +202,7 @@ def card_of(name: str, memory: int, cards: Mapping[str, Card]) -> str | None:
 
 
 def _local_gpus() -> list[tuple[str, int]]:
-    """Names and bytes of memory; empty where there are none."""
+    """Returns names and bytes of memory of the local GPUs; empty if there are none."""
     try:
         answer = subprocess.run(QUERY, capture_output=True, text=True, timeout=QUERY_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):

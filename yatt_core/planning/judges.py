@@ -1,7 +1,7 @@
-"""The judges of a spec as a plan sees them: reward parts of kind `generative` and `reward_model`, their shapes, their engines.
+"""The judges of a spec as a plan sees them: the parts `generative` and `reward_model`, their shapes and engines.
 
-Consumes the spec's reward parts; produces a `JudgeRole` or a `RewardModelRole` for each. Raises `ConfigurationError` for a model
-whose shape is not known.
+Consumes the spec's reward parts; produces a `JudgeRole` or a `RewardModelRole` for each. Raises
+`ConfigurationError` for a model of unknown shape.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ CHARACTERS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class JudgeRole:
-    """A judge model behind an engine of its own. place: its part's key in the spec. template_tokens: around what it judges.
+    """A judge model with an engine of its own.
 
-    max_num_seqs: most judgements at once, where its part says that and not its engine.
+    place: key of its part in the spec.
+    template_tokens: tokens of the template around what it judges.
+    max_num_seqs: maximum number of concurrent judgements, if the part sets it rather than the engine.
     """
 
     name: str
@@ -38,14 +40,17 @@ class JudgeRole:
 
 @dataclass(frozen=True, slots=True)
 class RewardModelRole:
-    """A classifier over prompt and response, as its part of the spec says."""
+    """A classifier over prompt and response, as specified by its part of the spec."""
 
     shape: ModelShape
     part: RewardModelPart
 
 
 def judges_of(spec: RunSpec, own_vocabulary: int) -> tuple[JudgeRole, ...]:
-    """The judges that generate. own_vocabulary: assumed of a tokenizer that is yet to be trained."""
+    """Returns the judges that generate.
+
+    own_vocabulary: assumed vocabulary of a tokenizer that is yet to be trained.
+    """
     return tuple(
         _judge_role(part, f"rewards.parts.{number}", spec, own_vocabulary)
         for number, part in enumerate(spec.rewards.parts)
@@ -54,7 +59,7 @@ def judges_of(spec: RunSpec, own_vocabulary: int) -> tuple[JudgeRole, ...]:
 
 
 def reward_models_of(spec: RunSpec, own_vocabulary: int) -> tuple[RewardModelRole, ...]:
-    """The classifiers."""
+    """Returns the classifiers."""
     return tuple(
         RewardModelRole(shape_of_model(part.model, own_vocabulary), part)
         for part in spec.rewards.parts
@@ -63,12 +68,15 @@ def reward_models_of(spec: RunSpec, own_vocabulary: int) -> tuple[RewardModelRol
 
 
 def _judge_role(part: GenerativePart, place: str, spec: RunSpec, own_vocabulary: int) -> JudgeRole:
-    """A part as a role. place: its key in the spec."""
+    """Returns the role of a part.
+
+    place: key of the part in the spec.
+    """
     model = part.model.network if isinstance(part.model, TrainedJudge) else part.model
     return JudgeRole(
         name=part.name,
         place=place,
-        # A virtual judge has no model; its times are its engine's own, and it takes no memory.
+        # A virtual judge has no model; its engine defines its times, and it takes no memory.
         shape=shape_of_model(spec.model if model is None else model, own_vocabulary),
         engine=_engine(part.engine, spec),
         judgements=part.judgements,
@@ -79,7 +87,10 @@ def _judge_role(part: GenerativePart, place: str, spec: RunSpec, own_vocabulary:
 
 
 def _engine(engine: JudgeEngineSpec, spec: RunSpec) -> GenerationEngine:
-    """The judge's engine as a rollout engine of its kind; as many as the policy has, which they take turns with."""
+    """Returns the judge's engine as a rollout engine of its kind.
+
+    It has as many instances as the policy's, with which they take turns.
+    """
     if isinstance(engine, VllmRollout):
         return engine
     instances = max(1, spec.rollout.engine.instances)

@@ -1,8 +1,8 @@
-"""A plan of a run on described devices: what fits, where it sits, how long it takes, and what was assumed.
+"""A plan of a run on described devices: what fits, where it is placed, how long it takes, and what was assumed.
 
-Consumes a spec, a cluster, assumptions, and constants fitted to a run where there are any.
-Produces a `RunPlan` of plain values. Raises `ConfigurationError` for sizes that contradict each other; a plan that does not fit
-is a plan, with what is short and what would fit.
+Consumes a spec, a cluster, assumptions, and optionally constants fitted to a run. Produces a `RunPlan` of plain
+values. Raises `ConfigurationError` for sizes that contradict each other; a plan that does not fit is returned,
+with what is missing and what would fit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ LONGEST_INTERVAL = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The simulated modes, the recommended one of them, and what surrounds collect. checkpoint_every: iterations."""
+    """The simulated modes, the recommended one, and the times outside collect.
+
+    checkpoint_every: recommended iterations between checkpoints.
+    checkpoint_overhead: seconds that checkpoints and replay add to each second of training.
+    """
 
     load: Load
     tried: list[Outcome]
@@ -47,7 +51,12 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """times: none where it does not fit. remedies: settings with which it would; larger: more nodes on which it would."""
+    """The plan of a run.
+
+    times: None if it does not fit.
+    remedies: settings with which it would fit.
+    larger: number of nodes on which it would fit.
+    """
 
     roles: Roles
     cluster: DescribedCluster
@@ -60,7 +69,7 @@ class RunPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether the run has room."""
+        """True if the run fits."""
         return self.demand.fits
 
 
@@ -70,7 +79,10 @@ def plan_run(
     assumed: Assumptions,
     fitted: Fitted | None = None,
 ) -> RunPlan:
-    """The plan. fitted: constants from a run's telemetry, which stand in for those of the cards."""
+    """Returns the plan of a run.
+
+    fitted: constants from a run's telemetry, which replace those of the cards.
+    """
     roles = roles_of(spec, assumed)
     check_sizes(roles)
     demand = demand_of(roles, cluster, assumed)
@@ -113,7 +125,7 @@ def _times(
 
 
 def _warnings(roles: Roles, demand: Demand, cluster: DescribedCluster) -> Iterator[str]:
-    """What works, and may not be meant."""
+    """Yields what works but may not be intended."""
     per_node = cluster.devices_per_node
     for place, engine, memory, instances in (
         ("rollout.engine", roles.rollout, demand.rollout, demand.instances),
@@ -122,23 +134,23 @@ def _warnings(roles: Roles, demand: Demand, cluster: DescribedCluster) -> Iterat
         if not isinstance(engine, VllmRollout) or memory is None:
             continue
         if engine.tensor_parallel_size > per_node:
-            yield f"{place}: tensor parallelism over {engine.tensor_parallel_size} devices leaves the node of {per_node}"
+            yield f"{place}: tensor parallelism over {engine.tensor_parallel_size} devices spans several nodes of {per_node}"
         if unused := cluster.devices - instances * memory.devices:
             yield f"{place}: {unused} of {cluster.devices} devices have no engine"
         if memory.sequences < engine.max_num_seqs:
             yield (
-                f"{place}.max_num_seqs: the cache has room for about {memory.sequences} usual sequences at once, "
+                f"{place}.max_num_seqs: the cache has room for about {memory.sequences} average sequences at once, "
                 f"not {engine.max_num_seqs}"
             )
     tensor = getattr(roles.trainer, "tensor_model_parallel_size", 1)
     if tensor > per_node:
-        yield f"trainer.engine: tensor parallelism over {tensor} devices leaves the node of {per_node}"
+        yield f"trainer.engine: tensor parallelism over {tensor} devices spans several nodes of {per_node}"
     if demand.ranks < cluster.devices:
         yield f"trainer.engine: {cluster.devices - demand.ranks} of {cluster.devices} devices do not train"
     if demand.ranks > cluster.devices and roles.trainer.kind == "torch":
         yield f"trainer.engine.ranks: {demand.ranks} ranks share {cluster.devices} devices"
     steps = roles.samples // roles.spec.algorithm.mini_batches
     if demand.copies > steps:
-        yield f"trainer.engine: {demand.copies} copies have {steps} samples to a step; some have none"
+        yield f"trainer.engine: {demand.copies} copies share {steps} samples per step; some get none"
     if "torch" in (roles.rollout.kind, roles.trainer.kind) and cluster.card_name != CORE:
-        yield f"the torch engines run on cores today; the figures are what they would take on {cluster.card_name}"
+        yield f"the torch engines currently run on cores; the figures are estimates for {cluster.card_name}"

@@ -1,6 +1,6 @@
-"""The roles of a run as a plan sees them: who generates, who judges, who learns, with their shapes, engines and lengths.
+"""The roles of a run as a plan sees them: rollout, judges and trainer, with their shapes, engines and lengths.
 
-Consumes the spec and the assumptions. Produces `Roles`.
+Consumes the spec and the assumptions; produces `Roles`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from yatt_core.spec.sections.trainer import TrainerEngineSpec
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """In tokens: how they spread, and the longest that the spec allows."""
+    """Distributions of lengths, and the maximum that the spec allows, in tokens."""
 
     prompt: Spread
     response: Spread
@@ -31,29 +31,33 @@ class Lengths:
 
     @property
     def mean_prompt(self) -> float:
-        """Mean of the prompts."""
+        """Mean length of the prompts."""
         return self.prompt.mean(self.longest_prompt)
 
     @property
     def mean_response(self) -> float:
-        """Mean of the responses."""
+        """Mean length of the responses."""
         return self.response.mean(self.longest_response)
 
     @property
     def mean_judgement(self) -> float:
-        """Mean of the judgements."""
+        """Mean length of the judgements."""
         return self.judge.mean(self.longest_judgement)
 
     @property
     def mean_sample(self) -> float:
-        """Mean of prompt and response together."""
+        """Mean length of prompt and response together."""
         return self.mean_prompt + self.mean_response
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """All of them. reference: whether a frozen policy is kept. teacher: none without distillation. critic: none without one; no
-    matrix leads from it to the vocabulary. judges: times are those of the first one.
+    """All roles of a run.
+
+    judges: only the times of the first one count.
+    reference: whether a frozen policy is kept.
+    teacher: None without distillation.
+    critic: None without one; it has no matrix to the vocabulary.
     """
 
     spec: RunSpec
@@ -69,22 +73,25 @@ class Roles:
 
     @property
     def judge(self) -> JudgeRole | None:
-        """The one whose times count."""
+        """The judge whose times count."""
         return self.judges[0] if self.judges else None
 
     @property
     def trained_parameters(self) -> int:
-        """Of policy and critic."""
+        """Parameters of policy and critic."""
         return self.policy.parameters + (0 if self.critic is None else self.critic.parameters)
 
     @property
     def samples(self) -> int:
-        """Responses of an iteration, where nothing is sampled again."""
+        """Responses of an iteration if nothing is resampled."""
         return self.spec.data.prompts_per_iteration * self.spec.rollout.samples_per_prompt
 
 
 def roles_of(spec: RunSpec, assumed: Assumptions) -> Roles:
-    """The roles of a spec, as `check_sizes` has yet to look at them. Raises for a model whose shape is not known."""
+    """Returns the roles of a spec, not yet checked by `check_sizes`.
+
+    Raises `ConfigurationError` for a model of unknown shape.
+    """
     shape = shape_of(spec, assumed.own_vocabulary)
     judges = judges_of(spec, assumed.own_vocabulary)
     return Roles(
@@ -102,7 +109,7 @@ def roles_of(spec: RunSpec, assumed: Assumptions) -> Roles:
 
 
 def check_sizes(roles: Roles) -> None:
-    """Raises `ConfigurationError`, a line a mistake that begins with its key, where sizes do not go together."""
+    """Raises `ConfigurationError` if sizes are incompatible, with one line per mistake that starts with its key."""
     if mistakes := list(_mistakes(roles)):
         raise ConfigurationError("\n".join(mistakes))
 
@@ -136,17 +143,17 @@ def _lengths(spec: RunSpec, assumed: Assumptions, judges: Sequence[JudgeRole]) -
 
 
 def _stated(engine: GenerationEngine) -> Spread | None:
-    """What a virtual engine writes."""
+    """Returns the lengths that a virtual engine generates; None for other engines."""
     return Spread(engine.median_tokens, engine.sigma) if isinstance(engine, VirtualRollout) else None
 
 
 def _mistakes(roles: Roles) -> Iterator[str]:
-    """What cannot work whatever the devices, a line each that begins with the key."""
+    """Yields what cannot work on any devices, one line per mistake that starts with the key."""
     longest = roles.lengths.longest_prompt + roles.lengths.longest_response
     if roles.policy.max_positions and longest > roles.policy.max_positions:
         yield (
-            f"rollout.max_new_tokens: prompt and response may be {longest} tokens, the model takes {roles.policy.max_positions}; "
-            "lower it, or data.max_prompt_tokens"
+            f"rollout.max_new_tokens: prompt and response may have {longest} tokens, but the model takes "
+            f"{roles.policy.max_positions}; lower it, or data.max_prompt_tokens"
         )
     yield from _engine_mistakes("rollout.engine", roles.rollout, roles.policy)
     for judge in roles.judges:
@@ -161,8 +168,8 @@ def _mistakes(roles: Roles) -> Iterator[str]:
     budget = getattr(trainer, "micro_batch_tokens", None)
     if budget is not None and budget < longest:
         yield (
-            f"trainer.engine.micro_batch_tokens: {budget} holds no sample of {longest} tokens, which prompt and response may be; "
-            f"right would be at least {longest}"
+            f"trainer.engine.micro_batch_tokens: {budget} is less than the {longest} tokens that prompt and response may have; "
+            f"expected at least {longest}"
         )
 
 
@@ -173,8 +180,8 @@ def _engine_mistakes(key: str, engine: GenerationEngine, shape: ModelShape) -> I
     yield from _undivided(f"{key}.tensor_parallel_size", tensor, shape.heads, "attention heads")
     if shape.heads % tensor == 0 and tensor % shape.key_value_heads and shape.key_value_heads % tensor:
         yield (
-            f"{key}.tensor_parallel_size: {tensor} and the model's {shape.key_value_heads} key/value heads do not divide "
-            "each other"
+            f"{key}.tensor_parallel_size: neither of {tensor} and the model's {shape.key_value_heads} key/value heads divides "
+            "the other"
         )
     yield from _undivided(f"{key}.pipeline_parallel_size", engine.pipeline_parallel_size, shape.layers, "layers")
 
@@ -182,29 +189,29 @@ def _engine_mistakes(key: str, engine: GenerationEngine, shape: ModelShape) -> I
 def _undivided(key: str, parts: int, whole: int, what: str) -> Iterator[str]:
     if whole % parts:
         right = ", ".join(str(n) for n in range(1, min(whole, 64) + 1) if whole % n == 0)
-        yield f"{key}: {parts} does not divide the model's {whole} {what}; right would be one of {right}"
+        yield f"{key}: {parts} does not divide the model's {whole} {what}; expected one of {right}"
 
 
 def own_ranks(trainer: TrainerEngineSpec) -> int:
-    """Devices that a copy of the model takes, where the trainer cuts it; 1 for those that share all of it out."""
+    """Returns the devices that one copy of the model takes if the trainer splits it; 1 if it shards everything."""
     if isinstance(trainer, MegatronTrainer):
         return trainer.tensor_model_parallel_size * trainer.pipeline_model_parallel_size
     return 1
 
 
 def trainer_ranks(trainer: TrainerEngineSpec, devices: int) -> int:
-    """Ranks on so many devices. Raises `ConfigurationError` where they do not come out."""
+    """Returns the ranks on this many devices. Raises `ConfigurationError` if they do not fit."""
     if not isinstance(trainer, MegatronTrainer | Fsdp2Trainer):
         return trainer.ranks
     one = own_ranks(trainer)
     if one > devices:
         raise ConfigurationError(
-            f"trainer.engine.tensor_model_parallel_size: a copy of the model needs {one} devices, there are {devices}"
+            f"trainer.engine.tensor_model_parallel_size: a copy of the model needs {one} devices, but there are {devices}"
         )
     if trainer.ranks > devices:
         key = "data_parallel_size" if isinstance(trainer, MegatronTrainer) else "ranks"
         raise ConfigurationError(
-            f"trainer.engine.{key}: the trainer needs {trainer.ranks} devices, there are {devices}; right would be at most "
-            f"{devices // one}, or 0 for as many as there is room for"
+            f"trainer.engine.{key}: the trainer needs {trainer.ranks} devices, but there are {devices}; expected at most "
+            f"{devices // one}, or 0 for as many as fit"
         )
     return trainer.ranks or devices // one * one

@@ -1,7 +1,8 @@
-"""The sizes of a dense causal language model, and what follows from them: parameters, operations, bytes of a cached token.
+"""The sizes of a dense causal language model, and what follows from them: parameters, operations, cached bytes.
 
-Consumes the spec's model part, or a config.json; produces a `ModelShape`. No weights are read, but for a folder's tensor sizes
-where a vision tower adds to the text model. Raises `UnknownShapeError` for a model whose shape is not known here.
+Consumes the spec's model section, or a config.json; produces a `ModelShape`. No weights are read, only the tensor
+sizes of a folder, if a vision tower is added to the text model. Raises `UnknownShapeError` for a model whose
+shape is unknown.
 """
 
 from __future__ import annotations
@@ -30,15 +31,17 @@ CHANNELS = 3
 
 
 class UnknownShapeError(ConfigurationError):
-    """A model of a family whose tensors are not known here, or without a config that can be read."""
+    """A model of a family whose tensors are unknown, or without a readable config."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A pre-norm transformer with gated feed-forward layers and grouped heads (arXiv 2302.13971, 2305.13245).
+    """A pre-norm transformer with gated feed-forward layers and grouped-query attention (arXiv 2302.13971, 2305.13245).
 
-    biased: queries, keys and values have biases. head_norms: queries and keys are normed. tower: parameters of a vision tower
-    with its projector. vocabulary_assumed: no tokenizer was there to tell it.
+    biased: queries, keys and values have biases.
+    head_norms: queries and keys are normalised.
+    tower: parameters of a vision tower with its projector.
+    vocabulary_assumed: the vocabulary is assumed because there is no tokenizer yet.
     """
 
     vocabulary: int
@@ -67,47 +70,53 @@ class ModelShape:
 
     @property
     def embedding_parameters(self) -> int:
-        """Of one matrix between tokens and the residual stream."""
+        """Parameters of one matrix between tokens and the residual stream."""
         return self.vocabulary * self.hidden
 
     @property
     def layer_matrices(self) -> int:
-        """Parameters of a layer's matrices, which tensor parallelism shares out."""
+        """Parameters of a layer's matrices, which tensor parallelism divides."""
         attention = 2 * self.hidden * (self.query_width + self.key_value_width)
         biases = (self.query_width + 2 * self.key_value_width) if self.biased else 0
         return attention + biases + 3 * self.hidden * self.intermediate
 
     @property
     def layer_norms(self) -> int:
-        """Parameters of a layer's norms, which every device keeps whole."""
+        """Parameters of a layer's norms, which every device keeps in full."""
         return 2 * self.hidden + (2 * self.head_size if self.head_norms else 0)
 
     @property
     def parameters(self) -> int:
-        """All of them, tied ones once."""
+        """All parameters, tied ones counted once."""
         embeddings = self.embedding_parameters * (1 if self.tied else 2)
         return self.layers * (self.layer_matrices + self.layer_norms) + embeddings + self.hidden + self.tower
 
     def cached_token_values(self) -> int:
-        """Numbers that a token of context takes in the key/value cache of all layers."""
+        """Returns how many numbers a context token takes in the key/value cache of all layers."""
         return 2 * self.layers * self.key_value_width
 
     def forward_flops(self, context: float) -> float:
-        """Floating point operations of a token's forward pass, attending to so many tokens (arXiv 2001.08361).
+        """Returns the floating-point operations of a token's forward pass (arXiv 2001.08361).
 
-        Two for each parameter of a matrix, the lookup of the input embedding left out, and four for each attended number.
+        Two for each parameter of a matrix, excluding the lookup of the input embedding, and four for each
+        attended number.
+
+        context: number of tokens attended to.
         """
         lookup = 0 if self.tied else self.embedding_parameters
         return 2.0 * (self.parameters - lookup) + 4.0 * self.layers * self.query_width * context
 
 
 def shape_of(spec: RunSpec, own_vocabulary: int) -> ModelShape:
-    """The shape of a spec's policy. own_vocabulary: assumed of a tokenizer that is yet to be trained on the run's prompts."""
+    """Returns the shape of a spec's policy.
+
+    own_vocabulary: assumed vocabulary of a tokenizer that is yet to be trained on the run's prompts.
+    """
     return shape_of_model(spec.model, own_vocabulary)
 
 
 def shape_of_model(model: ModelSpec, own_vocabulary: int) -> ModelShape:
-    """The shape of a model of the spec."""
+    """Returns the shape of a model of the spec."""
     match model:
         case ModelFolder():
             path = Path(model.path) / "config.json"
@@ -142,7 +151,10 @@ def _inline(model: ModelSizes | ModelFromConfig, own_vocabulary: int) -> ModelSh
 
 
 def tower_parameters(vision: VisionSpec, text_hidden: int) -> int:
-    """Of a SigLIP tower (arXiv 2303.15343) without its pooling head, and a projector of two layers (arXiv 2310.03744)."""
+    """Returns the parameters of a SigLIP tower without its pooling head, and of a projector of two layers.
+
+    See arXiv 2303.15343 for the tower and arXiv 2310.03744 for the projector.
+    """
     hidden, wide = vision.hidden_size, vision.intermediate_size
     embedding = CHANNELS * vision.patch_size**2 * hidden + hidden + vision.patches * hidden
     layer = 4 * (hidden * hidden + hidden) + 2 * 2 * hidden + hidden * wide + wide + wide * hidden + hidden
@@ -151,21 +163,26 @@ def tower_parameters(vision: VisionSpec, text_hidden: int) -> int:
 
 
 def shape_of_config(config: Mapping[str, Any], origin: str) -> ModelShape:
-    """The shape in a Hugging Face config; origin names key and file in errors. Raises `ConfigurationError`."""
+    """Returns the shape in a Hugging Face config. Raises `ConfigurationError`.
+
+    origin: key and file, for errors.
+    """
     text = config.get("text_config", config)
     if not isinstance(text, Mapping):
-        raise ConfigurationError(f"{origin}: text_config: a mapping of keys to values is needed")
+        raise ConfigurationError(f"{origin}: text_config: expected a mapping of keys to values")
     family = text.get("model_type")
     if family not in FAMILIES:
-        raise UnknownShapeError(f"{origin}: model_type {family!r} has no known shape; known are {', '.join(FAMILIES)}")
+        raise UnknownShapeError(
+            f"{origin}: the shape of model_type {family!r} is unknown; known types: {', '.join(FAMILIES)}"
+        )
     optional = [name for name in OPTIONAL_SIZES if text.get(name) is not None]
     if wrong := [name for name in (*SIZES, *optional) if type(text.get(name)) is not int or text[name] < 1]:
-        raise ConfigurationError(f"{origin}: {', '.join(wrong)}: whole numbers of at least 1 are needed")
+        raise ConfigurationError(f"{origin}: {', '.join(wrong)}: expected whole numbers of at least 1")
     heads = text["num_attention_heads"]
     key_value_heads = text.get("num_key_value_heads") or heads
     if heads % key_value_heads:
         raise ConfigurationError(
-            f"{origin}: num_attention_heads {heads} is no multiple of num_key_value_heads {key_value_heads}"
+            f"{origin}: num_attention_heads {heads} is not a multiple of num_key_value_heads {key_value_heads}"
         )
     head_size = text.get("head_dim") or text["hidden_size"] // heads
     if not head_size:
@@ -188,7 +205,7 @@ def shape_of_config(config: Mapping[str, Any], origin: str) -> ModelShape:
 
 
 def _with_tower(shape: ModelShape, folder: Path) -> ModelShape:
-    """The shape with the parameters that a folder's weights have besides the text model's, where there are weights."""
+    """Adds the parameters that a folder's weights have beyond the text model's, if there are weights."""
     if not any(folder.glob("*.safetensors")):
         return shape
     from yatt_core.models.model_folder import count_parameters
@@ -197,11 +214,11 @@ def _with_tower(shape: ModelShape, folder: Path) -> ModelShape:
 
 
 def read_json(path: Path, key: str) -> dict[str, Any]:
-    """The object in a JSON file. Raises `ConfigurationError` that begins with the key."""
+    """Returns the object in a JSON file. Raises `ConfigurationError` that starts with the key."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise UnknownShapeError(f"{key}: {path} cannot be read as JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ConfigurationError(f"{key}: {path} holds no JSON object")
+        raise ConfigurationError(f"{key}: {path} does not contain a JSON object")
     return value

@@ -1,1 +1,1 @@
-"""What crosses the boundary of engines and judges: their protocols, the batches, the tasks and receipts of actors."""
+"""What crosses the boundary of engines and judges: their protocols, decode batches, and actors' tasks and receipts."""

@@ -1,7 +1,8 @@
-"""The two small protocols that every engine keeps.
+"""The two small protocols that engines implement.
 
-A rollout engine turns tokenized prompts into sampled responses with the weights of one version; a train engine turns an
-iteration's experience into the weights of the next version. The rest of YATT never knows which engine it has.
+A rollout engine turns tokenized prompts into sampled responses with the weights of one version; a train engine
+turns an iteration's experience into the weights of the next version. The rest of YATT does not depend on which
+engine it has.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ StateWriter = Callable[[Path], None]
 
 @dataclass(frozen=True, slots=True)
 class FrozenState:
-    """Copies of what a checkpoint holds; called with a folder, it writes its files there. weights: the full state dict. besides:
-    bytes of a critic's state.
+    """Copies of what a checkpoint holds; calling it writes them as files.
+
+    weights: the full state dict.
+    besides: bytes of a critic's state.
     """
 
     weights: Tensors
@@ -44,151 +47,168 @@ class FrozenState:
 
 
 class RolloutEngine(Protocol):
-    """Generates. One call at a time, unless it can do `several_calls`; the caller serialises.
+    """An engine that generates responses.
 
-    capabilities: `batch_invariant` (a response does not depend on the batch it is in), `sleep` (it gives memory
-    back when told to), `in_flight_update` (weights may come while it generates), `several_calls` (it may be asked by several
-    threads at once).
-    Raises `InfrastructureError` when asked for another version than it holds.
+    The caller makes one call at a time, unless the engine has `several_calls`. An engine raises
+    `InfrastructureError` if asked for a version other than the one it holds.
+
+    capabilities: `batch_invariant` (a response does not depend on the rest of its batch), `sleep` (it frees
+        memory on request), `in_flight_update` (weights may arrive while it generates), `several_calls` (several
+        threads may call it at once).
     """
 
     @property
     def version(self) -> int:
-        """Version of the weights it holds; -1 before the first update, while one is under way, and after one that failed."""
+        """Version of its weights; -1 before the first update, during an update, and after one that failed."""
         ...
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
-        """What it can do, by name."""
+        """Its capabilities, by name."""
         ...
 
     def generate(self, request: GenerateRequest) -> GenerateResult:
-        """Answers every prompt S times."""
+        """Returns S responses to every prompt."""
         ...
 
     def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece | None]:
-        """The same responses, bit for bit, in pieces as they are finished.
+        """Yields the same responses, bit for bit, in pieces as they finish.
 
-        None comes where nothing new is finished: a moment at which to pass on what was held back. Raises as `generate`.
+        None means that nothing new has finished; the caller can then pass on what it held back. Raises the same
+        errors as `generate`.
         """
         ...
 
     def begin_update(self, version: int) -> None:
-        """Makes ready for the weights of a version, anew where an update is under way. From here on the engine is dirty.
+        """Prepares for the weights of a version, restarting an update in progress; from here on the engine is dirty.
 
-        What comes is the full state dict in Hugging Face names, a tied tensor once, under any of its names; floating point of any
-        width, rounded to the engine's dtype. Responses under way wait for the end, where the engine can do `in_flight_update`.
+        The update consists of the full state dict under Hugging Face names, a tied tensor once under any of its
+        names, with floating point of any width, which is rounded to the engine's dtype. With `in_flight_update`,
+        responses in progress wait for its end.
         """
         ...
 
     def take(self, bucket: WeightBucket) -> None:
         """Takes the next bucket of the update, in place.
 
-        Raises `InfrastructureError` for a bucket out of order and for tensors that are not the model's or come twice: the update
-        is over then, and the engine stays dirty.
+        Raises `InfrastructureError` for a bucket out of order, and for tensors that the model does not have or
+        that arrive twice; this aborts the update and leaves the engine dirty.
         """
         ...
 
     def end_update(self) -> None:
-        """Puts the new weights to work. Raises `InfrastructureError`, and stays dirty, unless every tensor has come once."""
+        """Activates the new weights.
+
+        Raises `InfrastructureError` and leaves the engine dirty unless every tensor has arrived exactly once.
+        """
         ...
 
     def update_weights(self, tensors: Tensors, version: int) -> None:
-        """A whole update at once, for who has all tensors in its memory."""
+        """Performs a complete update, for callers that have all tensors in memory."""
         ...
 
     def sleep(self) -> None:
-        """Gives back, between two calls, what memory it can; the next call wakes it, and nothing that it answers changes."""
+        """Frees as much memory as possible between two calls; the next call wakes the engine, with the same results."""
         ...
 
 
 class TrainEngine(Protocol):
     """One logical rank of the trainer; every rank gets the same calls in the same order.
 
-    A version is the number of iterations learnt; 0 after `initialise` and `sft`.
+    A version is the number of iterations learnt; it is 0 after `initialise` and `sft`.
     """
 
     @property
     def version(self) -> int:
-        """Version of the weights it holds; -1 when they are undefined (before the start, or after a failed update)."""
+        """Version of its weights; -1 if they are undefined (before the start, or after a failed update)."""
         ...
 
     @property
     def applied(self) -> WorkKey | None:
-        """Key of the last update, or of the last skipped one; none since `initialise` or `restore`."""
+        """Key of the last update, applied or skipped; None since `initialise` or `restore`."""
         ...
 
     def connect(self, rank: int, ranks: int, address: str) -> None:
-        """Joins the group of ranks. address: `tcp://host:port` of the rendezvous, served by rank 0."""
+        """Joins the group of ranks.
+
+        address: `tcp://host:port` of the rendezvous, served by rank 0.
+        """
         ...
 
     def initialise(self) -> None:
-        """Loads the initial weights; version 0."""
+        """Loads the initial weights as version 0."""
         ...
 
     def sft(self) -> SftReceipt:
-        """Supervised training on the demonstrations; version stays 0. The optimizer starts afresh behind it.
+        """Runs supervised fine-tuning on the demonstrations; the version stays 0 and the optimizer is reset afterwards.
 
-        Once: a second call, at version 0 still, returns the receipt of the first.
+        A second call while the version is still 0 returns the first one's receipt.
         """
         ...
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
-        """Writes old and reference log-probabilities where needed, and the advantages; only rank 0 returns a receipt."""
+        """Writes the advantages, and old and reference log-probabilities if needed; only rank 0 returns a receipt."""
         ...
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
-        """Applies the iteration's optimizer steps. At version k it returns the kept receipt of k, at k-1 it applies.
+        """Applies the optimizer steps of iteration k at version k-1; at version k it returns the stored receipt.
 
-        Raises `NumericError` for a loss or gradient that is not finite, and leaves version -1 if a step was taken.
+        Raises `NumericError` if a loss or gradient is not finite; the version is then -1 if a step was taken.
         """
         ...
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
-        """Goes from version k-1 to the task's version k with the same weights and optimizer; at k, as `learn`.
+        """Advances from version k-1 to the task's version k without changing weights or optimizer.
 
-        The fingerprint has `skipped` 1.0 and, where it is cheap, the weights' digest.
+        At version k, it returns the stored receipt like `learn`. The fingerprint has `skipped` 1.0 and, if cheap
+        to compute, the weights' digest.
         """
         ...
 
     def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-        """What goes to the rollout engines, one tensor after another in Hugging Face names, tied tensors once.
+        """Yields the tensors for the rollout engines one after another, under Hugging Face names, tied tensors once.
 
-        Every rank goes through all of it, and all in step; rank 0's arrays count, and each until the next one.
+        All ranks iterate to the end, in step; only rank 0's arrays are used, and each is valid only until the
+        next one.
         """
         ...
 
     def offload(self) -> None:
-        """Makes room on the device between two calls: parameters, gradients and optimizer go to the host's memory.
+        """Frees device memory between two calls: parameters, gradients and optimizer state move to host memory.
 
-        What is there already stays; gradients' buffers and what is kept for speed alone are given back to the system in any case.
-        Nothing changes otherwise: whatever needs the tensors has them back first, as by `reload`. Twice is once.
+        Tensors that are already on the host stay there; gradient buffers and caches are returned to the system in
+        any case. Nothing else changes: every call that needs the tensors first restores them as `reload` does. A
+        second call has no effect.
         """
         ...
 
     def reload(self) -> None:
-        """Has all of it back, bit for bit. Nothing where nothing was given away."""
+        """Restores all offloaded tensors, bit for bit; does nothing if there are none."""
         ...
 
     def freeze_state(self) -> FrozenState | None:
-        """Copies what a checkpoint holds (weights, optimizer, schedule, reference); good until it is called again.
+        """Copies what a checkpoint holds (weights, optimizer, schedule, reference); valid until the next call.
 
-        Training may go on before the copies are written, in another thread. Every rank calls it, rank 0 alone gets the copies.
-        Nothing is pickled where safetensors will do.
+        Training may continue before another thread has written the copies. Every rank must call it; only rank 0
+        gets the copies. Pickle is used only for what safetensors cannot store.
         """
         ...
 
     def restore(self, folder: Path, version: int) -> None:
         """Loads what a writer of `freeze_state` wrote, after the caller verified the files' digests.
 
-        It may have been written under another layout of ranks; under the same one training goes on bit for bit.
+        The files may come from another layout of ranks; with the same layout, training continues bit for bit.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RankContext:
-    """Where a train engine finds things. run_folder: absolute. model_path: the initial Hugging Face folder."""
+    """Where a train engine finds its files.
+
+    run_folder: absolute.
+    model_path: the initial Hugging Face folder.
+    """
 
     run_folder: Path
     inputs_folder: Path

@@ -1,4 +1,4 @@
-"""What a rollout engine is asked and answers: decode batches, and their responses whole or in pieces."""
+"""Requests to a rollout engine and its results: decode batches, and their responses as a whole or in pieces."""
 
 from __future__ import annotations
 
@@ -21,15 +21,20 @@ FINISHED_STOP, FINISHED_LENGTH = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One decode batch: P prompts, S samples each; the members are fixed by the caller.
+    """A decode batch of P prompts with S samples each; the caller fixes its members.
 
-    prompts: P arrays of token ids. seeds: [P, S], one per response. stop_tokens end a response and are part of it.
-    greedy: take the likeliest token; seeds and temperature are then unused (log-probabilities are at temperature 1).
-    media: content addresses of each prompt's images, P tuples; empty for prompts of text alone. limits: [P], at most
-    max_new_tokens, where the responses to some prompts may be shorter than to others. question_lengths: [P], where prompts
-    hold earlier turns: tokens of the question in front, in which alone images are shown. progress: [P], where responses, one to
-    each prompt, are continued that another engine has begun: tokens that it has made. It travels as one buffer, and arrives
-    with arrays that cannot be written to.
+    It is sent as a single buffer, and its arrays are read-only on arrival.
+
+    prompts: P arrays of token ids.
+    seeds: [P, S], one per response.
+    stop_tokens: end a response and are part of it.
+    greedy: take the most likely token; seeds and temperature are then unused (log-probabilities are at
+        temperature 1).
+    media: content addresses of each prompt's images, P tuples; empty if no prompt has images.
+    limits: [P], at most max_new_tokens; set if the responses to some prompts have a lower limit.
+    question_lengths: [P], set if prompts contain earlier turns: tokens of the leading question, the only part
+        with images.
+    progress: [P], set if another engine began the responses, one per prompt: tokens generated so far.
     """
 
     prompts: Sequence[Int32]
@@ -47,13 +52,13 @@ class GenerateRequest:
 
     @property
     def prompt_limits(self) -> Int32:
-        """Most new tokens of the responses to each prompt, [P]."""
+        """Maximum number of new tokens of the responses to each prompt, [P]."""
         if self.limits is not None:
             return self.limits
         return np.full(len(self.prompts), self.max_new_tokens, dtype=np.int32)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """pickle's way: the arrays packed, all else as it is."""
+        """Pickles the arrays packed and all other fields unchanged."""
         tokens, lengths = flatten(self.prompts, np.int32)
         arrays = {"tokens": tokens, "lengths": lengths, "seeds": self.seeds}
         given = {name: array for name in _OPTIONAL_ARRAYS if (array := getattr(self, name)) is not None}
@@ -65,12 +70,17 @@ _OPTIONAL_ARRAYS = ("limits", "question_lengths", "progress")
 
 @dataclass(frozen=True, slots=True)
 class GenerateResult:
-    """The responses, row p * S + s after row; tokens and log-probabilities of all rows behind one another.
+    """The responses in row order, p * S + s; tokens and log-probabilities of all rows are concatenated.
 
-    tokens, log_probs: [sum(lengths)]. lengths, finish: [P * S]. log_probs are those of the sampled tokens under the
-    distribution that was sampled from (after temperature and top-p). seconds: wall time of the batch. versions: [sum(lengths)],
-    of the weights that made each token, where these changed meanwhile; otherwise `weight_version` made all. It travels as one
-    buffer, and arrives with arrays that cannot be written to.
+    It is sent as a single buffer, and its arrays are read-only on arrival.
+
+    tokens: [sum(lengths)].
+    log_probs: [sum(lengths)], of the sampled tokens under the sampling distribution (after temperature and
+        top-p).
+    lengths, finish: [P * S].
+    seconds: wall time of the batch.
+    versions: [sum(lengths)], version of the weights that produced each token; None if `weight_version` produced
+        all of them.
     """
 
     tokens: Int32
@@ -83,11 +93,11 @@ class GenerateResult:
 
     @property
     def token_versions(self) -> Int32:
-        """Version of the weights that made each token, [sum(lengths)]."""
+        """Version of the weights that produced each token, [sum(lengths)]."""
         return np.full(len(self.tokens), self.weight_version, np.int32) if self.versions is None else self.versions
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """pickle's way: the arrays packed, all else as it is."""
+        """Pickles the arrays packed and all other fields unchanged."""
         arrays = {name: array for name in _RESULT_ARRAYS if (array := getattr(self, name)) is not None}
         return _result_of, (pack_arrays(arrays), _others(self, *arrays))
 
@@ -97,10 +107,10 @@ _RESULT_ARRAYS = ("tokens", "log_probs", "lengths", "finish", "versions")
 
 @dataclass(frozen=True, slots=True)
 class GeneratePiece:
-    """What of a decode batch is finished while the rest is under way.
+    """The responses of a decode batch that have finished while others are still running.
 
-    rows: numbers of these responses within the request, ascending; p * S + s is the s-th one to prompt p. result: of these
-    rows alone; its seconds are those since the batch began, or since the piece before it.
+    rows: row numbers of these responses in the request, ascending; p * S + s is sample s of prompt p.
+    result: of these rows only; its seconds count from the start of the batch, or from the previous piece.
     """
 
     rows: tuple[int, ...]
@@ -109,8 +119,10 @@ class GeneratePiece:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """Responses that left an engine before they had ended, to go on elsewhere. rows: as of `GeneratePiece`. progress: tokens
-    that each has so far.
+    """Responses that left an engine before they had ended, to be continued elsewhere.
+
+    rows: as in `GeneratePiece`.
+    progress: tokens that each response has so far.
     """
 
     rows: tuple[int, ...]
@@ -118,7 +130,10 @@ class Returned:
 
 
 def resumed_request(request: GenerateRequest, returned: Returned) -> GenerateRequest:
-    """What is left to do of a request: each response is a prompt of its own, with its own seed, and goes on where it was."""
+    """Returns the remaining part of a request.
+
+    Each response becomes a prompt of its own, with its own seed, and continues where it stopped.
+    """
     samples = request.seeds.shape[1]
     prompts = [row // samples for row in returned.rows]
     questions = request.question_lengths
@@ -134,7 +149,7 @@ def resumed_request(request: GenerateRequest, returned: Returned) -> GenerateReq
 
 
 def _others(message: GenerateRequest | GenerateResult, *arrays: str) -> dict[str, Any]:
-    """The fields of a message that are no arrays."""
+    """Returns the fields of a message that are not arrays."""
     return {field.name: getattr(message, field.name) for field in fields(message) if field.name not in arrays}
 
 

@@ -1,8 +1,8 @@
-"""The protocol that every judge keeps, and the plain data that crosses it.
+"""The protocol that judges implement, and the plain data passed through it.
 
-A judge takes responses and says what each is worth, as often as it is asked. What it said, and what that makes of a reward
-part, are two steps: verdicts are logged before they are used, and `aggregate` gives the same value for the same verdict at
-any time.
+A judge takes responses and scores each one as often as requested. Judging and computing the value of a reward
+part are two steps: verdicts are logged before they are used, and `aggregate` always returns the same value for
+the same verdict.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ NO_ERROR = ""
 
 @dataclass(frozen=True, slots=True)
 class JudgeItem:
-    """One response to be judged, as often as it has seeds.
+    """A response to be judged, once per seed.
 
-    number: the caller's, unique within a request. prompt: text of the task. response: text of the response, or of its last
-    turn, as the part's `reads` says. answer: the reference answer, if there is one. seeds: one a judgement, in 0 .. 2^64 - 1.
+    number: chosen by the caller, unique within a request.
+    prompt: text of the task.
+    response: text of the response, or of its last turn, depending on the part's `reads`.
+    answer: the reference answer, if there is one.
+    seeds: one per judgement, in 0 .. 2^64 - 1.
     """
 
     number: int
@@ -41,8 +44,10 @@ class JudgeRequest:
 class Judgement:
     """One answer of a judge.
 
-    answer: its raw text; empty for a classifier. score: what was read from it, a finite number; None where it could not be
-    parsed. tokens: generated, 0 for a classifier. prompt_tokens: read, the template included.
+    answer: its raw text; empty for a classifier.
+    score: finite number parsed from the answer; None if it could not be parsed.
+    tokens: generated; 0 for a classifier.
+    prompt_tokens: read, including the template.
     """
 
     answer: str
@@ -53,10 +58,12 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a judge said of one item.
+    """A judge's result for one item.
 
-    number: the item's. judgements: one a seed, in the order of the seeds; none where `error` is set. error: empty, or why the
-    judge cannot judge this item however often it is asked: failure class and reason, such as `data: the prompt has ...`.
+    number: of the item.
+    judgements: one per seed, in the order of the seeds; empty if `error` is set.
+    error: empty, or why the judge can never judge this item: failure class and reason, such as `data: the prompt
+        has ...`.
     """
 
     number: int
@@ -65,32 +72,32 @@ class Verdict:
 
 
 class Judge(Protocol):
-    """Judges. One call at a time, the caller serialises; an endpoint's judge alone takes any number at once.
+    """A judge. The caller makes one call at a time; only an endpoint's judge accepts concurrent calls.
 
-    capabilities: `deterministic` (a verdict is a function of the item alone), `batch_invariant` (it does not depend on the
-    other items of its request; all judges here that are deterministic are that too).
+    capabilities: `deterministic` (a verdict depends only on the item), `batch_invariant` (it does not depend on
+        the other items of its request; all deterministic judges in YATT are also batch-invariant).
     """
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
-        """What it can do, by name."""
+        """Its capabilities, by name."""
         ...
 
     def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
-        """Verdicts in pieces as they are finished, every item once, in any order; a piece may be empty.
+        """Yields verdicts in pieces as they finish, each item once and in any order; a piece may be empty.
 
-        Raises `ConfigurationError` for what no repetition mends (a refused key, an unknown model), `InfrastructureError` for a
-        judge that is out of reach, `NumericError` for a model whose logits are not finite.
+        Raises `ConfigurationError` if retrying cannot help (a rejected key, an unknown model),
+        `InfrastructureError` if the judge is unreachable, and `NumericError` if a model's logits are not finite.
         """
         ...
 
     def sleep(self) -> None:
-        """Gives back, between two calls, what memory it can; the next call wakes it, and nothing that it answers changes."""
+        """Frees as much memory as possible between two calls; the next call wakes the judge, with unchanged results."""
         ...
 
 
 class Aggregated(Protocol):
-    """What `aggregate` reads of a part of the spec."""
+    """The fields of a reward part that `aggregate` reads."""
 
     @property
     def aggregate(self) -> str:
@@ -99,19 +106,19 @@ class Aggregated(Protocol):
 
     @property
     def on_unparsed(self) -> str:
-        """`zero`: a judgement that cannot be parsed counts as 0. `error`: it makes the verdict a failed one."""
+        """`zero`: a judgement that cannot be parsed counts as 0. `error`: the whole verdict fails."""
         ...
 
 
 def aggregate(part: Aggregated, verdict: Verdict) -> tuple[float, str]:
-    """Value of the part for the judged response, before its weight; and the reason if it failed (the value is then 0).
+    """Returns the part's value for the judged response, before its weight; if it failed, 0 and the reason.
 
-    What a reason leads to is the part's `on_error`. A function of part and verdict alone.
+    The part's `on_error` decides what a failure leads to. The result depends only on part and verdict.
     """
     if verdict.error:
         return 0.0, verdict.error
     if not verdict.judgements:
-        return 0.0, "data: the judge gave no judgement"
+        return 0.0, "data: the judge returned no judgement"
     scores = []
     for place, judgement in enumerate(verdict.judgements):
         if judgement.score is None and part.on_unparsed == "error":
@@ -122,7 +129,10 @@ def aggregate(part: Aggregated, verdict: Verdict) -> tuple[float, str]:
 
 
 def _combined(how: str, scores: list[float]) -> float:
-    """One number of several. mean: rounded once. vote: the score that most judgements gave; of those tied the lowest."""
+    """Combines several scores into one.
+
+    `mean` rounds once; `vote` returns the most frequent score, or the lowest of those tied.
+    """
     match how:
         case "mean":
             return statistics.fmean(scores)
@@ -135,9 +145,9 @@ def _combined(how: str, scores: list[float]) -> float:
         case "vote":
             return min(statistics.multimode(scores))
         case _:
-            raise ValueError(f"aggregate: unknown {how!r}; known: mean, median, min, max, vote")
+            raise ValueError(f"aggregate: unknown method {how!r}; expected one of mean, median, min, max, vote")
 
 
 def _shown(answer: str) -> str:
-    """An answer for a message: quoted, its beginning."""
+    """Returns an answer for a message: quoted and shortened."""
     return repr(answer if len(answer) <= 80 else f"{answer[:77]}...")

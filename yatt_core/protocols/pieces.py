@@ -1,6 +1,6 @@
-"""Pieces of a decode batch: cut from an answer, joined to one, and held back so that none is too small to travel.
+"""Pieces of a decode batch: cut from a result, joined into one, and held back until they are large enough to send.
 
-Consumes and produces `GeneratePiece`s, or whatever else comes in pieces; what they hold is the same bits however it is cut.
+Consumes and produces `GeneratePiece`s, or other pieces; their contents are the same to the bit however they are cut.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from yatt_core.wire.columns import Int64, offsets_of, ragged_positions
 Piece = TypeVar("Piece")
 
 HOLD_SECONDS = 0.1
-"""A piece costs Ray about a millisecond on either side; ten in a second cost little and come soon enough."""
+"""Minimum seconds between pieces; each costs Ray about a millisecond on either side, so ten per second cost little."""
 
 
 def cut_piece(whole: GenerateResult, rows: Int64, seconds: float) -> GeneratePiece:
-    """Some responses. rows: their numbers within the request, ascending."""
+    """Returns some of the responses as a piece.
+
+    rows: their numbers within the request, ascending.
+    """
     return GeneratePiece(tuple(rows.tolist()), replace(_take(whole, rows), seconds=seconds))
 
 
 def join_pieces(pieces: Sequence[GeneratePiece]) -> GeneratePiece:
-    """One piece of all, in the order of the request; of one or more pieces of one request. Copies."""
+    """Joins one or more pieces of a request into one, in the order of the request. Copies the arrays."""
     rows = np.concatenate([np.array(piece.rows, dtype=np.int64) for piece in pieces])
     results = [piece.result for piece in pieces]
     whole = GenerateResult(
@@ -48,7 +51,7 @@ def hold_back(
     seconds: float = HOLD_SECONDS,
     now: Callable[[], float] = time.monotonic,
 ) -> Iterator[GeneratePiece]:
-    """The pieces of an engine's stream, fewer of them."""
+    """Yields the pieces of an engine's stream, joined into fewer ones."""
     return joined_in_time(pieces, join_pieces, seconds, now)
 
 
@@ -58,7 +61,10 @@ def joined_in_time(
     seconds: float = HOLD_SECONDS,
     now: Callable[[], float] = time.monotonic,
 ) -> Iterator[Piece]:
-    """Pieces joined so that they come `seconds` apart; whatever is left comes at the end. None: nothing is finished yet."""
+    """Joins pieces so that they are at least `seconds` apart, and yields the rest at the end.
+
+    pieces: None means that nothing new has finished.
+    """
     held: list[Piece] = []
     passed_on = now()
     for piece in pieces:
@@ -72,7 +78,7 @@ def joined_in_time(
 
 
 def joined_versions(results: Sequence[GenerateResult]) -> Int32 | None:
-    """Of all tokens, where any result tells them by token."""
+    """Returns the versions of all tokens; None if no result has versions per token."""
     if all(result.versions is None for result in results):
         return None
     return np.concatenate([result.token_versions for result in results])

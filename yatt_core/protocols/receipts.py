@@ -1,7 +1,7 @@
-"""What travels between the driver and the actors: tasks out, receipts back. Never tensors, texts or tokens.
+"""The messages between driver and actors: tasks and receipts, never tensors, texts or tokens.
 
-Everything here is small, immutable and picklable. Paths are relative to the run folder. Receipts carry counts, sums and
-digests, so that the driver's traffic stays below 1 KB a sample whatever the sample weighs.
+All of them are small, immutable and picklable. Paths are relative to the run folder. Receipts carry counts, sums
+and digests, so that the driver's traffic stays below 1 KB per sample, whatever the size of the sample.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from yatt_core.keys import WorkKey
 
 @dataclass(frozen=True, slots=True)
 class PromptRef:
-    """A drawn prompt: its ordinal in the run's stream, and where it stands in its source's endless seeded order."""
+    """A drawn prompt: its ordinal in the run's stream, and its position in its source's endless seeded order."""
 
     ordinal: int
     source: int
@@ -24,9 +24,10 @@ class PromptRef:
 
 @dataclass(frozen=True, slots=True)
 class InputsReceipt:
-    """What the run starts from, materialised once: prompts, tokenizer, initial model.
+    """The run's inputs, materialised once: prompts, tokenizer, initial model.
 
-    folder: relative to the run folder. model_path: absolute. A virtual run has no model (empty path).
+    folder: relative to the run folder.
+    model_path: absolute; empty for a virtual run, which has no model.
     """
 
     folder: str
@@ -42,7 +43,7 @@ class InputsReceipt:
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """Make the experience of one logical shard with the weights of a version."""
+    """Asks for the experience of one logical shard, made with the weights of a version."""
 
     key: WorkKey
     term: int
@@ -51,14 +52,17 @@ class ShardTask:
 
 
 JUDGE_TOKENS, JUDGE_PROMPT_TOKENS = "judge_tokens", "judge_prompt_tokens"
-"""In a shard's timing: tokens that judges wrote, and read, for it."""
+"""Keys in a shard's timing: tokens that judges generated and read for it."""
 PEAK_BYTES = "peak_bytes_in_flight"
-"""In a shard's timing: most bytes that its controller had under way at once, since it was asked for its shards."""
+"""Key in a shard's timing: maximum bytes in flight at once in its controller since it was asked for its shards."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """What dynamic sampling decides by: one entry per prompt, in order of ordinal. tokens: of all of its responses."""
+    """The facts that dynamic sampling decides by: one entry per prompt, in order of ordinal.
+
+    tokens: of all responses to the prompt.
+    """
 
     reward_min: tuple[float, ...] = ()
     reward_max: tuple[float, ...] = ()
@@ -67,10 +71,11 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class ShardWork:
-    """What it took to make some samples and judge them, in tokens; an entry a sample, by prompt ordinal and sample.
+    """The work of generating and judging samples, in tokens; one entry per sample, by prompt ordinal and sample.
 
-    ordinals: of their prompts. judged: by judgement, those of all judges behind one another, of each sample. read: tokens that
-    judges read of it, once each.
+    ordinals: of the samples' prompts.
+    judged: tokens of each judgement of each sample, all judges concatenated.
+    read: tokens of the sample that judges read, counted once each.
     """
 
     ordinals: tuple[int, ...] = ()
@@ -82,11 +87,12 @@ class ShardWork:
 
 @dataclass(frozen=True, slots=True)
 class ShardReceipt:
-    """A finished shard: its manifest is durable.
+    """A finished shard, whose manifest is durable.
 
-    group_digests: 32 bytes per prompt in order of ordinal. sums: additive statistics of the samples (class result).
-    lengths are response tokens. timing: seconds by stage, and
-    `PEAK_BYTES` (class timing). adopted: found sealed, not made now.
+    group_digests: 32 bytes per prompt, in order of ordinal.
+    sums: additive statistics of the samples (class result); lengths are in response tokens.
+    timing: seconds by stage, and `PEAK_BYTES` (class timing).
+    adopted: whether the shard was found sealed rather than made now.
     """
 
     key: WorkKey
@@ -105,7 +111,7 @@ class ShardReceipt:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateTask:
-    """Answer a slice of the held-out tasks greedily."""
+    """Asks for greedy answers to a slice of the held-out tasks."""
 
     key: WorkKey
     term: int
@@ -116,9 +122,9 @@ class EvaluateTask:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateReceipt:
-    """How many of a slice's tasks were answered, how many rightly, and the reward of each.
+    """How many of a slice's tasks were answered, how many correctly, and the reward of each.
 
-    Not their sum: sums of slices would show, in the last bit, how many controllers there are.
+    There is no sum of rewards: the last bit of a sum of slices would depend on the number of controllers.
     """
 
     key: WorkKey
@@ -129,7 +135,7 @@ class EvaluateReceipt:
 
 @dataclass(frozen=True, slots=True)
 class SftReceipt:
-    """What supervised fine-tuning came to."""
+    """The result of supervised fine-tuning."""
 
     steps: int
     loss: float
@@ -140,7 +146,7 @@ class SftReceipt:
 
 @dataclass(frozen=True, slots=True)
 class ShardRef:
-    """A sealed shard as the ledger names it."""
+    """A sealed shard as named in the ledger."""
 
     folder: str
     manifest_sha256: str
@@ -148,9 +154,10 @@ class ShardRef:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Which of an iteration's groups an update learns from, by prompt ordinal, ascending.
+    """The groups of an iteration that an update learns from, by prompt ordinal, ascending.
 
-    padding: groups that fill the batch up and are masked. keep: samples at either end of a group's rewards; none for all.
+    padding: groups that fill up the batch and are masked.
+    keep: number of samples kept at either end of a group's rewards; None keeps all.
     """
 
     groups: tuple[int, ...]
@@ -160,9 +167,10 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class BatchTask:
-    """An iteration's sealed experience, to be prepared or learnt from; shards in canonical order.
+    """An iteration's sealed experience, to prepare or learn from; shards are in canonical order.
 
-    admission: what of it; none for all. reward_moments: of all iterations before, which `prepare` may scale rewards by.
+    admission: the groups to use; None for all.
+    reward_moments: of all earlier iterations, by which `prepare` may scale rewards.
     """
 
     key: WorkKey
@@ -174,9 +182,10 @@ class BatchTask:
 
 @dataclass(frozen=True, slots=True)
 class PrepareReceipt:
-    """Where `prepare` put its columns. files: name within the folder -> sha256.
+    """Where `prepare` wrote its columns.
 
-    reward_moments: the task's, with the rewards of this iteration taken in.
+    files: name within the folder -> sha256.
+    reward_moments: those of the task, with this iteration's rewards included.
     """
 
     key: WorkKey
@@ -189,7 +198,10 @@ class PrepareReceipt:
 
 @dataclass(frozen=True, slots=True)
 class UpdateReceipt:
-    """An applied update. fingerprint: what a replay has to reproduce (loss, gradient norm, weights digest where cheap)."""
+    """An applied update.
+
+    fingerprint: what a replay must reproduce (loss, gradient norm, and the weights' digest if it is cheap).
+    """
 
     key: WorkKey
     version: int
@@ -200,7 +212,7 @@ class UpdateReceipt:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReceipt:
-    """A published checkpoint: its manifest is durable."""
+    """A published checkpoint, whose manifest is durable."""
 
     branch: int
     iteration: int
@@ -214,7 +226,11 @@ class CheckpointReceipt:
 
 @dataclass(frozen=True, slots=True)
 class SyncReceipt:
-    """An engine that now holds the weights of a version. seconds: for which it had none. bytes, buckets: that came to it."""
+    """An engine that now holds the weights of a version.
+
+    seconds: how long it had no weights.
+    bytes, buckets: how much it received.
+    """
 
     instance: int
     version: int
@@ -225,8 +241,12 @@ class SyncReceipt:
 
 @dataclass(frozen=True, slots=True)
 class RecoverReceipt:
-    """What it took to get to the last commit's state. restored: iteration of the loaded checkpoint; none where the actors still
-    held what was needed. warm: no trainer rank had to be made. Seconds: until the actors were ready, of loading, of replay.
+    """What it took to restore the state of the last commit.
+
+    restored: iteration of the loaded checkpoint; None if the actors still held everything.
+    replayed: number of replayed updates.
+    warm: whether no trainer rank had to be created.
+    start_seconds: until the actors were ready.
     """
 
     restored: int | None
@@ -239,7 +259,7 @@ class RecoverReceipt:
 
 @dataclass(frozen=True, slots=True)
 class ActorIdentity:
-    """Who an actor is, for logs and for the record of attempts."""
+    """Identifies an actor, for logs and for the record of attempts."""
 
     name: str
     pid: int

@@ -1,1 +1,1 @@
-"""The durable tier: a run's finished folders on an object store, behind the local disk that everything is written to first."""
+"""The durable tier: a run's finished folders on an object store; everything is written to the local disk first."""

@@ -1,7 +1,7 @@
-"""What an object store's refusal is to us: a mistake of the address or the credentials, or a failure that may pass.
+"""Classifies an object store's errors: a wrong address or credentials, or a failure that may be temporary.
 
-Consumes the exceptions of s3fs, botocore and the network below them; produces ours, with the address and the remedy in the text.
-No text holds a credential: the store's own messages name none.
+Consumes the exceptions of s3fs, botocore and the network layers below them. Produces YATT's own, whose text names
+the address and the remedy. No text contains a credential, as the store's own messages contain none.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ CREDENTIALS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or the ma
 
 @contextmanager
 def refusals(address: str, work: str) -> Iterator[None]:
-    """Turns what the store refuses within into one of our errors. work: what was to be done, for the text.
+    """Turns the store's errors within the block into YATT's own.
 
-    `ConfigurationError`: bucket, endpoint, credentials or what they may do. `StorageFullError`: a quota. All else is an
-    `InfrastructureError`: connections, time limits, throttling and answers of 5xx, each of them tried again before.
+    Raises `ConfigurationError` for the bucket, endpoint, credentials or their permissions; `StorageFullError` for
+    a quota; `InfrastructureError` for everything else: connections, timeouts, throttling and 5xx responses, all
+    of which have been retried before.
+
+    work: what is being attempted, for the text.
     """
     from aiohttp import ClientError as ConnectionFailed
     from botocore.exceptions import BotoCoreError, ClientError
@@ -43,7 +46,7 @@ def refusals(address: str, work: str) -> Iterator[None]:
 
 
 def failure_of(address: str, work: str, error: BaseException) -> YattError:
-    """The error that stands for a refusal."""
+    """Returns YATT's error for an error of the store."""
     from botocore.exceptions import (
         ConfigNotFound,
         InvalidRegionError,
@@ -56,30 +59,30 @@ def failure_of(address: str, work: str, error: BaseException) -> YattError:
     where, code = f"storage.url {address}: {work}", code_of(error)
     if code in DENIED:
         return ConfigurationError(
-            f"{where}: the store refuses these credentials ({code}: {error}); give it others by the environment "
-            f"({CREDENTIALS}), or allow them to list, read, write and delete there"
+            f"{where}: the store rejects these credentials ({code}: {error}); set others in the environment "
+            f"({CREDENTIALS}), or allow these to list, read, write and delete there"
         )
     if code in MISPLACED:
         return ConfigurationError(
-            f"{where}: there is no such bucket there ({code}: {error}); make it, or correct storage.url, AWS_ENDPOINT_URL or "
-            "AWS_REGION"
+            f"{where}: the bucket does not exist there ({code}: {error}); create it, or correct storage.url, "
+            "AWS_ENDPOINT_URL or AWS_REGION"
         )
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
-        return ConfigurationError(f"{where}: the environment holds no credentials; set {CREDENTIALS}")
+        return ConfigurationError(f"{where}: the environment contains no credentials; set {CREDENTIALS}")
     if isinstance(error, ProfileNotFound | ConfigNotFound | InvalidRegionError | NoRegionError | ValueError):
         return ConfigurationError(
-            f"{where}: the environment's settings cannot be used: {error}; correct AWS_ENDPOINT_URL, AWS_REGION or AWS_PROFILE"
+            f"{where}: invalid settings in the environment: {error}; correct AWS_ENDPOINT_URL, AWS_REGION or AWS_PROFILE"
         )
     if code in FULL:
         return StorageFullError(
-            f"{where}: the store's quota is spent ({code}: {error}); make room, then resume the run"
+            f"{where}: the store's quota is exhausted ({code}: {error}); free some space, then resume the run"
         )
     said = f"{code}: {error}" if code else f"{type(error).__name__}: {error}"
     return InfrastructureError(f"{where}: {said}")
 
 
 def code_of(error: BaseException) -> str:
-    """The store's code of an answer, which s3fs keeps behind an error of its own; empty where no answer came."""
+    """Returns the store's error code, which s3fs wraps in an error of its own; empty if there was no response."""
     from botocore.exceptions import ClientError
 
     behind: BaseException | None = error

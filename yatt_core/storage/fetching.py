@@ -1,7 +1,7 @@
-"""One fetch into a run's folder at a time, whichever process or thread asks for it.
+"""Allows only one fetch into a run's folder at a time, across processes and threads.
 
-Consumes the run's folder, in which a file is locked. Whoever waited finds what the other has fetched; whoever sweeps learns
-whether a folder with the ending `FETCHED` is still being filled.
+Consumes the run's folder, in which a file is locked. A process that had to wait finds what the other one fetched;
+a sweep can tell whether a folder with the suffix `FETCHED` is still being filled.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _LOCK = ".fetching"
 
 
 def partial_of(target: Path) -> Path:
-    """Where a folder is put together before it takes its place."""
+    """Returns the path at which a folder is assembled before it is moved into place."""
     return target.with_name(f".{target.name}{FETCHED}")
 
 
 @contextmanager
 def fetching(run_folder: Path, wait: bool = True) -> Iterator[bool]:
-    """Keeps other fetches out; False where one is under way and `wait` is not set."""
+    """Locks out other fetches; yields False if one is in progress and `wait` is False."""
     with (run_folder / _LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

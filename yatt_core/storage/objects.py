@@ -1,8 +1,8 @@
-"""Objects below one address on an S3 store, by name: written whole or not at all, listed, read, deleted.
+"""Objects below one address on an S3 store, by name: written as a whole or not at all, listed, read, deleted.
 
-Consumes names relative to the address, and paths of local files. Endpoint, region and credentials are taken from the environment
-by botocore. A request that fails for want of a connection, by its time limit, by throttling or with a 5xx is tried again with
-growing pauses; what is raised then is of `failures`.
+Consumes names relative to the address, and paths of local files. Botocore takes endpoint, region and credentials
+from the environment. Requests that fail with a connection error, a timeout, throttling or a 5xx response are
+retried with increasing delays; what is then raised comes from `failures`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ from yatt_core.manifests import FileEntry
 from yatt_core.storage.failures import code_of, refusals
 
 ATTEMPTS = 4
-"""At a request."""
+"""Attempts per request."""
 CONNECT_SECONDS, READ_SECONDS = 10.0, 60.0
 PART_BYTES = 64 << 20
-"""Of an object that is sent in parts; smaller than two of them it is sent at once. With 10,000 parts at most, 625 GiB."""
+"""Part size of large objects; objects smaller than two parts are sent at once.
+
+With at most 10,000 parts, an object may have 625 GiB.
+"""
 TRANSFERS = 4
-"""Files on their way at once."""
+"""Number of files transferred at once."""
 DELETED_AT_ONCE = 1000
 MISSING = frozenset({"404", "NoSuchKey"})
 
 
 class ObjectStore:
-    """The objects below `s3://BUCKET/PREFIX`; connects with the first request, in whichever process that is made."""
+    """The objects below `s3://BUCKET/PREFIX`; connects with the first request, in the process that makes it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -44,18 +47,18 @@ class ObjectStore:
             "read_timeout": READ_SECONDS,
             "retries": {"mode": "standard", "total_max_attempts": ATTEMPTS},
         }
-        # One client a process. No cache of listings: another process may have changed what stands there.
+        # One client per process. Listings are not cached: another process may have changed the objects.
         system = S3FileSystem(config_kwargs=settings, use_listings_cache=False)
-        system.retries = 2  # beside botocore's, which end where an answer begins
+        system.retries = 2  # in addition to botocore's, which end once a response begins
         return system
 
     def check(self) -> None:
-        """Looks whether the bucket is there and may be listed. Raises as `failures.refusals`."""
-        with refusals(self.url, "looking at it"):
+        """Checks that the bucket exists and may be listed. Raises the errors of `failures.refusals`."""
+        with refusals(self.url, "checking access"):
             self._system.call_s3("list_objects_v2", Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
 
     def sizes(self, below: str) -> dict[str, int]:
-        """Bytes of all objects whose names begin so, by name."""
+        """Returns the bytes of all objects whose names start with `below`, by name."""
         found: dict[str, int] = {}
         more: dict[str, str] = {}
         with refusals(self.url, f"listing {below}"):
@@ -68,10 +71,12 @@ class ObjectStore:
                 more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def read(self, name: str) -> bytes | None:
-        """An object's bytes; none where there is none."""
+        """Returns an object's bytes; None if it does not exist."""
         with refusals(self.url, f"reading {name}"):
             try:
-                data: bytes = self._system.cat_file(self._path(name), max_concurrency=1)  # one request, no look before
+                data: bytes = self._system.cat_file(
+                    self._path(name), max_concurrency=1
+                )  # a single request, without a preceding HEAD
             except FileNotFoundError as error:
                 if code_of(error) not in MISSING:
                     raise
@@ -79,7 +84,7 @@ class ObjectStore:
         return data
 
     def entry(self, name: str, size: int) -> FileEntry:
-        """Size and sha256 of an object of this size, read piece by piece."""
+        """Returns size and sha256 of an object of the given size, reading it piece by piece."""
         digest, read = hashlib.sha256(), 0
         with refusals(self.url, f"reading {name}"):
             for start in range(0, size, PART_BYTES):
@@ -89,12 +94,12 @@ class ObjectStore:
         return FileEntry(read, digest.hexdigest())
 
     def write(self, name: str, data: bytes) -> None:
-        """Writes an object, or replaces it; whoever sees it sees all of it."""
+        """Writes or replaces an object; readers never see a part of it."""
         with refusals(self.url, f"writing {name}"):
             self._system.pipe_file(self._path(name), data)
 
     def create(self, name: str, data: bytes) -> None:
-        """Writes an object that is not there yet; one that is stays as it is."""
+        """Writes an object unless it already exists; an existing one is left unchanged."""
         with refusals(self.url, f"writing {name}"):
             try:
                 self._system.pipe_file(self._path(name), data, mode="create")
@@ -106,20 +111,20 @@ class ObjectStore:
 
     def upload(self, files: Mapping[str, Path]) -> None:
         """Writes files as objects, in any order."""
-        with refusals(self.url, f"writing {len(files)} objects, {', '.join(sorted(files)[:1])} among them"):
+        with refusals(self.url, f"writing {len(files)} objects, including {', '.join(sorted(files)[:1])}"):
             paths = [str(path) for path in files.values()]
             names = [self._path(name) for name in files]
             self._system.put(paths, names, batch_size=TRANSFERS, chunksize=PART_BYTES)
 
     def download(self, files: Mapping[str, Path]) -> None:
-        """Writes objects into files, whose folders have to be there."""
-        with refusals(self.url, f"reading {len(files)} objects, {', '.join(sorted(files)[:1])} among them"):
+        """Writes objects to files, whose folders must exist."""
+        with refusals(self.url, f"reading {len(files)} objects, including {', '.join(sorted(files)[:1])}"):
             names = [self._path(name) for name in files]
             paths = [str(path) for path in files.values()]
             self._system.get(names, paths, batch_size=TRANSFERS)
 
     def delete(self, names: Collection[str]) -> None:
-        """Deletes objects; those that are gone already are no error."""
+        """Deletes objects; missing ones are ignored."""
         from botocore.exceptions import ClientError
 
         keys = [{"Key": self._prefix + name} for name in names]
@@ -130,13 +135,13 @@ class ObjectStore:
             for start in range(0, len(keys), DELETED_AT_ONCE):
                 part = {"Objects": keys[start : start + DELETED_AT_ONCE], "Quiet": True}
                 answer = self._system.call_s3("delete_objects", Bucket=self._bucket, Delete=part)
-                # What it refuses of a list is in an answer that is none of an error.
+                # Objects that could not be deleted are listed in a successful response.
                 for refused in answer.get("Errors", []):
                     raise ClientError({"Error": refused}, "DeleteObjects")
 
     def abort_uploads(self, below: str) -> int:
-        """Gives back the room of objects that were sent in parts and never completed; returns how many there were."""
-        with refusals(self.url, f"ending uploads below {below}"):
+        """Aborts multipart uploads that were never completed, which frees their space; returns how many there were."""
+        with refusals(self.url, f"aborting uploads below {below}"):
             page = self._system.call_s3("list_multipart_uploads", Bucket=self._bucket, Prefix=self._prefix + below)
             uploads = page.get("Uploads", [])
             for upload in uploads:

@@ -1,12 +1,13 @@
-"""The durable tier of one run: finished folders of its run folder, each published whole or not at all.
+"""The durable tier of one run: finished folders of its run folder, each published as a whole or not at all.
 
-Consumes folders that are sealed on the local disk: files that a `manifest.json` names. Produces the same bytes as objects
-`RUN/FOLDER/FILE` below the spec's address, the manifest's last: a folder is there only when its manifest is. Deleting begins with
-the manifest. Whatever is fetched from there is checked by its readers, like all that lies on a disk.
+Consumes folders that are sealed on the local disk: files that a `manifest.json` lists. Produces the same bytes as
+objects `RUN/FOLDER/FILE` below the spec's address, with the manifest written last: a folder exists only once its
+manifest does. Deletion starts with the manifest. Readers verify everything that is fetched from there, as they do
+with files on a disk.
 
-    inputs/        fetched where the run's folder lacks them, published behind it
-    checkpoints/     published before the receipt, fetched where a local copy is missing or damaged
-    experience/    the same for every sealed shard; chunks, prepared columns and telemetry are the local disk's alone
+    inputs/        fetched if the run's folder lacks them, published after they are made
+    checkpoints/   published before the receipt, fetched if a local copy is missing or damaged
+    experience/    the same for every sealed shard; chunks, prepared columns and telemetry stay on the local disk
 """
 
 from __future__ import annotations
@@ -34,77 +35,86 @@ _TERM = re.compile(r"\.t(\d+)(\.\d+)?$")
 
 
 class RunStore(Protocol):
-    """What a run asks of its durable tier; folders are relative to the run folder."""
+    """What a run needs from its durable tier; folders are relative to the run folder."""
 
     def claim(self, owner: str) -> None:
-        """Makes sure that the address is this run's. owner: an identity that no run of another ledger has."""
+        """Ensures that the address belongs to this run.
+
+        owner: an identity that no run of another ledger has.
+        """
         ...
 
     def publish(self, folder: str) -> None:
-        """Returns once a sealed local folder is durable here, whoever published it."""
+        """Returns once a sealed local folder is durable here, whichever process published it."""
         ...
 
     def fetch(self, folder: str, manifest_sha256: str | None = None) -> bool:
-        """Puts a published folder in place of the local one; False where there is none, or not one of this manifest."""
+        """Replaces the local folder with the published one; returns False if there is none with this manifest."""
         ...
 
     def verify(self, folder: str, manifest_sha256: str) -> None:
-        """Compares a published folder with its manifest, and that with the ledger's. Raises `DataError` naming the object."""
+        """Compares a published folder with its manifest, and the manifest with the ledger's sha256.
+
+        Raises `DataError` naming the object.
+        """
         ...
 
     def folders(self, below: str, depth: int = 1) -> dict[str, bool]:
-        """Folders so many levels below one, and whether each is published."""
+        """Returns the folders `depth` levels below one, and whether each is published."""
         ...
 
     def remove(self, folder: str) -> None:
-        """Deletes a folder; no half of it is ever seen."""
+        """Deletes a folder; readers never see half of it."""
         ...
 
     def sweep(self, below: str, keep: Collection[str], term: int, in_flight: bool = False) -> list[str]:
-        """Deletes the folders below one that are not to be kept, half ones too; returns them.
+        """Deletes the folders below one that are not to be kept, including partial ones; returns them.
 
-        term: of the driver that sweeps, which leaves alone what a later one made. in_flight: somebody is publishing, so
-        that half ones stay.
+        term: of the sweeping driver, which leaves folders of later terms alone.
+        in_flight: a folder is being published, so partial ones are kept.
         """
         ...
 
 
 class NoStore:
-    """For a run whose folder is all there is."""
+    """The durable tier of a run that has only its folder."""
 
     def claim(self, owner: str) -> None:
-        """Nothing to claim."""
+        """Does nothing."""
 
     def publish(self, folder: str) -> None:
-        """The local folder is durable already."""
+        """Does nothing: the local folder is already durable."""
 
     def fetch(self, folder: str, manifest_sha256: str | None = None) -> bool:
-        """There is nothing to fetch."""
+        """Returns False: there is nothing to fetch."""
         return False
 
     def verify(self, folder: str, manifest_sha256: str) -> None:
-        """There is no second copy."""
+        """Does nothing: there is no second copy."""
 
     def folders(self, below: str, depth: int = 1) -> dict[str, bool]:
-        """None."""
+        """Returns no folders."""
         return {}
 
     def remove(self, folder: str) -> None:
-        """Nothing to delete."""
+        """Does nothing."""
 
     def sweep(self, below: str, keep: Collection[str], term: int, in_flight: bool = False) -> list[str]:
-        """Nothing to delete."""
+        """Deletes nothing."""
         return []
 
 
 class ObjectRunStore:
-    """A run's part of an object store. run_folder: named like the run."""
+    """A run's part of an object store.
+
+    run_folder: has the name of the run.
+    """
 
     def __init__(self, objects: ObjectStore, run_folder: Path) -> None:
         self._objects, self._run_folder = objects, run_folder
 
     def claim(self, owner: str) -> None:
-        """Writes whose it is, where nobody has. Raises `ConfigurationError` where it is another run's."""
+        """Records the owner if there is none yet. Raises `ConfigurationError` if the address belongs to another run."""
         name = self._name(OWNER)
         wanted = json.dumps({"run": self._run_folder.name, "owner": owner}, sort_keys=True).encode()
         found = self._objects.read(name)
@@ -113,14 +123,14 @@ class ObjectRunStore:
             found = self._objects.read(name)
         if found != wanted:
             raise ConfigurationError(
-                f"storage.url {self._objects.url}: below it lies a run {self._run_folder.name} of another ledger; choose "
+                f"storage.url {self._objects.url}: it already holds a run {self._run_folder.name} of another ledger; choose "
                 "another prefix for this home"
             )
 
     def publish(self, folder: str) -> None:
-        """Sends the files, then the manifest. What a cut-off attempt left is overwritten with the same bytes.
+        """Uploads the files, then the manifest; files of an interrupted attempt are overwritten with the same bytes.
 
-        Raises `DataError` for a local folder that is not sealed.
+        Raises `DataError` if the local folder is not sealed.
         """
         files, manifest = self._sealed(folder)
         there = self._objects.sizes(self._name(folder) + "/")
@@ -129,21 +139,23 @@ class ObjectRunStore:
         if marker in there:
             if sizes.items() <= there.items() and self._objects.read(marker) == manifest:
                 return
-            self._objects.delete([marker])  # of other contents: nothing is published until these are
+            self._objects.delete(
+                [marker]
+            )  # it describes other contents, so the folder is unpublished until the new ones are complete
         self._objects.delete([name for name in there if name not in files and name != marker])
         self._objects.upload(files)
         self._objects.write(marker, manifest)
 
     def fetch(self, folder: str, manifest_sha256: str | None = None) -> bool:
-        """Downloads beside the place, syncs, and renames; a local folder of that name goes first.
+        """Downloads to a temporary folder, syncs it, and renames it after removing a local folder of that name.
 
-        Whoever fetches the same at the same time waits for the first, and leaves what that one has put in place.
+        Concurrent fetches of the same folder wait for the first and keep its result.
         """
         manifest = self._objects.read(self._name(folder, MANIFEST))
         if manifest is None:
             return False
         if manifest_sha256 is not None and hashlib.sha256(manifest).hexdigest() != manifest_sha256:
-            log.error("%s on the object store is not the one that the ledger names", folder)
+            log.error("%s on the object store does not have the manifest that the ledger names", folder)
             return False
         target = self._run_folder / folder
         before = _inode(target)
@@ -157,7 +169,7 @@ class ObjectRunStore:
         partial, prefix = partial_of(target), self._name(folder) + "/"
         names = [name.removeprefix(prefix) for name in self._objects.sizes(prefix)]
         if outside := [name for name in names if ".." in PurePosixPath(name).parts or name.startswith("/")]:
-            raise DataError(f"{self._objects.url}/{prefix}{outside[0]}: the object's name leads out of its folder")
+            raise DataError(f"{self._objects.url}/{prefix}{outside[0]}: the object's name points outside its folder")
         shutil.rmtree(partial, ignore_errors=True)
         try:
             with durable.refusals(f"{target}: cannot be fetched"):
@@ -175,11 +187,11 @@ class ObjectRunStore:
         log.info("%s was fetched from the object store", folder)
 
     def verify(self, folder: str, manifest_sha256: str) -> None:
-        """Reads every object piece by piece; the manifest is compared with the ledger's sha256 first."""
+        """Reads every object piece by piece, after comparing the manifest with the ledger's sha256."""
         marker = self._name(folder, MANIFEST)
         data = self._objects.read(marker)
         if data is None or hashlib.sha256(data).hexdigest() != manifest_sha256:
-            found = "is not there" if data is None else "is not the one that the ledger names"
+            found = "does not exist" if data is None else "is not the one that the ledger names"
             raise DataError(f"{self._objects.url}/{marker}: {found}")
         sizes = self._objects.sizes(self._name(folder) + "/")
         for name, expected in sorted(_entries(data, marker).items()):
@@ -192,7 +204,7 @@ class ObjectRunStore:
                 )
 
     def folders(self, below: str, depth: int = 1) -> dict[str, bool]:
-        """From the names of the objects alone."""
+        """Returns the folders, derived only from the objects' names."""
         found: dict[str, bool] = {}
         start = len(PurePosixPath(below).parts)
         for name in self._objects.sizes(self._name(below) + "/"):
@@ -203,7 +215,7 @@ class ObjectRunStore:
         return found
 
     def remove(self, folder: str) -> None:
-        """Its manifest first. What the store does not delete now is nobody's, and goes with the next sweep."""
+        """Deletes the manifest first. Objects that the store does not delete now are removed by the next sweep."""
         marker = self._name(folder, MANIFEST)
         try:
             self._objects.delete([marker])
@@ -212,7 +224,7 @@ class ObjectRunStore:
             log.warning("%s stays on the object store until the next sweep: %s", folder, error)
 
     def sweep(self, below: str, keep: Collection[str], term: int, in_flight: bool = False) -> list[str]:
-        """Also ends uploads in parts that were cut off, unless something is in flight."""
+        """Deletes folders, and also aborts interrupted multipart uploads unless something is in flight."""
         removed = []
         try:
             for folder, whole in self.folders(below).items():
@@ -223,22 +235,25 @@ class ObjectRunStore:
             if not in_flight:
                 self._objects.abort_uploads(self._name(below) + "/")
         except InfrastructureError as error:
-            log.warning("what nobody needs below %s stays on the object store until the next sweep: %s", below, error)
+            log.warning("unneeded folders below %s stay on the object store until the next sweep: %s", below, error)
         return removed
 
     def _sealed(self, folder: str) -> tuple[dict[str, Path], bytes]:
-        """Files of a sealed local folder, by the names of their objects, and its manifest."""
+        """Returns the files of a sealed local folder, by object name, and its manifest.
+
+        Raises `DataError` if the folder is not sealed.
+        """
         local = self._run_folder / folder
         try:
             manifest = (local / MANIFEST).read_bytes()
         except OSError as error:
             raise DataError(f"{local / MANIFEST}: cannot be read: {error.strerror}") from error
         named = list(_entries(manifest, str(local / MANIFEST)))
-        # Images of the inputs, which the manifest vouches for together.
+        # Images of the inputs, which the manifest covers as a whole.
         named += [path.relative_to(local).as_posix() for path in (local / MEDIA).rglob("*") if path.is_file()]
         files = {self._name(folder, name): local / name for name in named}
         if missing := [str(path) for path in files.values() if not path.is_file()]:
-            raise DataError(f"{missing[0]}: is missing, its manifest names it")
+            raise DataError(f"{missing[0]}: is missing, but its manifest lists it")
         return files, manifest
 
     def _name(self, *parts: str) -> str:
@@ -246,7 +261,7 @@ class ObjectRunStore:
 
 
 def open_store(spec: RunSpec, run_folder: Path) -> RunStore:
-    """The durable tier that the spec names; connects when it is first used."""
+    """Returns the durable tier that the spec names; it connects on first use."""
     if spec.storage.url is None:
         return NoStore()
     return ObjectRunStore(ObjectStore(spec.storage.url), run_folder)
@@ -260,14 +275,17 @@ def _inode(path: Path) -> int | None:
 
 
 def _entries(manifest: bytes, place: str) -> dict[str, Any]:
-    """Files by name as a manifest has them: an entry with size and sha256, of inputs the sha256 alone. Raises `DataError`."""
+    """Returns a manifest's files by name: entries with size and sha256, or for inputs only the sha256.
+
+    Raises `DataError` if it is not a manifest.
+    """
     try:
         return dict(json.loads(manifest)["files"])
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{place}: is no manifest: {error!r}") from error
+        raise DataError(f"{place}: is not a manifest: {error!r}") from error
 
 
 def _term_of(folder: str) -> int:
-    """The term in a folder's name; 0 for a name without."""
+    """Returns the term in a folder's name; 0 if it has none."""
     match = _TERM.search(folder)
     return int(match[1]) if match else 0

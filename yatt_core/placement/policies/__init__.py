@@ -1,1 +1,1 @@
-"""The placement policies, and how one is found by name."""
+"""The placement policies, and how to find one by name."""

@@ -1,6 +1,7 @@
-"""How `dynamic` acts within an iteration: devices follow the samples that are still alive from rollout to judge.
+"""How `dynamic` acts within an iteration: devices move from rollout to judge as fewer samples remain to be rolled out.
 
-Consumes what may be seen of a pool at a moment; produces actions. Its knobs are chosen by the planner (`dynamic.py`).
+Consumes the visible state of a pool at a moment; produces actions. The planner (`dynamic.py`) chooses its
+parameters.
 """
 
 from __future__ import annotations
@@ -15,17 +16,23 @@ from yatt_core.placement.policies.fixed import going_over
 from yatt_core.placement.seen import InstanceSeen, PoolSeen, Setting
 
 LEAST_SURPLUS = 2
-"""Sequences above its fair share from which on an instance gives some away."""
+"""Minimum number of sequences above its fair share at which an instance gives some away."""
 RELATIVE_SURPLUS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """judges: instances that judge from the start. onset: share of samples still rolled out below which rollout gives capacity
-    up. power: rollout's share of the capacity falls as this power of the share alive over the onset; 0: it keeps all.
-    backlog: batches of open judgements for each judge, or no more join: late judges then start with full batches; 0: they join
-    regardless. level: whether stragglers move to emptier instances. back: whether behind the last rollout all judge, and
-    return to rollout for a further wave, or those that are left stay.
+    """The parameters of the curve.
+
+    judges: instances that judge from the start.
+    onset: fraction of samples still in rollout below which rollout gives up capacity.
+    power: rollout keeps the fraction (samples in rollout / onset) to this power of its capacity; 0 keeps all of
+        it.
+    backlog: batches of open judgements required per judge before another joins, so that late judges start with
+        full batches; 0 disables the condition.
+    level: whether stragglers are moved to emptier instances.
+    back: whether all instances judge after the last rollout and return to rollout for another wave; otherwise the
+        remaining rollout instances stay.
     """
 
     judges: int
@@ -37,7 +44,7 @@ class Knobs:
 
 
 class Curve:
-    """Hands instances over to the judge along a curve, evens out stragglers, and shares what waits with those to come."""
+    """Hands instances over to the judge along a curve, balances stragglers, and reserves work for joining judges."""
 
     def __init__(self, knobs: Knobs, roles: str, setting: Setting) -> None:
         self._knobs, self._roles = knobs, roles
@@ -47,11 +54,11 @@ class Curve:
         self._levels = knobs.level and setting.migrates and not setting.tool_tokens
 
     def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
-        """What to do now."""
+        """Returns the actions to take now."""
         if moment is Moment.WAVE:
             return self._begin_wave(pool)
         if pool.waiting(ROLLOUT) and all((i.joining or i.role) == JUDGE for i in pool.instances):
-            # Who was on the way to judge as the wave began is there now.
+            # Instances that were switching to judge when the wave began have arrived.
             return self._return(pool)
         rolling = [i for i in pool.instances if i.role == ROLLOUT and i.ready and not i.leaving]
         actions: list[Action] = []
@@ -66,13 +73,13 @@ class Curve:
         return [*actions, *self._share_out(pool, sum(isinstance(action, HandOver | Switch) for action in actions))]
 
     def _begin_wave(self, pool: PoolSeen) -> list[Action]:
-        """Behind a barrier all instances are empty: those that began with rollout return to it."""
+        """Returns the instances that started in rollout to it: after a barrier, all instances are empty."""
         if not self._knobs.back and any(i.role == ROLLOUT and i.ready for i in pool.instances):
             return []
         return self._return(pool)
 
     def _return(self, pool: PoolSeen) -> list[Action]:
-        """Those that began with rollout go back to it, as far as they have nothing to do."""
+        """Switches idle instances that started in rollout back to it."""
         return [
             Switch(i.index, ROLLOUT)
             for i, role in zip(pool.instances, self._roles, strict=True)
@@ -80,7 +87,10 @@ class Curve:
         ]
 
     def _hand_over(self, pool: PoolSeen, rolling: list[InstanceSeen]) -> list[Action]:
-        """Slow and nearly empty instances go first; never the last one, nor more than the others can take in for."""
+        """Hands over slow and nearly empty instances first.
+
+        Never hands over the last instance, nor more than the others have room for.
+        """
         if not pool.waiting(JUDGE):
             return []
         capacity, target = sum(i.speed for i in rolling), self._target(pool)
@@ -97,12 +107,12 @@ class Curve:
         return actions
 
     def _target(self, pool: PoolSeen) -> float:
-        """Capacity that rollout keeps at this share of samples alive."""
+        """Returns the capacity that rollout keeps at the current fraction of samples in rollout."""
         alive = min(1.0, pool.unrolled / pool.submitted / self._knobs.onset)
         return self._rolling * math.pow(alive, self._knobs.power) - 1e-9
 
     def _wanted(self, pool: PoolSeen) -> float:
-        """Judges that the open judgements would fill, beyond those that serve or are on their way."""
+        """Returns how many more judges the open judgements would fill, beyond those serving or on their way."""
         if not self._knobs.backlog:
             return math.inf
         serving = [i for i in pool.instances if i.role == JUDGE and i.ready]
@@ -111,7 +121,7 @@ class Curve:
         return judgements / (self._knobs.backlog * self._judgements) - len(serving) - coming
 
     def _level(self, pool: PoolSeen, rolling: list[InstanceSeen]) -> list[Action]:
-        """Whoever has far more than its share gives its newest away, once nothing waits any more."""
+        """Takes the newest sequences from instances with far more than their share, once the queue is empty."""
         if pool.waiting(ROLLOUT):
             return []
         held, capacity = sum(i.outstanding for i in rolling), sum(i.speed for i in rolling)
@@ -123,7 +133,7 @@ class Curve:
         return actions
 
     def _share_out(self, pool: PoolSeen, leaving: int) -> list[Action]:
-        """While judges are on their way, those that serve leave them their share of what waits."""
+        """Limits the intake of serving judges while others are on their way, so that these get a share of the queue."""
         judges = [i for i in pool.instances if i.role == JUDGE and i.ready]
         coming = leaving + sum(JUDGE in (i.joining, i.leaving) for i in pool.instances)
         limit = None

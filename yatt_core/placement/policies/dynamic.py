@@ -1,8 +1,9 @@
-"""`dynamic`: plans an iteration by replaying what the last ones were made of under many runtime policies, and keeps the best.
+"""`dynamic`: plans an iteration by replaying recent iterations under many runtime policies and choosing the best one.
 
-Consumes the facts of the pool and the telemetry of the last `LOOKS_BACK` iterations; produces the start's roles, the knobs of
-the curve to follow within the iteration, the predicted seconds and the reason. A start changes only for a gain beyond the
-hysteresis, except behind the first iteration, which was planned without telemetry.
+Consumes the facts of the pool and the telemetry of the last `LOOKS_BACK` iterations. Produces the roles at the
+start, the parameters of the curve to follow within the iteration, the predicted seconds and the reason. The
+number of initial judges changes only for a gain beyond the hysteresis, except after the first iteration, which
+was planned without telemetry.
 """
 
 from __future__ import annotations
@@ -22,13 +23,19 @@ HYSTERESIS = 0.015
 
 
 class Dynamic:
-    """fit: the engines' time constants come from telemetry, whatever the setting says of them."""
+    """The policy.
+
+    fit: fit the engines' time constants to telemetry, ignoring those of the setting.
+    """
 
     def __init__(self, fit: bool = False) -> None:
         self._fit = fit
 
     def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
-        """The best candidate on worlds like the last iterations. state: the knobs in force, and whether telemetry chose them."""
+        """Returns the best candidate on worlds like the last iterations.
+
+        state: the parameters in force, and whether telemetry was used to choose them.
+        """
         recent = past[-LOOKS_BACK:]
         if self._fit:
             setting = fitted(setting, recent)
@@ -46,7 +53,7 @@ class Dynamic:
 
 
 def chosen(outcomes: Sequence[Outcome], judges: int | None) -> Outcome:
-    """The best (the first); or the best that starts with so many judges, where it is within the hysteresis."""
+    """Returns the best outcome (the first), or the best with this number of judges if it is within the hysteresis."""
     best = outcomes[0]
     kept = next((outcome for outcome in outcomes if outcome.knobs.judges == judges), best)
     return kept if kept.loss <= best.loss + math.log1p(HYSTERESIS) else best
@@ -54,9 +61,9 @@ def chosen(outcomes: Sequence[Outcome], judges: int | None) -> Outcome:
 
 def _reason(best: Outcome, instances: int, worlds: int, replays: int, informed: bool) -> str:
     knobs = best.knobs
-    batches = f", as many as {knobs.backlog:g} batches of open judgements each can fill" if knobs.backlog else ""
+    batches = f", one for every {knobs.backlog:g} batches of open judgements" if knobs.backlog else ""
     return (
-        f"{knobs.judges} of {instances} instances judge from the start; others follow from {knobs.onset:g} of the samples alive "
-        f"on{batches}, rollout's share falling with power {knobs.power:g}: {best.seconds:.1f} s over {worlds} worlds "
-        f"{'like the last iterations' if informed else 'that were assumed'}, the best in {replays} replays"
+        f"{knobs.judges} of {instances} instances judge from the start; others join once {knobs.onset:g} of the samples are left "
+        f"in rollout{batches}, rollout's share falling with power {knobs.power:g}: {best.seconds:.1f} s over {worlds} "
+        f"{'worlds like the last iterations' if informed else 'assumed worlds'}, the best of {replays} replays"
     )

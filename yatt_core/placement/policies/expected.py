@@ -1,8 +1,9 @@
-"""The work that the next iteration may bring: worlds to replay candidates on, made of the last iterations' telemetry.
+"""The work that the next iteration may bring: worlds on which candidates are replayed, built from recent telemetry.
 
-Consumes telemetry; produces waves of samples. Iterations of another load than the newest are left out, a steady growth of
-lengths is carried on, and where few iterations are left, groups drawn anew from them stand for more. Without telemetry
-the worlds are assumed ones, short and long, lightly and heavily judged. No random draw depends on anything but its number.
+Consumes telemetry; produces waves of samples. Iterations with a different load than the newest one are left out,
+steady growth of lengths is extrapolated, and if few iterations remain, further worlds are resampled from their
+groups. Without telemetry, the worlds are assumed: short and long, lightly and heavily judged. Each random draw
+depends only on its number.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from yatt_core.placement.seen import IterationTelemetry, Setting
 from yatt_core.placement.work import SampleWork, WaveWork, split_turns
 
 LOOKS_BACK = 4
-"""Iterations whose telemetry matters; no more need to be kept."""
+"""Number of iterations whose telemetry is used; older ones need not be kept."""
 LEAST_FOR_A_LINE = 3
 SURE, STRAYED = 3.0, 3.0
-"""Standard errors from which on a slope counts, and from which on an iteration is of another load."""
+"""Standard errors beyond which a slope counts, and beyond which an iteration belongs to a different load."""
 LEAST_FACTOR, MOST_FACTOR = 0.5, 8.0
 
 ASSUMED_MEDIANS = ((800.0, 400.0), (2500.0, 100.0), (800.0, 100.0), (2500.0, 400.0))
-"""Tokens of responses and judgements."""
+"""Median tokens of responses and judgements."""
 ASSUMED_PROMPT, ASSUMED_GROUP, ASSUMED_TURNS, ASSUMED_WAIT_S = 300, 16, 4, 2.0
 ASSUMED_SIGMA, ASSUMED_RHO, ASSUMED_JUDGE_SIGMA = 0.6, 0.4, 0.4
 
@@ -35,14 +36,18 @@ Lengths = Callable[[SampleWork], float]
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of an iteration's responses or judgements: geometric mean in tokens, and its standard error, groups independent."""
+    """Length of an iteration's responses or judgements.
+
+    tokens: geometric mean.
+    error: standard error of that mean, with groups as independent samples.
+    """
 
     tokens: float
     error: float
 
 
 def expected_work(setting: Setting, past: Sequence[IterationTelemetry], step: int = 1) -> list[list[WaveWork]]:
-    """Worlds like the iteration to come, the likeliest first, of every step-th group."""
+    """Returns worlds like the coming iteration, likeliest first, with every step-th group."""
     if not past:
         groups = math.ceil(setting.prompts / step)
         return [assumed_work(setting, groups, response, judgement) for response, judgement in ASSUMED_MEDIANS]
@@ -58,7 +63,10 @@ def expected_work(setting: Setting, past: Sequence[IterationTelemetry], step: in
 
 
 def size_of(iteration: IterationTelemetry, tokens: Lengths) -> Size:
-    """How long an iteration's responses or judgements were; those without a token, such as of a reward model, count as one."""
+    """Returns the size of an iteration's responses or judgements.
+
+    Lengths of zero, such as a reward model's, count as one token.
+    """
     groups: dict[tuple[int, int], list[float]] = defaultdict(list)
     for number, wave in enumerate(iteration.waves):
         for sample in wave.samples:
@@ -70,10 +78,10 @@ def size_of(iteration: IterationTelemetry, tokens: Lengths) -> Size:
 
 
 def likened(sizes: Sequence[Size]) -> list[float]:
-    """Factors, newest first, that make the last iterations like the next one; only of those of the newest one's load.
+    """Returns factors, newest first, that scale recent iterations to the next one.
 
-    The longest run of iterations up to the newest is taken that lies on a line within the errors; a slope beyond doubt is
-    carried on.
+    Only iterations with the newest one's load get a factor: the longest run of iterations up to the newest that
+    lies on a line within the errors. A significant slope is extrapolated.
     """
     for count in range(len(sizes), 1, -1):
         last = sizes[-count:]
@@ -93,7 +101,7 @@ def likened(sizes: Sequence[Size]) -> list[float]:
 
 
 def scaled(waves: Sequence[WaveWork], response: float, judgement: float) -> list[WaveWork]:
-    """The waves with longer or shorter responses and judgements."""
+    """Returns the waves with longer or shorter responses and judgements."""
     if response == judgement == 1.0:
         return list(waves)
     samples = [sample for wave in waves for sample in wave.samples]
@@ -102,7 +110,7 @@ def scaled(waves: Sequence[WaveWork], response: float, judgement: float) -> list
 
     def longer(sample: SampleWork) -> SampleWork:
         factor = min(response, longest / sample.response)
-        # None stays none: a reward model writes nothing.
+        # 0 tokens stay 0: a reward model writes nothing.
         judge = tuple(max(min(1, tokens), round(min(tokens * judgement, most))) for tokens in sample.judge)
         return replace(sample, turns=tuple(max(1, round(tokens * factor)) for tokens in sample.turns), judge=judge)
 
@@ -110,13 +118,13 @@ def scaled(waves: Sequence[WaveWork], response: float, judgement: float) -> list
 
 
 def limit_of(tokens: Sequence[int]) -> float:
-    """Where lengths are cut off: the greatest one, if several have it."""
+    """Returns the length at which responses are truncated: the maximum if several have it, otherwise infinity."""
     greatest = max(tokens, default=0)
     return greatest if tokens.count(greatest) > 1 else math.inf
 
 
 def drawn_anew(waves: Sequence[WaveWork], seed: int) -> list[WaveWork]:
-    """As many groups of each wave, drawn from it with replacement."""
+    """Returns the waves with the same number of groups, drawn from each wave with replacement."""
     rng = np.random.Generator(np.random.PCG64(seed))
     drawn: list[WaveWork] = []
     for wave in waves:
@@ -131,7 +139,7 @@ def drawn_anew(waves: Sequence[WaveWork], seed: int) -> list[WaveWork]:
 
 
 def thinned(wave: WaveWork, step: int) -> WaveWork:
-    """Every step-th group."""
+    """Returns the wave with every step-th group."""
     if step == 1:
         return wave
     samples = tuple(sample for sample in wave.samples if sample.group % step == 0)
@@ -139,7 +147,7 @@ def thinned(wave: WaveWork, step: int) -> WaveWork:
 
 
 def sequences_of(iteration: IterationTelemetry) -> int:
-    """Turns and judgements of an iteration."""
+    """Returns the number of turns and judgements of an iteration."""
     return sum(len(sample.turns) + len(sample.judge) for wave in iteration.waves for sample in wave.samples)
 
 
@@ -147,13 +155,13 @@ def sequences_of(iteration: IterationTelemetry) -> int:
 
 
 def assumed_sequences(setting: Setting) -> int:
-    """Turns and judgements of the work that is assumed, about."""
+    """Returns the approximate number of turns and judgements of the assumed work."""
     turns = (1 + ASSUMED_TURNS) // 2 if setting.tool_tokens else 1
     return setting.prompts * ASSUMED_GROUP * (turns + setting.judgements)
 
 
 def assumed_work(setting: Setting, groups: int, response: float, judgement: float) -> list[WaveWork]:
-    """Work of log-normal lengths of these medians; with tool calls where the setting has any."""
+    """Returns work with log-normal lengths of these medians, and with tool calls if the setting has any."""
     rng = np.random.Generator(np.random.PCG64(0))
     shape = (groups, ASSUMED_GROUP)
     shared, own = rng.standard_normal((groups, 1)), rng.standard_normal(shape)

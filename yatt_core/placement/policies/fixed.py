@@ -1,4 +1,4 @@
-"""The placements that never look at the load: all roles in turn on all instances, and fixed parts."""
+"""The placements that ignore the load: all roles in turn on all instances, and fixed partitions."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from yatt_core.placement.seen import InstanceSeen, IterationTelemetry, Plan, Poo
 
 
 def going_over(instance: InstanceSeen, role: str) -> Action:
-    """Has an instance that is done take up another role. That its last sequences have ended may be known before it is told of
-    itself: then it follows as soon as it is.
+    """Moves a finished instance to another role.
+
+    The pool may know that an instance's last sequences have ended before the instance reports it; it then follows
+    once it does.
     """
     return HandOver(instance.index, role, False) if instance.outstanding else Switch(instance.index, role)
 
 
 class InTurn:
-    """All instances roll out; when the wave's last rollout has ended all judge; before the next wave all go back."""
+    """All instances roll out; after the wave's last rollout all judge; before the next wave all return to rollout."""
 
     def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
-        """Switches all at once."""
+        """Switches all instances at once."""
         role = {Moment.WAVE: ROLLOUT, Moment.DRAINED: JUDGE}.get(moment)
         return (
             [going_over(i, role) for i in pool.instances if i.ready and not i.leaving and i.role != role]
@@ -39,26 +41,26 @@ class Hold:
 
 
 class ColocatePool:
-    """Every role has all instances in turn (arXiv 2508.07970: full colocation)."""
+    """Gives every role all instances in turn (arXiv 2508.07970: full colocation)."""
 
     def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
-        """All roll out first."""
+        """Plans for all instances to roll out first."""
         roles = ROLLOUT * len(setting.speeds)
         if not setting.judgements:
-            return Plan(roles, Hold(), _last(past), "all instances roll out: no device judges")
+            return Plan(roles, Hold(), _last(past), "all instances roll out: no judge runs on a device")
         return Plan(roles, InTurn(), _last(past), "all instances take the roles in turn")
 
 
 class SplitPool:
-    """The last instances judge, all others roll out, always."""
+    """Lets the last instances judge and all others roll out, always."""
 
     def __init__(self, judges: int) -> None:
         self._judges = judges
 
     def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
-        """The same parts as ever."""
+        """Plans the same partition every time."""
         roles = ROLLOUT * (len(setting.speeds) - self._judges) + JUDGE * self._judges
-        return Plan(roles, Hold(), _last(past), f"the last {self._judges} instances judge, always")
+        return Plan(roles, Hold(), _last(past), f"the last {self._judges} instances always judge")
 
 
 def _last(past: Sequence[IterationTelemetry]) -> float | None:

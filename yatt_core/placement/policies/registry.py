@@ -1,7 +1,7 @@
-"""Finds placement policies: those that come with YATT, and entry points of the group `yatt.placement`.
+"""Finds placement policies: the built-in ones, and entry points of the group `yatt.placement`.
 
-A policy of one's own is a class with one method (`seen.PlacementPolicy`); its entry point is called with the spec's section
-`placement` and returns it.
+A custom policy is a class with one method (`seen.PlacementPolicy`); its entry point is called with the
+`placement` section of the spec and returns the policy.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ GROUP = "yatt.placement"
 
 
 def find_policy(placement: PlacementSpec, constants_known: bool) -> PlacementPolicy:
-    """The policy of a spec. constants_known: the engines tell their time constants, so that none has to be fitted.
+    """Returns the policy that a spec names.
 
-    Raises `ConfigurationError` for an unknown name, with the nearest one, and for what makes no policy of the spec.
+    Raises `ConfigurationError` for an unknown name, suggesting the nearest one, and if the entry point does not
+    return a policy.
+
+    constants_known: the engines report their time constants, so that none have to be fitted.
     """
     own: dict[str, Callable[[], PlacementPolicy]] = {
         "colocate": ColocatePool,
@@ -33,13 +36,17 @@ def find_policy(placement: PlacementSpec, constants_known: bool) -> PlacementPol
         return own[placement.mode]()
     near = difflib.get_close_matches(placement.mode, own, n=1)
     hint = f"did you mean {near[0]}? It" if near else "it"
-    place = f"placement.mode: {placement.mode!r} is none of {', '.join(own)}; {hint}"
+    place = f"placement.mode: {placement.mode!r} is not one of {', '.join(own)}; {hint}"
     make = find_entry_point(placement.mode, GROUP, place)
     try:
         policy = make(placement)
-    except (Exception, SystemExit) as error:  # whatever a policy of one's own raises is that policy's failure
-        raise ConfigurationError(f"placement.mode: {placement.mode!r} cannot be made: {failure_text(error)}") from error
+    except (Exception, SystemExit) as error:  # any error of a custom policy is reported as its own
+        raise ConfigurationError(
+            f"placement.mode: {placement.mode!r} cannot be created: {failure_text(error)}"
+        ) from error
     if not callable(getattr(policy, "plan", None)):
-        raise ConfigurationError(f"placement.mode: {placement.mode!r} gives {type(policy).__name__}, which cannot plan")
+        raise ConfigurationError(
+            f"placement.mode: {placement.mode!r} returns {type(policy).__name__}, which has no method plan"
+        )
     found: PlacementPolicy = policy
     return found

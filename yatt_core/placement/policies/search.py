@@ -1,7 +1,8 @@
-"""Which knobs of the curve collect fastest: candidates are replayed on the worlds that the next iteration may be like.
+"""Searches the curve's parameters that collect fastest: candidates are replayed on likely worlds of the next iteration.
 
-Consumes a setting, telemetry and the knobs in force; produces the seconds of the best few. A pool too large to replay is thinned
-to one of the same kind. The loss counts steps away from what suits most loads, or knobs would follow a world's own tail.
+Consumes a setting, telemetry and the parameters in force; produces the seconds of the best candidates. A pool too
+large to replay is thinned to a smaller one of the same kind. The loss penalises steps away from the parameters
+that suit most loads; otherwise the search would fit the tail of a single world.
 """
 
 from __future__ import annotations
@@ -22,22 +23,34 @@ ONSETS = (1.0, 0.7, 0.45, 0.3, 0.2)
 POWERS = (0.0, 0.3, 0.5, 0.75, 1.0, 1.5)
 BACKLOGS = (0.0, 0.5, 1.0, 1.5, 2.0)
 SHAPES = ((0.7, 0.75, 1.5), (0.7, 0.5, 0.5), (0.7, 0.0, 1.5))
-"""Onset, power and backlog to begin with. The first suits most loads; with the last one nobody goes over before all can."""
+"""Initial values of onset, power and backlog.
+
+The first suits most loads; with the last, no instance switches before all can.
+"""
 ROUNDING = 1e-9
-"""By which seconds that are given as a logarithm may be off."""
+"""Relative error of seconds that are stored as a logarithm."""
 STEP_LOSS = 0.005
-"""A step away from it has to gain this share of the seconds."""
+"""Each step away from the usual shape must gain at least this fraction of the seconds."""
 LEADERS = (2, 1)
-"""Of the local search: in each round the neighbours of so many of the best are tried."""
+"""Local search: in each round, the neighbours of this many of the best candidates are tried."""
 FINALISTS, OTHERWISE, LAST = 8, 2, 4
-"""Candidates are replayed on one world, the best few of them on two, and the last ones on all; some without levelling, too."""
+"""Numbers of candidates: the best are kept after one world and ranked on two, the last few on all; the first
+`OTHERWISE` are also tried with `level` inverted.
+"""
 MOST_INSTANCES, MOST_SEQUENCES, LEAST_INSTANCES = 64, 4400, 8
-"""Of what is replayed; of a larger pool every n-th instance and group stand for all. A turn or a judgement is a sequence."""
+"""Limits of a replay; in a larger pool every n-th instance and group stands for all.
+
+Each turn or judgement is a sequence.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A candidate's seconds of collect (geometric mean over the worlds), and its loss: their logarithm and the steps'."""
+    """A candidate's result.
+
+    seconds: of collect, geometric mean over the worlds.
+    loss: logarithm of the seconds plus the penalty for steps.
+    """
 
     knobs: Knobs
     seconds: float
@@ -45,7 +58,10 @@ class Outcome:
 
 
 class Search:
-    """Replays of candidates on worlds like the iteration behind the past ones. replays: how many there were."""
+    """Replays candidates on worlds like the next iteration.
+
+    replays: number of replays so far.
+    """
 
     def __init__(self, setting: Setting, past: Sequence[IterationTelemetry]) -> None:
         self.count = len(setting.speeds)
@@ -60,7 +76,7 @@ class Search:
         self.replays = 0
 
     def best(self, held: Knobs | None) -> list[Outcome]:
-        """The finalists, and the knobs in force if there are any, the best one first."""
+        """Returns the finalists, and the parameters in force if there are any, best first."""
         tried = dict.fromkeys(self._beginning())
         if held is not None:
             tried |= dict.fromkeys([held, *self._neighbours(held)])
@@ -80,7 +96,7 @@ class Search:
         return (Knobs(min(count, self.count - self.step), *shape) for count in sorted(judges) for shape in SHAPES)
 
     def _neighbours(self, knobs: Knobs) -> list[Knobs]:
-        """One step further in each direction."""
+        """Returns the parameters one step away in each direction."""
         judges = (knobs.judges - self.step, knobs.judges + self.step)
         near = [replace(knobs, judges=count) for count in judges if 0 <= count < self.count]
         near += [replace(knobs, onset=onset) for onset in beside(ONSETS, knobs.onset)]
@@ -89,7 +105,10 @@ class Search:
         return [*near, replace(knobs, back=not knobs.back)] if len(self.worlds[0]) > 1 else near
 
     def _first(self, knobs: Iterable[Knobs]) -> list[Outcome]:
-        """The finalists of some candidates on one world. Who is slower than as many others is not replayed to its end."""
+        """Returns the finalists of some candidates on one world.
+
+        A candidate that is slower than all finalists so far is not replayed to the end.
+        """
         found: list[Outcome] = []
         for each in knobs:
             if each in self._given_up:
@@ -116,7 +135,10 @@ class Search:
         return self._logs[knobs, world]
 
     def _replayed(self, knobs: Knobs, world: int, longest_s: float) -> float | None:
-        """Logarithm of the seconds; none for more than so many. The change of start is paid in the first world."""
+        """Returns the logarithm of the seconds; None if they exceed `longest_s`.
+
+        A change of the initial roles is paid for in the first world.
+        """
         speeds, self.replays = self._setting.speeds, self.replays + 1
         roles = roles_of(speeds, min(len(speeds) - 1, round(knobs.judges / self.step)))
         runtime_policy, before = Curve(knobs, roles, self._setting), None if world else self._before
@@ -128,13 +150,13 @@ class Search:
 
 
 def beside(values: Sequence[float], value: float) -> Sequence[float]:
-    """The values next to one of them."""
+    """Returns the values adjacent to one of them."""
     place = values.index(value)
     return (*values[max(0, place - 1) : place], *values[place + 1 : place + 2])
 
 
 def steps_away(knobs: Knobs) -> int:
-    """Steps from the shape that suits most loads."""
+    """Returns the number of steps from the shape that suits most loads."""
     onset, power, backlog = SHAPES[0]
     return sum(
         abs(values.index(value) - values.index(usual))
@@ -147,12 +169,12 @@ def steps_away(knobs: Knobs) -> int:
 
 
 def _rank(outcome: Outcome) -> tuple[float, ...]:
-    """The least loss first; of equal ones in an order of the knobs."""
+    """Sorts by loss, and for equal losses by the parameters."""
     knobs = outcome.knobs
     return (outcome.loss, knobs.judges, knobs.onset, knobs.power, knobs.backlog, knobs.level, knobs.back)
 
 
 def roles_of(speeds: Sequence[float], judges: int) -> str:
-    """The slowest instances judge; among equals the last."""
+    """Returns the roles with the slowest instances as judges; of equally fast ones, the last."""
     slowest = set(sorted(range(len(speeds)), key=lambda i: (speeds[i], -i))[:judges])
     return "".join(JUDGE if i in slowest else ROLLOUT for i in range(len(speeds)))

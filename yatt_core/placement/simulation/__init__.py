@@ -1,1 +1,1 @@
-"""Iterations in simulated time: what a placement would come to."""
+"""Iterations in simulated time: how long a placement would take."""

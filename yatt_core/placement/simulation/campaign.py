@@ -1,7 +1,7 @@
-"""A whole simulated run: plans, waves and telemetry of every iteration of a workload.
+"""A whole simulated run: the plan, waves and telemetry of every iteration of a workload.
 
-Consumes a workload and a policy; produces the seconds of collect, the telemetry that the policy learnt from, what deciding cost,
-and the log of all actions. The work of waves does not depend on the policy.
+Consumes a workload and a policy. Produces the seconds of collect, the telemetry that the policy learnt from, the
+cost of deciding, and the log of all actions. The work of the waves does not depend on the policy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ Log = Callable[[dict[str, Any]], None]
 
 @dataclass(slots=True)
 class Campaign:
-    """What a policy made of a workload. plan_cpu_s: of each plan; tick_cpu_s: of all actions within iterations."""
+    """The result of running a workload under a policy.
+
+    plan_cpu_s: CPU seconds of each plan.
+    tick_cpu_s: CPU seconds of all actions within iterations.
+    """
 
     plans: list[Plan] = field(default_factory=list)
     past: list[IterationTelemetry] = field(default_factory=list)
@@ -38,7 +42,7 @@ class Campaign:
 
 
 def setting_of(workload: Workload) -> Setting:
-    """The pool that a workload runs on."""
+    """Returns the setting of the pool that a workload runs on."""
     tools = workload.samples.tools
     return Setting(
         workload.cluster.speeds, workload.engines.rollout, workload.engines.judge, workload.switch,
@@ -48,7 +52,7 @@ def setting_of(workload: Workload) -> Setting:
 
 
 def draw_iterations(workload: Workload) -> list[list[WaveWork]]:
-    """The waves of every iteration."""
+    """Draws the waves of every iteration."""
     quota = Quota(workload)
     return [_draw(workload, iteration, quota) for iteration in range(workload.iterations)]
 
@@ -65,7 +69,10 @@ def _draw(workload: Workload, iteration: int, quota: Quota) -> list[WaveWork]:
 def run_campaign(
     workload: Workload, policy: PlacementPolicy, seen: Setting | None = None, log: Log | None = None
 ) -> Campaign:
-    """Runs a workload under a policy. seen: the setting as the policy is told it, where that is not the real one."""
+    """Runs a workload under a policy.
+
+    seen: the setting shown to the policy, if it differs from the real one.
+    """
     setting, campaign = setting_of(workload), Campaign()
     state: dict[str, Any] = {}
     for iteration, waves in enumerate(draw_iterations(workload)):
@@ -95,9 +102,11 @@ def collect(
     log: Log | None = None,
     longest_s: float = math.inf,
 ) -> IterationTelemetry:
-    """One iteration. before: the roles at the start of the one before, if there was one.
+    """Simulates one iteration.
 
-    Raises `TooLongError` where it takes longer than `longest_s` seconds.
+    Raises `TooLongError` if it takes longer than `longest_s` seconds.
+
+    before: the roles at the start of the previous iteration, if there was one.
     """
     pool = Pool(setting, runtime_policy, log, longest_s)
     pool.start(roles, before)
@@ -108,13 +117,13 @@ def collect(
 
 
 class _Timed:
-    """A runtime policy, and the CPU time that it takes."""
+    """Wraps a runtime policy and measures its CPU time."""
 
     def __init__(self, runtime_policy: RuntimePolicy) -> None:
         self._runtime_policy, self.cpu_s = runtime_policy, 0.0
 
     def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
-        """The runtime policy's own answer."""
+        """Returns the actions of the wrapped policy."""
         started = time.process_time()
         actions = self._runtime_policy.act(moment, pool)
         self.cpu_s += time.process_time() - started

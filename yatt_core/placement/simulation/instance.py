@@ -1,7 +1,7 @@
-"""One simulated engine instance: continuous batching in closed form, between the moments when something changes.
+"""A simulated engine instance: continuous batching in closed form between the moments at which something changes.
 
-A state machine without a clock: its owner asks when the work under way ends, comes back at that moment, and may ask it to
-stop at the next boundary before. Units: seconds, tokens.
+A state machine without a clock: its owner asks when the current work ends, returns at that moment, and may ask it
+to stop at an earlier boundary. Units: seconds, tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from yatt_core.placement.workload import EngineConstants
 
 
 class Doing(IntEnum):
-    """What an instance is at."""
+    """What an instance is doing."""
 
     IDLE = 0
     PREFILL = 1
@@ -27,7 +27,12 @@ class Doing(IntEnum):
 
 
 class Stream:
-    """A sequence of a sample. number: its turn, or its judgement. left: tokens until it leaves. context: tokens it attends to."""
+    """A sequence of a sample.
+
+    number: of its turn or judgement.
+    left: tokens until it leaves.
+    context: tokens it attends to.
+    """
 
     __slots__ = ("admitted", "context", "finish", "left", "number", "sample", "since")
 
@@ -37,7 +42,7 @@ class Stream:
 
 
 class Sample:
-    """A sample on its way: what it takes, and the judgements that are still to come."""
+    """A sample in progress: its work, and the number of judgements still open."""
 
     __slots__ = ("judged_at", "open", "rolled_out_at", "work")
 
@@ -48,14 +53,17 @@ class Sample:
 
 @dataclass(slots=True)
 class Request:
-    """A unit of dispatch: tokens to prefill, then these sequences become active."""
+    """A unit of dispatch: tokens to prefill, after which its sequences become active."""
 
     tokens: int
     streams: tuple[Stream, ...]
 
 
 class Instance:
-    """Holds one role at a time. outstanding: pending, prefilling, active and waiting for a tool."""
+    """An instance that holds one role at a time.
+
+    outstanding: sequences that are pending, prefilling, active or waiting for a tool.
+    """
 
     __slots__ = (
         "activations", "active", "admissions", "constants", "contexts", "doing", "ends", "evict", "index", "intake",
@@ -78,20 +86,20 @@ class Instance:
         self.usage: list[Usage] = []
 
     def serve(self, role: str, constants: EngineConstants) -> None:
-        """Takes up a role, empty."""
+        """Takes up a role; the instance must be empty."""
         self.role, self.constants, self.ready = role, constants, True
         self.leaving, self.joining, self.migrating = "", "", False
         self.last_prefill = False
         self.usage.append(Usage(self.index, role))
 
     def admits(self, size: int) -> bool:
-        """Whether a unit of so many sequences may be given to it."""
+        """Returns True if a unit of `size` sequences may be assigned to it."""
         if self.intake is not None and self.outstanding >= self.intake:
             return False
         return self.outstanding == 0 or self.outstanding + size <= self.constants.max_concurrent
 
     def admit(self, request: Request) -> None:
-        """Takes a unit in behind the others."""
+        """Appends a unit to the pending ones."""
         self.outstanding += len(request.streams)
         for stream in request.streams:
             self.admissions += 1
@@ -101,7 +109,7 @@ class Instance:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def begin(self, now: float) -> bool:
-        """At a boundary: starts a prefill block or decode steps, until `ends`; false where there is nothing to do."""
+        """Starts a prefill block or decode steps at a boundary, until `ends`; returns False if nothing is to do."""
         if self.pending and (not self.last_prefill or not self.active):
             self._begin_prefill(now)
         elif self.active:
@@ -124,13 +132,13 @@ class Instance:
         self.ends = now + tokens * self.constants.per_prompt_token_s / self.speed
 
     def seconds_of(self, steps: int) -> float:
-        """So many decode steps from the current boundary on, without a change."""
+        """Returns the seconds of this many decode steps from the current boundary, without a change of the batch."""
         cost, batch = self.constants, len(self.active)
         first = (cost.base_s + cost.per_sequence_s * batch + cost.per_context_token_s * self.contexts) / self.speed
         return steps * first + cost.per_context_token_s * batch / self.speed * steps * (steps - 1) / 2
 
     def steps_within(self, seconds: float) -> int:
-        """The least number of decode steps, from 1, that take so long."""
+        """Returns the smallest number of decode steps, at least 1, that takes at least this long."""
         cost, batch = self.constants, len(self.active)
         first = (cost.base_s + cost.per_sequence_s * batch + cost.per_context_token_s * self.contexts) / self.speed
         half = cost.per_context_token_s * batch / self.speed / 2
@@ -144,7 +152,7 @@ class Instance:
         return count
 
     def stop_at_boundary(self, now: float) -> bool:
-        """Cuts a run of decode steps short at the next boundary; true where `ends` has changed."""
+        """Cuts a series of decode steps short at the next boundary; returns True if `ends` changed."""
         if self.doing is not Doing.DECODE:
             return False
         steps = self.steps_within(now - self.started)
@@ -154,7 +162,7 @@ class Instance:
         return True
 
     def reach_boundary(self) -> list[Stream]:
-        """What was under way is done: its tokens count. Returns who has produced the last one, in order."""
+        """Completes the current work and counts its tokens; returns the sequences that finished, in order."""
         self._account()
         if self.doing is Doing.PREFILL:
             for request in self.prefilling:
@@ -176,7 +184,7 @@ class Instance:
         return gone
 
     def _account(self) -> None:
-        """Books the work under way."""
+        """Records the current work in the usage."""
         done, seconds = self.usage[-1], self.ends - self.started
         if self.doing is Doing.PREFILL:
             done.prefill_s += seconds
@@ -189,7 +197,7 @@ class Instance:
             done.context_steps += steps * self.contexts + batch * steps * (steps - 1) // 2
 
     def _settle(self, stream: Stream) -> None:
-        """Brings a sequence's own figures up to date as it leaves the batch."""
+        """Updates a sequence's own counters as it leaves the batch."""
         stream.context += self.steps - stream.since
         stream.left = stream.finish - self.steps
         self.contexts -= stream.context
@@ -197,7 +205,7 @@ class Instance:
     # -- evictions ---------------------------------------------------------------------------------------------------
 
     def evicted(self) -> list[Request]:
-        """At a boundary: who was asked to leave, in admission order; the rest stays."""
+        """Removes the sequences asked to leave, at a boundary; returns them in order of admission."""
         if not self.evict:
             return []
         count, self.evict = self.evict, 0

@@ -1,7 +1,8 @@
-"""An iteration's collect phase in simulated time: engines, dispatcher, waves and switches of the placement cost model, exactly.
+"""An iteration's collect phase in simulated time: engines, dispatcher, waves and switches of the cost model.
 
-Consumes a setting, the work of waves, and the runtime policy that acts on the pool; produces when each sample was rolled out and
-judged, and what the engines did. Between two changes of an engine's batch its time is a closed form, so that nothing is stepped.
+Consumes a setting, the work of waves, and the runtime policy that acts on the pool. Produces when each sample was
+rolled out and judged, and the engines' work. The result is exact: between two changes of an engine's batch, its
+time has a closed form.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ from yatt_core.placement.seen import RuntimePolicy, Setting
 from yatt_core.placement.simulation.instance import Doing, Instance, Request, Sample, Stream
 from yatt_core.placement.work import WaveWork
 
-# Of events at the same instant, ends of switches come first.
+# Among events at the same instant, completed switches come first.
 _SWITCHED, _TICK, _BOUNDARY, _RETURN = range(4)
 
 
 Entry = tuple[float, int, int]
-"""outstanding / speed, number and stamp of an instance that may have room; with an old stamp it is void."""
+"""outstanding / speed, number and stamp of an instance that may have room; void if the stamp is outdated."""
 
 
 class TooLongError(Exception):
-    """An iteration takes longer than anybody wants to know."""
+    """Raised if an iteration takes longer than the caller's limit."""
 
 
 class Pool:
-    """The instances of one iteration, and the events that are to come. Times are seconds from the iteration's start.
+    """The instances of one iteration and the pending events. Times are seconds since the start of the iteration.
 
-    longest_s: an iteration that takes longer is given up.
+    longest_s: the simulation is aborted if the iteration takes longer.
     """
 
     def __init__(
@@ -69,9 +70,9 @@ class Pool:
     # -- an iteration ------------------------------------------------------------------------------------------------
 
     def start(self, roles: str, before: str | None) -> None:
-        """Names every instance's role; whoever had another one at the start of the iteration before joins late."""
+        """Assigns every instance's role; an instance whose role differs from the previous iteration's joins late."""
         if len(roles) != len(self.instances) or set(roles) - {ROLLOUT, JUDGE}:
-            raise ConfigurationError(f"roles {roles!r}: {len(self.instances)} letters R or J are needed")
+            raise ConfigurationError(f"roles {roles!r}: expected {len(self.instances)} letters, each R or J")
         for instance, role in zip(self.instances, roles, strict=True):
             if before is not None and before[instance.index] != role:
                 instance.joining = role
@@ -80,7 +81,7 @@ class Pool:
                 self._serve(instance, role)
 
     def run_wave(self, work: WaveWork) -> list[Sample]:
-        """Samples a wave until its last judgement, at `now`; returns its samples. Raises `TooLongError`."""
+        """Simulates a wave until its last judgement, at `now`; returns its samples. Raises `TooLongError`."""
         started, samples = self.now, [Sample(sample) for sample in work.samples]
         self.submitted = self.unrolled = self.unjudged = len(samples)
         for sample in samples:
@@ -111,14 +112,14 @@ class Pool:
         return samples
 
     def _refuse_standstill(self) -> None:
-        """Raises `ConfigurationError`: nothing is to come but control periods."""
+        """Raises `ConfigurationError`: only control periods are left, so that nothing can happen any more."""
         waiting = ", ".join(f"{len(queue)} units for {role}" for role, queue in self.queues.items() if queue)
         raise ConfigurationError(
-            f"at {self.now:g} s the placement stands still: {waiting} wait, and nobody takes them in"
+            f"at {self.now:g} s the placement is stuck: {waiting} wait, and no instance takes them"
         )
 
     def waiting(self, role: str) -> int:
-        """Sequences that wait for an instance of the role."""
+        """Returns the number of sequences that wait for an instance of the role."""
         return self._waiting[role]
 
     def _request(self, sample: Sample) -> Request:
@@ -150,7 +151,7 @@ class Pool:
                 self._end_judgement(instance, stream)
         if instance.evict:
             self._put_back(instance.role, instance.evicted())
-        # Where nobody has left, nobody can come, and nothing new waits.
+        # If no sequence has left, none can join and nothing new waits.
         if instance.outstanding != before:
             self._restamp(instance)
             self._dispatch(instance)
@@ -164,7 +165,7 @@ class Pool:
             self._push(instance.ends, _BOUNDARY, instance)
 
     def _end_turn(self, instance: Instance, stream: Stream) -> bool:
-        """A turn is complete: a tool is called, or the judge. Returns whether it was the wave's last rollout."""
+        """Ends a turn by calling a tool or the judge; returns True if it was the wave's last rollout."""
         sample = stream.sample
         if stream.number < len(sample.work.waits):
             self._push(self.now + sample.work.waits[stream.number], _RETURN, (instance, stream))
@@ -175,7 +176,7 @@ class Pool:
         if sample.work.judge:
             self._enqueue(JUDGE, self._judge_request(sample))
         else:
-            # No judge had anything to say of it.
+            # There are no judgements to make.
             self._end_judging(sample)
         return self.unrolled == 0
 
@@ -204,7 +205,7 @@ class Pool:
             self._begin(instance)
 
     def _end_switches(self, first: Instance) -> None:
-        """All that end at this instant are applied before anyone acts or anything is dispatched."""
+        """Applies all switches that end at this instant before the policy acts or anything is dispatched."""
         ended = [first]
         while self._events and self._events[0][:2] == (self.now, _SWITCHED):
             ended.append(heappop(self._events)[3])
@@ -215,17 +216,17 @@ class Pool:
     # -- dispatching -------------------------------------------------------------------------------------------------
 
     def _enqueue(self, role: str, request: Request) -> None:
-        """Behind all others."""
+        """Appends a request to the end of the queue."""
         self.queues[role].append(request)
         self._waiting[role] += len(request.streams)
 
     def _put_back(self, role: str, requests: Sequence[Request]) -> None:
-        """Before all others, in their order."""
+        """Puts requests at the head of the queue, in their order."""
         self.queues[role].extendleft(reversed(requests))
         self._waiting[role] += sum(len(request.streams) for request in requests)
 
     def _restamp(self, instance: Instance) -> None:
-        """Tells the dispatcher that an instance's load, limit or readiness has changed; begins its switch once it is empty."""
+        """Records that an instance's load, limit or readiness changed; starts its switch once it is empty."""
         instance.stamp += 1
         if instance.leaving:
             if not instance.outstanding:
@@ -235,7 +236,7 @@ class Pool:
             heappush(self._ready[instance.role], entry)
 
     def _dispatch(self, *idle: Instance) -> None:
-        """The head of each queue goes to the least loaded instance that has room, until none has; then idle ones begin."""
+        """Assigns the head of each queue to the least loaded instance with room, then starts the idle ones."""
         idle_now = list(idle)
         for role, queue in self.queues.items():
             if queue:
@@ -258,7 +259,7 @@ class Pool:
                 self._stop_at_boundary(instance)
                 idle.append(instance)
             else:
-                # A full instance comes back when its load changes; beside this unit a smaller one may fit.
+                # A full instance returns when its load changes; a smaller unit than this one may still fit.
                 entry = heappop(ready)
                 if instance.admits(1):
                     aside.append(entry)

@@ -1,1 +1,1 @@
-"""What each role holds on a device, whether it fits, and what would make it fit."""
+"""What each role holds on a device, whether everything fits, and which changes would make it fit."""

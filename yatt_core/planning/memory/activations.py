@@ -1,8 +1,8 @@
-"""Activations that training keeps for the backward pass, and what a forward pass without one needs at its fullest.
+"""Activations that training keeps for the backward pass, and the peak memory of a forward pass without gradients.
 
-Consumes a model's shape and a micro-batch's; produces bytes. For the torch trainer the sums follow the modules of transformers
-tensor by tensor, as autograd keeps them; for Megatron-Core and FSDP2 the way of counting is that of arXiv 2205.05198, for gated
-feed-forward layers and attention that keeps no scores (arXiv 2205.14135).
+Consumes a model's shape and a micro-batch's; produces bytes. For the torch trainer, the sums follow the
+transformers modules tensor by tensor, as autograd keeps them. For Megatron-Core and FSDP2, they are counted as in
+arXiv 2205.05198, for gated feed-forward layers and attention that does not store scores (arXiv 2205.14135).
 """
 
 from __future__ import annotations
@@ -13,12 +13,17 @@ from yatt_core.planning.shape import ModelShape
 
 FLOAT, HALF = 4, 2
 DISTRIBUTIONS = 3
-"""Whole distributions over the vocabulary that live at once: log-softmax, its exponential and their product, or gradients."""
+"""Distributions over the vocabulary held at once: log-softmax, its exponential and their product, or gradients."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchShape:
-    """rows: samples. tokens: of all rows, padding included. counted: response tokens, whose distributions are computed."""
+    """The shape of a micro-batch.
+
+    rows: samples.
+    tokens: of all rows, padding included.
+    counted: response tokens, whose distributions are computed.
+    """
 
     rows: int
     tokens: int
@@ -26,18 +31,22 @@ class MicroBatchShape:
 
 
 def micro_batch_of(budget: int, samples: int, prompt: int, response: int) -> MicroBatchShape:
-    """The largest micro-batch of samples of that length. budget: most tokens. samples: that a rank has for a step."""
+    """Returns the largest micro-batch of samples of this length.
+
+    budget: maximum number of tokens.
+    samples: number of samples that a rank has for a step.
+    """
     rows = max(1, min(samples, budget // max(1, prompt + response)))
     return MicroBatchShape(rows, rows * (prompt + response - 1), rows * response)
 
 
 def element_bytes(dtype: str) -> int:
-    """Bytes of a number of the precision."""
+    """Returns the bytes of a number in this precision."""
     return HALF if dtype == "bfloat16" else FLOAT
 
 
 def torch_training(shape: ModelShape, batch: MicroBatchShape, dtype: str, entropy_gradient: bool) -> int:
-    """Most bytes of a micro-batch's forward and backward pass by the torch trainer, weights' gradients left out."""
+    """Returns the peak bytes of a micro-batch's passes in the torch trainer, without the gradients of the weights."""
     tokens, vocabulary = batch.tokens, batch.counted * shape.vocabulary * FLOAT
     kept = _torch_kept(shape, batch, dtype)
     feed_forward = tokens * (shape.hidden + shape.intermediate) * FLOAT + shape.hidden * shape.intermediate * FLOAT
@@ -46,10 +55,11 @@ def torch_training(shape: ModelShape, batch: MicroBatchShape, dtype: str, entrop
 
 
 def _torch_kept(shape: ModelShape, batch: MicroBatchShape, dtype: str) -> int:
-    """What autograd keeps until the backward pass, the head's distributions left out.
+    """Returns the bytes that autograd keeps until the backward pass, except for the head's distributions.
 
-    A norm keeps its input and the normed values in float32, all else what the next matrix takes: under autocast in bfloat16, once
-    for every matrix that takes it, with a bfloat16 copy of the matrix.
+    A norm keeps its input and the normalised values in float32; everything else keeps the input of the next
+    matrix. Under bfloat16 autocast, that is once for every matrix that takes it, together with a bfloat16 copy of
+    the matrix.
     """
     tokens, width = batch.tokens, element_bytes(dtype)
     half = dtype == "bfloat16"
@@ -66,13 +76,13 @@ def _torch_kept(shape: ModelShape, batch: MicroBatchShape, dtype: str) -> int:
 
 
 def torch_forward(shape: ModelShape, batch: MicroBatchShape, dtype: str) -> int:
-    """Most bytes of a pass without gradients: a layer's values, or the head's distributions."""
+    """Returns the peak bytes of a pass without gradients: a layer's values, or the head's distributions."""
     layer = batch.tokens * (shape.hidden + 4 * shape.intermediate) * element_bytes(dtype)
     return max(layer, DISTRIBUTIONS * batch.counted * shape.vocabulary * FLOAT)
 
 
 def sharded_layer(shape: ModelShape, tensor: int, sequence_parallel: bool, dtype: str) -> float:
-    """Bytes that a layer keeps for each token on each of its devices."""
+    """Returns the bytes per token that a layer keeps on each of its devices."""
     whole = 4 * shape.hidden
     divided = 2 * shape.query_width + 2 * shape.key_value_width + 3 * shape.intermediate
     statistics = FLOAT * shape.heads / tensor
@@ -80,10 +90,10 @@ def sharded_layer(shape: ModelShape, tensor: int, sequence_parallel: bool, dtype
 
 
 def sharded_head(shape: ModelShape, tokens: int, tensor: int, dtype: str) -> int:
-    """Bytes of the distributions behind all tokens: logits, their float32 softmax, and its gradient."""
+    """Returns the bytes of the distributions after all tokens: logits, their float32 softmax, and its gradient."""
     return round(tokens * shape.vocabulary / tensor * (element_bytes(dtype) + 2 * FLOAT))
 
 
 def sharded_input(shape: ModelShape, tensor: int, sequence_parallel: bool, dtype: str) -> float:
-    """Bytes of a layer's input for each token: what full recomputation keeps."""
+    """Returns the bytes per token of a layer's input, which is what full recomputation keeps."""
     return element_bytes(dtype) * shape.hidden / (tensor if sequence_parallel else 1)

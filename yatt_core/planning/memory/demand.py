@@ -1,8 +1,8 @@
-"""The memory that each role takes on a device in each stage, when all devices serve the roles in turn.
+"""The memory that each role takes on a device in each stage when all devices serve the roles in turn.
 
-Consumes roles, cluster and assumptions; produces `Demand`: rows by role, totals by stage, and what the engines can hold at once.
-Roles stay resident, caches included, where all have room at once; else they sleep while others work. Cores share their node's
-memory, so that of them a node is accounted for, and not a core.
+Consumes roles, cluster and assumptions. Produces `Demand`: rows by role, totals by stage, and the engines'
+capacity. Roles stay resident, caches included, if there is room for all at once; otherwise they sleep while
+others work. Cores share their node's memory, so for cores the account is of a node rather than of a device.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """A stage that needs more than there is. bytes: that are missing."""
+    """A stage that needs more than is available.
+
+    bytes: the amount missing.
+    """
 
     stage: str
     where: str
@@ -55,7 +58,12 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """Those of a role. own: the stage in which they are awake. count: on all devices. generates: as no reward model does."""
+    """The engines of a role.
+
+    own: the stage in which they are awake.
+    count: number on all devices.
+    generates: False for reward models.
+    """
 
     name: str
     own: str
@@ -66,11 +74,16 @@ class Engines:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """engines: the policy's, then those of the judges.
+    """What a run needs.
 
-    ranks, copies: of the trainer. micro_batch: the largest. resident: whether all roles stay in memory. sleeps: whether some of
-    them take so much that they never do. roles: rows of the table.
-    totals: a memory, stage by stage. owner: whose memory that is, a device's or, of cores, a node's.
+    engines: the policy's, then those of the judges.
+    ranks, copies: of the trainer.
+    micro_batch: the largest one.
+    resident: whether all roles stay in memory.
+    sleeps: whether some roles sleep in host memory in any case.
+    roles: rows of the table.
+    totals: one memory, stage by stage.
+    owner: whose memory that is: a device's, or for cores a node's.
     """
 
     engines: tuple[Engines, ...]
@@ -85,22 +98,22 @@ class Demand:
 
     @property
     def rollout(self) -> EngineMemory:
-        """Of an instance's devices."""
+        """Memory on the devices of one rollout engine."""
         return self.engines[0].memory
 
     @property
     def instances(self) -> int:
-        """Engines of the policy on all devices."""
+        """Number of the policy's engines on all devices."""
         return self.engines[0].count
 
     @property
     def judge(self) -> EngineMemory | None:
-        """The same of the judge whose times count."""
+        """Memory on the devices of one engine of the judge whose times count."""
         return None if self._judges is None else self._judges.memory
 
     @property
     def judge_instances(self) -> int:
-        """Its engines on all devices."""
+        """Number of that judge's engines on all devices."""
         return 0 if self._judges is None else self._judges.count
 
     @property
@@ -109,23 +122,26 @@ class Demand:
 
     @property
     def fits(self) -> bool:
-        """Whether every stage fits device and host, and the engines' caches a longest sequence."""
+        """True if every stage fits device and host, and each engine's cache holds at least one longest sequence."""
         return not self.shortages
 
     @property
     def shortages(self) -> tuple[Shortage, ...]:
-        """What is too large, and by how much; the largest first."""
+        """What is too large, and by how much; largest first."""
         found = [Shortage(total.stage, f"a {self.owner}'s memory", total.short) for total in self.totals if total.short]
         found += [
             Shortage(total.stage, "a host's memory", total.host_short) for total in self.totals if total.host_short
         ]
-        what = "the share of a device that the engine may take"
+        what = "the engine's share of a device"
         found += [Shortage(each.own, what, each.memory.short) for each in self.engines if each.memory.short]
         return tuple(sorted(found, key=lambda shortage: -shortage.bytes))
 
 
 def demand_of(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Demand:
-    """What fits: all roles resident, else in turn. Raises `ConfigurationError` where parallel sizes do not come out."""
+    """Returns the demand with all roles resident if that fits, otherwise in turn.
+
+    Raises `ConfigurationError` if parallel sizes do not match the number of devices.
+    """
     resident = _demand(roles, cluster, assumed, resident=True)
     return resident if resident.fits and not resident.sleeps else _demand(roles, cluster, assumed, resident=False)
 
@@ -162,7 +178,7 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
 
 
 def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Iterator[Engines]:
-    """The policy's, then those of the judges that generate, then reward models."""
+    """Yields the policy's engines, then those of the judges that generate, then reward models."""
     others = _sleepers(roles, assumed)
     memory = engine_memory(roles.rollout, roles.policy, asked_of_policy(roles), cluster, assumed, others)
     instances = instances_on(cluster.devices, memory.devices, roles.rollout, "rollout.engine")
@@ -176,7 +192,10 @@ def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> I
 
 
 def largest_micro_batch(roles: Roles, copies: int) -> MicroBatchShape:
-    """Of a rank's share of an optimizer step: usual prompts with the longest responses."""
+    """Returns the largest micro-batch of a rank's part of an optimizer step.
+
+    Prompts have the median length and responses the maximum.
+    """
     algorithm, lengths = roles.spec.algorithm, roles.lengths
     samples = max(1, roles.samples // algorithm.mini_batches // copies)
     budget = getattr(roles.trainer, "micro_batch_tokens", lengths.longest_prompt + lengths.longest_response)
@@ -185,13 +204,13 @@ def largest_micro_batch(roles: Roles, copies: int) -> MicroBatchShape:
 
 
 def _sleepers(roles: Roles, assumed: Assumptions) -> int:
-    """Bytes that the processes of sleeping roles keep on a device beside an engine that is awake."""
+    """Returns the bytes that processes of sleeping roles keep on a device next to an engine that is awake."""
     asleep = 1 + len(roles.judges)
     return asleep * assumed.asleep_runtime
 
 
 def _trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> TrainerMemory:
-    """Of the policy, and of what learns with it or teaches it."""
+    """Returns the memory of the policy's trainer, with its critic and teacher."""
     engine, memory = roles.trainer, _policy_trainer(roles, batch, ranks, copies)
     if roles.teacher is not None and isinstance(engine, TorchTrainer | Fsdp2Trainer):
         memory = with_teacher(memory, engine, roles.teacher, batch, ranks)
@@ -218,13 +237,17 @@ def _policy_trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: in
 
 
 def _engine_row(engines: Engines, cluster: DescribedCluster, assumed: Assumptions, resident: bool) -> RoleMemory:
-    """Awake in its own stage, and in `sync` the policy has its weights; resident or asleep otherwise."""
+    """Returns the row of a role's engines.
+
+    They are awake in their own stage, and the policy's weights are present in `sync`; otherwise they are resident
+    or asleep.
+    """
     engine, own = engines.memory, engines.own
     together = -(-engines.count * engine.devices // cluster.memories)
     weights = Bytes(weights=engine.awake.weights)
     stages = dict.fromkeys(STAGES, (engine.resident if resident else engine.asleep) * together)
     stages[own] = engine.awake * together
-    # Judges on cores live in the processes of the policy's engines.
+    # Judges on cores run in the processes of the policy's engines.
     alone = own == COLLECT and engine.awake != NOTHING
     runtime = dict.fromkeys(STAGES, assumed.core_runtime * together if alone else 0)
     if engine.sleeps:
@@ -239,12 +262,12 @@ def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, together: int, r
     busy = {PREPARE: trainer.prepare, LEARN: trainer.learn, SYNC: trainer.sync}
     held = dict.fromkeys(STAGES, trainer.lasting)
     if not resident:
-        # What an offloaded trainer gives back where its tensors are in the host's memory anyway.
+        # An offloaded trainer frees these even if its tensors are in host memory anyway.
         held |= dict.fromkeys((COLLECT, JUDGE), replace(trainer.lasting, gradients=0, copies=0))
     runtime = dict.fromkeys(STAGES, 0 if trainer.lasting == NOTHING else assumed.core_runtime * together)
     host = {} if trainer.host == NOTHING else dict.fromkeys(STAGES, trainer.host)
     if trainer.sleeps:
-        # It is reloaded as a whole, before `prepare`.
+        # It is reloaded completely before `prepare`.
         held = dict.fromkeys(STAGES, NOTHING) | dict.fromkeys(busy, trainer.lasting)
         runtime = {stage: assumed.train_runtime if stage in busy else assumed.asleep_runtime for stage in STAGES}
         host = {stage: trainer.host + _less(trainer.lasting, held[stage]) for stage in STAGES}
@@ -259,7 +282,7 @@ def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, together: int, r
 
 
 def _less(whole: Bytes, part: Bytes) -> Bytes:
-    """What of the whole is not in the part."""
+    """Returns the part of `whole` that is not in `part`."""
     return Bytes(
         whole.weights - part.weights, whole.gradients - part.gradients, whole.optimizer - part.optimizer,
         whole.kv_cache - part.kv_cache, whole.activations - part.activations, max(0, whole.copies - part.copies),

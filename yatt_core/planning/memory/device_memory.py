@@ -1,7 +1,7 @@
-"""Whether the devices at hand have memory for a run, looked at before anything is loaded there.
+"""Checks whether the available devices have enough memory for a run, before anything is loaded on them.
 
-Consumes a spec and the cluster; produces how its roles share the memory. Raises `ConfigurationError` that says what is too
-large, by how much, and what would fit.
+Consumes a spec and the cluster; produces how its roles share the memory. Raises `ConfigurationError` that reports
+what is too large, by how much, and what would fit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from yatt_core.spec.run import RunSpec
 
 
 def check_device_memory(spec: RunSpec, cluster: DescribedCluster) -> Demand | None:
-    """What the run takes there; none for a model whose shape is not known, which cannot be accounted for."""
+    """Returns the run's demand; None for a model of unknown shape, whose memory cannot be computed.
+
+    Raises `ConfigurationError` if the run does not fit.
+    """
     assumed = Assumptions()
     try:
         roles = roles_of(spec, assumed)
@@ -33,9 +36,9 @@ def check_device_memory(spec: RunSpec, cluster: DescribedCluster) -> Demand | No
 
 
 def _lines(roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions) -> Iterator[str]:
-    yield f"the run has no room on {cluster}:"
+    yield f"the run does not fit on {cluster}:"
     for shortage in demand.shortages:
         yield f"{shortage.stage}: {shortage.bytes / GIB:.3g} GiB more than {shortage.where} has"
     for settings in remedies(roles, cluster, assumed):
         yield f"it would fit with {' '.join(f'--set {setting}' for setting in settings)}"
-    yield "`yatt plan` shows what takes how much"
+    yield "`yatt plan` shows how much each role takes"

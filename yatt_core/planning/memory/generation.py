@@ -1,6 +1,6 @@
-"""What rollout engines and judges are asked for in an iteration, and what that makes of their memory on a cluster.
+"""What rollout engines and judges are asked to generate in an iteration, and the resulting memory on a cluster.
 
-Consumes roles and cluster; produces `EngineMemory` of either, and how many engines the devices hold.
+Consumes roles and cluster; produces `EngineMemory` for each, and how many engines fit on the devices.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ from yatt_core.spec.sections.rollout import TorchRollout, VirtualRollout
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Of an engine, in tokens. read, written: at most. mean: of both together.
+    """What an engine is asked to generate, in tokens.
 
-    batch, group: sequences in a decode batch, and of a prompt.
+    read, written: maximum per sequence.
+    mean: of both together.
+    batch: sequences in a decode batch.
+    group: sequences per prompt.
     """
 
     read: int
@@ -49,7 +52,10 @@ def engine_memory(
     assumed: Assumptions,
     others: int,
 ) -> EngineMemory:
-    """others: bytes of sleeping processes beside it."""
+    """Returns the memory of an engine.
+
+    others: bytes of the sleeping processes on the same device.
+    """
     match engine:
         case VllmRollout():
             longest, runtime = asked.read + asked.written, assumed.engine_runtime
@@ -66,16 +72,17 @@ def engine_memory(
 
 
 def asked_of_policy(roles: Roles) -> Asked:
-    """It answers each prompt several times."""
+    """Returns what the policy's engines are asked: several responses to each prompt."""
     lengths, rollout = roles.lengths, roles.spec.rollout
     batch, group = _decode_batch(roles.spec), rollout.samples_per_prompt
     return Asked(lengths.longest_prompt, lengths.longest_response, lengths.mean_sample, batch, group, rollout.top_p)
 
 
 def asked_of_judge(roles: Roles, judge: JudgeRole) -> Asked:
-    """It reads prompt and response in its template, and the judgements of a response share what was read.
+    """Returns what a judge's engines are asked: to read prompt and response in a template.
 
-    What comes of a decode batch is judged together, as far as the judge takes it at once.
+    Judgements of the same response share what was read. The responses of a decode batch are judged together, as
+    far as the judge can take them at once.
     """
     lengths = roles.lengths
     read = lengths.longest_prompt + lengths.longest_response + judge.template_tokens
@@ -87,21 +94,21 @@ def asked_of_judge(roles: Roles, judge: JudgeRole) -> Asked:
 
 
 def _decode_batch(spec: RunSpec) -> int:
-    """Responses of the largest decode batch: of a shard, or of an evaluation."""
+    """Returns the number of responses in the largest decode batch, of a shard or of an evaluation."""
     shard = -(-spec.data.prompts_per_iteration // spec.shards) * spec.rollout.samples_per_prompt
     return min(spec.rollout.batch_samples, max(shard, spec.data.held_out))
 
 
 def instances_on(devices: int, each: int, engine: GenerationEngine, key: str) -> int:
-    """Engines of so many devices each. Raises `ConfigurationError` that begins with the key."""
+    """Returns the number of engines with `each` devices. Raises `ConfigurationError` that starts with the key."""
     if not isinstance(engine, VllmRollout):
         return engine.instances
     room = devices // each
     if not room:
-        raise ConfigurationError(f"{key}.tensor_parallel_size: an engine needs {each} devices, there are {devices}")
+        raise ConfigurationError(f"{key}.tensor_parallel_size: an engine needs {each} devices, but there are {devices}")
     if engine.instances > room:
         raise ConfigurationError(
-            f"{key}.instances: {engine.instances} engines of {each} devices need {engine.instances * each}, there are {devices}; "
-            f"right would be at most {room}, or 0 for as many as there is room for"
+            f"{key}.instances: {engine.instances} engines of {each} devices need {engine.instances * each}, but there are "
+            f"{devices}; expected at most {room}, or 0 for as many as fit"
         )
     return engine.instances or room

@@ -1,7 +1,7 @@
-"""What would make an impossible plan possible: changes of the spec, and more nodes, each tried on the same memory account.
+"""What would make an impossible plan fit: changes of the spec, and more nodes, each tried on the same memory account.
 
-Consumes the roles, the cluster and what is assumed; produces settings as `--set` takes them. Nothing is guessed: a remedy is
-named only if the plan fits with it.
+Consumes the roles, the cluster and the assumptions; produces settings in the form that `--set` takes. Nothing is
+guessed: a remedy is named only if the plan fits with it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Settings = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Larger:
-    """More nodes of the same kind, with which the spec fits: as it is, or with settings."""
+    """A number of nodes of the same kind on which the spec fits, possibly with changed settings."""
 
     nodes: int
     settings: Settings
 
 
 def remedies(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> list[Settings]:
-    """Single changes with which the plan fits; where there are none, pairs of changes."""
+    """Returns single changes with which the plan fits; if there are none, pairs of changes."""
     single = list(changes(roles, cluster))
     for candidates in ([(change,) for change in single], _pairs(single)):
         if found := [settings for settings in candidates if _fits(roles, settings, cluster, assumed)]:
@@ -44,7 +44,10 @@ def remedies(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> l
 
 
 def larger_that_fits(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Larger | None:
-    """The least number of such nodes, by doubling, with which the spec fits as it is, else with a change, else with two."""
+    """Returns the smallest number of nodes, by doubling, on which the spec fits, with up to two changes.
+
+    For each number of nodes, the unchanged spec is tried first, then single changes, then pairs.
+    """
     nodes = cluster.nodes
     while (nodes := nodes * 2) * cluster.devices_per_node <= MOST_DEVICES:
         wider = cluster.model_copy(update={"nodes": nodes})
@@ -57,7 +60,7 @@ def larger_that_fits(roles: Roles, cluster: DescribedCluster, assumed: Assumptio
 
 
 def changes(roles: Roles, cluster: DescribedCluster) -> Iterator[str]:
-    """Settings that take less memory, the gentle ones of each key first."""
+    """Yields settings that take less memory; for each key, mild changes come first."""
     yield from _changes_of_trainer(roles, cluster)
     engines = (("rollout.engine", roles.rollout), *((f"{judge.place}.engine", judge.engine) for judge in roles.judges))
     for key, engine in engines:
@@ -112,7 +115,7 @@ def _fits(roles: Roles, settings: Settings, cluster: DescribedCluster, assumed: 
 
 
 def _pairs(single: Sequence[str]) -> list[Settings]:
-    """Two changes of different keys."""
+    """Returns pairs of changes of different keys."""
     return [pair for pair in itertools.combinations(single, 2) if _key(pair[0]) != _key(pair[1])]
 
 
@@ -121,7 +124,7 @@ def _key(setting: str) -> str:
 
 
 def _gentlest(found: Sequence[Settings]) -> list[Settings]:
-    """Of settings of the same keys the first, which changes least."""
+    """Returns the first settings for each set of keys, which change least."""
     kept: dict[Settings, Settings] = {}
     for settings in found:
         kept.setdefault(tuple(_key(setting) for setting in settings), settings)

@@ -82,7 +82,7 @@ def with_packed_weights(memory: EngineMemory, shape: ModelShape) -> EngineMemory
 
 
 def reward_model(role: RewardModelRole) -> EngineMemory:
-    """Returns the memory of a reward model: permanent weights, and a forward pass over as many tokens as its part allows."""
+    """Returns the memory of a reward model: its weights, which stay, and a pass over the maximum number of tokens."""
     size, tokens = element_bytes(role.part.dtype), max(role.part.batch_tokens, role.part.max_tokens)
     held = Bytes(weights=role.shape.parameters * size)
     activations = tokens * (3 * role.shape.hidden + 2 * role.shape.query_width + 2 * role.shape.intermediate) * size
@@ -138,7 +138,7 @@ def vllm_on_cores(engine: VllmRollout, shape: ModelShape, longest: int) -> Engin
 
 
 def engine_weights(shape: ModelShape, tensor: int, stages: int) -> int:
-    """Returns the parameters on an engine's fullest device: its share of a stage's layers, and an embedding at either end."""
+    """Returns the parameters on an engine's fullest device: its share of a stage's layers, and the embeddings."""
     matrices = shape.layers / stages * (shape.layer_matrices / tensor + shape.layer_norms)
     ends = 1 if shape.tied or stages > 1 else 2
     return round(matrices + ends * shape.embedding_parameters / tensor + shape.hidden + shape.tower)

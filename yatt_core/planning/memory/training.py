@@ -1,9 +1,10 @@
-"""What a trainer holds on a device: lasting state, and what each stage needs besides.
+"""What a trainer holds on a device: lasting state, and what each stage needs in addition.
 
-Consumes the engine's part of the spec, the model's shape and the largest micro-batch; produces `TrainerMemory`. The torch trainer
-is counted as its code allocates: float32 parameters, gradients and moments in flat buffers, on every rank. Megatron-Core keeps
-bfloat16 weights, float32 gradients and twelve bytes of optimizer for a parameter, shared out over the copies where the optimizer
-is distributed (arXiv 1910.02054, 2205.05198); FSDP2 shares out all three (arXiv 2304.11277).
+Consumes the engine's section of the spec, the model's shape and the largest micro-batch; produces
+`TrainerMemory`. The torch trainer is counted as its code allocates: float32 parameters, gradients and moments in
+flat buffers, on every rank. Megatron-Core keeps bfloat16 weights, float32 gradients and twelve bytes of optimizer
+state per parameter, divided among the copies if the optimizer is distributed (arXiv 1910.02054, 2205.05198);
+FSDP2 shards all three (arXiv 2304.11277).
 """
 
 from __future__ import annotations
@@ -27,14 +28,19 @@ from yatt_core.spec.sections.trainer import TorchTrainer
 
 MOMENTS = 2
 GATHERED = 2
-"""Layers whose parameters FSDP2 has gathered at once: the one that computes, and the next."""
+"""Layers whose parameters FSDP2 has gathered at once: the one being computed, and the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerMemory:
-    """On the fullest device. lasting: from step to step. host: of that in the host's memory while it trains. prepare, learn,
-    sync: besides. reference: the frozen policy, where there is one; teacher likewise. critic: what lasts of it on the device.
-    sleeps: whether the lasting part is on the host in `collect`.
+    """Memory on the fullest device.
+
+    lasting: kept from step to step.
+    host: the part of the lasting state that is in host memory during training.
+    prepare, learn, sync: additional memory in these stages.
+    reference, teacher: the frozen policy and the teacher; empty if there are none.
+    critic: the critic's lasting state on the device.
+    sleeps: whether the lasting state is on the host in `collect`.
     """
 
     lasting: Bytes
@@ -57,16 +63,18 @@ def torch_trainer(
     reference: bool,
     entropy_gradient: bool,
 ) -> TrainerMemory:
-    """Of rank 0, which keeps the buffers of a checkpoint too, weights and moments, from its first checkpoint on.
+    """Returns the memory of rank 0.
 
-    bucket: most bytes of weights that it sends at a time.
+    From its first checkpoint on, it also keeps the buffers of a checkpoint, for weights and moments.
+
+    bucket: maximum bytes of weights that it sends at a time.
     """
     flat = shape.parameters * FLOAT
     forward = torch_forward(shape, batch, engine.dtype)
     return TrainerMemory(
         lasting=Bytes(weights=flat, gradients=flat, optimizer=MOMENTS * flat, copies=(1 + MOMENTS) * flat),
         host=Bytes(),
-        # The reference takes the weights' place for a while; they are put aside.
+        # The reference temporarily replaces the weights, which are copied aside.
         prepare=Bytes(activations=forward, copies=flat if reference else 0),
         learn=Bytes(activations=torch_training(shape, batch, engine.dtype, entropy_gradient)),
         sync=Bytes(copies=min(flat, bucket)),
@@ -78,9 +86,11 @@ def torch_trainer(
 def megatron_trainer(
     engine: MegatronTrainer, shape: ModelShape, batch: MicroBatchShape, copies: int, *, reference: bool
 ) -> TrainerMemory:
-    """The fuller of the first stage, which has the most micro-batches under way, and the last one, which has the head.
+    """Returns the memory of the fuller of first and last stage.
 
-    copies: data parallel ones.
+    The first stage has the most micro-batches in flight; the last one has the head.
+
+    copies: number of data-parallel copies.
     """
     tensor, stages = engine.tensor_model_parallel_size, engine.pipeline_model_parallel_size
     size = element_bytes(engine.dtype)
@@ -94,9 +104,9 @@ def megatron_trainer(
         first, last = inputs * stage_layers * stages + kept, inputs * stage_layers + kept
     else:
         first, last = kept * stage_layers * stages, kept * stage_layers
-    # One forward, one backward (arXiv 2104.04473): the first stage has as many micro-batches under way as there are stages.
+    # One forward, one backward (arXiv 2104.04473): the first stage has as many micro-batches in flight as there are stages.
     activations = round(max(first, last + sharded_head(shape, batch.tokens, tensor, engine.dtype)))
-    # Besides the weights: a float32 copy of them, where they are not float32 themselves, and two moments.
+    # In addition to the weights: a float32 copy, unless they are float32 themselves, and two moments.
     optimizer = round(
         parameters * FLOAT * (MOMENTS + (size < FLOAT)) / (copies if engine.use_distributed_optimizer else 1)
     )
@@ -117,7 +127,10 @@ def megatron_trainer(
 def fsdp2_trainer(
     engine: Fsdp2Trainer, shape: ModelShape, batch: MicroBatchShape, ranks: int, *, reference: bool
 ) -> TrainerMemory:
-    """Each layer is gathered when it computes; embedding and head, the root's parameters, stay gathered for the whole pass."""
+    """Returns the memory of FSDP2: each layer is gathered when it computes.
+
+    Embedding and head, the root's parameters, stay gathered during the whole pass.
+    """
     size = element_bytes(engine.dtype)
     shard = round(shape.parameters * FLOAT / ranks)
     layer = shape.layer_matrices + shape.layer_norms
@@ -146,7 +159,7 @@ def fsdp2_trainer(
 def with_teacher(
     memory: TrainerMemory, engine: TorchTrainer | Fsdp2Trainer, teacher: ModelShape, batch: MicroBatchShape, ranks: int
 ) -> TrainerMemory:
-    """Beside a frozen teacher, which scores in `prepare` behind the policy: whole on every rank, or shared out."""
+    """Adds a frozen teacher, which scores in `prepare` after the policy: whole on every rank, or sharded."""
     size = element_bytes(engine.dtype)
     if isinstance(engine, TorchTrainer):
         held, besides = teacher.parameters * size, Bytes(activations=torch_forward(teacher, batch, engine.dtype))
@@ -160,7 +173,7 @@ def with_teacher(
 def with_critic(
     memory: TrainerMemory, engine: TorchTrainer | Fsdp2Trainer, critic: ModelShape, batch: MicroBatchShape, ranks: int
 ) -> TrainerMemory:
-    """Beside a critic, which learns in turn with the policy: it has a state of its own, and of the passes the larger counts."""
+    """Adds a critic, which takes turns with the policy: it has its own state, and the larger of the passes counts."""
     values = replace(batch, counted=0)
     if isinstance(engine, TorchTrainer):
         own = torch_trainer(engine, critic, values, 0, reference=False, entropy_gradient=False)
@@ -176,9 +189,9 @@ def with_critic(
 
 
 def on_cores(memory: TrainerMemory, shape: ModelShape, bucket: int, critic: ModelShape | None = None) -> TrainerMemory:
-    """Of a trainer whose ranks share a model, where devices are cores: nothing is moved to the host, since it is there already.
+    """Returns the memory of a sharded trainer on cores: nothing is moved to the host, because it is already there.
 
-    Rank 0 keeps the buffers of a checkpoint too, whole weights and moments, and fills the buckets of weights on their way.
+    Rank 0 also keeps a checkpoint's buffers, whole weights and moments, and fills the buckets of weights to send.
     """
     lasting, values = memory.lasting + memory.host + _checkpoint(shape), memory.critic
     if critic is not None:
@@ -188,7 +201,9 @@ def on_cores(memory: TrainerMemory, shape: ModelShape, bucket: int, critic: Mode
 
 
 def on_card(memory: TrainerMemory, resident: bool) -> TrainerMemory:
-    """Of the torch trainer on a GPU: a checkpoint's buffers are in the host's memory, and where roles take turns all of it.
+    """Returns the memory of the torch trainer on a GPU.
+
+    A checkpoint's buffers are in host memory, and everything else is too while other roles take their turn.
 
     resident: whether all roles stay on the device.
     """
@@ -207,6 +222,6 @@ def _checkpoint(shape: ModelShape) -> Bytes:
 
 
 def _largest_matrix(shape: ModelShape, tensor: int, size: int) -> int:
-    """What is gathered at a time on its way to the rollout engines, and received there."""
+    """Returns the bytes gathered at a time on the way to the rollout engines, and received there."""
     largest = max(shape.embedding_parameters, shape.hidden * shape.intermediate * 2)
     return round(2 * largest * size / tensor)

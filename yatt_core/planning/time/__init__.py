@@ -1,1 +1,1 @@
-"""How long engines and trainer take, from model cards or from a recorded run, and which placement that favours."""
+"""How long engines and trainer take, from model cards or a recorded run, and which placement that favours."""

@@ -1,7 +1,8 @@
-"""Constants of the cost model from a run that was recorded: what its engines and its trainer really took.
+"""Constants of the cost model fitted to a recorded run: what its engines and trainer actually took.
 
-Consumes the work, the seconds and the lengths of decode batches and of iterations; produces `Fitted`, which stands in for the
-cards' constants. The seconds of a decode batch hold its prefill too, so that prefill is no constant of its own then.
+Consumes the work, seconds and lengths of decode batches and iterations; produces `Fitted`, which replaces the
+cards' constants. The seconds of a decode batch include its prefill, so prefill has no constant of its own in that
+case.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ from yatt_core.planning.assumptions import Spread
 from yatt_core.planning.time.times import TrainingTimes
 
 LEAST_SPREAD = 0.05
-"""Of the iterations' tokens, relative: below it fixed seconds and those by token cannot be told apart."""
+"""Minimum relative spread of the iterations' tokens; below it, fixed and per-token seconds cannot be separated."""
 LEAST_BATCHES, LEAST_ITERATIONS = 8, 3
 
 
 @dataclass(frozen=True, slots=True)
 class BatchWork:
-    """A shard's decode batches: steps, steps times sequences, steps times tokens of context; seconds that they took.
+    """The decode batches of a shard.
 
+    steps: decode steps.
+    sequence_steps: steps times sequences.
+    context_steps: steps times tokens of context.
+    seconds: seconds that the batches took.
     prompts, responses: lengths of its samples, in tokens.
     """
 
@@ -40,9 +45,12 @@ class BatchWork:
 
 @dataclass(frozen=True, slots=True)
 class IterationTimes:
-    """tokens: of prompts and responses learnt from. Seconds: of prepare and learn, of sync, of a checkpoint if one was taken.
+    """The times of an iteration, in seconds.
 
-    rest: seconds in which neither engines nor trainer worked: the flow's own, and the controllers'.
+    tokens: number of prompt and response tokens trained on.
+    learning: of prepare and learn.
+    checkpoint: None if none was taken.
+    rest: in which neither engines nor trainer worked, such as the overhead of the flow and the controllers.
     """
 
     tokens: float
@@ -54,10 +62,13 @@ class IterationTimes:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What was found. engine: None where too little was recorded. told: what was fitted and what not, in words.
+    """The fitted constants.
 
-    token_device_s: seconds of the ranks' devices for each token learnt from; None where too little was recorded, and fixed_s
-    (of an iteration, besides), sync_s and checkpoint_s then say nothing.
+    engine: None if too little was recorded.
+    fixed_s: seconds per iteration in addition to those per token.
+    token_device_s: seconds of the ranks' devices per token trained on; None if too little was recorded, and then
+        `fixed_s`, `sync_s` and `checkpoint_s` have no meaning.
+    told: what was and was not fitted, described for people.
     """
 
     engine: EngineConstants | None
@@ -70,14 +81,17 @@ class Fitted:
     told: tuple[str, ...]
 
     def rollout_constants(self, cards: EngineConstants) -> EngineConstants:
-        """The engine's, with the limits that the plan found."""
+        """Returns the engine's constants, with the limits that the plan found."""
         if self.engine is None:
             return cards
         names = ("base_s", "per_sequence_s", "per_context_token_s", "per_prompt_token_s")
         return cards.model_copy(update={name: getattr(self.engine, name) for name in names})
 
     def training_times(self, cards: TrainingTimes, devices_for_each_rank: float) -> TrainingTimes:
-        """The trainer's; what was not recorded is as the cards say. devices_for_each_rank: of the plan."""
+        """Returns the trainer's times; those that were not recorded come from the cards.
+
+        devices_for_each_rank: of the plan.
+        """
         if self.token_device_s is None:
             return cards
         learn_s = self.token_device_s * devices_for_each_rank
@@ -86,7 +100,10 @@ class Fitted:
 
 
 def fit(run: str, batches: Sequence[BatchWork], iterations: Sequence[IterationTimes], ranks: int) -> Fitted:
-    """From what was recorded of a run. ranks: of its trainer, each a device."""
+    """Fits the constants to what was recorded of a run.
+
+    ranks: ranks of its trainer, one per device.
+    """
     told = []
     engine = None
     prompt = spread_of([length for batch in batches for length in batch.prompts])
@@ -94,24 +111,24 @@ def fit(run: str, batches: Sequence[BatchWork], iterations: Sequence[IterationTi
     if len(batches) >= LEAST_BATCHES:
         engine = _engine(batches)
         told.append(
-            f"from {run}: a decode step takes {engine.base_s:.3g} s, {engine.per_sequence_s:.3g} s a sequence and "
-            f"{engine.per_context_token_s:.3g} s a token of context (fitted to {len(batches)} shards, prefill included)"
+            f"from {run}: a decode step takes {engine.base_s:.3g} s, {engine.per_sequence_s:.3g} s per sequence and "
+            f"{engine.per_context_token_s:.3g} s per token of context (fitted to {len(batches)} shards, prefill included)"
         )
     else:
         told.append(
-            f"{run} has telemetry of {len(batches)} shards, {LEAST_BATCHES} are needed: engines are as the cards say"
+            f"{run} has telemetry of {len(batches)} shards, but {LEAST_BATCHES} are needed: engine times come from the cards"
         )
     if len(iterations) < LEAST_ITERATIONS:
         told.append(
-            f"{run} has {len(iterations)} iterations, {LEAST_ITERATIONS} are needed: training is as the cards say"
+            f"{run} has {len(iterations)} iterations, but {LEAST_ITERATIONS} are needed: training times come from the cards"
         )
         return Fitted(engine, 0.0, None, 0.0, None, prompt, response, tuple(told))
     rest = median(row.rest for row in iterations)
     fixed, each = _line([(row.tokens, row.learning) for row in iterations])
     checkpoints = [row.checkpoint for row in iterations if row.checkpoint is not None]
     told.append(
-        f"from {run}: an update takes {fixed:.3g} s and {each * ranks:.3g} device seconds a token, new weights "
-        f"{median(row.sync for row in iterations):.3g} s on their way, all else of an iteration {rest:.3g} s (fitted to "
+        f"from {run}: an update takes {fixed:.3g} s plus {each * ranks:.3g} device seconds per token, the weight sync "
+        f"{median(row.sync for row in iterations):.3g} s, the rest of an iteration {rest:.3g} s (fitted to "
         f"{len(iterations)} iterations)"
     )
     return Fitted(
@@ -127,14 +144,14 @@ def fit(run: str, batches: Sequence[BatchWork], iterations: Sequence[IterationTi
 
 
 def spread_of(lengths: Sequence[int]) -> Spread | None:
-    """The log-normal with their median and the deviation of their logarithms."""
+    """Returns the log-normal with the median of the lengths and the deviation of their logarithms; None without any."""
     if not lengths:
         return None
     return Spread(float(median(lengths)), pstdev(math.log(max(1, length)) for length in lengths))
 
 
 def _engine(batches: Sequence[BatchWork]) -> EngineConstants:
-    """By the placement's own fit."""
+    """Fits an engine's constants with the placement's own fit."""
     usage = tuple(Usage(0, ROLLOUT, row.steps, row.sequence_steps, row.context_steps, row.seconds) for row in batches)
     limits = EngineConstants(
         base_s=1.0, per_sequence_s=0.0, per_context_token_s=0.0, per_prompt_token_s=0.0, max_concurrent=1
@@ -145,7 +162,10 @@ def _engine(batches: Sequence[BatchWork]) -> EngineConstants:
 
 
 def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Intercept and slope, neither negative, of the least squares; through the origin where the points hardly spread."""
+    """Returns intercept and slope of the least-squares line, neither negative.
+
+    The line goes through the origin if the tokens hardly vary.
+    """
     tokens, seconds = [x for x, _ in points], [y for _, y in points]
     ratio = sum(seconds) / sum(tokens)
     if pstdev(tokens) < LEAST_SPREAD * fmean(tokens):

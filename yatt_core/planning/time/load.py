@@ -1,8 +1,8 @@
-"""A spec on described devices as a workload of the placement's simulator: one cost model serves plan, policies and benchmarks.
+"""Turns a spec on described devices into a workload for the placement simulator, so that all share one cost model.
 
-Consumes roles, their memory, the engines' constants and switch costs; produces a `Workload`, cut down to a size that is simulated
-in seconds, with as many instances for each sample. Where rollout and judge engines have different numbers of devices, an
-instance is the larger one, and holds several of the smaller.
+Consumes roles, their memory, the engines' constants and switch costs. Produces a `Workload`, scaled down until it
+can be simulated in seconds, with the same number of instances per sample. If rollout and judge engines have
+different numbers of devices, an instance is the larger one and holds several of the smaller.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from yatt_core.planning.roles import Roles
 from yatt_core.spec.sections.rollout import VirtualRollout
 
 MOST_INSTANCES, MOST_SAMPLES = 32, 2048
-"""What is simulated, where it can be cut down so far."""
+"""Limits of the simulation, if the load can be scaled down that far."""
 NEAR = 4
-"""Times smaller than need be, for the sake of equal parts."""
+"""Maximum factor by which the simulation may be smaller than necessary, to get equal parts."""
 LARGEST_SAMPLES = 100_000
-"""Simulated in an iteration where the instances are too few for a smaller part."""
+"""Maximum number of simulated samples per iteration, if there are too few instances to scale down further."""
 ITERATIONS = 3
 NO_JUDGE = EngineConstants(
     base_s=1e-9,
@@ -45,13 +45,16 @@ NO_JUDGE = EngineConstants(
     max_concurrent=1_000_000,
     prefix_cache=True,
 )
-"""Rules alone: what follows the last rollout takes no time."""
+"""Rules only: nothing takes time after the last rollout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """workload: what is simulated. scale: how many times smaller than the real one, in devices and samples. instances: of the
-    real one.
+    """A scaled-down load.
+
+    workload: what is simulated.
+    scale: factor by which it is smaller than the real one, in devices and samples.
+    instances: number of real instances.
     """
 
     workload: Workload
@@ -69,27 +72,31 @@ def load_of(
     training: TrainingCost,
     assumed: Assumptions,
 ) -> Load:
-    """rollout, judge: constants of one engine; a judge of none: rules alone. training: by the cluster's devices.
+    """Returns the load of a spec.
 
-    Raises `ConfigurationError` where neither engine's devices hold a whole number of the other's, and for more samples than
-    can be simulated.
+    Raises `ConfigurationError` if neither engine's number of devices is a multiple of the other's, or if there
+    are more samples than can be simulated.
+
+    rollout: constants of one engine.
+    judge: constants of one engine; None if there are only rules.
+    training: costs relative to the cluster's devices.
     """
     judge_devices = demand.judge.devices if demand.judge is not None else demand.rollout.devices
     each = math.lcm(demand.rollout.devices, judge_devices)
     if each != max(demand.rollout.devices, judge_devices):
         raise ConfigurationError(
             f"rollout.engine.tensor_parallel_size: rollout engines of {demand.rollout.devices} devices and judges of "
-            f"{judge_devices} cannot take each other's place; one has to be a multiple of the other"
+            f"{judge_devices} cannot replace each other; expected one to be a multiple of the other"
         )
     instances = max(1, demand.instances * demand.rollout.devices // each)
     prompts, group = roles.spec.data.prompts_per_iteration, roles.spec.rollout.samples_per_prompt
     scale = _scale(instances, prompts, prompts * group)
     if prompts // scale * group > LARGEST_SAMPLES:
         raise ConfigurationError(
-            f"data.prompts_per_iteration: {prompts} prompts of {group} samples on {instances} instances are more than a plan "
-            f"simulates; right would be at most {LARGEST_SAMPLES // group * scale}"
+            f"data.prompts_per_iteration: {prompts} prompts of {group} samples on {instances} instances are too many to "
+            f"simulate; expected at most {LARGEST_SAMPLES // group * scale}"
         )
-    # The simulator shares training out over the instances' devices; the cluster's may be more, or fewer.
+    # The simulator divides training by the instances' devices; the cluster may have more or fewer.
     counted = instances // scale
     share = counted * scale * each / cluster.devices
     per_token = training.device_seconds_per_token * share
@@ -114,13 +121,16 @@ def load_of(
 
 
 def _control_period_s(roles: Roles) -> float:
-    """In real seconds; virtual engines have it on their clock. Without a judge there is nothing to control."""
+    """Returns the control period in real seconds; that of virtual engines is on their clock.
+
+    Without a judge there is nothing to control.
+    """
     period, engine = roles.spec.placement.control_seconds, roles.rollout
     return period / engine.clock_factor if roles.judge and isinstance(engine, VirtualRollout) else period
 
 
 def _scale(instances: int, prompts: int, samples: int) -> int:
-    """By which the rest is small enough, and that leaves a prompt: a divisor of the instances, where one is near."""
+    """Returns a scale that is large enough but leaves a prompt: a divisor of the instances if one is near."""
     wanted = max(-(-instances // MOST_INSTANCES), -(-samples // MOST_SAMPLES))
     most = min(instances, prompts)
     near = range(wanted, min(most, NEAR * wanted) + 1)
@@ -128,7 +138,7 @@ def _scale(instances: int, prompts: int, samples: int) -> int:
 
 
 def _widened(constants: EngineConstants, engines: int) -> EngineConstants:
-    """Several engines side by side as one: each has its share of sequences, context and prompts."""
+    """Returns the constants of several engines treated as one, with equal shares of sequences, context and prompts."""
     return constants.model_copy(
         update={
             "per_sequence_s": constants.per_sequence_s / engines,

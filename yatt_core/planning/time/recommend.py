@@ -1,6 +1,7 @@
-"""Which placement a load wants: every mode is run through the placement's simulator, and the shortest iteration wins.
+"""Which placement suits a load best: every mode is simulated, and the shortest iteration wins.
 
-Consumes a `Load`; produces `Outcome`s, the best first. Without a judge roles take turns, and there is nothing to compare.
+Consumes a `Load`; produces `Outcome`s, best first. Without a judge, roles take turns and there is nothing to
+compare.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from yatt_core.planning.time.load import Load
 
 MOST_SPLITS = 8
 WORTH = 0.02
-"""Of the best mode's time: a gain below it is not worth a more complicated one."""
+"""Relative gain below which a more complicated mode is not worthwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Means over the simulated iterations. judges: instances that judge from the start, of all. idle: share of the time of the
-    instances' devices in which they have no work.
+    """Means over the simulated iterations.
 
-    tokens_per_second: of responses.
+    judges: instances that judge from the start, out of `instances`.
+    tokens_per_second: response tokens.
+    idle: fraction of the devices' time without work.
     """
 
     mode: str
@@ -38,16 +40,16 @@ class Outcome:
 
     @property
     def partition(self) -> str:
-        """Who has which instances, in words."""
+        """Describes which instances serve which role."""
         if self.mode == "colocate":
             return f"all {self.instances} instances serve every role in turn"
         rolling = self.instances - self.judges
         start = f"{rolling} of {self.instances} instances roll out, {self.judges} judge"
-        return start if self.mode == "split" else f"{start} from the start; they follow the load"
+        return start if self.mode == "split" else f"{start} from the start; roles then follow the load"
 
 
 def outcomes(load: Load, has_judge: bool) -> list[Outcome]:
-    """The modes tried, the shortest iteration first."""
+    """Returns the outcomes of all modes tried, shortest iteration first."""
     candidates: list[tuple[str, PlacementPolicy]] = [("colocate", ColocatePool())]
     count = len(load.workload.cluster.speeds)
     if has_judge and count > 1:
@@ -59,7 +61,10 @@ def outcomes(load: Load, has_judge: bool) -> list[Outcome]:
 
 
 def best(found: list[Outcome]) -> Outcome:
-    """The simplest mode within `WORTH` of the best: roles in turn, then fixed parts, then moving ones. found: best first."""
+    """Returns the simplest mode within `WORTH` of the best: colocate before split before dynamic.
+
+    found: best first.
+    """
     limit = found[0].step_s * (1.0 + WORTH)
     order = ("colocate", "split", "dynamic")
     return min((o for o in found if o.step_s <= limit), key=lambda o: (order.index(o.mode), o.step_s))
@@ -89,7 +94,7 @@ def _outcome(mode: str, campaign: Campaign, load: Load) -> Outcome:
 
 
 def _train_seconds(workload: Workload, tokens: float) -> float:
-    """Everything behind collect."""
+    """Returns the seconds of everything after collect."""
     training = workload.training
     share = training.device_seconds_per_token * tokens / workload.cluster.devices
     return workload.switch.train_s + training.fixed_s + share

@@ -1,8 +1,8 @@
 """How long engines and trainer take on a card: the constants of the placement's cost model, training and sync.
 
-Consumes shapes, engines, the cluster and what is assumed of efficiencies; produces `EngineConstants` and `TrainingTimes`. A
-decode step reads the weights once and every token of context; prefill and training are bound by operations (arXiv 2211.05102).
-Seconds are real ones: those of virtual engines are divided by their clocks' factor.
+Consumes shapes, engines, the cluster and assumed efficiencies; produces `EngineConstants` and `TrainingTimes`. A
+decode step reads the weights once and every token of context; prefill and training are compute-bound (arXiv
+2211.05102). Seconds are real ones: those of virtual engines are divided by their clock factor.
 """
 
 from __future__ import annotations
@@ -27,19 +27,27 @@ from yatt_core.spec.sections.rollout import TorchRollout, VirtualRollout
 from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
 
 BACKWARD = 2.0
-"""A backward pass in forward passes."""
+"""Cost of a backward pass in forward passes."""
 UPDATE_BYTES = 7 * FLOAT
-"""What an optimizer step moves for a parameter: gradient, master weight and two moments read, the latter three written."""
+"""Bytes that an optimizer step moves per parameter.
+
+It reads gradient, master weight and two moments, and writes the last three.
+"""
 CHECKPOINT_BYTES = 3 * FLOAT
-"""What a checkpoint holds of a parameter: weight and two moments."""
+"""Bytes of a checkpoint per parameter: weight and two moments."""
 REDUCTIONS = 2
-"""All-reduces of a layer's forward pass under tensor parallelism (arXiv 1909.08053)."""
+"""All-reduces in a layer's forward pass under tensor parallelism (arXiv 1909.08053)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingTimes:
-    """prepare_s, learn_s: device seconds for each token of prompt and response. fixed_s: of an iteration's optimizer steps.
-    sync_s: of new weights' way into all engines; sync_bytes: into each engine. checkpoint_s: of copying what a checkpoint holds.
+    """The times of an iteration outside collect.
+
+    prepare_s, learn_s: device seconds per token of prompt and response.
+    fixed_s: of an iteration's optimizer steps.
+    sync_s: of sending new weights to all engines.
+    sync_bytes: sent to each engine.
+    checkpoint_s: of copying what a checkpoint holds.
     """
 
     prepare_s: float
@@ -51,14 +59,14 @@ class TrainingTimes:
 
     @property
     def cost(self) -> TrainingCost:
-        """For the simulator: everything behind collect."""
+        """The cost of everything after collect, for the simulator."""
         return TrainingCost(fixed_s=self.fixed_s + self.sync_s, device_seconds_per_token=self.prepare_s + self.learn_s)
 
 
 def engine_constants(
     engine: GenerationEngine, shape: ModelShape, memory: EngineMemory, card: Card, assumed: Assumptions
 ) -> EngineConstants:
-    """What an instance of the engine takes, on a card; a virtual one takes what the spec says, on any."""
+    """Returns the constants of an engine instance on a card; for a virtual engine, those of the spec on any card."""
     match engine:
         case VirtualRollout():
             return _by_the_wall(virtual_constants(engine), engine.clock_factor, memory.sequences)
@@ -75,7 +83,10 @@ def engine_constants(
 
 
 def _by_the_wall(constants: EngineConstants, factor: float, sequences: int) -> EngineConstants:
-    """Constants on a clock that is so many times faster, in real seconds. sequences: at once."""
+    """Converts constants on a clock that runs `factor` times faster to real seconds.
+
+    sequences: decoded at once.
+    """
     seconds = ("base_s", "per_sequence_s", "per_context_token_s", "per_prompt_token_s")
     real = {name: getattr(constants, name) / factor for name in seconds}
     return constants.model_copy(update={**real, "max_concurrent": sequences})
@@ -84,7 +95,10 @@ def _by_the_wall(constants: EngineConstants, factor: float, sequences: int) -> E
 def _on_card(
     shape: ModelShape, memory: EngineMemory, card: Card, assumed: Assumptions, layer_s: float
 ) -> EngineConstants:
-    """By the card's bandwidth and operations. layer_s: of a decode step besides, for each layer."""
+    """Derives constants from the card's bandwidth and operations.
+
+    layer_s: additional seconds of a decode step per layer.
+    """
     bandwidth = card.bandwidth_gb_s * GB * assumed.bandwidth_share
     prefill = shape.forward_flops(0) / (memory.devices * card.flops * assumed.prefill_mfu)
     return EngineConstants(
@@ -99,10 +113,10 @@ def _on_card(
 
 
 def training_times(roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions) -> TrainingTimes:
-    """Of an iteration."""
+    """Returns the training times of an iteration."""
     trainer, shape, algorithm = roles.trainer, roles.policy, roles.spec.algorithm
     if isinstance(trainer, VirtualTrainer):
-        # Its seconds are by response token, however many the devices.
+        # Its seconds are per response token, whatever the number of devices.
         written = roles.lengths.mean_response / roles.lengths.mean_sample
         each = trainer.seconds_per_token * written * cluster.devices / trainer.clock_factor
         return TrainingTimes(0.0, each, trainer.fixed_seconds / trainer.clock_factor, 0.0, 0, 0.0)
@@ -127,13 +141,17 @@ def training_times(roles: Roles, demand: Demand, cluster: DescribedCluster, assu
 
 
 def devices_for_each_rank(demand: Demand, cluster: DescribedCluster) -> float:
-    """At least 1: devices that have no rank stand still while the others train, and their seconds count too."""
+    """Returns the number of devices per rank, at least 1.
+
+    Devices without a rank are idle during training, but their seconds count too.
+    """
     return cluster.devices / min(demand.ranks, cluster.devices)
 
 
 def switch_costs(roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions) -> SwitchCosts:
-    """Weights on their way from the host, and what an engine makes anew; nothing where nothing sleeps. Of virtual engines
-    what the spec says.
+    """Returns the costs of switching: copying weights from the host and waking engines; 0 if nothing sleeps.
+
+    For virtual engines, the spec defines the costs.
     """
     if isinstance(roles.rollout, VirtualRollout):
         engine, factor = roles.rollout, roles.rollout.clock_factor
@@ -148,7 +166,7 @@ def switch_costs(roles: Roles, demand: Demand, cluster: DescribedCluster, assume
     role = max(wakes(memory) for memory in (demand.rollout, demand.judge or demand.rollout))
     train = 0.0
     if demand.rollout.sleeps:
-        # To the device before learning, back behind it, and the policy awake again.
+        # The trainer's state moves to the device before learning and back afterwards; then the policy wakes up.
         state = next(row.at(LEARN) for row in demand.roles if row.role == "trainer")
         lasting = state.weights + state.gradients + state.optimizer
         train = 2 * lasting / host + wakes(demand.rollout)
@@ -156,7 +174,7 @@ def switch_costs(roles: Roles, demand: Demand, cluster: DescribedCluster, assume
 
 
 def _bubble(roles: Roles, demand: Demand) -> float:
-    """What filling and draining a pipeline makes of its passes' time: 1 + (stages - 1) / micro-batches (arXiv 2104.04473)."""
+    """Returns the slowdown by filling and draining a pipeline: 1 + (stages - 1) / micro-batches (arXiv 2104.04473)."""
     stages = getattr(roles.trainer, "pipeline_model_parallel_size", 1)
     samples = roles.samples / roles.spec.algorithm.mini_batches / demand.copies
     micro_batches = max(1.0, samples * roles.lengths.mean_sample / demand.micro_batch.tokens)
@@ -170,18 +188,18 @@ def _recomputes(roles: Roles) -> float:
 
 
 def _width(roles: Roles) -> int:
-    """Bytes of a weight on its way: the torch trainer's are float32 whatever the engine makes of them."""
+    """Returns the bytes of a weight in transfer; the torch trainer sends float32 whatever the engine's dtype."""
     if isinstance(roles.trainer, TorchTrainer):
         return FLOAT
     return element_bytes(getattr(roles.rollout, "dtype", "float32"))
 
 
 def _step_s(roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions) -> float:
-    """An optimizer step besides the passes: gradients' all-reduce over the network, and the update itself."""
+    """Returns the seconds of an optimizer step beyond its passes: the gradients' all-reduce and the update itself."""
     card, trainer, parameters = cluster.card, roles.trainer, roles.trained_parameters
     bandwidth = card.bandwidth_gb_s * GB
     if isinstance(trainer, TorchTrainer):
-        # Every rank has all gradients, and updates all weights.
+        # Every rank has all gradients and updates all weights.
         reduce = 2 * FLOAT * parameters / (card.link_gb_s * GB) * (demand.ranks > 1)
         return reduce + UPDATE_BYTES * parameters / bandwidth
     lane = (card.network_gb_s if cluster.nodes > 1 else card.link_gb_s) * GB
@@ -192,7 +210,11 @@ def _step_s(roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: As
 
 
 def _sync_s(demand: Demand, cluster: DescribedCluster, sync_bytes: int) -> float:
-    """All engines receive at once; a node's share of each weight comes over the network, once, and is spread inside."""
+    """Returns the seconds of a weight sync.
+
+    All engines receive at once; a node receives each weight once over the network, divided among its devices,
+    which then exchange their parts.
+    """
     card = cluster.card
     lane = card.network_gb_s * cluster.devices_per_node if cluster.nodes > 1 else card.link_gb_s
     each_device = sync_bytes / demand.rollout.devices
@@ -200,7 +222,10 @@ def _sync_s(demand: Demand, cluster: DescribedCluster, sync_bytes: int) -> float
 
 
 def _checkpoint_s(roles: Roles, demand: Demand, cluster: DescribedCluster) -> float:
-    """Copying weights and moments aside, to the host where there is one; files are written while training goes on."""
+    """Returns the seconds for copying weights and moments aside, to the host if it is separate from the devices.
+
+    Files are written while training continues.
+    """
     state = float(CHECKPOINT_BYTES * roles.trained_parameters)
     if roles.trainer.kind in ("megatron", "fsdp2"):
         return state / demand.ranks / (cluster.card.host_gb_s * GB)
