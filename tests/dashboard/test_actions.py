@@ -60,7 +60,7 @@ def test_rollback_opens_a_branch_and_names_who_did(ask: Ask, served: Context, ho
 
 def test_retry_of_what_has_not_failed_is_refused(ask: Ask, home: Home) -> None:
     answer = ask("toy-1/retry", iteration=3, phase="collect")
-    assert answer.status_code == 409 and "has lost no attempt" in answer.json()["detail"]
+    assert answer.status_code == 409 and "collect of iteration 3 " in answer.json()["detail"]
     assert not (home.run_folder("toy-1") / RESUME_LOG).exists()
 
 

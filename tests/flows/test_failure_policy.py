@@ -92,7 +92,7 @@ def test_budgets_are_kept_by_class(opened: Opened) -> None:
 
 
 def test_a_full_disk_pauses(opened: Opened) -> None:
-    with pytest.raises(Paused, match=r"No space left.*make room, then `yatt resume"):
+    with pytest.raises(Paused, match=r"No space left.*`yatt resume"):
         fail(opened(), "collect", 1, StorageFullError("/runs: No space left on device"))
 
 
@@ -107,7 +107,7 @@ def test_skips_are_choices_and_have_an_end(opened: Opened) -> None:
         with pytest.raises(PhaseRetry):
             fail(session, "learn", iteration, NumericError("the loss is nan"))
         assert is_skipped(session.context, session.context.run, 0, iteration)
-    with pytest.raises(Paused, match="again and again"):
+    with pytest.raises(Paused, match=r"update 5 .*skip.*the loss is nan"):
         fail(session, "learn", 5, NumericError("the loss is nan"))
     assert not is_skipped(session.context, session.context.run, 0, 5)
     with pytest.raises(PhaseRetry):
@@ -120,7 +120,7 @@ def test_pause_and_stop(opened: Opened, wanted: str, raised: type[Exception] | N
     if raised is None:
         fail(session, "learn", 3, NumericError("the loss is nan"))
     else:
-        with pytest.raises(raised, match="update 3 is not finite"):
+        with pytest.raises(raised, match=r"update 3 .*the loss is nan"):
             fail(session, "learn", 3, NumericError("the loss is nan"))
     assert not session.context.ledger.records.choices(session.context.run, 0, 3)
 
@@ -139,7 +139,7 @@ def test_a_rollback_opens_a_branch_that_draws_other_prompts(opened: Opened) -> N
     assert state.cursor != states[3].cursor, "the prompts behind the checkpoint are not drawn again"
     assert CURSOR in session.context.ledger.records.choices(session.context.run, 1, 4)
     assert not obey_rollback(session, state), "once"
-    with pytest.raises(Paused, match="again and again"):
+    with pytest.raises(Paused, match=r"update 4 .*rollback.*the loss is nan"):
         fail(session, "learn", 4, NumericError("the loss is nan"))
 
 

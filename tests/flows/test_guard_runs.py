@@ -91,7 +91,7 @@ def test_a_stalled_phase_is_left_in_the_middle_where_that_is_wanted(driver: Driv
     run = driver.create("virtual.yaml", "guards.stalled_phase={action: pause, fraction: 0.3}", "iterations=4")
     hang_at(driver.home.run_folder(run), 2)
     said = driver.drive(run, expect=4)
-    assert "guard stalled_phase: collect has been under way for" in said
+    assert "guard stalled_phase: collect " in said
     assert state(driver, run) == ("paused", 2)
     (alarm,) = alarms(driver, run)
     assert (alarm.rule, alarm.iteration, alarm.evidence["phase"]) == ("stalled_phase", 3, "collect")

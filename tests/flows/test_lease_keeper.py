@@ -73,7 +73,7 @@ def test_a_driver_that_was_stopped_and_continued_knows_by_its_own_clock(held: tu
     keeper.check()
     held[1].close()
     time.sleep(LIFE + 0.1)
-    with pytest.raises(FencedError, match="ran out"):
+    with pytest.raises(FencedError, match=r"lease of term 1 .* \d+\.\d s ago"):
         keeper.check()
 
 
@@ -90,7 +90,7 @@ def test_a_main_loop_that_hangs_is_not_kept_alive(held: tuple[str, Ledger, Fence
     keeper.allow(0.05, "learn of iteration 3")
     keeper.start()
     reason = lost(keeper)
-    assert "hangs in learn of iteration 3" in reason
+    assert "learn of iteration 3" in reason
     assert "test_lease_keeper" in reason, "with the stack of the main thread"
     keeper.stop()
 

@@ -49,7 +49,7 @@ class Wrong:
     [
         (ZeroDivisionError("by hand"), "ZeroDivisionError: by hand"),
         (SystemExit("done"), "SystemExit: done"),
-        ("RR", "right would be 4 letters"),
+        ("RR", "'RR'.* 4 "),
         ("RRRX", "RRRX"),
     ],
 )
@@ -65,16 +65,16 @@ def test_a_policy_that_fails_is_said_before_anything_is_recorded(
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        (None, "its policy gives NoneType; right would be a Plan"),
-        ("RRRR", "its policy gives str"),
-        (Plan(["R"] * 4, Hold(), None, "a list"), "right would be 4 letters"),  # type: ignore[arg-type]
-        (Plan("RRRR", Hold(), float("nan"), "not a number"), "its policy predicts nan"),
-        (Plan("RRRR", Hold(), "soon", "no number"), "its policy predicts 'soon'"),  # type: ignore[arg-type]
-        (Plan("RRRR", None, None, "nobody acts"), "a runtime policy that can act"),  # type: ignore[arg-type]
-        (Plan("RRRR", Hold(), None, None), "a reason in words"),  # type: ignore[arg-type]
-        (Plan("RRRR", Hold(), None, "", {"seen": {1}}), "remembers what cannot be recorded .*TypeError"),
-        (Plan("RRRR", Hold(), None, "", {"mean": float("inf")}), "remembers what cannot be recorded .*ValueError"),
-        (Plan("RRRR", Hold(), None, "", 5), "remembers what cannot be recorded"),  # type: ignore[arg-type]
+        (None, r"NoneType.*\bPlan\b"),
+        ("RRRR", r"\bstr\b.*\bPlan\b"),
+        (Plan(["R"] * 4, Hold(), None, "a list"), r"\['R', .* 4 "),  # type: ignore[arg-type]
+        (Plan("RRRR", Hold(), float("nan"), "not a number"), r"\bnan\b"),
+        (Plan("RRRR", Hold(), "soon", "no number"), "'soon'"),  # type: ignore[arg-type]
+        (Plan("RRRR", None, None, "nobody acts"), "runtime policy.*`act`"),  # type: ignore[arg-type]
+        (Plan("RRRR", Hold(), None, None), "reason"),  # type: ignore[arg-type]
+        (Plan("RRRR", Hold(), None, "", {"seen": {1}}), "state.*TypeError"),
+        (Plan("RRRR", Hold(), None, "", {"mean": float("inf")}), "state.*ValueError"),
+        (Plan("RRRR", Hold(), None, "", 5), "state.*TypeError"),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_no_plan_is_said_before_anything_is_recorded(session: Any, plan: Any, said: str) -> None:
@@ -104,7 +104,7 @@ def test_a_runtime_policy_that_cannot_leave_its_process_is_said_before_anything_
             return Plan("RRRR", Locked(), None, "")
 
     session.prefetch = PlacementPrefetch(Own())
-    with pytest.raises(ConfigurationError, match=r"placement.mode: .*runtime policy cannot go .*TypeError: .*lock"):
+    with pytest.raises(ConfigurationError, match=r"placement.mode: .*runtime policy.*TypeError: .*lock"):
         decide(session, 1, {})
     assert session.context.ledger.records.decisions(session.context.run, 0, 1) == []
 

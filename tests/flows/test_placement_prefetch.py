@@ -68,7 +68,7 @@ def test_a_policy_that_finds_no_end_is_not_waited_for(inputs: Inputs) -> None:
 
     prefetch = PlacementPrefetch(Endless())
     prefetch.begin(inputs)
-    with pytest.raises(StuckError, match=r"placement\.mode: its policy has made no plan in 0\.01 s"):
+    with pytest.raises(StuckError, match=r"^placement\.mode: .* 0\.01 s"):
         prefetch.plan(inputs, 0.01)
     thread = threads.get()
     assert thread.daemon, "a process ends without it"
@@ -81,7 +81,7 @@ def test_a_policy_that_exits_has_failed(inputs: Inputs) -> None:
         def plan(self, setting, past, state) -> Plan:
             raise SystemExit(0)
 
-    with pytest.raises(ConfigurationError, match=r"placement\.mode: its policy failed: SystemExit: 0"):
+    with pytest.raises(ConfigurationError, match=r"^placement\.mode: .*SystemExit: 0"):
         PlacementPrefetch(Leaving()).plan(inputs, SECONDS)
 
 

@@ -99,9 +99,9 @@ def test_a_changed_or_lost_file_is_named_wherever_it_was_planned_with(home: Home
     # Iteration 6 remembers 2 to 5, 7 remembers 3 to 6, and iteration 1 nothing.
     assert [row.same for row in rows] == [True, *[False] * 5, True]
     assert [row.replayed for row in rows[1:6]] == [None] * 5
-    assert len(rows[1].why) == 1 and f"{changed} is not what was recorded: its sha256 is " in rows[1].why[0]
-    assert f"{gone} is gone" in rows[2].why and len(rows[2].why) == 2
-    assert rows[5].why == (f"{gone} is gone",)
+    assert len(rows[1].why) == 1 and rows[1].why[0].startswith(f"{changed} ") and "sha256" in rows[1].why[0]
+    assert len(rows[2].why) == 2 and [why for why in rows[2].why if why.startswith(f"{gone} ") and "sha256" not in why]
+    assert len(rows[5].why) == 1 and rows[5].why[0].startswith(f"{gone} ") and "sha256" not in rows[5].why[0]
 
 
 def test_what_another_policy_costs_is_what_it_costs_in_force(home: Home) -> None:
@@ -162,19 +162,18 @@ def test_constants_that_engines_do_not_tell_come_from_the_telemetry(home: Home) 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("split", "how many of 4 instances judge? Right would be split:N, N from 1 to 3"),
-        ("split:4", "split:N, N from 1 to 3"),
-        ("split:0", "split:N, N from 1 to 3"),
-        ("split:-1", "split:N, N from 1 to 3"),
-        ("dynamic:2", "right would be colocate, split:N, dynamic"),
-        ("", "right would be colocate, split:N, dynamic"),
-        ("Dynamic", "right would be colocate, split:N, dynamic"),
+        ("split", r"split:N\b.* 1 to 3\b"),
+        ("split:4", r"split:N\b.* 1 to 3\b"),
+        ("split:0", r"split:N\b.* 1 to 3\b"),
+        ("split:-1", r"split:N\b.* 1 to 3\b"),
+        ("dynamic:2", "colocate, split:N, dynamic"),
+        ("", "colocate, split:N, dynamic"),
+        ("Dynamic", "colocate, split:N, dynamic"),
     ],
 )
 def test_a_policy_that_cannot_be_meant(text: str, says: str) -> None:
-    with pytest.raises(ConfigurationError, match="--policy") as error:
+    with pytest.raises(ConfigurationError, match=f"^--policy '{text}': .*{says}"):
         parse_policy(text, 4)
-    assert says in str(error.value)
 
 
 def test_policies_are_named_as_in_a_spec() -> None:
@@ -204,5 +203,6 @@ def test_a_runtime_policy_that_fails_is_said_and_its_iterations_are_left_out(
     monkeypatch.setattr(module, "find_policy", lambda *_: Stubborn())
     found = compared(home, dynamic, "my-own")
     assert found.iterations == 1 and found.rows[0].other_s and found.rows[0].why == ()
-    assert found.rows[1].why == ("my-own: its runtime policy fails in the simulation: RuntimeError: I will not",)
+    (why,) = found.rows[1].why
+    assert why.startswith("my-own: ") and why.endswith("RuntimeError: I will not")
     assert found.rows[1].recorded_s and found.rows[1].other_s is None and found.rows[1].start == "RRRJ"

@@ -96,7 +96,7 @@ def test_a_window_that_is_over_does_nothing_and_says_so(home: Home) -> None:
     run = seed_run(home)
     ending = come_up(home, run, FakeClock(NOON + 9 * HOUR))
     assert (ending.type.value, ending.name) == ("COMPLETED", "Missed")
-    assert ending.message == f"the window of run {run} was over at 2027-01-01 20:00:00 UTC: nothing was done"
+    assert f"run {run} " in ending.message and "2027-01-01 20:00:00 UTC" in ending.message
     assert said(home, run) == [ending.message]
     with Ledger.open(home.ledger) as ledger:
         assert ledger.overview.line(run).term == 1, "the lease was not asked for"
@@ -143,7 +143,7 @@ def test_a_paused_run_is_not_driven_before_somebody_has_looked(home: Home) -> No
         ledger.leases.release(fence)
     ending = come_up(home, run, FakeClock())
     assert (ending.type.value, ending.name) == ("FAILED", "Paused")
-    assert "the reward model is gone" in ending.message and f"`yatt resume {run}` goes on" in ending.message
+    assert "the reward model is gone" in ending.message and f"`yatt resume {run}`" in ending.message
     assert "abc" not in ending.message and "abc" not in "".join(said(home, run))
 
 
@@ -254,7 +254,7 @@ def test_a_deployment_of_another_ledgers_run_of_the_same_name_is_refused(
     ending = come_up(home, run, FakeClock(), owner=owner)
     assert (ending.type.value, ending.name) == ("FAILED", "Failed")
     if owner is None:
-        assert f"names no owner of run {run}, so whose run is meant" in ending.message
+        assert f"owner of run {run}" in ending.message
         assert "another run" not in ending.message
     else:
         assert f"this worker's ledger {home.ledger}" in ending.message and owner in ending.message

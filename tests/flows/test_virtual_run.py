@@ -46,7 +46,7 @@ def check_ledger(driver: Driver, run: str) -> None:
             (decision,) = ledger.records.decisions(run, 0, iteration)
             assert (
                 decision.decision["mode"] == "colocate"
-                and decision.reason == "all instances roll out: no device judges"
+                and decision.reason.startswith("all instances roll out:")
             )
             assert decision.outcome and decision.outcome["seconds"]["collect"] > 0
             assert [shard.shard for shard in ledger.records.shards(run, 0, iteration)] == [0, 1, 2, 3]

@@ -229,7 +229,7 @@ def test_a_run_of_another_ledger_is_not_touched(tmp_path: Path, url: str) -> Non
             claim_store(bench.ledger, bench.run, bench.spec, bench.folder)
             claim_store(bench.ledger, bench.run, bench.spec, bench.folder)
         else:
-            with pytest.raises(ConfigurationError, match="of another ledger; choose another prefix"):
+            with pytest.raises(ConfigurationError, match="another ledger.*another prefix"):
                 claim_store(bench.ledger, bench.run, bench.spec, bench.folder)
         bench.ledger.close()
 
@@ -283,7 +283,7 @@ def test_damage_on_the_store_alone_fails_the_audit(sound: tuple[Home, str], obje
 def test_a_fork_may_lie_elsewhere_and_a_run_may_not_move(sound: tuple[Home, str], url: str) -> None:
     home, run = sound
     shutil.rmtree(home.run_folder(run))
-    with pytest.raises(ConfigurationError, match=f"storage.url: it stays {url}"):
+    with pytest.raises(ConfigurationError, match=f"--set storage.url: .* {url}; `yatt fork {run} "):
         revise(home, run, ["storage.url=null"])
     made = fork(home, run, 3, [f"storage.url={url}/forks"])
     folder = home.run_folder(made.run)
@@ -293,5 +293,5 @@ def test_a_fork_may_lie_elsewhere_and_a_run_may_not_move(sound: tuple[Home, str]
     assert len(store.folders("experience", depth=3)) == 2
     shutil.rmtree(folder)
     assert store.fetch(copies[0])
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="b000-i000001.t0000/manifest.json"):
         store.verify(f"{CHECKPOINTS}/b000-i000001.t0000", "0" * 64)

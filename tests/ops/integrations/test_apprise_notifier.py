@@ -211,5 +211,5 @@ def test_what_nobody_took_waits_for_the_next_session(place: tuple[str, Ledger, F
 def test_a_message_of_very_many_tells_the_newest_and_no_secrets() -> None:
     message = message_of("toy-1", [Notice(f"toy-1/{n}", f"password=hunter{n}") for n in range(25)])
     lines = message.body.splitlines()
-    assert lines[0] == "5 earlier ones are not listed; see `yatt alarms toy-1`"
+    assert lines[0].startswith("5 earlier ") and "`yatt alarms toy-1`" in lines[0]
     assert len(lines) == LONGEST_LIST + 1 and lines[-1] == "- password=*** [toy-1/24]"
