@@ -23,7 +23,7 @@ class ReasoningGymSource(SpecModel):
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Options of the task, such as `max_word_len`."""
     weight: Weight = 1.0
-    """Fraction of the prompts drawn from this source, relative to the other sources."""
+    """Weight of this source in the mixture, relative to the other sources."""
 
 
 class FileSource(SpecModel):
@@ -37,7 +37,7 @@ class FileSource(SpecModel):
     """Key of the prompt's image or list of images (PNG or JPEG): either bytes, or paths relative to the data file
     that stay within its folder."""
     weight: Weight = 1.0
-    """Fraction of the prompts drawn from this source, relative to the other sources."""
+    """Weight of this source in the mixture, relative to the other sources."""
 
 
 class JsonlSource(FileSource):
