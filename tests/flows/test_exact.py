@@ -22,7 +22,8 @@ from tests.recovery.nursery import Nursery
 pytestmark = pytest.mark.timeout(600)
 METRICS = {
     "reward/mean", "reward/score", "accuracy", "entropy", "kl", "clip_fraction", "ratio_max", "ratio_min", "grad_norm",
-    "train_rollout_logprob_diff_mean", "train_rollout_logprob_diff_max", "truncated_fraction", "length/response_mean", "length/prompt_mean",
+    "train_rollout_logprob_diff_mean", "train_rollout_logprob_diff_max", "truncated_fraction",
+    "length/response_mean", "length/prompt_mean",
     "tokens_per_second", "seconds/collect", "seconds/prepare", "seconds/learn", "seconds/sync", "loss", "learning_rate",
 }  # fmt: skip
 

@@ -44,10 +44,7 @@ def check_ledger(driver: Driver, run: str) -> None:
         assert [checkpoint.iteration for checkpoint in ledger.records.checkpoints(run)] == [8, 6, 0]
         for iteration in range(1, ITERATIONS + 1):
             (decision,) = ledger.records.decisions(run, 0, iteration)
-            assert (
-                decision.decision["mode"] == "colocate"
-                and decision.reason.startswith("all instances roll out:")
-            )
+            assert decision.decision["mode"] == "colocate" and decision.reason.startswith("all instances roll out:")
             assert decision.outcome and decision.outcome["seconds"]["collect"] > 0
             assert [shard.shard for shard in ledger.records.shards(run, 0, iteration)] == [0, 1, 2, 3]
             attempts = ledger.phases.attempts(run, 0, iteration)
