@@ -1,4 +1,4 @@
-"""The ledger's front door: one object with a part for each thing that is booked.
+"""The ledger's entry point: one object with a part for each kind of record.
 
     ledger = Ledger.open(home / "ledger.sqlite")
     run = ledger.runs.create("quickstart", spec, digest, target_iterations=100)
@@ -6,7 +6,8 @@
     attempt = ledger.phases.plan(fence, branch=0, iteration=1, phase="collect")
     ledger.commits.commit(fence, IterationCommit(...))
 
-Every write of a driver takes its fence and raises `Fenced`, writing nothing, once another has taken the lease.
+Every write by a driver takes its fence. Once another process has taken the lease, such a write raises `Fenced`
+and changes nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from db.write.runs import Runs
 
 
 class Ledger:
-    """The system of record. Threads may share it; a forked process opens its own."""
+    """The system of record. Threads may share it; a forked process must open its own."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -61,8 +62,10 @@ class Ledger:
     def open(cls, address: str | Path, migrate: bool = True, clock: Clock = DatabaseTime) -> Ledger:
         """Opens the ledger at a DSN or in an SQLite file.
 
-        migrate: bring an older or empty database up to date; without it, a file that does not exist is not made.
-        clock: for tests. Raises `LedgerVersionError` for a database that this code does not know, `LedgerUnavailable`.
+        migrate: whether to migrate an older or empty database; if not, a missing file is not created.
+        clock: for tests.
+
+        Raises `LedgerVersionError` for a database at an unknown version, and `LedgerUnavailable`.
         """
         url = database_url(address)
         if url.get_backend_name() == "sqlite":

@@ -85,10 +85,10 @@ def advance(session: DriverSession, state: ControlState | None) -> ControlState:
 
 def begin(session: DriverSession, state: ControlState, meter: IterationMeter) -> ControlState:
     """Runs iteration 0: trains the initial policy (SFT), publishes it as checkpoint 0, evaluates and commits it."""
-    warm = sft(session, 0)
+    fine_tuned = sft(session, 0)
     sync(session, 0)
     evaluation = evaluate(session, 0)
-    return commit_start(session, 0, state, warm, evaluation, meter)
+    return commit_start(session, 0, state, fine_tuned, evaluation, meter)
 
 
 def iterate(session: DriverSession, state: ControlState, meter: IterationMeter) -> ControlState:

@@ -1,1 +1,1 @@
-"""What all of the ledger stands on: engine and transactions, tables, migrations, errors, lines of iterations."""
+"""The foundation of the ledger: engine, transactions, tables, migrations, errors and the lineage of branches."""

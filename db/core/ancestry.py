@@ -24,7 +24,7 @@ class IterationRange:
 
 
 def ancestry(connection: Connection, run: str, branch: int | None = None) -> list[IterationRange]:
-    """The ranges of a branch's line, oldest first; of the current branch if none is given. Raises `RunNotFound`."""
+    """Returns the ranges of a branch's line, oldest first; by default the current branch's. Raises `RunNotFound`."""
     if branch is None:
         branch = connection.execute(select(Run.current_branch).where(Run.id == run)).scalar_one_or_none()
     ranges: list[IterationRange] = []
@@ -46,15 +46,16 @@ def ancestry(connection: Connection, run: str, branch: int | None = None) -> lis
 
 
 def range_of(ranges: Sequence[IterationRange], iteration: int) -> IterationRange | None:
-    """The span that holds an iteration."""
+    """Returns the range that contains an iteration; None if there is none."""
     return next((span for span in ranges if span.first <= iteration <= span.last), None)
 
 
 def own_places(ranges: Sequence[IterationRange], run: str) -> list[IterationRange]:
-    """Where the rows and files hang that a run itself has of a line's iterations.
+    """Returns the ranges in which a run's own rows and files for a line's iterations are stored.
 
-    What it inherited, a fork has copies of, under the branch numbers of those that made it. A checkpoint of the state that a
-    branch starts from may hang on that branch, though the iteration belongs to the one before it.
+    A fork has its own copies of what it inherited, under the branch numbers of the runs that produced it. A
+    checkpoint of the state a branch starts from may be stored under that branch, although its iteration belongs
+    to the branch before.
     """
     return [
         replace(span, first=max(0, span.first - 1)) if span.run == run else replace(span, run=run) for span in ranges

@@ -1,7 +1,7 @@
-"""The database under the ledger: opening it, its transactions, its clock, and the fence that guards a driver's writes.
+"""The database below the ledger: connections, transactions, the clock, and the fence that guards a driver's writes.
 
-Writers on SQLite begin IMMEDIATE, so that they queue up instead of failing half-way; on PostgreSQL they lock the rows that
-they decide on. Readers see one consistent state.
+Writers on SQLite begin IMMEDIATE, so they queue instead of failing halfway; on PostgreSQL they lock the rows
+that their decision depends on. Readers see one consistent state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ from db.core.models import Lease
 
 BUSY_TIMEOUT_MS = 30_000
 IDLE_IN_TRANSACTION_MS = 5_000
-"""A driver that is stopped within a transaction would hold its row locks, and with them the run, for as long as it sleeps."""
+"""Limit for idle transactions.
+
+A driver suspended within a transaction would otherwise hold its row locks, and so block the run, until it is
+resumed.
+"""
 NETWORK = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -34,17 +38,19 @@ NETWORK = {
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
-"""A server whose host went away without a word is noticed within seconds (tcp_user_timeout: milliseconds)."""
+"""Settings that detect within seconds that a server's host has disappeared (tcp_user_timeout: milliseconds)."""
 FULL = ("SQLITE_FULL", "53100")
-"""What SQLite and PostgreSQL (SQLSTATE disk_full) call a full disk."""
+"""The error codes of SQLite and PostgreSQL (SQLSTATE disk_full) for a full disk."""
 UNWRITABLE = ("SQLITE_READONLY", "SQLITE_CANTOPEN")
-"""Beginnings of SQLite's error names for a file or folder that may not be written. They have other causes too, such as a file
-that is gone, so `_unwritable` looks."""
+"""Prefixes of SQLite's error names for a file or folder without write permission.
+
+They have other causes too, such as a deleted file, so `_unwritable` checks the permissions.
+"""
 READ_ONLY = "ledger_read_only"
-RIGHT = "right would be postgresql://user@host/database or sqlite:////folder/ledger.db"
+RIGHT = "expected postgresql://user@host/database or sqlite:////folder/ledger.db"
 
 Clock = Callable[[], "ColumnElement[int] | int"]
-"""Gives the time in milliseconds since 1970: a value, or SQL that the database evaluates."""
+"""Returns the time in milliseconds since 1970, either as a value or as SQL for the database to evaluate."""
 
 
 class DatabaseTime(FunctionElement[int]):
@@ -67,7 +73,7 @@ def _postgresql_time(*_: Any, **__: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The right to write to a run, good as long as its term is the newest."""
+    """The right to write to a run, valid as long as its term is the newest."""
 
     run: str
     term: int
@@ -76,11 +82,14 @@ class Fence:
 def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    raise TypeError(f"{type(value).__name__} cannot be represented as JSON")
 
 
 def canonical_json(value: object) -> str:
-    """JSON with sorted keys and no spaces. Raises `LedgerError` for NaN, infinity and what has no JSON form."""
+    """Returns JSON with sorted keys and no spaces.
+
+    Raises `LedgerError` for NaN, infinity and values that JSON cannot represent.
+    """
     try:
         return json.dumps(
             value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain
@@ -90,7 +99,7 @@ def canonical_json(value: object) -> str:
 
 
 class Database:
-    """Transactions on one database. Safe to share between threads, not across a fork."""
+    """Transactions on one database. Threads may share it; processes may not, so open a new one after a fork."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self.engine = engine
@@ -101,27 +110,31 @@ class Database:
         self._reader = engine.execution_options(**reading)
 
     def now(self) -> ColumnElement[int]:
-        """The clock as SQL."""
+        """Returns the clock as SQL."""
         time = self._clock()
         return literal(time, BigInteger) if isinstance(time, int) else time
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """One transaction: all of it or nothing. Raises `LedgerUnavailable`, `LedgerFull` when the database fails."""
+        """Opens a transaction that is applied as a whole or not at all.
+
+        Raises `LedgerUnavailable` or `LedgerFull` if the database fails.
+        """
         with _translated(self.engine), self.engine.begin() as connection:
             yield connection
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """One consistent view; never waits for a writer on SQLite (WAL) or PostgreSQL."""
+        """Opens a consistent view that never waits for a writer, on SQLite (WAL) or PostgreSQL."""
         with _translated(self.engine), self._reader.begin() as connection:
             yield connection
 
     @contextmanager
     def fenced(self, fence: Fence) -> Iterator[tuple[Connection, int]]:
-        """One transaction of a driver, and the time. Raises `Fenced` before anything is written if its term is old.
+        """Opens a driver's transaction and yields its connection and the time.
 
-        The lease's row stays locked to the end, so nobody can take the run over in between.
+        Raises `Fenced` before anything is written if the fence's term is old. The lease's row stays locked
+        until the end, so the run cannot be taken over in between.
         """
         with self.write() as connection:
             yield connection, self._check(connection, fence)
@@ -135,9 +148,9 @@ class Database:
         if lease is None:
             raise Fenced(f"run {fence.run} is not in this ledger")
         if lease.term != fence.term:
-            raise Fenced(f"run {fence.run}: term {fence.term} is over, term {lease.term} has taken the lease")
+            raise Fenced(f"run {fence.run}: term {fence.term} has ended; term {lease.term} holds the lease")
         if lease.holder is None:
-            raise Fenced(f"run {fence.run}: the lease of term {fence.term} was given back")
+            raise Fenced(f"run {fence.run}: the lease of term {fence.term} was released")
         return int(lease.now)
 
 
@@ -146,7 +159,7 @@ def _translated(engine: Engine) -> Iterator[None]:
     try:
         yield
     except (IntegrityError, ProgrammingError):
-        raise  # a free name that another took; or a defect of ours, which trying again does not mend
+        raise  # a name that was taken concurrently, or a defect that a retry would not fix
     except DataError as error:
         raise LedgerError(f"cannot be written to {_name(engine)}: {error.orig}") from error
     except DBAPIError as error:
@@ -158,20 +171,23 @@ def _translated(engine: Engine) -> Iterator[None]:
 
 
 def _failure(engine: Engine, error: DBAPIError) -> LedgerUnavailable:
-    """The database's failure as one of our errors."""
+    """Translates the database's failure into one of the ledger's errors."""
     text = f"{_name(engine)}: {error.orig}"
     said = getattr(error.orig, "sqlite_errorname", None) or getattr(error.orig, "sqlstate", None) or ""
     if said in FULL:
         return LedgerFull(text)
     if said.startswith(UNWRITABLE) and (place := _unwritable(Path(engine.url.database or ""))):
         return LedgerReadOnly(
-            f"{_name(engine)}: {place} is not writable; right would be a file, in a folder, that this user may write"
+            f"{_name(engine)}: {place} is not writable; expected a file and a folder that this user can write to"
         )
     return LedgerUnavailable(text)
 
 
 def _unwritable(file: Path) -> Path | None:
-    """What this user may not write: the folder, where SQLite makes files of its own, or the file; None for neither."""
+    """Returns the path this user cannot write to; None if there is none.
+
+    That is the folder, in which SQLite creates files of its own, or the file.
+    """
     if not os.access(file.parent, os.W_OK | os.X_OK):
         return file.parent
     return file if file.exists() and not os.access(file, os.R_OK | os.W_OK) else None
@@ -182,41 +198,47 @@ def _name(engine: Engine) -> str:
 
 
 def database_url(address: str | Path) -> URL:
-    """The address of a database from a DSN, or from the path of an SQLite file. Raises `LedgerAddressError` for other kinds."""
+    """Returns the address of a database from a DSN or the path of an SQLite file.
+
+    Raises `LedgerAddressError` for other kinds of database.
+    """
     if isinstance(address, Path) or "://" not in address:
         return URL.create("sqlite", database=str(address))
     return dsn_url(address)
 
 
 def dsn_url(dsn: str) -> URL:
-    """The address of a database from a DSN. Raises `LedgerAddressError`, quoting nothing that may be a password."""
+    """Returns the address of a database from a DSN.
+
+    Raises `LedgerAddressError`, whose message quotes nothing that may be a password.
+    """
     try:
         url = make_url(dsn)
     except (ArgumentError, ValueError) as error:
-        raise LedgerAddressError(f"the ledger's DSN cannot be read; {RIGHT}") from error
+        raise LedgerAddressError(f"the ledger's DSN cannot be parsed; {RIGHT}") from error
     if url.get_backend_name() == "postgresql":
         return url.set(drivername="postgresql+psycopg")
     if url.get_backend_name() != "sqlite":
-        raise LedgerAddressError(f"the ledger runs on sqlite and postgresql, not on {url.get_backend_name()}; {RIGHT}")
-    # A relative path is another file in each working folder, and :memory: another database in each process.
+        raise LedgerAddressError(f"the ledger supports sqlite and postgresql, not {url.get_backend_name()}; {RIGHT}")
+    # A relative path means a different file in each working folder, :memory: a different database in each process.
     if url.host is not None or not Path(url.database or "").is_absolute():
-        raise LedgerAddressError(f"the ledger's DSN names no SQLite file by its absolute path; {RIGHT}")
+        raise LedgerAddressError(f"the ledger's DSN does not contain the absolute path of an SQLite file; {RIGHT}")
     return url.set(drivername="sqlite")
 
 
 def open_engine(url: URL) -> Engine:
-    """An engine with the settings that the ledger relies on; connects when first used.
+    """Returns an engine with the settings that the ledger relies on; it connects on first use.
 
-    Raises `LedgerAddressError` where the database's driver is not installed.
+    Raises `LedgerAddressError` if the database's driver is not installed.
     """
     if url.get_backend_name() == "postgresql":
         network = {name: value for name, value in NETWORK.items() if name not in url.query}
-        # A connection that the server closed meanwhile is replaced when it is taken from the pool.
+        # pool_pre_ping replaces a pooled connection that the server has closed in the meantime.
         try:
             engine = create_engine(url, json_serializer=canonical_json, pool_pre_ping=True, connect_args=network)
         except ModuleNotFoundError as error:
             right = "pip install 'yatt[postgresql]'"
-            raise LedgerAddressError(f"the ledger on postgresql needs {error.name}; right would be: {right}") from error
+            raise LedgerAddressError(f"a ledger on postgresql needs {error.name}: {right}") from error
         event.listen(engine, "connect", _set_up_postgresql)
         return engine
     engine = create_engine(url, json_serializer=canonical_json)
@@ -231,7 +253,7 @@ def _set_up_postgresql(connection: Any, _: ConnectionPoolEntry) -> None:
             "SELECT set_config('idle_in_transaction_session_timeout', %s, false), set_config('lock_timeout', %s, false)",
             (str(IDLE_IN_TRANSACTION_MS), str(BUSY_TIMEOUT_MS)),
         )
-        # What is acknowledged has to stay; stronger settings than "on" are left to the server's administrator.
+        # Acknowledged writes must be durable; settings stronger than "on" are left to the server's administrator.
         cursor.execute(
             "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
         )
@@ -239,10 +261,10 @@ def _set_up_postgresql(connection: Any, _: ConnectionPoolEntry) -> None:
 
 
 def _set_up_sqlite(connection: Any, _: ConnectionPoolEntry) -> None:
-    connection.isolation_level = None  # we begin transactions ourselves
+    connection.isolation_level = None  # `_begin_sqlite` begins transactions
     cursor = connection.cursor()
     for setting in (
-        f"busy_timeout={BUSY_TIMEOUT_MS}",  # first: changing the journal's mode may have to wait
+        f"busy_timeout={BUSY_TIMEOUT_MS}",  # first, because changing the journal mode may have to wait
         "journal_mode=WAL",
         "synchronous=FULL",
         "foreign_keys=ON",

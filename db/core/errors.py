@@ -1,50 +1,54 @@
-"""What the ledger refuses, with texts fit to be shown to a user. The flow maps them to its own failure classes."""
+"""The ledger's errors, with messages fit to be shown to a user. The flow maps them to its own failure classes."""
 
 from __future__ import annotations
 
 
 class LedgerError(Exception):
-    """Base of every error that the ledger raises on purpose."""
+    """Base class of all errors that the ledger raises deliberately."""
 
 
 class LedgerUnavailable(LedgerError):
-    """The database cannot be reached, read or written (missing, locked, full, restarted); trying again may help.
+    """The database cannot be reached, read or written (missing, locked, full, restarted); a retry may help.
 
-    When it is raised by a write, nobody knows whether that was done: a connection may break between COMMIT and its answer.
-    So a driver does not repeat the write. It waits until the ledger answers, fails what it had open (`phases.fail_open`),
-    and goes on from what the ledger says, as after its own death.
+    If a write raises it, the outcome of that write is unknown: a connection may break between COMMIT and its
+    answer. So a driver does not repeat the write. It waits until the ledger answers, marks its open attempts as
+    failed (`phases.fail_open`), and continues from the ledger's state, as it would after a crash.
     """
 
 
 class LedgerFull(LedgerUnavailable):
-    """The disk under the database is full: nothing was written, and trying again helps once there is room."""
+    """The disk that holds the database is full: nothing was written, and a retry helps once there is space."""
 
 
 class LedgerReadOnly(LedgerUnavailable):
-    """This user may not write the ledger's file or its folder; nothing was written.
+    """This user cannot write to the ledger's file or its folder; nothing was written.
 
-    A disk that fails may be remounted so too: of a ledger that was written before, it says no more than that it is away.
+    A failing disk may also be remounted read-only, so for a ledger that was writable before, this error only
+    means that it is unavailable.
     """
 
 
 class LedgerAddressError(LedgerError):
-    """The address cannot be one of a ledger: unreadable, of another kind of database, or without its driver."""
+    """The ledger's address is malformed, names an unsupported database, or lacks an installed driver."""
 
 
 class LedgerVersionError(LedgerError):
-    """The database's migration is not the one that this code works with."""
+    """The database is at a migration that this code does not work with."""
 
 
 class RunNotFound(LedgerError):
-    """No run, or more than one, goes by the name given."""
+    """No run, or more than one, matches the given name."""
 
 
 class Fenced(LedgerError):
-    """A newer term owns the run, or the lease was given back: nothing was written, and the holder must leave."""
+    """A newer term owns the run, or the lease was released: nothing was written, and the holder must stop."""
 
 
 class LeaseHeld(LedgerError):
-    """Somebody alive holds the run. expires_in: seconds until the lease runs out unless it is renewed."""
+    """A live process holds the run.
+
+    expires_in: seconds until the lease expires unless it is renewed.
+    """
 
     def __init__(self, run: str, holder: str, expires_in: float) -> None:
         super().__init__(f"run {run} is held by {holder}; the lease expires in {expires_in:.1f} s unless it is renewed")
@@ -57,16 +61,16 @@ class LeaseHeld(LedgerError):
 
 
 class AlreadyCommitted(LedgerError):
-    """The iteration stands in the ledger; its commit is not done again."""
+    """The iteration is already in the ledger; its commit is not repeated."""
 
 
 class OutOfOrder(LedgerError):
-    """The step does not follow from what the ledger holds: a gap between iterations, an attempt finished twice."""
+    """The step does not follow from the ledger's state: a gap between iterations, or an attempt finished twice."""
 
 
 class Conflict(LedgerError):
-    """A row with this key exists and says something else."""
+    """A row with this key exists and has different contents."""
 
 
 class AliasRefused(LedgerError):
-    """A checkpoint cannot have the alias: it is not kept, there is no such alias, or it would make no sense."""
+    """A checkpoint cannot have the alias: it is not kept, the alias does not exist, or the move would be pointless."""

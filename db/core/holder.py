@@ -1,4 +1,7 @@
-"""Who holds a lease, and whether that process still lives on this host. Reads /proc; changes nothing."""
+"""Identifies the holder of a lease and checks whether that process still runs on this host.
+
+Reads /proc; changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,11 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process, named so that no later process can be taken for it.
+    """A process, identified so that no later process can be mistaken for it.
 
-    host: the machine and process-id space it lives in. process_start: clock ticks from boot to its start.
-    text: how a person would call it.
+    host: the machine and process-id namespace it runs in.
+    process_start: clock ticks from boot to its start.
+    text: its human-readable name.
     """
 
     host: str
@@ -27,7 +31,10 @@ class Holder:
 
 
 def this_process(text: str = "") -> Holder:
-    """The calling process. text: what it is, such as the name of its flow run."""
+    """Returns the calling process.
+
+    text: what it does, such as the name of its flow run.
+    """
     pid = os.getpid()
     start = _process_start(pid)
     assert start is not None, "a process always finds itself in /proc"
@@ -36,21 +43,24 @@ def this_process(text: str = "") -> Holder:
 
 
 def holder_of(lease: Any) -> Holder | None:
-    """Who holds a lease, by its row; None where nobody does."""
+    """Returns the holder from a lease's row; None if the lease is free."""
     if lease.holder is None:
         return None
     return Holder(lease.host, lease.boot_id, lease.pid, lease.process_start, lease.holder)
 
 
 def is_gone(holder: Holder) -> bool:
-    """True if the process certainly no longer runs; False if it lives, or on another host, where nobody here can tell."""
+    """Returns True if the process has certainly ended.
+
+    Returns False if it still runs, or is on another host, where its state is unknown.
+    """
     if holder.host != _host():
         return False
     return holder.boot_id != _boot_id() or _process_start(holder.pid) != holder.process_start
 
 
 def _host() -> str:
-    # Containers may share a host's name and boot id; a pid means something only within its own pid namespace.
+    # Containers may share a host's name and boot id; a pid is meaningful only within its own pid namespace.
     machine = Path("/etc/machine-id")
     machine_id = machine.read_text().strip()[:12] if machine.exists() else ""
     return f"{socket.gethostname()}/{machine_id}/{(PROC / 'self/ns/pid').readlink()}"
@@ -61,14 +71,15 @@ def _boot_id() -> str:
 
 
 def _process_start(pid: int) -> int | None:
-    """Start time in clock ticks; None if there is no such process, or only its unreaped remains (a zombie).
+    """Returns the start time in clock ticks; None if there is no such process, or only a zombie.
 
-    Where other threads outlive the first one, as for a moment behind a kill, the process still holds its devices and files.
+    If other threads outlive the first one, as they briefly do after a kill, the process still holds its devices
+    and files.
     """
     try:
         line = (PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = line.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
+    fields = line.rpartition(")")[2].split()  # the name before it may contain spaces and parentheses
     state, threads, start = fields[0], int(fields[17]), int(fields[19])
     return None if state in "ZX" and threads <= 1 else start

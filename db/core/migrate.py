@@ -1,6 +1,6 @@
-"""Brings a database to the tables that this code works with, and refuses one that it does not know.
+"""Migrates a database to the tables that this code works with, and refuses one at an unknown migration.
 
-Alembic is loaded only when there is something to migrate, since opening a ledger has to be quick.
+Alembic is imported only if there is something to migrate, because opening a ledger must be fast.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ ADVISORY_LOCK = 0x79617474
 
 
 def ensure_current(database: Database, migrate: bool) -> None:
-    """Leaves the database at `HEAD`, migrating it if allowed. Raises `LedgerVersionError`."""
+    """Brings the database to `HEAD`, migrating it if allowed. Raises `LedgerVersionError`."""
     with database.read() as connection:
         revision = current_revision(connection)
     if revision == HEAD:
         return
     if not migrate:
-        known = f"revision {revision}" if revision else "no ledger in it"
-        raise LedgerVersionError(f"{_name(database)} has {known}; this version of YATT works with revision {HEAD}")
+        known = f"is at revision {revision}" if revision else "contains no ledger"
+        raise LedgerVersionError(f"{_name(database)} {known}; this version of YATT works with revision {HEAD}")
     with database.write() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
@@ -36,7 +36,7 @@ def ensure_current(database: Database, migrate: bool) -> None:
 
 
 def current_revision(connection: Connection) -> str | None:
-    """The migration that the database is at; None if it holds no ledger."""
+    """Returns the migration that the database is at; None if it contains no ledger."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()

@@ -1,6 +1,7 @@
 """The ledger's tables. Times are milliseconds since 1970 (UTC) by the database's clock; durations are seconds.
 
-Every table hangs on a run; results hang on (run, branch, iteration). Types are those that SQLite and PostgreSQL share.
+Every table refers to a run; results are keyed by (run, branch, iteration). Only types that both SQLite and
+PostgreSQL support are used.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ NAMES = {
     "ix": "%(table_name)s_%(column_0_N_name)s_index",
 }
 COUNTER = BigInteger().with_variant(Integer, "sqlite")
-"""SQLite counts up a primary key only if it is called INTEGER."""
+"""SQLite assigns primary keys automatically only if the column's type is INTEGER."""
 
 
 class Base(DeclarativeBase):
@@ -57,7 +58,10 @@ def _key() -> Mapped[Any]:
 
 
 class Run(Base):
-    """A training job. iteration: newest commit along the current branch, -1 before the first."""
+    """A training job.
+
+    iteration: newest commit along the current branch; -1 before the first.
+    """
 
     __tablename__ = "run"
     __table_args__ = (UniqueConstraint("spec_name", "number"),)
@@ -69,7 +73,7 @@ class Run(Base):
     state_reason: Mapped[str]
     desired_state: Mapped[str]
     stop_at: Mapped[int | None]
-    """When a driver that was asked to stop has to have ended; null: whenever it is ready."""
+    """When a driver that was asked to stop must have ended; null: no deadline."""
     target_iterations: Mapped[int]
     current_branch: Mapped[int]
     iteration: Mapped[int]
@@ -77,12 +81,12 @@ class Run(Base):
     mlflow_run_id: Mapped[str | None]
     created_at: Mapped[int]
     event_seq: Mapped[int]
-    """Head of the audit chain: number and hash of its last event."""
+    """The head of the audit chain: number (here) and hash (below) of its last event."""
     event_hash: Mapped[str]
 
 
 class SpecRevision(Base):
-    """A run's configuration, immutable; a change is the next revision."""
+    """A version of a run's configuration. It is immutable; each change adds the next revision."""
 
     __tablename__ = "spec_revision"
 
@@ -95,7 +99,7 @@ class SpecRevision(Base):
 
 
 class Branch(Base):
-    """A line of iterations. It starts behind parent_iteration of its parent; branch 0 of a fork has a parent run."""
+    """A line of iterations. It starts after parent_iteration of its parent; branch 0 of a fork has a parent run."""
 
     __tablename__ = "branch"
 
@@ -109,7 +113,7 @@ class Branch(Base):
 
 
 class Lease(Base):
-    """Who may write to the run. The row exists from the start; nobody holds it while holder is null."""
+    """The right to write to the run. The row exists from the start; while holder is null, the lease is free."""
 
     __tablename__ = "lease"
 
@@ -125,7 +129,7 @@ class Lease(Base):
 
 
 class DriverSession(Base):
-    """One flow run's span of the run, from taking the lease to giving it back; there is one to a term."""
+    """A flow run's time as driver of the run, from taking the lease to releasing it; one per term."""
 
     __tablename__ = "driver_session"
 
@@ -139,7 +143,10 @@ class DriverSession(Base):
 
 
 class Iteration(Base):
-    """A committed iteration. fingerprint: what a replay of its update has to reproduce."""
+    """A committed iteration.
+
+    fingerprint: what a replay of its update must reproduce.
+    """
 
     __tablename__ = "iteration"
 
@@ -165,7 +172,7 @@ class ControlState(Base):
 
 
 class PhaseAttempt(Base):
-    """One try at a phase: PLANNED -> DISPATCHED -> DONE or FAILED. It is charged once dispatched_at is set."""
+    """An attempt at a phase: PLANNED -> DISPATCHED -> DONE or FAILED. It is charged once dispatched_at is set."""
 
     __tablename__ = "phase_attempt"
     __table_args__ = (
@@ -218,7 +225,7 @@ class PhaseAttempt(Base):
 
 
 class Shard(Base):
-    """A sealed logical shard of experience; the key admits one, whichever term made it."""
+    """A sealed logical shard of experience; the key admits a single one, whichever term produced it."""
 
     __tablename__ = "shard"
 
@@ -239,7 +246,7 @@ class Shard(Base):
 
 
 class Wave(Base):
-    """A wave of collect: its plan, written before it starts, and what it was settled to."""
+    """A wave of collect: its plan, recorded before it starts, and its outcome."""
 
     __tablename__ = "wave"
 
@@ -254,7 +261,10 @@ class Wave(Base):
 
 
 class Choice(Base):
-    """What depended on time, load or the outside, written before it took effect; the first of a name stands."""
+    """A choice that depended on time, load or the environment, recorded before it took effect.
+
+    The first choice recorded under a name stands.
+    """
 
     __tablename__ = "choice"
 
@@ -268,7 +278,7 @@ class Choice(Base):
 
 
 class PlacementDecision(Base):
-    """A placement decision with its inputs, prediction and reason, and what really happened."""
+    """A placement decision with its inputs, prediction and reason, and the actual outcome."""
 
     __tablename__ = "placement_decision"
 
@@ -286,7 +296,10 @@ class PlacementDecision(Base):
 
 
 class Checkpoint(Base):
-    """A published checkpoint of the tensors. state: kept or pruned; a pruned one leaves its row and digest."""
+    """A published checkpoint of the tensors.
+
+    state: kept or pruned; a pruned one keeps its row and digest.
+    """
 
     __tablename__ = "checkpoint"
 
@@ -304,7 +317,10 @@ class Checkpoint(Base):
 
 
 class AliasMove(Base):
-    """An alias of the run came to point to a checkpoint; the newest of an alias says where it points. seq: of its link."""
+    """A move of one of the run's aliases to a checkpoint; an alias points to the target of its newest move.
+
+    seq: number of the link that records it.
+    """
 
     __tablename__ = "alias_move"
     __table_args__ = (
@@ -328,7 +344,10 @@ class AliasMove(Base):
 
 
 class MetricSeries(Base):
-    """A metric of a run: a number stands for its name in the points, which are many. metric_class: result or timing."""
+    """A metric of a run; the many points refer to it by number instead of name.
+
+    metric_class: result or timing.
+    """
 
     __tablename__ = "metric_series"
     __table_args__ = (UniqueConstraint("run", "key"),)
@@ -340,10 +359,10 @@ class MetricSeries(Base):
 
 
 class MetricPoint(Base):
-    """One value of a metric at one iteration of a branch."""
+    """The value of a metric at one iteration of a branch."""
 
     __tablename__ = "metric_point"
-    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  (the key is the table: half the size)
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  (without a rowid, the table takes half the space)
 
     series: Mapped[int] = mapped_column(ForeignKey("metric_series.id"), primary_key=True)
     branch: Mapped[int] = _key()
@@ -352,7 +371,10 @@ class MetricPoint(Base):
 
 
 class Outbox(Base):
-    """What the tracker is still to be told. logged_at: the point's own time, so that a point sent twice is one point."""
+    """A row to deliver to the tracker or to people.
+
+    logged_at: the point's own time, so that a point sent twice is still one point.
+    """
 
     __tablename__ = "metric_outbox"
     __table_args__ = (
@@ -378,7 +400,7 @@ class Outbox(Base):
 
 
 class Event(Base):
-    """A link of the run's audit chain; hash covers the link and the hash before it."""
+    """A link of the run's audit chain; its hash covers its contents and the hash of the previous link."""
 
     __tablename__ = "event"
     __table_args__ = (Index(None, "run", "kind", "seq"),)

@@ -1,4 +1,4 @@
-"""Rows of a table as the dataclass that names the wanted columns. Reads only."""
+"""Reads rows of a table into the dataclass that names the wanted columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ Row = TypeVar("Row")
 def rows_of(
     connection: Connection, table: Any, kind: type[Row], run: str, order: Any, **special: ColumnElement[Any]
 ) -> tuple[Row, ...]:
-    """A run's rows in an order. special: columns, by the field's name, that are not the table's own of that name."""
+    """Returns a run's rows in the given order.
+
+    special: columns by field name, for fields that are not the table's column of the same name.
+    """
     columns = [special.get(name, table.__table__.columns[name]) for name in get_type_hints(kind)]
     rows = connection.execute(select(*columns).where(table.run == run).order_by(order))
     return tuple(kind(**row._mapping) for row in rows)

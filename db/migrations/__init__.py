@@ -1,1 +1,4 @@
-"""Alembic migrations of the ledger, run by `Ledger.open`. A new one: `alembic revision`, then `HEAD` in db/core/migrate.py."""
+"""Alembic migrations of the ledger, run by `Ledger.open`.
+
+To add one: run `alembic revision`, then update `HEAD` in db/core/migrate.py.
+"""

@@ -1,4 +1,4 @@
-"""What Alembic runs: it consumes the open transaction that `db.core.migrate` hands it and applies the migrations within."""
+"""The script that Alembic runs: applies the migrations in the open transaction it receives from `db.core.migrate`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Queries for people, audits and accounts. They write nothing."""
+"""Read-only queries for people, audits and accounts."""

@@ -1,6 +1,6 @@
-"""What an audit compares with the chain and with the tracker: all committed iterations of a run, and what was told of each.
+"""What an audit compares with the chain and the tracker: a run's committed iterations, and the metrics sent for each.
 
-Reads only; of the run itself, on all its branches.
+Reads only the run itself, on all of its branches; writes nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from db.write.outbox import METRICS
 
 @dataclass(frozen=True, slots=True)
 class ToldIteration:
-    """An iteration's metrics as the outbox tells them. at_ms: the points' time. sent: claimed once, so they may have arrived."""
+    """An iteration's metrics according to the outbox.
+
+    at_ms: the timestamp of the points.
+    sent: True if the row was claimed at least once, so the points may have arrived.
+    """
 
     branch: int
     iteration: int
@@ -30,19 +34,22 @@ class ToldIteration:
 
 
 class Audits:
-    """Reads what an audit needs."""
+    """Reads the data of an audit."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def commits(self, run: str) -> list[CommitRow]:
-        """The committed iterations of every branch of the run itself, superseded ones too, by branch and iteration."""
+        """Returns the committed iterations of every branch of the run itself, including superseded ones.
+
+        They are ordered by branch and iteration.
+        """
         query = COMMITTED.where(Iteration.run == run).order_by(Iteration.branch, Iteration.iteration)
         with self._database.read() as connection:
             return [CommitRow(**row._mapping) for row in connection.execute(query)]
 
     def told(self, run: str) -> list[ToldIteration]:
-        """What the outbox has of metrics, in the order in which it was written."""
+        """Returns the metrics in the outbox, in the order in which they were written."""
         points: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
         values = (
             select(MetricSeries.key, MetricPoint.branch, MetricPoint.step, MetricPoint.value)

@@ -1,6 +1,6 @@
-"""Pages of what one run has written: placement decisions, faults, events and commits, the newest first. Reads only.
+"""Pages of a run's placement decisions, faults, events and checkpoints, newest first. Reads only.
 
-Every page has a limit and goes on behind the last row that was seen, so that it costs the same at any depth.
+Every page has a limit and starts after the last row of the previous one, so all pages cost the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from db.write.records import CheckpointRow
 
 @dataclass(frozen=True, slots=True)
 class DecisionLine:
-    """A placement decision at a glance. run, branch: that made the iteration. Times: milliseconds since 1970."""
+    """A placement decision in brief. Times are milliseconds since 1970.
+
+    run, branch: the ones that produced the iteration.
+    """
 
     run: str
     branch: int
@@ -36,7 +39,7 @@ class DecisionLine:
 
 @dataclass(frozen=True, slots=True)
 class FaultRow:
-    """An attempt that failed. Times: milliseconds since 1970."""
+    """A failed attempt. Times are milliseconds since 1970."""
 
     branch: int
     iteration: int
@@ -56,9 +59,11 @@ class Browser:
         self._database = database
 
     def decisions(self, run: str, limit: int, before: int | None = None) -> list[DecisionLine]:
-        """Placement decisions of the current line, the newest iteration first; of iterations less than `before`.
+        """Returns placement decisions of the current line, newest iteration first. Raises `RunNotFound`.
 
-        All of the last iteration's, so that a page may be longer than `limit`. Raises `RunNotFound`.
+        before: only iterations below this one.
+
+        The last iteration is always complete, so a page may be longer than `limit`.
         """
         table, found = PlacementDecision, list[DecisionLine]()
         columns = [table.__table__.columns[name] for name in get_type_hints(DecisionLine)]
@@ -77,9 +82,11 @@ class Browser:
         return found
 
     def faults(self, run: str, limit: int, before: int | None = None) -> list[FaultRow]:
-        """Failed attempts on all branches, the newest first; before: of those that ended earlier, in milliseconds since 1970.
+        """Returns failed attempts on all branches, newest first.
 
-        All that ended together with the last one, so that a page may be longer than `limit`.
+        before: only those that ended earlier, in milliseconds since 1970.
+
+        Attempts that ended together with the last one are included, so a page may be longer than `limit`.
         """
         table = PhaseAttempt
         columns = [table.__table__.columns[name] for name in get_type_hints(FaultRow)]
@@ -91,7 +98,11 @@ class Browser:
             return _whole_page(connection, failed, within, FaultRow, table.ended_at, limit)
 
     def events(self, run: str, limit: int, before: int | None = None, kinds: Sequence[str] = ()) -> list[EventRow]:
-        """Links of the audit chain, the newest first; before: of smaller numbers. kinds: those alone, all if none is given."""
+        """Returns links of the audit chain, newest first.
+
+        before: only links with a smaller number.
+        kinds: only these kinds; all if empty.
+        """
         query = select(*Event.__table__.columns).where(Event.run == run)
         if kinds:
             query = query.where(Event.kind.in_(kinds))
@@ -102,7 +113,10 @@ class Browser:
             return [EventRow(**row._mapping) for row in rows]
 
     def checkpoints(self, run: str, limit: int, before: tuple[int, int, int] | None = None) -> list[CheckpointRow]:
-        """The run's own checkpoints, the newest iteration first; before: behind this (iteration, branch, term)."""
+        """Returns the run's own checkpoints, newest iteration first.
+
+        before: only those after this (iteration, branch, term) in the listing.
+        """
         key = (Checkpoint.iteration, Checkpoint.branch, Checkpoint.term)
         columns = [Checkpoint.__table__.columns[name] for name in get_type_hints(CheckpointRow)]
         query = select(*columns).where(Checkpoint.run == run)
@@ -116,13 +130,14 @@ class Browser:
 def _whole_page(
     connection: Connection, query: Select[Any], within: ColumnElement[bool], kind: type[Row], column: Any, limit: int
 ) -> list[Row]:
-    """The first rows of a query within a range of the column that pages go by, and those beyond the limit that are equal to
-    the last of them in that column.
+    """Returns the first rows of a query within a range of the column that pages are cut by.
+
+    Rows beyond the limit are included if they equal the last row in that column.
     """
     rows = [kind(**row._mapping) for row in connection.execute(query.where(within).limit(limit))]
     if len(rows) < limit:
         return rows
     last = getattr(rows[-1], column.key)
-    # Without the range: SQLite would go through all of it, rather than look the equal ones up.
+    # Without the range, since SQLite would otherwise scan all of it instead of looking up the equal rows.
     equal = [kind(**row._mapping) for row in connection.execute(query.where(column == last))]
     return [row for row in rows if getattr(row, column.key) != last] + equal

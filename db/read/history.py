@@ -1,7 +1,7 @@
-"""When everything of a run happened: what the accounts of its wall time are made from. Reads only.
+"""When everything in a run happened: the input of its time accounts. Reads only.
 
-Times are milliseconds since 1970. Of a long run it reads the few columns that tell times, and of its receipts and shards only
-those that tell what a failure cost.
+Times are milliseconds since 1970. For a long run, only the columns that contain times are read, and only those
+receipts and shards that show the cost of a failure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LEASE_TAKEN, LEASE_RELEASED = "lease_taken", "lease_released"
 
 @dataclass(frozen=True, slots=True)
 class DriverSessionTimes:
-    """One driver's span; outcome `lost` where its driver was gone when the next one came."""
+    """One session; its outcome is `lost` if its driver was gone when the next one started."""
 
     term: int
     started_at: int
@@ -32,8 +32,10 @@ class DriverSessionTimes:
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """A term of the lease. released_at: none where it was lost or is held. renewed_at: its holder's last sign of life, where
-    that is known.
+    """A term of the lease.
+
+    released_at: None if the lease was lost or is still held.
+    renewed_at: the holder's last renewal, if known.
     """
 
     term: int
@@ -45,7 +47,10 @@ class LeaseTimes:
 
 @dataclass(frozen=True, slots=True)
 class AttemptTimes:
-    """A try at a phase. receipt: of `recover` alone."""
+    """An attempt at a phase.
+
+    receipt: only for `recover`.
+    """
 
     branch: int
     iteration: int
@@ -62,7 +67,7 @@ class AttemptTimes:
 
     @property
     def key(self) -> tuple[int, int, str, int]:
-        """What tells it from all other attempts of the run."""
+        """The key that identifies the attempt within the run."""
         return self.branch, self.iteration, self.phase, self.number
 
 
@@ -77,9 +82,11 @@ class SealedTimes:
 
 @dataclass(frozen=True, slots=True)
 class RunHistory:
-    """All times of one run, on every branch; each tuple in the order of time. line: the current branch's, oldest first.
+    """All times of one run, on every branch; each tuple is in chronological order.
 
-    since: where the history begins that was asked for, none for the whole; a driver that was at work then begins there too.
+    line: the current branch's ranges, oldest first.
+    since: where the requested part of the history begins; None for all of it. A session in progress at that
+        time begins there too.
     """
 
     run: str
@@ -92,10 +99,14 @@ class RunHistory:
 
 
 def read_struck(connection: Connection, run: str, newest: int, faults: int) -> RunHistory:
-    """The history of a run with its newest attempts, and of those before them only what tells what failures cost.
+    """Returns a run's newest attempts and, of earlier ones, only those that show the cost of failures.
 
-    That is every attempt at a phase that failed or was repeated, recoveries, and what each driver began with; of so many of each.
-    Its waiting times say nothing: what it leaves out went well. Raises `RunNotFound`.
+    newest: the number of newest attempts.
+    faults: the limit for each kind of earlier attempt.
+
+    The earlier ones are all attempts at phases that failed or were repeated, recoveries, and each driver's
+    first attempt. Waiting times in the result are meaningless, since successful attempts are left out. Raises
+    `RunNotFound`.
     """
     history = read_history(connection, run, newest)
     if history.since is None:
@@ -125,7 +136,9 @@ def read_struck(connection: Connection, run: str, newest: int, faults: int) -> R
 
 
 def read_history(connection: Connection, run: str, newest: int | None = None) -> RunHistory:
-    """The history of a run, by its id; of its newest attempts alone, so many at most, where a number is given.
+    """Returns the history of a run, by its id.
+
+    newest: only this many of the newest attempts; None for all.
 
     Raises `RunNotFound`.
     """
@@ -159,7 +172,7 @@ def _rows(connection: Connection, query: Select[Any]) -> tuple[AttemptTimes, ...
 
 
 def _begin_of(connection: Connection, run: str, newest: int) -> int | None:
-    """When the oldest of the newest attempts was planned; none where there are no others."""
+    """Returns when the oldest of the newest attempts was planned; None if there are no older ones."""
     query = select(PhaseAttempt.planned_at).where(PhaseAttempt.run == run).order_by(PhaseAttempt.planned_at.desc())
     rows = connection.execute(query.offset(newest - 1).limit(2)).scalars().all()
     return int(rows[0]) if len(rows) == 2 else None
@@ -170,8 +183,9 @@ def _begun_behind(session: DriverSessionTimes, since: int | None) -> DriverSessi
 
 
 def read_leases(connection: Connection, run: str, since: int | None = None) -> tuple[LeaseTimes, ...]:
-    """The terms of a run's lease, by the audit chain; the newest one's renewal by the lease itself. since: those that ended
-    behind it alone.
+    """Returns the terms of a run's lease from the audit chain; the newest term's renewal comes from the lease itself.
+
+    since: only terms that ended after this time.
 
     Raises `RunNotFound`.
     """
@@ -182,7 +196,7 @@ def read_leases(connection: Connection, run: str, since: int | None = None) -> t
     ).all()
     taken = [event for event in events if event.kind == LEASE_TAKEN]
     released = {event.body["term"]: event.at for event in events if event.kind == LEASE_RELEASED}
-    # A taker finds the renewal of whoever held the lease before it.
+    # A `lease_taken` event contains the last renewal of the previous holder.
     renewed = {event.body["term"] - 1: event.body.get("renewed_at") for event in taken}
     lease = connection.execute(select(*Lease.__table__.columns).where(Lease.run == run)).one_or_none()
     if lease is None:
@@ -194,7 +208,7 @@ def read_leases(connection: Connection, run: str, since: int | None = None) -> t
     if since is None:
         return tuple(rows)
     earlier = [row for row in rows if row.taken_at <= since]
-    # Whoever held the lease then, if it was not given back before.
+    # The term in progress at `since`, if the lease was not released before.
     at_work = [
         replace(row, taken_at=since) for row in earlier[-1:] if row.released_at is None or row.released_at > since
     ]

@@ -1,7 +1,7 @@
-"""Lines of iterations and the points that branches stand on: what may still be gone back to, and so what must stay.
+"""Lines of iterations and the base points of branches: what a run may still return to, and so what must be kept.
 
-Consumes branch rows. Produces the ranges of a line, and the base points of a run: iterations behind
-which a rollback or a fork began.
+Consumes branch rows. Produces the ranges of a line, and a run's base points: the iterations after which a
+rollback or a fork began.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from db.core.models import Branch
 
 @dataclass(frozen=True, slots=True)
 class BasePoint:
-    """A branch of a run begins behind this iteration; line: the ranges that lead to it, the last ends there."""
+    """An iteration after which a branch of a run begins.
+
+    line: the ranges that lead to the iteration; the last one ends there.
+    """
 
     branch: int
     iteration: int
@@ -31,14 +34,17 @@ class Lines:
         self._database = database
 
     def current(self, run: str) -> tuple[IterationRange, ...]:
-        """The ranges of the current branch's line, oldest first; the last is open. Raises `RunNotFound`."""
+        """Returns the ranges of the current branch's line, oldest first; the last one is open-ended.
+
+        Raises `RunNotFound`.
+        """
         with self._database.read() as connection:
             return tuple(ancestry(connection, run))
 
     def base_points(self, run: str) -> list[BasePoint]:
-        """Where branches of this run begin, in order, each once.
+        """Returns the points where this run's branches begin, in order, without duplicates.
 
-        Those of its forks are not among them: a fork has copies of what it stands on.
+        The base points of its forks are not included: a fork has copies of what it depends on.
         """
         query = (
             select(Branch.parent_run, Branch.parent_branch, Branch.parent_iteration)
@@ -50,7 +56,7 @@ class Lines:
         with self._database.read() as connection:
             for parent, branch, iteration in connection.execute(query).all():
                 if parent is None or branch is None or iteration is None:
-                    continue  # the run's first branch begins with nothing
+                    continue  # the run's first branch has no parent
                 ranges = [part for part in ancestry(connection, parent, branch) if part.first <= iteration]
                 ends = [IterationRange(s.run, s.branch, s.first, min(s.last, iteration)) for s in ranges]
                 points.append(BasePoint(branch, iteration, tuple(ends)))

@@ -1,4 +1,4 @@
-"""What people look at: a line a run for `yatt runs`, and the whole of one run for `yatt show`. Reads only."""
+"""What people look at: a line per run for `yatt runs`, and one run in full for `yatt show`. Reads only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ NEWEST_FIRST = (Run.created_at.desc(), Run.number.desc(), Run.id)
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
-    """A run at a glance. Ages and times in seconds; negative lease_expires_in: it ran out; holder None: nobody has it."""
+    """A run in brief. Ages and times are in seconds.
+
+    holder: None if the lease is free.
+    lease_expires_in: negative once the lease has expired.
+    """
 
     run: RunRow
     term: int
@@ -34,7 +38,11 @@ class RunLine:
 
 @dataclass(frozen=True, slots=True)
 class PhaseSummary:
-    """A phase over the whole run. failures: dispatched attempts that failed, by class. seconds: of finished attempts."""
+    """A phase over the whole run.
+
+    failures: dispatched attempts that failed, by class.
+    seconds: total duration of finished attempts.
+    """
 
     phase: str
     attempts: int
@@ -46,7 +54,7 @@ class PhaseSummary:
 
 @dataclass(frozen=True, slots=True)
 class DriverSessionRow:
-    """One flow run's span. Times: milliseconds since 1970."""
+    """One session. Times are milliseconds since 1970."""
 
     term: int
     flow_run_id: str
@@ -69,7 +77,7 @@ class BranchRow:
 
 @dataclass(frozen=True, slots=True)
 class ForkRow:
-    """A run that began behind an iteration of another one's branch."""
+    """A run that began after an iteration of another run's branch."""
 
     run: str
     parent_branch: int
@@ -79,8 +87,11 @@ class ForkRow:
 
 @dataclass(frozen=True, slots=True)
 class RunOverview:
-    """All that `yatt show` tells of a run. samples, tokens: of all recorded shards, on all branches. outbox_pending: rows that
-    the tracker, notifications_pending: those that people are still to be told.
+    """Everything that `yatt show` displays of a run.
+
+    samples, tokens: totals of all recorded shards, on all branches.
+    outbox_pending: undelivered rows for the tracker.
+    notifications_pending: undelivered rows for people.
     """
 
     line: RunLine
@@ -95,23 +106,23 @@ class RunOverview:
 
 
 class Overviews:
-    """Answers `yatt runs` and `yatt show`."""
+    """The queries of `yatt runs` and `yatt show`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def runs(self, limit: int = 1000) -> tuple[RunLine, ...]:
-        """The newest runs, newest first."""
+        """Returns the newest runs, newest first."""
         with self._database.read() as connection:
             return _lines(connection, self._database, None, limit)
 
     def line(self, run: str) -> RunLine:
-        """One run in short. Raises `RunNotFound`."""
+        """Returns one run in brief. Raises `RunNotFound`."""
         with self._database.read() as connection:
             return self._line(connection, run)
 
     def show(self, run: str) -> RunOverview:
-        """One run. Raises `RunNotFound`."""
+        """Returns one run in full. Raises `RunNotFound`."""
         with self._database.read() as connection:
             line = self._line(connection, run)
             sums = select(func.coalesce(func.sum(Shard.samples), 0), func.coalesce(func.sum(Shard.tokens), 0))
@@ -139,36 +150,42 @@ class Overviews:
         return lines[0]
 
     def forks(self, run: str) -> tuple[ForkRow, ...]:
-        """The runs that were forked from this one, the oldest first."""
+        """Returns the runs that were forked from this one, oldest first."""
         columns = (Branch.run, Branch.parent_branch, Branch.parent_iteration, Branch.reason)
         query = select(*columns).where(Branch.parent_run == run, Branch.run != run, Branch.number == 0)
         with self._database.read() as connection:
             return tuple(ForkRow(**row._mapping) for row in connection.execute(query.order_by(Branch.created_at)))
 
     def sessions(self, run: str, newest: int | None = None) -> tuple[DriverSessionRow, ...]:
-        """A run's sessions in order; newest: of so many alone. Empty for an unknown run."""
+        """Returns a run's sessions in order; empty for an unknown run.
+
+        newest: only this many of the newest sessions.
+        """
         columns = [DriverSession.__table__.columns[name] for name in DriverSessionRow.__slots__]
         query = select(*columns).where(DriverSession.run == run).order_by(DriverSession.term.desc()).limit(newest)
         with self._database.read() as connection:
             return tuple(DriverSessionRow(**row._mapping) for row in reversed(connection.execute(query).all()))
 
     def branches(self, run: str) -> tuple[BranchRow, ...]:
-        """The run's branches in order; empty for an unknown one."""
+        """Returns the run's branches in order; empty for an unknown run."""
         with self._database.read() as connection:
             return rows_of(connection, Branch, BranchRow, run, Branch.number)
 
     def history(self, run: str, newest: int | None = None) -> RunHistory:
-        """When everything of one run happened; newest: of so many attempts alone. Raises `RunNotFound`."""
+        """Returns the times of everything that happened in a run. Raises `RunNotFound`.
+
+        newest: only this many of the newest attempts.
+        """
         with self._database.read() as connection:
             return read_history(connection, run, newest)
 
     def leases(self, run: str) -> tuple[LeaseTimes, ...]:
-        """Who held the run when, drivers and commands. Raises `RunNotFound`."""
+        """Returns the terms of the run's lease, whether held by drivers or by commands. Raises `RunNotFound`."""
         with self._database.read() as connection:
             return read_leases(connection, run)
 
     def struck(self, run: str, newest: int, faults: int) -> RunHistory:
-        """When what tells the costs of failures happened; see `read_struck`. Raises `RunNotFound`."""
+        """Returns the times that show the cost of failures; see `read_struck`. Raises `RunNotFound`."""
         with self._database.read() as connection:
             return read_struck(connection, run, newest, faults)
 
@@ -181,13 +198,16 @@ def _lines(connection: Connection, database: Database, run: str | None, limit: i
 
 
 def select_lines(now: ColumnElement[int], *more: InstrumentedAttribute[Any]) -> Select[Any]:
-    """What `line_of` takes, and more columns. now: the ledger's clock."""
+    """Returns a query for the columns that `line_of` needs, and any further ones.
+
+    now: the ledger's clock.
+    """
     columns = (*RUN_COLUMNS, Lease.term, Lease.holder, Lease.expires_at, now.label("now"), *more)
     return select(*columns).join(Lease, Lease.run == Run.id)
 
 
 def line_of(row: Any) -> RunLine:
-    """A run in short, from a row of `select_lines`."""
+    """Returns a run in brief, from a row of `select_lines`."""
     own = RunRow(**{name: getattr(row, name) for name in RunRow.__slots__})
     committed = None if row.committed_at is None else (row.now - row.committed_at) / 1000
     return RunLine(own, row.term, row.holder, (row.expires_at - row.now) / 1000, committed)

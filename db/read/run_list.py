@@ -1,6 +1,6 @@
-"""The run list: many runs at a glance, some at a time, with what tells how they do. Reads only.
+"""The run list: many runs in brief, in pages, with figures that show how they are doing. Reads only.
 
-Each page is a handful of queries, however many runs there are and however long they are.
+Each page takes a fixed number of queries, however many runs there are and however long they are.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from db.write.alarms import ALARM
 REWARD, ITERATION_SECONDS = "reward/mean", "seconds/iteration"
 NEWEST = MetricPoint.step == Run.iteration
 RECENT = MetricPoint.step.between(Run.iteration - 15, Run.iteration)
-"""Points of the newest commit, and of those that a run's pace is taken from."""
+"""The points of the newest commit, and those that a run's pace is computed from."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunListLine:
-    """A run of the list.
+    """A run in the list.
 
-    event_seq: of its audit chain's last link. reward: of the newest commit. iteration_seconds: mean over the newest iterations.
+    event_seq: number of its audit chain's last link.
+    reward: of the newest commit.
+    iteration_seconds: mean over the newest iterations.
     """
 
     line: RunLine
@@ -36,7 +38,11 @@ class RunListLine:
 
 @dataclass(frozen=True, slots=True)
 class RunListPage:
-    """Some of the runs that were asked for. total: all of those. states: runs of the whole ledger by state."""
+    """A page of the matching runs.
+
+    total: number of matching runs.
+    states: number of runs by state, over the whole ledger.
+    """
 
     total: int
     states: Mapping[str, int]
@@ -50,7 +56,7 @@ class RunListReader:
         self._database = database
 
     def page(self, text: str = "", state: str | None = None, limit: int = 50, offset: int = 0) -> RunListPage:
-        """Runs whose id holds the text, in a state: running ones first, then the newest."""
+        """Returns runs whose id contains the text, in the given state: running ones first, then the newest."""
         wanted = []
         if text:
             wanted.append(Run.id.icontains(text, autoescape=True))
@@ -63,13 +69,13 @@ class RunListReader:
             return RunListPage(total, states, lines)
 
     def line(self, run: str) -> RunListLine | None:
-        """One run; none for an unknown one."""
+        """Returns one run; None if it is unknown."""
         with self._database.read() as connection:
             lines = _lines(connection, self._database.now(), [Run.id == run], 1, 0)
         return lines[0] if lines else None
 
     def attempts(self, runs: Sequence[str]) -> dict[str, dict[tuple[str, str], int]]:
-        """Failed attempts of some runs, by run, then by phase and class of failure."""
+        """Returns the number of failed attempts by run, then by phase and failure class."""
         query = (
             select(PhaseAttempt.run, PhaseAttempt.phase, PhaseAttempt.failure_class, func.count())
             .where(PhaseAttempt.run.in_(runs), PhaseAttempt.failure_class.is_not(None))
@@ -82,7 +88,7 @@ class RunListReader:
         return found
 
     def alarms(self, runs: Sequence[str]) -> dict[tuple[str, ...], int]:
-        """How often guards raised an alarm, by run, rule and what it asks for."""
+        """Returns the number of alarms by run, rule and requested action."""
         rule, action = (Event.body[name].as_string().label(name) for name in ("rule", "action"))
         query = (
             select(Event.run, rule, action, func.count())
@@ -93,18 +99,21 @@ class RunListReader:
             return {(row[0], row[1], row[2]): row[3] for row in connection.execute(query)}
 
     def newest(self, runs: Sequence[str], keys: Sequence[str]) -> dict[tuple[str, ...], float]:
-        """Values of some metrics at each run's newest commit, by run and key; what is not there is left out."""
+        """Returns values of some metrics at each run's newest commit, by run and key; missing ones are left out."""
         with self._database.read() as connection:
             return _means(connection, runs, keys, NEWEST)
 
     def outbox_pending(self, runs: Sequence[str]) -> dict[str, int]:
-        """Rows that the tracker was not told of yet, by run; runs without any are left out."""
+        """Returns the number of undelivered outbox rows by run; runs without any are left out."""
         query = select(Outbox.run, func.count()).where(Outbox.run.in_(runs), Outbox.delivered_at.is_(None))
         with self._database.read() as connection:
             return {row[0]: row[1] for row in connection.execute(query.group_by(Outbox.run))}
 
     def newest_checkpoints(self, runs: Sequence[str]) -> dict[str, int]:
-        """When the newest checkpoint of each run was recorded, in milliseconds since 1970; runs without any are left out."""
+        """Returns when each run's newest checkpoint was recorded, in milliseconds since 1970.
+
+        Runs without a checkpoint are left out.
+        """
         query = select(Checkpoint.run, func.max(Checkpoint.recorded_at)).where(Checkpoint.run.in_(runs))
         with self._database.read() as connection:
             return {row[0]: row[1] for row in connection.execute(query.group_by(Checkpoint.run))}
@@ -138,8 +147,11 @@ def _lines(
 def _means(
     connection: Connection, runs: Sequence[str], keys: Sequence[str], points: ColumnElement[bool]
 ) -> dict[tuple[str, ...], float]:
-    """Means of metrics over some points of each run's current branch, by run and key; what has no points is left out."""
-    # A subquery for each series: joined, PostgreSQL would guess badly how many points there are, and read the whole table.
+    """Returns means of metrics over some points of each run's current branch, by run and key.
+
+    Metrics without points are left out.
+    """
+    # A subquery per series: with a join, PostgreSQL misjudges the number of points and reads the whole table.
     mean = (
         select(func.avg(MetricPoint.value))
         .where(MetricPoint.series == MetricSeries.id, MetricPoint.branch == Run.current_branch, points)

@@ -1,7 +1,7 @@
-"""Metric series as a picture needs them: at most so many buckets, each reduced by the database.
+"""Metric series for charts: a limited number of buckets, each aggregated by the database.
 
-Reads only, along the current branch's line. Buckets are as wide as a power of two and begin at multiples of it, so that a
-series that grows keeps the buckets that it has.
+Reads only, along the current branch's line. The width of a bucket is a power of two, and buckets begin at
+multiples of it, so a growing series keeps its existing buckets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from db.core.models import MetricPoint, MetricSeries, Run
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The points of the steps first..last: how many, and their lowest, highest and mean value."""
+    """The points of the steps first..last: their number, and their lowest, highest and mean value."""
 
     first: int
     last: int
@@ -30,7 +30,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class ReducedSeries:
-    """A metric in buckets of `width` steps, in order; empty where it has no points."""
+    """A metric in buckets of `width` steps, in order; without buckets if it has no points."""
 
     key: str
     metric_class: str
@@ -40,7 +40,10 @@ class ReducedSeries:
 
 @dataclass(frozen=True, slots=True)
 class SeriesKey:
-    """A metric of a run. metric_class: result or timing."""
+    """A metric of a run.
+
+    metric_class: result or timing.
+    """
 
     key: str
     metric_class: str
@@ -49,11 +52,14 @@ class SeriesKey:
 Full = dict[tuple[int, int, int, int], tuple[Bucket, ...]]
 """Buckets that will not change any more, by series, branch, first step and width."""
 REMEMBERED = 200_000
-"""Of all series together, at the most: some 50 MB."""
+"""Maximum number of cached buckets over all series: about 50 MB."""
 
 
 def bucket_width(first: int, last: int, buckets: int) -> int:
-    """Steps to a bucket, a power of two, so that first..last has at most `buckets` of them besides a begun one at either end."""
+    """Returns the number of steps per bucket, a power of two.
+
+    With it, first..last has at most `buckets` buckets, not counting a partial one at either end.
+    """
     steps = max(1, last - first + 1)
     return 1 << max(0, (-(-steps // buckets) - 1).bit_length())
 
@@ -66,7 +72,7 @@ class SeriesReader:
         self._full: Full = {}
 
     def keys(self, run: str) -> tuple[SeriesKey, ...]:
-        """The metrics along the run's line, sorted. Raises `RunNotFound`."""
+        """Returns the metrics along the run's line, sorted. Raises `RunNotFound`."""
         with self._database.read() as connection:
             runs = {span.run for span in ancestry(connection, run)}
             rows = connection.execute(
@@ -77,9 +83,9 @@ class SeriesReader:
     def reduced(
         self, run: str, keys: Sequence[str], buckets: int, first: int = 0, last: int | None = None
     ) -> tuple[ReducedSeries, ...]:
-        """Series in the order of their keys, unknown ones empty; of the steps first..last, to the newest if none is given.
+        """Returns series in the order of their keys; unknown ones are empty. Raises `RunNotFound`.
 
-        Raises `RunNotFound`.
+        last: the last step; by default the newest.
         """
         with self._database.read() as connection:
             ranges = ancestry(connection, run)
@@ -118,7 +124,7 @@ def _add(
 
 
 def _buckets(connection: Connection, series: int, part: IterationRange, width: int, full: Full) -> tuple[Bucket, ...]:
-    """A series' buckets in a span; of those that were full before, nothing is read again."""
+    """Returns a series' buckets in a span, without rereading those that were already full."""
     key = (series, part.branch, part.first, width)
     known = full.get(key, ())
     kept = tuple(bucket for bucket in known if bucket.first // width * width + width - 1 <= part.last)
@@ -127,7 +133,7 @@ def _buckets(connection: Connection, series: int, part: IterationRange, width: i
     if len(buckets) - 1 > len(known):
         if sum(map(len, full.values())) + len(buckets) > REMEMBERED:
             full.clear()
-        # Steps are committed in order, so that nothing comes to a bucket that another one follows.
+        # Steps are committed in order, so a bucket that is followed by another one is complete.
         full[key] = buckets[:-1]
     return buckets
 
@@ -152,7 +158,7 @@ def _reduced(connection: Connection, series: int, branch: int, first: int, last:
 
 
 def _joined(buckets: Sequence[Bucket], width: int) -> list[Bucket]:
-    """Buckets that two ranges share, as one."""
+    """Merges buckets that two ranges share."""
     joined: list[Bucket] = []
     for bucket in buckets:
         if joined and joined[-1].last // width == bucket.first // width:

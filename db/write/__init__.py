@@ -1,1 +1,1 @@
-"""The transactions: each module books one kind of thing, and reads back what a driver needs of it."""
+"""The transactions: each module writes one kind of record, and reads back what a driver needs of it."""

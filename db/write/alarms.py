@@ -1,7 +1,7 @@
-"""Alarms: events of the chain that say what a guard found, when, with what evidence, and what is to be done about it.
+"""Alarms: events of the audit chain that record what a guard found, when, its evidence, and the action it requests.
 
-An alarm of a committed iteration is written in that commit's transaction; others are recorded here, each id once. One that asks
-for more than being said stays unanswered until that is done.
+An alarm of a committed iteration is written in that commit's transaction; others are recorded here, each id
+once. An alarm whose action is more than an alert stays unanswered until that action has been taken.
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ from db.write.outbox import OutboxEntry, enqueue
 
 ALARM = "alarm"
 ALERT, ROLLBACK = "alert", "rollback"
-"""Actions: the one that is done once it is said, and the one that changes the run's line."""
+"""Actions: an alert needs nothing beyond delivery; a rollback changes the run's line."""
 ENDED = ("paused", "stopped")
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmRow:
-    """An alarm. seq: its link in the chain. at: milliseconds since 1970. id: the same whenever it would be raised again.
+    """An alarm.
 
-    first: the earliest iteration that has a part in it. action: alert, pause, rollback or stop.
+    seq: number of its link in the chain.
+    at: milliseconds since 1970.
+    id: identical each time the same alarm would be raised.
+    first: the earliest iteration involved.
+    action: alert, pause, rollback or stop.
     """
 
     seq: int
@@ -49,7 +53,7 @@ class Alarms:
         self._database = database
 
     def record(self, fence: Fence, body: Mapping[str, Any], entries: Sequence[OutboxEntry] = ()) -> bool:
-        """Adds an alarm and what is to be told of it, in one transaction; False if its id is there. Raises `Fenced`."""
+        """Adds an alarm and its outbox entries in one transaction; returns False if its id exists. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, _):
             run = lock_run(connection, self._database, fence.run)
             if any(row.id == body["id"] for row in _alarms(connection, fence.run)):
@@ -59,15 +63,16 @@ class Alarms:
         return True
 
     def of(self, run: str) -> list[AlarmRow]:
-        """All alarms of a run, on every branch, the oldest first."""
+        """Returns all alarms of a run, on every branch, oldest first."""
         with self._database.read() as connection:
             return _alarms(connection, run)
 
     def unanswered(self, run: str) -> list[AlarmRow]:
-        """Those that ask for something which has not been done since.
+        """Returns the alarms whose requested action has not been taken since.
 
-        Another branch answers all of them. Else an end is answered by the run's being paused or stopped, and a rollback by an
-        alarm of the same rule at the same place, which says why it cannot be made.
+        A new branch answers all earlier alarms. Otherwise, pausing or stopping the run answers a pause or a
+        stop, and a later alarm of the same rule at the same place answers a rollback: it explains why the
+        rollback is impossible.
         """
         answers = select(Event.seq, Event.kind, Event.body).where(Event.run == run, Event.kind.in_(("state", "branch")))
         with self._database.read() as connection:

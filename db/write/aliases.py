@@ -1,11 +1,11 @@
-"""Aliases: which checkpoint of a run is the candidate, which the champion, and which one to roll back to.
+"""Aliases: which checkpoint of a run is the candidate, which is the champion, and which to roll back to.
 
-Consumes the name of an alias and a kept checkpoint. Produces moves: rows that are only ever added, of which the newest of an alias
-says where it points, and with them one link of the audit chain that tells who promoted what, and why. Promotions of one run
-happen one after the other, each with the run's row locked.
+Consumes the name of an alias and a kept checkpoint. Produces moves, which are rows that are never changed or
+deleted: an alias points to the target of its newest move. Each promotion also adds a link to the audit chain
+that records who promoted what, and why. Promotions of a run are serialised by a lock on the run's row.
 
     candidate   moves alone
-    champion    moves, and the checkpoint that was champion becomes the one to roll back to
+    champion    moves, and the previous champion becomes the checkpoint to roll back to
     rollback    moves alone, once there is a champion, and never to the champion itself
 """
 
@@ -26,11 +26,11 @@ from db.write.outbox import OutboxEntry, enqueue
 
 ALIASES = CANDIDATE, CHAMPION, ROLLBACK = ("candidate", "champion", "rollback")
 PROMOTION = "promotion"
-"""The kind of link that a promotion leaves in the audit chain."""
+"""The kind of a promotion's link in the audit chain."""
 
 
 class CheckpointKey(NamedTuple):
-    """What tells a run's checkpoints apart."""
+    """The key that identifies a checkpoint within its run."""
 
     branch: int
     iteration: int
@@ -39,9 +39,13 @@ class CheckpointKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AliasMove:
-    """An alias came to point to a checkpoint. number: counts the moves of a run from 1. seq: of the link that records it.
+    """A move of an alias to a checkpoint.
 
-    by: who promoted it. at: milliseconds since 1970. folder to state: the checkpoint's own row.
+    number: counts the run's moves from 1.
+    seq: number of the link that records it.
+    by: who promoted it.
+    at: milliseconds since 1970.
+    folder to state: columns of the checkpoint's own row.
     """
 
     run: str
@@ -61,36 +65,38 @@ class AliasMove:
 
     @property
     def key(self) -> CheckpointKey:
-        """The checkpoint that it points to."""
+        """The checkpoint that the alias points to."""
         return CheckpointKey(self.branch, self.iteration, self.term)
 
 
 Tell = Callable[[Sequence[AliasMove]], Sequence[OutboxEntry]]
-"""Makes the outbox rows that go with a promotion's moves."""
+"""Returns the outbox rows for a promotion's moves."""
 
 
 def moves_of(alias: str, target: CheckpointKey, current: Mapping[str, CheckpointKey]) -> dict[str, CheckpointKey]:
-    """What has to move, in order, for an alias to point to a checkpoint; nothing if it does already.
+    """Returns the moves, in order, that make an alias point to a checkpoint; empty if it already does.
 
-    current: where the aliases point now. Raises `AliasRefused` for an unknown alias, and for a checkpoint to roll back to that is
-    the champion, or while there is none.
+    current: where the aliases point now.
+
+    Raises `AliasRefused` for an unknown alias, and for a rollback alias that would point to the champion or
+    while there is no champion.
     """
     if alias not in ALIASES:
-        raise AliasRefused(f"alias {alias!r}: right would be one of {', '.join(ALIASES)}")
+        raise AliasRefused(f"alias {alias!r}: expected one of {', '.join(ALIASES)}")
     champion = current.get(CHAMPION)
     if current.get(alias) == target:
         return {}
     if alias == ROLLBACK and champion is None:
-        raise AliasRefused(f"there is no {CHAMPION} yet, so that {ROLLBACK} would replace nothing")
+        raise AliasRefused(f"there is no {CHAMPION} yet, so there is nothing for {ROLLBACK} to replace")
     if alias == ROLLBACK and target == champion:
-        raise AliasRefused(f"iteration {target.iteration} is the champion itself; {ROLLBACK} is what replaces it")
+        raise AliasRefused(f"iteration {target.iteration} is the champion; {ROLLBACK} must point to another checkpoint")
     if alias == CHAMPION and champion is not None:
         return {ROLLBACK: champion, CHAMPION: target}
     return {alias: target}
 
 
 class Aliases:
-    """Promotes checkpoints, and tells where the aliases point and pointed."""
+    """Promotes checkpoints and reads the aliases' current and past targets."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -98,10 +104,11 @@ class Aliases:
     def promote(
         self, run: str, alias: str, target: CheckpointKey, by: str, why: str, tell: Tell = lambda moves: ()
     ) -> list[AliasMove]:
-        """Has an alias point to a kept checkpoint of the run; returns the moves, none where it did already.
+        """Points an alias to a kept checkpoint of the run; returns the moves, if any were needed.
 
-        tell: what the tracker is told of them. Raises `RunNotFound`; `AliasRefused` for a checkpoint that is not kept, and as
-        `moves_of` does.
+        tell: returns the tracker's outbox rows for the moves.
+
+        Raises `RunNotFound`; `AliasRefused` for a checkpoint that is not kept, and in the cases of `moves_of`.
         """
         with self._database.write() as connection:
             head = lock_run(connection, self._database, run)
@@ -123,23 +130,23 @@ class Aliases:
             return made
 
     def current(self, run: str) -> dict[str, AliasMove]:
-        """By alias, the move that says where it points now, in the order of `ALIASES`."""
+        """Returns the newest move of each alias, in the order of `ALIASES`."""
         newest = {move.alias: move for move in self.history(run)}
         return {alias: newest[alias] for alias in ALIASES if alias in newest}
 
     def history(self, run: str) -> list[AliasMove]:
-        """Every move of the run's aliases in order."""
+        """Returns every move of the run's aliases, in order."""
         with self._database.read() as connection:
             return _moves(connection, run)
 
     def pointing(self, run: str) -> dict[str, CheckpointKey]:
-        """Where the run's aliases point."""
+        """Returns the checkpoints that the run's aliases point to."""
         with self._database.read() as connection:
             return pointing(connection, run)
 
 
 def pointing(connection: Connection, run: str) -> dict[str, CheckpointKey]:
-    """Where a run's aliases point, in a transaction that is under way."""
+    """Returns the checkpoints that a run's aliases point to, read in an open transaction."""
     newest = select(func.max(Table.number)).where(Table.run == run).group_by(Table.alias)
     columns = (Table.alias, Table.branch, Table.iteration, Table.term)
     rows = connection.execute(select(*columns).where(Table.run == run, Table.number.in_(newest)))
@@ -155,7 +162,7 @@ def _require_kept(connection: Connection, run: str, target: CheckpointKey) -> No
     state = connection.execute(select(Checkpoint.state).where(Checkpoint.run == run, *key)).scalar_one_or_none()
     if state != "kept":
         why = "it was never recorded" if state is None else f"its files are {state}"
-        raise AliasRefused(f"run {run}: the checkpoint of iteration {target.iteration} cannot be promoted, {why}")
+        raise AliasRefused(f"run {run}: the checkpoint of iteration {target.iteration} cannot be promoted: {why}")
 
 
 def _last_number(connection: Connection, run: str) -> int:

@@ -1,8 +1,8 @@
-"""The commit of an iteration: one transaction that makes everything about it true at once, or nothing.
+"""The commit of an iteration: a single transaction that records all of its results, or none of them.
 
-Consumes what the phases came to; produces the iteration's row, control state, metric points, outbox rows, audit link and
-alarms, and extends the lease. Iterations have no gap: k follows k-1 along the branch's line; 0 is the start (initial weights,
-SFT).
+Consumes the results of the phases; produces the iteration's row, control state, metric points, outbox rows,
+audit link and alarms, and extends the lease. Iterations have no gaps: k follows k-1 along the branch's line; 0
+is the start (initial weights, SFT).
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from db.write.outbox import METRICS, OutboxEntry, enqueue, metrics_id
 
 @dataclass(frozen=True, slots=True)
 class IterationCommit:
-    """All that becomes true with an iteration. fingerprint: what a replay of its update has to reproduce.
+    """Everything that a commit records.
 
-    event: what the audit link says besides the digests. alarms: what guards found, a link each behind the commit's. tracked:
-    whether the tracker is told the metrics.
+    fingerprint: what a replay of its update must reproduce.
+    event: contents of the audit link in addition to the digests.
+    alarms: what guards found; each becomes a link after the commit's.
+    tracked: whether the tracker receives the metrics.
     """
 
     branch: int
@@ -48,7 +50,10 @@ class IterationCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitRow:
-    """A committed iteration with its control state. committed_at: milliseconds since 1970."""
+    """A committed iteration with its control state.
+
+    committed_at: milliseconds since 1970.
+    """
 
     run: str
     branch: int
@@ -62,7 +67,10 @@ class CommitRow:
 
 
 class Maker(NamedTuple):
-    """Whose an iteration is. committed: else it is under way, or still to come."""
+    """The run and branch that an iteration belongs to.
+
+    committed: False if the iteration is in progress or has not started.
+    """
 
     run: str
     branch: int
@@ -79,13 +87,13 @@ COMMITTED = select(*Iteration.__table__.columns, ControlState.state).join(
 
 
 class Commits:
-    """Commits iterations and reads what was committed."""
+    """Commits iterations and reads committed ones."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def commit(self, fence: Fence, commit: IterationCommit) -> None:
-        """Commits an iteration. Raises `Fenced`, `AlreadyCommitted`, `OutOfOrder`; nothing is written then."""
+        """Commits an iteration. Raises `Fenced`, `AlreadyCommitted` or `OutOfOrder`, and then writes nothing."""
         with self._database.fenced(fence) as (connection, now):
             run = lock_run(connection, self._database, fence.run)
             _check_order(run, commit)
@@ -98,14 +106,16 @@ class Commits:
                 append(connection, lock_run(connection, self._database, fence.run), ALARM, body)
 
     def latest(self, run: str) -> CommitRow | None:
-        """The newest commit along the current branch's line; None before the first. Raises `RunNotFound`."""
+        """Returns the newest commit along the current branch's line; None before the first. Raises `RunNotFound`."""
         with self._database.read() as connection:
             ranges = ancestry(connection, run)
             iteration = connection.execute(select(Run.iteration).where(Run.id == run)).scalar_one()
             return None if iteration < 0 else _find(connection, ranges, iteration)
 
     def at(self, run: str, iteration: int, branch: int | None = None) -> CommitRow | None:
-        """The commit of an iteration along a branch's line, the current one's by default; None if there is none.
+        """Returns the commit of an iteration along a branch's line; None if there is none.
+
+        branch: by default, the current one.
 
         Raises `RunNotFound`.
         """
@@ -113,14 +123,14 @@ class Commits:
             return _find(connection, ancestry(connection, run, branch), iteration)
 
     def maker(self, run: str, iteration: int) -> Maker:
-        """Who made an iteration of the current line, or makes it where none committed it yet. Raises `RunNotFound`."""
+        """Returns the owner of an iteration of the current line, committed or not. Raises `RunNotFound`."""
         with self._database.read() as connection:
             line = ancestry(connection, run)
             commit = _find(connection, line, iteration)
         return Maker(run, line[-1].branch, False) if commit is None else Maker(commit.run, commit.branch, True)
 
     def experience_digests(self, run: str) -> list[tuple[int, str]]:
-        """(iteration, digest) along the current branch's line, of the iterations that have experience."""
+        """Returns (iteration, digest) along the current branch's line, for the iterations that have experience."""
         digests: list[tuple[int, str]] = []
         with self._database.read() as connection:
             for span in ancestry(connection, run):
@@ -140,7 +150,7 @@ def _check_order(run: Any, commit: IterationCommit) -> None:
     if commit.branch != run.current_branch:
         raise OutOfOrder(f"{place}: the current branch is {run.current_branch}")
     if commit.iteration <= run.iteration:
-        raise AlreadyCommitted(f"{place} is committed already; the last one is {run.iteration}")
+        raise AlreadyCommitted(f"{place} is already committed; the newest commit is iteration {run.iteration}")
     if commit.iteration != run.iteration + 1:
         raise OutOfOrder(f"{place}: the next iteration to commit is {run.iteration + 1}")
 
@@ -181,7 +191,7 @@ def _event(fence: Fence, commit: IterationCommit) -> dict[str, Any]:
 
 
 def state_digest(control_state: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> str:
-    """What a commit's link in the chain says of its control state and fingerprint: sha256 of their canonical JSON."""
+    """Returns the digest of control state and fingerprint in a commit's link: sha256 of their canonical JSON."""
     return hashlib.sha256(canonical_json([control_state, fingerprint]).encode()).hexdigest()
 
 

@@ -1,6 +1,7 @@
-"""The audit chain: one per run, append-only, each link bound to the one before it by its hash.
+"""The audit chain: one per run, append-only, each link bound to the previous one by its hash.
 
-A link is written in the transaction of the fact that it records, with the run's row locked, by drivers and operators alike.
+A link is written in the same transaction as the fact it records, with the run's row locked, by drivers and
+operators alike.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ GENESIS = "0" * 64
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """A link of the chain. at: milliseconds since 1970."""
+    """A link of the chain.
+
+    at: milliseconds since 1970.
+    """
 
     run: str
     seq: int
@@ -35,14 +39,14 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class ChainHead:
-    """The last link of a chain; seq 0 of an empty one."""
+    """The last link of a chain; seq is 0 if the chain is empty."""
 
     seq: int
     hash: str
 
 
 def lock_run(connection: Connection, database: Database, run: str) -> Any:
-    """The run's row, locked to the end of the transaction, with the time as `now`. Raises `RunNotFound`."""
+    """Returns the run's row, locked until the end of the transaction, with the time as `now`. Raises `RunNotFound`."""
     row = connection.execute(
         select(*Run.__table__.columns, database.now().label("now")).where(Run.id == run).with_for_update(key_share=True)
     ).one_or_none()
@@ -52,7 +56,10 @@ def lock_run(connection: Connection, database: Database, run: str) -> Any:
 
 
 def append(connection: Connection, run: Any, kind: str, body: Mapping[str, Any]) -> EventRow:
-    """Adds a link and moves the head. run: the row from `lock_run` in this transaction, used for one link only."""
+    """Adds a link and moves the head.
+
+    run: the row that `lock_run` returned in this transaction; valid for a single link.
+    """
     plain = json.loads(canonical_json(body))
     seq, at, prev_hash = run.event_seq + 1, int(run.now), str(run.event_hash)
     event = EventRow(run.id, seq, at, kind, plain, prev_hash, _hash(run.id, seq, at, kind, plain, prev_hash))
@@ -73,7 +80,10 @@ class Events:
         self._database = database
 
     def append(self, run: str, kind: str, body: Mapping[str, Any], fence: Fence | None = None) -> EventRow:
-        """Adds a link; with a fence only while its term holds the run (`Fenced`), without one for operators."""
+        """Adds a link.
+
+        fence: a driver's fence, which must be valid (`Fenced`); None for operators.
+        """
         if fence is None:
             with self._database.write() as connection:
                 return append(connection, lock_run(connection, self._database, run), kind, body)
@@ -81,24 +91,27 @@ class Events:
             return append(connection, lock_run(connection, self._database, fence.run), kind, body)
 
     def links(self, run: str) -> list[EventRow]:
-        """All links, in order."""
+        """Returns all links, in order."""
         with self._database.read() as connection:
             return _links(connection, run)
 
     def of_kind(self, run: str, kind: str) -> list[EventRow]:
-        """The links of one kind, in order."""
+        """Returns the links of one kind, in order."""
         columns = select(*Event.__table__.columns)
         with self._database.read() as connection:
             rows = connection.execute(columns.where(Event.run == run, Event.kind == kind).order_by(Event.seq))
             return [EventRow(**row._mapping) for row in rows]
 
     def head(self, run: str) -> ChainHead:
-        """The last link. Raises `RunNotFound`."""
+        """Returns the last link. Raises `RunNotFound`."""
         with self._database.read() as connection:
             return _head(connection, run)
 
     def verify(self, run: str) -> int | None:
-        """Number of the first link that is missing or was changed; None for a sound chain. Raises `RunNotFound`."""
+        """Returns the number of the first missing or altered link; None if the chain is intact.
+
+        Raises `RunNotFound`.
+        """
         with self._database.read() as connection:
             head = _head(connection, run)
             links = _links(connection, run)

@@ -1,6 +1,7 @@
-"""The lease: one writer a run, by term. Whoever takes it raises the term, and every older holder is fenced.
+"""The lease: one writer per run, identified by its term. Each new holder increments the term, which fences older ones.
 
-Consumes the process that asks; produces a `Fence`, which every write of a driver carries. Expiry goes by the database's clock.
+Consumes the process that requests it; produces a `Fence`, which every write of a driver carries. The database's
+clock decides when a lease expires.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LOST = "lost"
 
 
 class Leases:
-    """Takes, renews and gives back the lease of a run, and books the sessions that held it."""
+    """Takes, renews and releases the lease of a run, and records the sessions that held it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -31,11 +32,12 @@ class Leases:
     def acquire(
         self, run: str, holder: Holder, ttl_seconds: float, holder_is_gone: Callable[[Holder], bool] = is_gone
     ) -> Fence:
-        """Takes the lease if it is free, expired, or held by a process that is gone; the term goes up by one.
+        """Takes the lease if it is free, expired, or held by a process that is gone; increments the term.
 
-        What the last holder left open is closed: dispatched phases fail (class infrastructure), its session ends as lost. A stop
-        that was asked of it is not asked of the next.
-        holder_is_gone: says whether a holder certainly no longer runs. Raises `LeaseHeld`, `RunNotFound`.
+        holder_is_gone: returns True if a holder has certainly ended.
+
+        Cleans up after the last holder: dispatched phases fail (class infrastructure), and its session ends as
+        lost. A stop requested of that holder does not apply to the new one. Raises `LeaseHeld`, `RunNotFound`.
         """
         with self._database.write() as connection:
             lease = self._lock(connection, run)
@@ -60,26 +62,26 @@ class Leases:
             )
             _close_leftovers(connection, run, lease.now)
             forget_stop(connection, self._database, run)
-            # The last sign of life of whoever is replaced: nothing else tells when it went away.
+            # The replaced holder's last renewal: the only record of when it was last alive.
             renewed_at = None if before is None else lease.expires_at - lease.ttl_ms
             taken = {"term": fence.term, "holder": holder.text, "from": lease.holder, "renewed_at": renewed_at}
             self._record(connection, run, "lease_taken", taken)
         return fence
 
     def holders(self) -> dict[str, Holder]:
-        """Who holds the leases that are not free, by run; a holder may have died, or its lease have run out."""
+        """Returns the holder of each lease that is not free, by run; a holder may be dead, or its lease expired."""
         with self._database.read() as connection:
             rows = connection.execute(select(Lease).order_by(Lease.run))
             return {row.run: holder for row in rows if (holder := holder_of(row)) is not None}
 
     def renew(self, fence: Fence, ttl_seconds: float) -> None:
-        """Gives the lease its full life again. Raises `Fenced`."""
+        """Extends the lease by its full lifetime. Raises `Fenced`."""
         ttl = round(ttl_seconds * 1000)
         with self._database.fenced(fence) as (connection, now):
             connection.execute(update(Lease).where(Lease.run == fence.run).values(expires_at=now + ttl, ttl_ms=ttl))
 
     def release(self, fence: Fence) -> None:
-        """Gives the lease back; the fence is worth nothing from then on. Raises `Fenced`."""
+        """Releases the lease, after which the fence is no longer valid. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, now):
             connection.execute(
                 update(Lease)
@@ -89,11 +91,11 @@ class Leases:
             self._record(connection, fence.run, "lease_released", {"term": fence.term})
 
     def start_session(self, fence: Fence, flow_run_id: str, flow_run_name: str) -> None:
-        """Books the flow run that holds this term. Raises `Fenced`, `Conflict` if the term has one."""
+        """Records the flow run that holds this term. Raises `Fenced`; `Conflict` if the term already has one."""
         with self._database.fenced(fence) as (connection, now):
             key = (DriverSession.run == fence.run, DriverSession.term == fence.term)
             if connection.execute(select(DriverSession.term).where(*key)).one_or_none() is not None:
-                raise Conflict(f"run {fence.run}: term {fence.term} has its session already")
+                raise Conflict(f"run {fence.run}: term {fence.term} already has a session")
             row = {
                 "run": fence.run,
                 "term": fence.term,
@@ -104,7 +106,7 @@ class Leases:
             connection.execute(insert(DriverSession), row)
 
     def end_session(self, fence: Fence, outcome: str) -> None:
-        """Books how the session ended. Raises `Fenced`."""
+        """Records how the session ended. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, now):
             connection.execute(
                 update(DriverSession)

@@ -1,6 +1,7 @@
 """Metric points: written once, in the commit; read along the current branch's line.
 
-Points are many, so a series stands for (run, key) by number. Class result is a function of the spec; class timing is not.
+There are many points, so they refer to (run, key) by the number of a series. Metrics of class result are a
+function of the spec; those of class timing are not.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ RESULT, TIMING = "result", "timing"
 
 
 class Metric(NamedTuple):
-    """A value of one iteration; metric_class: result or timing."""
+    """The value of a metric at one iteration.
+
+    metric_class: result or timing.
+    """
 
     key: str
     value: float
@@ -28,7 +32,10 @@ class Metric(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A value of a series; step: the iteration."""
+    """A value of a series.
+
+    step: the iteration.
+    """
 
     key: str
     step: int
@@ -36,7 +43,11 @@ class Point(NamedTuple):
 
 
 def write_points(connection: Connection, run: str, branch: int, step: int, metrics: Sequence[Metric]) -> None:
-    """Adds one iteration's points. Raises `LedgerError` (twice a key, not finite), `Conflict` (a key changed its class)."""
+    """Adds an iteration's points.
+
+    Raises `LedgerError` for a duplicate key or a value that is not finite; `Conflict` if the class of a key
+    changed.
+    """
     classes: dict[str, str] = {}
     for metric in metrics:
         if metric.key in classes:
@@ -54,7 +65,7 @@ def write_points(connection: Connection, run: str, branch: int, step: int, metri
 
 
 def points_at(connection: Connection, run: str, branch: int, step: int) -> dict[str, float]:
-    """All values of one iteration, by key."""
+    """Returns all values of one iteration, by key."""
     rows = connection.execute(
         select(MetricSeries.key, MetricPoint.value)
         .join(MetricPoint, MetricPoint.series == MetricSeries.id)
@@ -83,18 +94,18 @@ def _series(connection: Connection, run: str) -> dict[str, tuple[int, str]]:
 
 
 class Metrics:
-    """Reads the points of a run along its current line, rollbacks and forks followed."""
+    """Reads a run's points along its current line, across rollbacks and forks."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def history(self, run: str, key: str) -> list[tuple[int, float]]:
-        """(step, value) of one metric in order of step; empty for an unknown one. Raises `RunNotFound`."""
+        """Returns (step, value) of a metric in order of step; empty for an unknown metric. Raises `RunNotFound`."""
         with self._database.read() as connection:
             return [(point.step, point.value) for point in _along(connection, ancestry(connection, run), key)]
 
     def newest(self, run: str, key: str, count: int) -> list[tuple[int, float]]:
-        """(step, value) of a metric's newest points in order of step, as many at most. Raises `RunNotFound`."""
+        """Returns (step, value) of a metric's newest `count` points, in order of step. Raises `RunNotFound`."""
         found: list[tuple[int, float]] = []
         points = select(MetricPoint.step, MetricPoint.value).order_by(MetricPoint.step.desc())
         with self._database.read() as connection:
@@ -106,7 +117,7 @@ class Metrics:
         return found[::-1]
 
     def latest(self, run: str) -> dict[str, Point]:
-        """The newest point of every metric. Raises `RunNotFound`."""
+        """Returns the newest point of every metric. Raises `RunNotFound`."""
         newest: dict[str, Point] = {}
         last = select(MetricPoint.step, MetricPoint.value).order_by(MetricPoint.step.desc()).limit(1)
         with self._database.read() as connection:
@@ -118,7 +129,7 @@ class Metrics:
         return dict(sorted(newest.items()))
 
     def result_points(self, run: str) -> Iterator[Point]:
-        """All points of class result in order of (key, step): what a run's metrics digest is made of."""
+        """Yields all points of class result in order of (key, step): the input of a run's metrics digest."""
         with self._database.read() as connection:
             ranges = ancestry(connection, run)
             keys = {

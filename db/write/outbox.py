@@ -1,7 +1,8 @@
-"""The outbox: what the tracker, or people, are still to be told, in order, each row once.
+"""The outbox: messages that are still to be delivered to the tracker or to people, in order, each row once.
 
-Rows are claimed under the term. A row that was claimed before and not marked delivered may or may not have arrived: its
-deliverer searches before it creates. A metrics row holds branch and iteration; its values come from the points when claimed.
+Rows are claimed under the term. A row that was claimed before but not marked as delivered may or may not have
+arrived, so its deliverer searches before it creates. A metrics row contains branch and iteration; its values are
+read from the points when it is claimed.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from db.core.models import Lease, Outbox
 from db.write.metrics import points_at
 
 METRICS, NOTIFICATION = "metrics", "notification"
-"""Kinds that are treated apart: points, which are read when they are claimed, and what people are told."""
+"""Kinds with special handling: metrics, whose points are read at the claim, and notifications to people."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxEntry:
-    """Something to tell. id: the same whenever it is written again. kind: run, params, tags, metrics, artifact, ...;
-    notification: for people, not for the tracker.
+    """A message to deliver.
+
+    id: identical each time the same entry is written.
+    kind: run, params, tags, metrics, artifact, ...; notification: for people instead of the tracker.
     """
 
     id: str
@@ -36,9 +39,11 @@ class OutboxEntry:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRow:
-    """A row to deliver now. claims: earlier claims of it; more than 0 means that it may have arrived already.
+    """A row to deliver now.
 
-    The payload of kind metrics has branch, iteration and metrics (key -> value).
+    claims: its earlier claims; if there are any, it may have arrived already.
+
+    The payload of kind metrics contains branch, iteration and metrics (key -> value).
     """
 
     seq: int
@@ -51,8 +56,9 @@ class ClaimedRow:
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """Rows of a run that are still to be delivered, and who may be about to. silent_seconds: since its lease ran out, less
-    than 0 while it is good.
+    """The undelivered rows of a run, and the process that may be about to deliver them.
+
+    silent_seconds: time since the lease expired; negative while it is valid.
     """
 
     run: str
@@ -62,12 +68,15 @@ class Undelivered:
 
 
 def metrics_id(run: str, branch: int, iteration: int) -> str:
-    """The id of an iteration's row of kind metrics."""
+    """Returns the id of an iteration's row of kind metrics."""
     return f"{run}/b{branch}/i{iteration}/metrics"
 
 
 def enqueue(connection: Connection, run: str, entries: Sequence[OutboxEntry]) -> int:
-    """Adds the entries that are not there yet, in order; returns how many. Raises `Conflict` for another run's id."""
+    """Adds the entries that do not exist yet, in order; returns their number.
+
+    Raises `Conflict` if an id belongs to another run.
+    """
     if not entries:
         return 0
     ids = [entry.id for entry in entries]
@@ -93,20 +102,20 @@ def enqueue(connection: Connection, run: str, entries: Sequence[OutboxEntry]) ->
 
 
 class Deliveries:
-    """Hands out the rows to the one deliverer of a term, and books what arrived."""
+    """Hands out rows to the single deliverer of a term, and records which arrived."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def enqueue(self, fence: Fence, entries: Sequence[OutboxEntry]) -> int:
-        """Adds the entries whose ids are not there yet; returns how many. Raises `Fenced`."""
+        """Adds the entries whose ids do not exist yet; returns their number. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, _):
             return enqueue(connection, fence.run, entries)
 
     def claim(self, fence: Fence, limit: int = 100, notifications: bool = False) -> list[ClaimedRow]:
-        """The oldest undelivered rows, which this term has not claimed yet or has given back. Raises `Fenced`.
+        """Returns the oldest undelivered rows that this term has not claimed, or has given back. Raises `Fenced`.
 
-        notifications: those for people, in place of those for the tracker: neither waits for the other.
+        notifications: claim rows for people instead of rows for the tracker, as neither waits for the other.
         """
         with self._database.fenced(fence) as (connection, _):
             rows = connection.execute(
@@ -126,7 +135,7 @@ class Deliveries:
             return [_with_points(connection, fence.run, row) for row in claimed]
 
     def give_back(self, fence: Fence, notifications: bool = False) -> None:
-        """Rows that this term has claimed and that are not booked as delivered may be claimed again. Raises `Fenced`."""
+        """Makes this term's claimed but undelivered rows available again. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, _):
             connection.execute(
                 update(Outbox)
@@ -136,9 +145,12 @@ class Deliveries:
             )
 
     def delivered(self, fence: Fence, ids: Sequence[str], external_id: str | None = None) -> None:
-        """Rows that this term claimed have arrived; external_id: the tracker's name for what was created.
+        """Records that rows claimed by this term have arrived.
 
-        Raises `Fenced`; `OutOfOrder` for a row that is not claimed by this term, or was delivered, and then books none.
+        external_id: the tracker's id of the object that was created.
+
+        Raises `Fenced`; `OutOfOrder` if a row is not claimed by this term or was already delivered, and then
+        records none.
         """
         with self._database.fenced(fence) as (connection, now):
             changed = connection.execute(
@@ -148,15 +160,15 @@ class Deliveries:
                 .values(delivered_at=now, external_id=external_id)
             ).rowcount
             if changed != len(set(ids)):
-                raise OutOfOrder(f"run {fence.run}: of {list(ids)} only {changed} are claimed by term {fence.term}")
+                raise OutOfOrder(f"run {fence.run}: only {changed} of {list(ids)} are claimed by term {fence.term}")
 
     def external_id(self, entry_id: str) -> str | None:
-        """The tracker's name for what a delivered row created; None while there is none."""
+        """Returns the tracker's id of the object that a delivered row created; None if there is none yet."""
         with self._database.read() as connection:
             return connection.execute(select(Outbox.external_id).where(Outbox.id == entry_id)).scalar_one_or_none()
 
     def last_notified(self, run: str) -> float | None:
-        """Seconds since people were last told something; None if they never were."""
+        """Returns the seconds since the last notification was delivered; None if there was none."""
         query = select(func.max(Outbox.delivered_at), self._database.now()).where(
             Outbox.run == run, Outbox.kind == NOTIFICATION
         )
@@ -165,14 +177,14 @@ class Deliveries:
         return None if last is None else (now - last) / 1000
 
     def counts(self, run: str, notifications: bool = False) -> tuple[int, int]:
-        """(pending, delivered) rows for the tracker, or those for people."""
+        """Returns (pending, delivered) rows for the tracker, or for people if `notifications` is set."""
         query = select(func.count(), func.count(Outbox.delivered_at)).where(Outbox.run == run, _of_lane(notifications))
         with self._database.read() as connection:
             total, delivered = connection.execute(query).one()
         return total - delivered, delivered
 
     def undelivered(self) -> tuple[Undelivered, ...]:
-        """Runs with rows to deliver, by name."""
+        """Returns the runs with undelivered rows, ordered by id."""
         pending = (
             select(Outbox.run, func.count().label("rows")).where(Outbox.delivered_at.is_(None)).group_by(Outbox.run)
         ).subquery()

@@ -1,6 +1,7 @@
-"""Attempts at phases: the intent is written before the work is dispatched, and the budget is charged at dispatch.
+"""Attempts at phases: the intent is recorded before the work is dispatched, and the budget is charged at dispatch.
 
-So a driver that dies counts too: whoever takes the lease next fails what was left open (see `db.write.lease`).
+So a driver's crash is charged as well: the next holder of the lease marks open attempts as failed (see
+`db.write.lease`).
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from db.write.events import append, lock_run
 
 PLANNED, DISPATCHED, DONE, FAILED = "PLANNED", "DISPATCHED", "DONE", "FAILED"
 FORGIVEN = "forgiven"
-"""Kind of the event that takes failed attempts off a phase's budget; their rows stay as they are."""
+"""Kind of the event that takes failed attempts off a phase's budget; their rows stay unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at a phase; number counts from 1, over drivers."""
+    """An attempt at a phase; number counts from 1, across drivers."""
 
     run: str
     branch: int
@@ -37,7 +38,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """A try with what became of it. Times: milliseconds since 1970; seconds as measured by the driver."""
+    """An attempt with its outcome.
+
+    Times are milliseconds since 1970; seconds is the duration that the driver measured.
+    """
 
     run: str
     branch: int
@@ -57,7 +61,7 @@ class AttemptRow:
 
 
 def fail_open(connection: Connection, run: str, reason: str, now: int) -> int:
-    """Fails every open attempt of a run (class infrastructure); returns how many."""
+    """Marks every open attempt of a run as failed (class infrastructure); returns their number."""
     change = (
         update(PhaseAttempt)
         .where(PhaseAttempt.run == run, PhaseAttempt.ended_at.is_(None))
@@ -67,13 +71,13 @@ def fail_open(connection: Connection, run: str, reason: str, now: int) -> int:
 
 
 class Phases:
-    """Books the attempts."""
+    """Records attempts."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def plan(self, fence: Fence, branch: int, iteration: int, phase: str) -> Attempt:
-        """Writes the intent to do a phase. Raises `Fenced`."""
+        """Records the intent to execute a phase. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, now):
             last = connection.execute(
                 select(func.max(PhaseAttempt.number)).where(*_phase(fence.run, branch, iteration, phase))
@@ -94,7 +98,12 @@ class Phases:
     def finish(
         self, fence: Fence, attempt: Attempt, receipt: Mapping[str, Any], seconds: float, bytes_to_driver: int = 0
     ) -> None:
-        """The phase is done; receipt: what recovery needs of it. Raises `Fenced`, `OutOfOrder`."""
+        """Marks the attempt as done.
+
+        receipt: what recovery needs of the phase.
+
+        Raises `Fenced`, `OutOfOrder`.
+        """
         with self._database.fenced(fence) as (connection, now):
             change = update(PhaseAttempt).where(*_attempt(attempt), PhaseAttempt.state == DISPATCHED)
             values = {"receipt": receipt, "seconds": seconds, "bytes_to_driver": bytes_to_driver}
@@ -102,7 +111,7 @@ class Phases:
             _expect_one(result.rowcount, attempt, "finished", DISPATCHED)
 
     def fail(self, fence: Fence, attempt: Attempt, failure_class: str, reason: str) -> None:
-        """The attempt failed, before or after its dispatch. Raises `Fenced`, `OutOfOrder`."""
+        """Marks the attempt as failed, before or after its dispatch. Raises `Fenced`, `OutOfOrder`."""
         with self._database.fenced(fence) as (connection, now):
             change = update(PhaseAttempt).where(*_attempt(attempt), PhaseAttempt.ended_at.is_(None))
             values = {"failure_class": failure_class, "reason": reason}
@@ -110,15 +119,16 @@ class Phases:
             _expect_one(result.rowcount, attempt, "failed", "open")
 
     def fail_open(self, fence: Fence, reason: str) -> int:
-        """Fails every open attempt of the run (class infrastructure); returns how many. Raises `Fenced`.
+        """Marks every open attempt of the run as failed (class infrastructure); returns their number. Raises `Fenced`.
 
-        For a driver that goes on after the ledger was away: what it had open may or may not have been booked.
+        For a driver that continues after the ledger was unavailable: whether its open attempts were recorded is
+        unknown.
         """
         with self._database.fenced(fence) as (connection, now):
             return fail_open(connection, fence.run, reason, now)
 
     def history(self, run: str, phase: str, limit: int = 20) -> list[float]:
-        """Seconds that the newest finished attempts at a phase took, over all iterations and branches, newest first."""
+        """Returns the seconds that a phase's newest finished attempts took, over all branches, newest first."""
         query = (
             select(PhaseAttempt.seconds)
             .where(PhaseAttempt.run == run, PhaseAttempt.phase == phase, PhaseAttempt.ended_at.is_not(None))
@@ -130,24 +140,30 @@ class Phases:
             return [float(row.seconds) for row in connection.execute(query) if row.seconds is not None]
 
     def seconds(self, run: str, branch: int, iteration: int) -> dict[str, float]:
-        """Returns what each finished phase of an iteration took; of several finished attempts the newest counts."""
+        """Returns the duration of each finished phase of an iteration.
+
+        If a phase has several finished attempts, the newest one counts.
+        """
         attempts = self.attempts(run, branch, iteration)
         return {row.phase: row.seconds for row in attempts if row.state == DONE and row.seconds is not None}
 
     def charged(self, run: str, branch: int, iteration: int, phase: str) -> dict[str, int]:
-        """Dispatched attempts at a phase that failed and were not forgiven, by class of failure, over all drivers."""
+        """Returns the number of failed attempts at a phase that count against its budget, by failure class.
+
+        Counts dispatched attempts of all drivers that were not forgiven.
+        """
         with self._database.read() as connection:
             return _charged(connection, Attempt(run, branch, iteration, phase, number=0))
 
     def forgive(self, fence: Fence, branch: int, iteration: int, phase: str, reason: str) -> dict[str, int]:
-        """Gives a phase a new budget: what was charged so far counts no more. Returns it, by class of failure.
+        """Renews a phase's budget: attempts charged so far no longer count. Returns their number by failure class.
 
-        Raises `Fenced`; `OutOfOrder` where nothing is charged.
+        Raises `Fenced`; `OutOfOrder` if nothing is charged.
         """
         with self._database.fenced(fence) as (connection, _):
             charged = _charged(connection, Attempt(fence.run, branch, iteration, phase, number=0))
             if not charged:
-                raise OutOfOrder(f"run {fence.run}: no failed attempt at {phase} of iteration {iteration} is charged")
+                raise OutOfOrder(f"run {fence.run}: no failed attempt at {phase} of iteration {iteration} was charged")
             key = _phase(fence.run, branch, iteration, phase)
             last = connection.execute(select(func.max(PhaseAttempt.number)).where(*key)).scalar_one()
             place = {"branch": branch, "iteration": iteration, "phase": phase}
@@ -156,7 +172,7 @@ class Phases:
         return charged
 
     def done(self, run: str, branch: int, iteration: int, phase: str) -> AttemptRow | None:
-        """The newest finished attempt at a phase, with its receipt; None if it has to be done."""
+        """Returns the newest finished attempt at a phase, with its receipt; None if the phase is still to be done."""
         query = (
             select(*PhaseAttempt.__table__.columns)
             .where(*_phase(run, branch, iteration, phase), PhaseAttempt.state == DONE)
@@ -168,13 +184,13 @@ class Phases:
         return None if row is None else AttemptRow(**row._mapping)
 
     def attempts(self, run: str, branch: int, iteration: int) -> list[AttemptRow]:
-        """All attempts at an iteration's phases, in the order in which they were planned."""
+        """Returns all attempts at an iteration's phases, in the order in which they were planned."""
         query = select(*PhaseAttempt.__table__.columns).where(
             PhaseAttempt.run == run, PhaseAttempt.branch == branch, PhaseAttempt.iteration == iteration
         )
         with self._database.read() as connection:
             rows = [AttemptRow(**row._mapping) for row in connection.execute(query)]
-        # Sorted here: for the sake of the order SQLite would go through all attempts of the run by its index of times.
+        # Sorted here, because ORDER BY would make SQLite scan all attempts of the run through its index of times.
         return sorted(rows, key=lambda row: (row.planned_at, row.phase, row.number))
 
 
@@ -189,7 +205,7 @@ def _phase(run: str, branch: int, iteration: int, phase: str) -> tuple[Any, ...]
 
 
 def _charged(connection: Connection, at: Attempt) -> dict[str, int]:
-    """Failures of a phase by class, behind the last that were forgiven."""
+    """Returns a phase's failures by class, counted after the last forgiven attempt."""
     place = {"branch": at.branch, "iteration": at.iteration, "phase": at.phase}
     events = select(Event.body).where(Event.run == at.run, Event.kind == FORGIVEN)
     forgiven = [body["up_to"] for body in connection.execute(events).scalars() if place.items() <= body.items()]
@@ -210,4 +226,4 @@ def _attempt(attempt: Attempt) -> tuple[Any, ...]:
 
 def _expect_one(changed: int, attempt: Attempt, verb: str, state: str) -> None:
     if changed != 1:
-        raise OutOfOrder(f"{attempt} cannot be {verb}: it is not {state}")
+        raise OutOfOrder(f"{attempt} cannot be marked as {verb}: it is not {state}")

@@ -1,6 +1,7 @@
-"""What the driver records of an iteration besides its phases: sealed shards, waves, choices, placement decisions, checkpoints.
+"""What the driver records of an iteration besides its phases.
 
-A choice is written before it takes effect and obeyed on recovery: recording it again returns what was recorded first.
+That is sealed shards, waves, choices, placement decisions and checkpoints. A choice is recorded before it takes
+effect and obeyed on recovery: recording it again returns the first record.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ from db.write.outbox import OutboxEntry, enqueue
 
 @dataclass(frozen=True, slots=True)
 class ShardRow:
-    """A sealed shard. term: the one that made it. group_digests: 32 bytes a prompt. sums: additive statistics."""
+    """A sealed shard.
+
+    term: the term that produced it.
+    group_digests: 32 bytes per prompt.
+    sums: additive statistics.
+    """
 
     branch: int
     iteration: int
@@ -41,7 +47,7 @@ class ShardRow:
 
 @dataclass(frozen=True, slots=True)
 class WaveRow:
-    """A wave of collect: its plan, and what it was settled to (None while it is open)."""
+    """A wave of collect: its plan and its outcome (None while it is open)."""
 
     branch: int
     iteration: int
@@ -52,7 +58,11 @@ class WaveRow:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceRow:
-    """What depended on time, load or the outside. name: what was chosen, once an iteration. term: who chose; 0: nobody yet."""
+    """A choice that depended on time, load or the environment.
+
+    name: what was chosen; unique within an iteration.
+    term: the term that chose; 0 if it is not recorded yet.
+    """
 
     branch: int
     iteration: int
@@ -63,7 +73,7 @@ class ChoiceRow:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """A placement decision, and what really happened (None until it is known)."""
+    """A placement decision, and the actual outcome (None until it is known)."""
 
     branch: int
     iteration: int
@@ -77,9 +87,11 @@ class DecisionRow:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """A published checkpoint. term: the one that published it. run: whose it is, where a fork sees its parent's.
+    """A published checkpoint.
 
-    recorded_at: milliseconds since 1970, by the ledger's clock alone.
+    term: the term that published it.
+    run: its owner; for a checkpoint that a fork inherited, the parent.
+    recorded_at: milliseconds since 1970, always by the ledger's clock.
     """
 
     run: str
@@ -95,19 +107,22 @@ class CheckpointRow:
     recorded_at: int = field(default=0, compare=False)
 
     def is_meant(self, iteration: int | None = None, branch: int | None = None, term: int | None = None) -> bool:
-        """Whether somebody who gives these numbers, or leaves some out, may mean it."""
+        """Returns True if the checkpoint matches all of the given numbers."""
         given = ((iteration, self.iteration), (branch, self.branch), (term, self.term))
         return all(asked in (None, own) for asked, own in given)
 
 
 class Records:
-    """Books shards, waves, choices, decisions and checkpoints."""
+    """Records shards, waves, choices, decisions and checkpoints."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def shard(self, fence: Fence, row: ShardRow) -> bool:
-        """Records a sealed shard; False if it stands there with the same manifest. Raises `Fenced`, `Conflict`."""
+        """Records a sealed shard; returns False if it is already recorded with the same manifest.
+
+        Raises `Fenced`, `Conflict`.
+        """
         with self._database.fenced(fence) as (connection, now):
             found = connection.execute(
                 select(Shard.manifest_sha256, Shard.folder).where(
@@ -121,14 +136,14 @@ class Records:
                 return True
         if found.manifest_sha256 != row.manifest_sha256:
             place = f"run {fence.run}, iteration {row.iteration}, wave {row.wave}, shard {row.shard}"
-            raise Conflict(f"{place}: {found.folder} is recorded; {row.folder} has another manifest")
+            raise Conflict(f"{place}: {found.folder} is recorded; {row.folder} has a different manifest")
         return False
 
     def replace_shard(self, fence: Fence, row: ShardRow) -> None:
-        """A recorded shard whose files were lost was made again: its row names the new files from now on.
+        """Points a recorded shard's row to regenerated files, after the original ones were lost.
 
-        Raises `Fenced`; `OutOfOrder` for a shard that is not recorded; `Conflict` where the samples are others, since what
-        was learnt from the old ones could then not be replayed.
+        Raises `Fenced`; `OutOfOrder` for a shard that is not recorded; `Conflict` if the samples differ, because
+        an update that used the original ones could then not be replayed.
         """
         with self._database.fenced(fence) as (connection, now):
             key = (*_iteration(Shard, fence.run, row.branch, row.iteration), Shard.wave == row.wave)
@@ -137,9 +152,9 @@ class Records:
             found = connection.execute(select(*columns).where(*key)).one_or_none()
             place = f"run {fence.run}, iteration {row.iteration}, wave {row.wave}, shard {row.shard}"
             if found is None:
-                raise OutOfOrder(f"{place}: it is not recorded, so that there is nothing to replace")
+                raise OutOfOrder(f"{place}: the shard is not recorded, so there is nothing to replace")
             if found.group_digests != row.group_digests:
-                raise Conflict(f"{place}: {row.folder} holds other samples than {found.folder}, which is recorded")
+                raise Conflict(f"{place}: the samples in {row.folder} differ from the recorded ones in {found.folder}")
             connection.execute(update(Shard).where(*key).values(**asdict(row), recorded_at=now))
             body = {
                 **{name: getattr(row, name) for name in ("branch", "iteration", "wave", "shard", "term")},
@@ -149,7 +164,7 @@ class Records:
             append(connection, lock_run(connection, self._database, fence.run), "shard_regenerated", body)
 
     def shards(self, run: str, branch: int, iteration: int, wave: int | None = None) -> list[ShardRow]:
-        """The recorded shards of an iteration (or of one wave of it) in order of wave and shard."""
+        """Returns the recorded shards of an iteration (or of one of its waves) in order of wave and shard."""
         columns = [Shard.__table__.columns[name] for name in ShardRow.__slots__]
         query = select(*columns).where(*_iteration(Shard, run, branch, iteration))
         if wave is not None:
@@ -171,7 +186,7 @@ class Records:
     def settle_wave(
         self, fence: Fence, branch: int, iteration: int, wave: int, outcome: Mapping[str, Any], warning: str = ""
     ) -> None:
-        """Records what a planned wave came to, once; a warning becomes a link of the audit chain.
+        """Records the outcome of a planned wave, once; a warning becomes a link of the audit chain.
 
         Raises `Fenced`, `OutOfOrder`.
         """
@@ -183,14 +198,15 @@ class Records:
                 append(connection, lock_run(connection, self._database, fence.run), "sampling_short", body)
 
     def waves(self, run: str, branch: int, iteration: int) -> list[WaveRow]:
-        """The waves of an iteration in order."""
+        """Returns the waves of an iteration in order."""
         with self._database.read() as connection:
             return _waves(connection, run, branch, iteration)
 
     def choice(self, fence: Fence, row: ChoiceRow) -> ChoiceRow:
         """Records a choice before it takes effect, with an event; returns the one in force, the first recorded.
 
-        Its body comes back as JSON gives it (lists for tuples), whoever recorded it. Raises `Fenced`.
+        The returned body has been converted to JSON and back (tuples become lists), whoever recorded it. Raises
+        `Fenced`.
         """
         with self._database.fenced(fence) as (connection, now):
             found = _choices(connection, fence.run, row.branch, row.iteration, row.name)
@@ -202,7 +218,7 @@ class Records:
         return chosen
 
     def choices(self, run: str, branch: int, iteration: int) -> dict[str, ChoiceRow]:
-        """The choices made for an iteration, by name."""
+        """Returns the choices made for an iteration, by name."""
         with self._database.read() as connection:
             return {row.name: row for row in _choices(connection, run, branch, iteration)}
 
@@ -217,21 +233,23 @@ class Records:
         return row
 
     def decision_outcome(self, fence: Fence, branch: int, iteration: int, seq: int, outcome: Mapping[str, Any]) -> None:
-        """Records what really happened after a decision, once. Raises `Fenced`, `OutOfOrder`."""
+        """Records the actual outcome of a decision, once. Raises `Fenced`, `OutOfOrder`."""
         with self._database.fenced(fence) as (connection, _):
             key = (*_iteration(PlacementDecision, fence.run, branch, iteration), PlacementDecision.seq == seq)
             place = f"run {fence.run}, iteration {iteration}, decision {seq}"
             _set_outcome(connection, PlacementDecision, key, outcome, place)
 
     def decisions(self, run: str, branch: int, iteration: int) -> list[DecisionRow]:
-        """The placement decisions of an iteration in order."""
+        """Returns the placement decisions of an iteration in order."""
         with self._database.read() as connection:
             return _decisions(connection, run, branch, iteration)
 
     def checkpoint(self, fence: Fence, row: CheckpointRow, told: Sequence[OutboxEntry] = ()) -> bool:
-        """Records a published checkpoint; False if it stands there with the same manifest. Raises `Fenced`, `Conflict`.
+        """Records a published checkpoint; returns False if it is already recorded with the same manifest.
 
-        told: what the tracker is told of it.
+        told: the tracker's outbox rows for it.
+
+        Raises `Fenced`, `Conflict`.
         """
         with self._database.fenced(fence) as (connection, now):
             key = (*_iteration(Checkpoint, fence.run, row.branch, row.iteration), Checkpoint.term == row.term)
@@ -241,16 +259,18 @@ class Records:
                 enqueue(connection, fence.run, told)
                 return True
         if found.manifest_sha256 != row.manifest_sha256:
-            raise Conflict(f"run {fence.run}: {row.folder} is recorded with another manifest")
+            raise Conflict(f"run {fence.run}: {row.folder} is recorded with a different manifest")
         return False
 
     def checkpoint_pruned(self, fence: Fence, row: CheckpointRow, told: Sequence[OutboxEntry] = ()) -> bool:
-        """A checkpoint's files are about to be deleted; its row stays. False if they have to stay, since an alias points to it.
+        """Marks a checkpoint as pruned before its files are deleted; its row stays.
 
-        told: what the tracker is told of it. Raises `Fenced`.
+        told: the tracker's outbox rows for it.
+
+        Returns False if an alias points to the checkpoint and its files must stay. Raises `Fenced`.
         """
         with self._database.fenced(fence) as (connection, _):
-            # Whoever promotes it locks the run too, so that no alias can come to point to it in between.
+            # A promotion locks the run too, so no alias can be moved to the checkpoint in between.
             lock_run(connection, self._database, fence.run)
             if CheckpointKey(row.branch, row.iteration, row.term) in pointing(connection, fence.run).values():
                 return False
@@ -260,7 +280,10 @@ class Records:
             return True
 
     def own_checkpoints(self, run: str, state: str | None = None) -> list[CheckpointRow]:
-        """Every checkpoint of the run itself on all branches, newest first; none of a parent's. state: those of it alone."""
+        """Returns the run's own checkpoints on all branches, newest first, without those of a parent.
+
+        state: only checkpoints in this state.
+        """
         columns = [Checkpoint.__table__.columns[name] for name in CheckpointRow.__slots__]
         query = select(*columns).where(Checkpoint.run == run)
         if state is not None:
@@ -270,13 +293,15 @@ class Records:
             return [CheckpointRow(**row._mapping) for row in rows]
 
     def is_kept(self, row: CheckpointRow) -> bool:
-        """Whether a checkpoint is kept now; it may have been pruned since its row was read."""
+        """Returns True if a checkpoint is still kept; it may have been pruned since its row was read."""
         return row in self.own_checkpoints(row.run, "kept")
 
     def checkpoints(self, run: str, state: str | None = "kept", branch: int | None = None) -> list[CheckpointRow]:
-        """The run's checkpoints along a branch's line (the current one's by default), newest first; `state=None`: of every state.
+        """Returns the run's checkpoints along a branch's line, newest first; by default the current branch's.
 
-        Of what a fork inherited, its own copies.
+        state: only checkpoints in this state; None for all states.
+
+        For iterations that a fork inherited, these are the fork's own copies.
         """
         columns = [Checkpoint.__table__.columns[name] for name in CheckpointRow.__slots__]
         with self._database.read() as connection:
@@ -332,4 +357,4 @@ def _set_outcome(
 ) -> None:
     change = update(table).where(*key, table.outcome.is_(None)).values(outcome=outcome)
     if connection.execute(change).rowcount != 1:
-        raise OutOfOrder(f"{place}: it was never planned, or has its outcome already")
+        raise OutOfOrder(f"{place}: it was never planned, or its outcome is already recorded")

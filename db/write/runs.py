@@ -1,4 +1,7 @@
-"""Runs, their spec revisions and their branches. What an operator does needs no lease and is an event; the rest needs a fence."""
+"""Runs, their spec revisions and their branches.
+
+An operator's actions need no lease and are recorded as events; everything else needs a fence.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,19 @@ from db.write.outbox import OutboxEntry, enqueue
 
 STATES = ("created", "running", "stopped", "paused", "failed", "completed")
 RUN, STOP = "run", "stop"
-"""What is wanted of a run's driver."""
+"""Values of a run's desired state."""
 NAME_TRIES = 20
 
 Tell = Callable[[int], Sequence[OutboxEntry]]
-"""Makes the outbox rows that go with a new branch or revision, whose number is known only when it is made."""
+"""Returns the outbox rows for a new branch or revision, whose number is known only once it is created."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run. iteration: newest commit along the current branch, -1 before the first. Times: milliseconds since 1970."""
+    """A run. Times are milliseconds since 1970.
+
+    iteration: newest commit along the current branch; -1 before the first.
+    """
 
     id: str
     spec_name: str
@@ -56,7 +62,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """Where a fork starts: behind this iteration of another run's branch."""
+    """Where a fork starts: after this iteration of another run's branch."""
 
     run: str
     branch: int
@@ -67,7 +73,7 @@ RUN_COLUMNS = [Run.__table__.columns[name] for name in RunRow.__slots__]
 
 
 class Runs:
-    """Creates, finds and steers runs."""
+    """Creates, finds and controls runs."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -81,7 +87,7 @@ class Runs:
         reason: str = "created",
         parent: Parent | None = None,
     ) -> RunRow:
-        """A new run, named after its spec with the next number behind it (`quickstart-3`), with revision 1 and branch 0."""
+        """Creates a run with revision 1 and branch 0, named after its spec and the next number (`quickstart-3`)."""
         for _ in range(NAME_TRIES):
             try:
                 with self._database.write() as connection:
@@ -91,11 +97,14 @@ class Runs:
                     _insert_revision(connection, self._database, run, 1, digest, spec, reason)
                 return self.find(run)
             except IntegrityError:
-                continue  # another process took the number; SQLite's writers queue up, PostgreSQL's do not
-        raise LedgerError(f"no free name for a run of spec {spec_name!r} in {NAME_TRIES} tries")
+                continue  # another process took the number, which can happen only on PostgreSQL: SQLite's writers queue
+        raise LedgerError(f"found no free name for a run of spec {spec_name!r} in {NAME_TRIES} attempts")
 
     def find(self, name: str) -> RunRow:
-        """The run with this id, or the only one whose id begins so. Raises `RunNotFound`, naming the candidates."""
+        """Returns the run with this id, or the only one whose id starts with it.
+
+        Raises `RunNotFound`, which lists the candidates if there are several.
+        """
         with self._database.read() as connection:
             exact = connection.execute(select(*RUN_COLUMNS).where(Run.id == name)).one_or_none()
             if exact is not None:
@@ -108,11 +117,11 @@ class Runs:
         if len(rows) == 1 and name:
             return RunRow(**rows[0]._mapping)
         if rows:
-            raise RunNotFound(f"{name!r} could be {', '.join(row.id for row in rows[:5])}: say which")
+            raise RunNotFound(f"{name!r} is ambiguous; it matches {', '.join(row.id for row in rows[:5])}")
         raise RunNotFound(f"there is no run {name!r} in this ledger")
 
     def list(self, limit: int = 1000) -> tuple[RunRow, ...]:
-        """The newest runs, newest first."""
+        """Returns the newest runs, newest first."""
         with self._database.read() as connection:
             rows = connection.execute(
                 select(*RUN_COLUMNS).order_by(Run.created_at.desc(), Run.number.desc(), Run.id).limit(limit)
@@ -120,7 +129,7 @@ class Runs:
             return tuple(RunRow(**row._mapping) for row in rows)
 
     def revision(self, run: str, number: int | None = None) -> Revision:
-        """A revision of the run's spec; the newest if none is given. Raises `RunNotFound`."""
+        """Returns a revision of the run's spec, by default the newest. Raises `RunNotFound`."""
         query = select(*SpecRevision.__table__.columns).where(SpecRevision.run == run)
         if number is not None:
             query = query.where(SpecRevision.revision == number)
@@ -139,9 +148,9 @@ class Runs:
         target_iterations: int,
         tell: Tell = lambda number: (),
     ) -> int:
-        """The next revision of the spec, from now on in force; returns its number. Raises `Fenced`.
+        """Adds the next revision of the spec, which takes effect at once; returns its number. Raises `Fenced`.
 
-        tell: what the tracker is told of it, by its number.
+        tell: returns the tracker's outbox rows for the revision's number.
         """
         with self._database.fenced(fence) as (connection, _):
             newest = select(func.max(SpecRevision.revision)).where(SpecRevision.run == fence.run)
@@ -152,10 +161,11 @@ class Runs:
         return int(number)
 
     def ask_to_stop(self, run: str, reason: str = "", within_seconds: float | None = None) -> None:
-        """Asks the run's driver to stop; it looks at safe points. Raises `RunNotFound`.
+        """Asks the run's driver to stop, which it checks at safe points. Raises `RunNotFound`.
 
-        within_seconds: a driver that has not stopped by then ends at once. Asked again, a new limit takes the place of the
-        old one; without a limit nothing changes.
+        within_seconds: a driver that has not stopped by then ends at once.
+
+        If the run was already asked, a new limit replaces the old one; without a limit, nothing changes.
         """
         with self._database.write() as connection:
             row = lock_run(connection, self._database, run)
@@ -164,11 +174,11 @@ class Runs:
             _desire(connection, row, STOP, reason, within_seconds)
 
     def desired_state(self, run: str) -> str:
-        """What operators want of the run: `run` or `stop`. Raises `RunNotFound`."""
+        """Returns the state that operators want: `run` or `stop`. Raises `RunNotFound`."""
         return self.find(run).desired_state
 
     def stop_deadline(self, run: str) -> float | None:
-        """Seconds until a run that was asked to stop has to have stopped, less than 0 behind it; None without a limit.
+        """Returns the seconds left for a run that was asked to stop, negative after its deadline; None without one.
 
         Raises `RunNotFound`.
         """
@@ -180,9 +190,9 @@ class Runs:
         return None if row.stop_at is None else (row.stop_at - row.now) / 1000
 
     def set_state(self, fence: Fence, state: str, reason: str = "", told: Sequence[OutboxEntry] = ()) -> None:
-        """Says what has become of the run (one of `STATES`) and why, in the ledger and to others. Raises `Fenced`."""
+        """Sets the run's state (one of `STATES`) and its reason, with outbox rows that report it. Raises `Fenced`."""
         if state not in STATES:
-            raise LedgerError(f"run state {state!r}: right would be one of {', '.join(STATES)}")
+            raise LedgerError(f"run state {state!r}: expected one of {', '.join(STATES)}")
         with self._database.fenced(fence) as (connection, _):
             connection.execute(update(Run).where(Run.id == fence.run).values(state=state, state_reason=reason))
             row = lock_run(connection, self._database, fence.run)
@@ -190,7 +200,7 @@ class Runs:
             enqueue(connection, fence.run, told)
 
     def set_mlflow_run(self, fence: Fence, mlflow_run_id: str) -> None:
-        """Remembers the tracker's name for the run. Raises `Fenced`."""
+        """Stores the tracker's id of the run. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, _):
             connection.execute(update(Run).where(Run.id == fence.run).values(mlflow_run_id=mlflow_run_id))
 
@@ -202,10 +212,12 @@ class Runs:
         tell: Tell = lambda number: (),
         choices: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> int:
-        """Opens a branch behind a committed iteration of the current line (a rollback) and makes it the current one.
+        """Opens a branch after a committed iteration of the current line (a rollback) and makes it the current one.
 
-        Returns its number. tell: what the tracker is told of it, by its number. choices: by name, those that the branch's
-        first iteration has to obey. Raises `Fenced`, `OutOfOrder` if the iteration is not committed.
+        tell: returns the tracker's outbox rows for the branch's number.
+        choices: choices, by name, that the branch's first iteration must obey.
+
+        Returns the branch's number. Raises `Fenced`; `OutOfOrder` if the iteration is not committed.
         """
         with self._database.fenced(fence) as (connection, now):
             run = lock_run(connection, self._database, fence.run)
@@ -214,7 +226,7 @@ class Runs:
             if span is None or at_iteration > run.iteration:
                 raise OutOfOrder(f"run {fence.run}: iteration {at_iteration} is not committed (last: {run.iteration})")
             newest = select(func.max(Branch.number)).where(Branch.run == fence.run)
-            # Never a number of an inherited branch: a fork's copies hang on those.
+            # Never the number of an inherited branch: a fork stores its copies under those.
             number = 1 + max(int(connection.execute(newest).scalar_one()), *(part.branch for part in line))
             parent = Parent(span.run, span.branch, at_iteration)
             _insert_branch(connection, fence.run, number, parent, reason, now)
@@ -230,9 +242,11 @@ class Runs:
         return number
 
     def line(self, run: str, branch: int | None = None) -> tuple[IterationRange, ...]:
-        """The ranges of a branch's line, oldest first, the last cut at its newest commit; the current branch's by default.
+        """Returns the ranges of a branch's line, oldest first, ending at its newest commit.
 
-        Raises `RunNotFound`, also for a branch that there is not.
+        branch: by default, the current one.
+
+        Raises `RunNotFound`, also for a branch that does not exist.
         """
         with self._database.read() as connection:
             ranges = ancestry(connection, run, branch)
@@ -244,7 +258,7 @@ class Runs:
         return (*ranges[:-1], replace(own, last=own.first - 1 if last is None else last))
 
     def _record_fork(self, connection: Connection, run: str, parent: Parent) -> None:
-        """The fork's first link binds it to its parent's chain as it stands."""
+        """Records the fork as its first link, which binds it to the current head of its parent's chain."""
         head = connection.execute(select(Run.event_hash).where(Run.id == parent.run)).scalar_one()
         body = {**asdict(parent), "audit_head": head}
         append(connection, lock_run(connection, self._database, run), "fork", body)
@@ -279,7 +293,7 @@ class Runs:
 
 
 def forget_stop(connection: Connection, database: Database, run: str) -> None:
-    """Takes back a stop that the run's driver was asked for, in the transaction that gives the run another one."""
+    """Cancels a stop that was requested of the run's driver, in the transaction that gives the run a new driver."""
     row = lock_run(connection, database, run)
     if row.desired_state != RUN:
         _desire(connection, row, RUN, "another driver", None)

@@ -70,18 +70,18 @@ def commit_start(
     session: DriverSession,
     iteration: int,
     state: ControlState,
-    warm: SftReceipt,
+    fine_tuned: SftReceipt,
     evaluation: Sequence[EvaluateReceipt],
     meter: IterationMeter,
 ) -> ControlState:
     """Commits iteration 0."""
     metrics: list[Metric] = [
-        Metric("sft/steps", float(warm.steps), RESULT),
-        Metric("sft/probe_accuracy", warm.probe_accuracy, RESULT),
-        Metric("sft/seconds", warm.seconds, TIMING),
+        Metric("sft/steps", float(fine_tuned.steps), RESULT),
+        Metric("sft/probe_accuracy", fine_tuned.probe_accuracy, RESULT),
+        Metric("sft/seconds", fine_tuned.seconds, TIMING),
         *evaluation_metrics(evaluation),
     ]
-    after = replace(state, iteration=iteration, fingerprint={"weights_digest": warm.weights_digest})
+    after = replace(state, iteration=iteration, fingerprint={"weights_digest": fine_tuned.weights_digest})
     return _commit(session, after, metrics, None, meter)
 
 

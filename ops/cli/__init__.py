@@ -1,1 +1,1 @@
-"""The command line `yatt`: `main` is the program, `commands` its commands by subject; they share `options` and `lookup`."""
+"""The command line `yatt`: `main` is the program, `commands` holds its commands by subject, `options` and `lookup` are shared."""

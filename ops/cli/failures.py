@@ -1,4 +1,4 @@
-"""From an exception to what a person reads and what a script gets: one message, one exit code."""
+"""Turns an exception into one message for people and one exit code for scripts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from yatt_core.logs import redact
 
 
 def exit_code(error: BaseException) -> int:
-    """The command line's answer to an error."""
+    """Returns the exit code for an error."""
     if isinstance(error, YattError):
         return error.exit_code
     if isinstance(error, LeaseHeld | Fenced):
@@ -31,21 +31,21 @@ def exit_code(error: BaseException) -> int:
 
 
 def describe(error: BaseException) -> str:
-    """What went wrong, without credentials, and what to do; an error that nobody foresaw says how to see more."""
+    """Returns what went wrong and what to do, with credentials redacted; unexpected errors also suggest `--debug`."""
     return shortened(redact(_described(error)))
 
 
 def _described(error: BaseException) -> str:
     if isinstance(error, LeaseHeld):
-        return f"{error}\nto have it end first: yatt stop {error.run} --wait"
+        return f"{error}\nto stop it first: yatt stop {error.run} --wait"
     if isinstance(error, YattError | LedgerError):
         return str(error)
     name = type(error).__name__
-    return f"unexpected {name}: {error}\nrun the command again with --debug to see where it came from"
+    return f"unexpected {name}: {error}\nrun the command again with --debug to see the traceback"
 
 
 def report(error: BaseException, debug: bool) -> int:
-    """Writes the error to standard error, with its traceback only when asked; returns the exit code."""
+    """Writes the error to standard error, with a traceback if `debug` is set, and returns the exit code."""
     if debug:
         sys.stderr.write(redact("".join(traceback.format_exception(error))))
     sys.stderr.write(f"error: {describe(error)}\n")

@@ -1,6 +1,6 @@
-"""Finds what a command is about: the ledger of the home folder, a run in it, and a kept checkpoint of that.
+"""Finds what a command works on: the home folder's ledger, a run in it, and one of the run's kept checkpoints.
 
-Imported with the program, so nothing heavy is imported here before it is needed.
+Every invocation imports this module, so heavy imports stay inside the functions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LATEST = "latest"
 
 @contextmanager
 def opened_ledger(home: Home) -> Iterator[Ledger]:
-    """The ledger that is there; none is made or migrated. Raises `ConfigurationError` where there is none."""
+    """Opens an existing ledger without creating or migrating it. Raises `ConfigurationError` if there is none."""
     from db.ledger import Ledger
     from flows.run.home import LEDGER_VARIABLE
     from ops.preflight.home_folder import ledger_file
@@ -30,16 +30,16 @@ def opened_ledger(home: Home) -> Iterator[Ledger]:
     file = ledger_file(home)
     if file is not None and not file.exists():
         if os.environ.get(LEDGER_VARIABLE):
-            where, remedy = f"{LEDGER_VARIABLE}: {file}", f"set {LEDGER_VARIABLE} to where they are, or unset it"
+            where, remedy = f"{LEDGER_VARIABLE}: {file}", f"point {LEDGER_VARIABLE} at an existing ledger, or unset it"
         else:
-            where, remedy = str(home.folder), "say where they are with --home or $YATT_HOME"
+            where, remedy = str(home.folder), "point --home or $YATT_HOME at the folder that has them"
         raise ConfigurationError(f"{where}: no runs here; start one with `yatt train SPEC`, or {remedy}")
     with Ledger.open(home.ledger, migrate=False) as ledger:
         yield ledger
 
 
 def find_run(ledger: Ledger, name: str) -> str:
-    """The id of the run that a person means. Raises `RunNotFound`."""
+    """Returns the id of the run named by an id, a unique prefix or `latest`. Raises `RunNotFound`."""
     from db.core.errors import RunNotFound
 
     if name != LATEST:
@@ -51,27 +51,27 @@ def find_run(ledger: Ledger, name: str) -> str:
 
 
 def kept_checkpoint(ledger: Ledger, run: str, iteration: int | None) -> CheckpointRow:
-    """The kept checkpoint of an iteration, or the newest. Raises `ConfigurationError`, naming those that are kept."""
+    """Returns an iteration's kept checkpoint, by default the newest. Raises `ConfigurationError`, listing the kept ones."""
     from yatt_core.errors import ConfigurationError
 
     rows = ledger.records.checkpoints(run)
     if not rows:
-        raise ConfigurationError(f"run {run}: it has no checkpoint yet")
+        raise ConfigurationError(f"run {run}: no checkpoint yet")
     for row in rows:
         if row.is_meant(iteration):
             return row
     kept = ", ".join(str(row.iteration) for row in reversed(rows))
-    raise ConfigurationError(f"run {run}: no checkpoint of iteration {iteration} is kept; there are those of {kept}")
+    raise ConfigurationError(f"run {run}: no checkpoint is kept for iteration {iteration}; kept iterations: {kept}")
 
 
 def aliased_checkpoint(ledger: Ledger, run: str, alias: str) -> CheckpointRow:
-    """The checkpoint that an alias points to, on whatever branch. Raises `ConfigurationError`, naming the aliases there are."""
+    """Returns the checkpoint that an alias points to, on any branch. Raises `ConfigurationError`, listing the aliases."""
     from yatt_core.errors import ConfigurationError
 
     pointing = ledger.aliases.pointing(run)
     if alias not in pointing:
         there = ", ".join(sorted(pointing)) or "none yet"
-        raise ConfigurationError(f"run {run}: it has no {alias}; aliases: {there}. See `yatt promote --help`")
+        raise ConfigurationError(f"run {run}: no alias {alias}; aliases: {there}. See `yatt promote --help`")
     rows = ledger.records.own_checkpoints(run)
     return next(row for row in rows if (row.branch, row.iteration, row.term) == pointing[alias])
 
@@ -79,9 +79,10 @@ def aliased_checkpoint(ledger: Ledger, run: str, alias: str) -> CheckpointRow:
 def opened_checkpoint(
     home: Home, run: str, iteration: int | None, alias: str | None = None
 ) -> tuple[str, RunSpec, CheckpointRow]:
-    """The id of the run that a person means, its spec, and its kept checkpoint: of an iteration, or what an alias points to.
+    """Returns a run's id, its spec and a kept checkpoint, chosen by iteration or by alias.
 
-    The checkpoint and the run's inputs are then in the run's folder. Raises as `find_run`, `kept_checkpoint` and `aliased_checkpoint`.
+    Fetches the checkpoint and the run's inputs into the run's folder. Raises what `find_run`, `kept_checkpoint` and
+    `aliased_checkpoint` raise.
     """
     from flows.files.storage import fetch_lacking, store_of
     from yatt_core.errors import ConfigurationError
@@ -89,7 +90,7 @@ def opened_checkpoint(
     from yatt_core.spec import parse_spec
 
     if iteration is not None and alias is not None:
-        raise ConfigurationError("--iteration and --alias: right would be one of the two, since both name a checkpoint")
+        raise ConfigurationError("--iteration and --alias: each selects a checkpoint; give only one of them")
     with opened_ledger(home) as ledger:
         name = find_run(ledger, run)
         row = kept_checkpoint(ledger, name, iteration) if alias is None else aliased_checkpoint(ledger, name, alias)

@@ -1,7 +1,7 @@
-"""The command `yatt`: its commands, and the one place where every error ends.
+"""The program `yatt`: registers the commands and handles every error in one place.
 
-Only typer and the small modules of this package are imported here; what a command needs it imports when it runs, so that
-`yatt --help` answers at once.
+Imports only typer and small modules of this package; each command imports what it needs when it runs, so that `yatt --help`
+responds immediately.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from yatt_core.errors import ConfigurationError, ExitCode
 DEBUG = "--debug"
 PYDANTIC = "Value error, "
 NOTHING = re.compile(r"(--[a-z-]+=)?")
-# click's class, or that of the copy of click which newer versions of typer carry.
+# From click itself, or from the copy of click bundled with newer versions of typer.
 UsageError: Any = typer.BadParameter.__base__
 
 app = typer.Typer(
     name="yatt",
-    help="Long-running RLHF that survives everything: train, resume, watch, and ask why.",
+    help="Run long RLHF training jobs that survive failures: start, resume, monitor and inspect them.",
     epilog=examples("yatt train configs/quickstart.yaml", "yatt runs", "yatt show latest", "yatt resume latest"),
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -77,13 +77,13 @@ def options(
     context: typer.Context,
     home: HomeOption = None,
     debug: Annotated[
-        bool, typer.Option(DEBUG, help="Show the traceback of an error; taken behind a command too.")
+        bool, typer.Option(DEBUG, help="Show tracebacks of errors; also accepted after the command.")
     ] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="And exit.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Options before the command."""
+    """Handles the options given before the command."""
     if home is not None:
         os.environ["YATT_HOME"] = str(Path(home).resolve())
     if context.invoked_subcommand is None:
@@ -91,21 +91,21 @@ def options(
 
 
 def _check_words(words: Sequence[str]) -> None:
-    """Raises `ConfigurationError` for an empty word: taken for one that was not given, it would do what nobody asked for."""
+    """Raises `ConfigurationError` if an argument is empty, since treating it as absent could do something unintended."""
     for before, word in zip(("yatt", *words), words, strict=False):
         if NOTHING.fullmatch(word):
-            where = repr(word) if word else f"behind {before!r}"
+            where = repr(word) if word else f"after {before!r}"
             raise ConfigurationError(
-                f"{where}: an empty word, as a shell variable that is not set leaves it; right would be a value, or neither"
+                f"{where}: empty argument, possibly from an unset shell variable; give a value or leave the argument out"
             )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns its exit code (`yatt_core.errors.ExitCode`)."""
+    """Runs a command and returns its exit code (`yatt_core.errors.ExitCode`)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = DEBUG in given
     if not debug:
-        warnings.simplefilter("ignore")  # libraries' advice to programmers
+        warnings.simplefilter("ignore")  # library warnings are meant for developers
     try:
         _check_words(given)
         code = get_command(app)([word for word in given if word != DEBUG], prog_name="yatt", standalone_mode=False)
@@ -118,12 +118,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has enough; Python's own flush at the end must not complain either.
+        # The reader closed the pipe; Python's flush at exit must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILURE
     except Exception as error:  # noqa: BLE001 - the one place where every error becomes a message and an exit code
         return failures.report(error, debug)
-    if code == ExitCode.INTERRUPTED:  # typer itself makes this of Ctrl-C, without a word
+    if code == ExitCode.INTERRUPTED:  # typer returns this on Ctrl-C without printing anything
         sys.stderr.write("interrupted\n")
     return code if isinstance(code, int) else ExitCode.OK
 

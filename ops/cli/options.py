@@ -1,22 +1,16 @@
-"""What several commands share: their options, examples in `--help`, and the way to the ledger and a run in it.
-
-Imported with the program, so nothing heavy is imported here before it is needed.
-"""
+"""Options and arguments shared by several commands, and the examples at the end of `--help`."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    pass
-
 
 class Alias(StrEnum):
-    """What a checkpoint can be promoted to."""
+    """Aliases that a checkpoint can be promoted to."""
 
     CANDIDATE = "candidate"
     CHAMPION = "champion"
@@ -24,7 +18,7 @@ class Alias(StrEnum):
 
 
 class Output(StrEnum):
-    """How a command answers."""
+    """Output format of a command."""
 
     TEXT = "text"
     JSON = "json"
@@ -32,21 +26,20 @@ class Output(StrEnum):
 
 HomeOption = Annotated[
     Path | None,
-    typer.Option("--home", metavar="DIR", help="Folder of runs and ledger. Default: $YATT_HOME, else ./runs."),
+    typer.Option(
+        "--home", metavar="DIR", help="Folder with the runs and the ledger. Default: $YATT_HOME, else ./runs."
+    ),
 ]
-OutputOption = Annotated[
-    Output, typer.Option("--output", "-o", help="Text for people, or JSON on standard output for programs.")
-]
-SpecArgument = Annotated[Path, typer.Argument(metavar="SPEC", help="The spec, a YAML file; see `yatt schema`.")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Output format; JSON goes to standard output.")]
+SpecArgument = Annotated[Path, typer.Argument(metavar="SPEC", help="Spec file in YAML; see `yatt schema`.")]
 OverridesOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the spec; dots go deeper.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a value of the spec; dots separate nested keys."),
 ]
-RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run: its id, a unique beginning of it, or `latest`.")
-]
-KeptOption = Annotated[int | None, typer.Option(min=0, help="A kept checkpoint's iteration. Default: the newest.")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run id, a unique prefix of it, or `latest`.")]
+KeptOption = Annotated[int | None, typer.Option(min=0, help="Iteration of a kept checkpoint. Default: the newest one.")]
 
 
 def examples(*commands: str) -> str:
-    """The end of a command's help."""
+    """Returns the examples at the end of a command's help."""
     return "\n\n".join(("Examples:", *commands))

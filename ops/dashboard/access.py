@@ -1,7 +1,7 @@
-"""Who asks: the holder of a named token, told by `Authorization: Bearer`, or by the cookie of a session that was opened with one.
+"""Authenticates requests by a named token: sent as `Authorization: Bearer`, or exchanged for a session cookie.
 
-A cookie counts only where the browser says that one of the dashboard's own pages sent the request, since browsers send cookies
-along for anybody.
+A cookie counts only if the browser confirms that one of the dashboard's own pages sent the request, since browsers attach
+cookies to requests from any site.
 """
 
 from __future__ import annotations
@@ -18,31 +18,33 @@ from ops.dashboard.security import is_proven_own
 from ops.dashboard.sessions import SECONDS
 
 router = APIRouter(prefix="/api/v1", tags=["access"])
-_bearer = HTTPBearer(auto_error=False, description="A token of `yatt token create NAME`.")
-NEEDS_TOKEN = "this needs a token: `yatt token create NAME` makes one, to be sent as `Authorization: Bearer TOKEN`"
-UNKNOWN_TOKEN = "this token is not known, or was revoked; `yatt token list` names those there are"
-SESSION_OVER = "this session is over; sign in again"
+_bearer = HTTPBearer(auto_error=False, description="A token created with `yatt token create NAME`.")
+NEEDS_TOKEN = (
+    "this needs a token: create one with `yatt token create NAME` and send it as `Authorization: Bearer TOKEN`"
+)
+UNKNOWN_TOKEN = "this token is unknown or was revoked; `yatt token list` shows the valid names"
+SESSION_OVER = "this session has ended; sign in again"
 
 
 def cookie_name(request: Request) -> str:
-    """The cookie of a dashboard's sessions: browsers share cookies among all ports of a host, and each port has a dashboard."""
+    """Returns the name of the session cookie, which contains the port because browsers share cookies among a host's ports."""
     port = request.url.port or (443 if request.url.scheme == "https" else 80)
     return f"yatt_session_{port}"
 
 
 class _SessionCookie(APIKeyCookie):
-    """The value of the session's cookie, whatever the port."""
+    """Reads the session cookie of the request's port."""
 
     async def __call__(self, request: Request) -> str | None:
-        """None where the browser sent none."""
+        """Returns the cookie's value; None if the browser sent no cookie."""
         return request.cookies.get(cookie_name(request))
 
 
-_cookie = _SessionCookie(name="yatt_session_PORT", description="The session that POST /api/v1/session opens.")
+_cookie = _SessionCookie(name="yatt_session_PORT", description="A session opened with POST /api/v1/session.")
 
 
 class SignIn(BaseModel):
-    """A token, to open a session with."""
+    """A token with which to open a session."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,7 +52,7 @@ class SignIn(BaseModel):
 
 
 class Visitor(BaseModel):
-    """Who asks; no name for somebody who may only read."""
+    """The signed-in user; no name for visitors who may only read."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -58,7 +60,7 @@ class Visitor(BaseModel):
 
 
 def session_name(served: Context, request: Request) -> str | None:
-    """Whose session the request's cookie names; for showing who is signed in, not for letting anybody do something."""
+    """Returns the user of the request's session; for display only, not for authorization."""
     value = request.cookies.get(cookie_name(request))
     return None if value is None else served.sessions.name_of(value)
 
@@ -69,7 +71,10 @@ def acting(
     bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
     cookie: Annotated[str | None, Depends(_cookie)],
 ) -> str:
-    """The name of whoever may change something. Answers 401 to anybody else, 403 to a cookie that comes from elsewhere."""
+    """Returns the name of the authorized user.
+
+    Raises `HTTPException` 401 without a valid token or session, 403 for a cookie on a request from another site.
+    """
     if bearer is not None:
         name, lacking = served.tokens.name_of(bearer.credentials), UNKNOWN_TOKEN
     elif cookie is None:
@@ -77,7 +82,7 @@ def acting(
     elif is_proven_own(request.headers, request.url.scheme):
         name, lacking = served.sessions.name_of(cookie), SESSION_OVER
     else:
-        raise HTTPException(HTTPStatus.FORBIDDEN, "a session counts only for requests from the dashboard's own pages")
+        raise HTTPException(HTTPStatus.FORBIDDEN, "a session is valid only for requests from the dashboard's own pages")
     if name is None:
         raise _unauthorized(lacking)
     return name
@@ -92,13 +97,13 @@ Acting = Annotated[str, Depends(acting)]
 
 @router.get("/session")
 def visitor(served: Served, request: Request) -> Visitor:
-    """Who is signed in with this browser."""
+    """Returns who is signed in with this browser."""
     return Visitor(name=session_name(served, request))
 
 
 @router.post("/session")
 def sign_in(served: Served, request: Request, response: Response, given: SignIn) -> Visitor:
-    """Opens a session; its cookie is for the browser alone, out of reach of scripts and of other sites."""
+    """Opens a session; its cookie is not accessible to scripts or to other sites."""
     opened = served.sessions.begin(given.token.get_secret_value())
     if opened is None:
         raise _unauthorized(UNKNOWN_TOKEN)
@@ -118,7 +123,7 @@ def sign_out(served: Served, request: Request, response: Response) -> Visitor:
 
 
 def set_cookie(response: Response, request: Request, value: str) -> None:
-    """Gives a session to the browser."""
+    """Sets the session cookie in the response."""
     secure = request.url.scheme == "https"
     name = cookie_name(request)
     response.set_cookie(name, value, max_age=SECONDS, httponly=True, samesite="strict", secure=secure)

@@ -1,7 +1,7 @@
-"""What changes a run over HTTP: stop, resume, retry, roll back, promote, verify. Each needs a named token.
+"""API routes that change a run: stop, resume, retry, roll back, promote, verify. Each needs a named token.
 
-Consumes requests of `ops.dashboard.access.acting`; works through the same functions as the command line. The name stands in the
-audit chain: in the link of the fact itself, within its reason, or in a link of its own.
+Consumes requests authorized by `ops.dashboard.access.acting`, and calls the same functions as the command line. The user's name
+is recorded in the audit chain: in the event itself, as part of its reason, or in an event of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["actions"])
 
 
 class Asked(BaseModel):
-    """What is asked for, and why."""
+    """A request with an optional reason."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,34 +36,49 @@ class Asked(BaseModel):
 
 
 class Stop(Asked):
-    """within_seconds: end by then, if need be in the middle of an iteration; none: behind the current one."""
+    """A request to stop a run.
+
+    within_seconds: stop within this time, if necessary in the middle of an iteration; None: after the current iteration.
+    """
 
     within_seconds: Annotated[float, Field(ge=0, le=7 * 86400, allow_inf_nan=False)] | None = None
 
 
 class Resume(Asked):
-    """accept_drift: replay updates even in another environment than they were made in."""
+    """A request to resume a run.
+
+    accept_drift: replay updates even if the environment has changed since.
+    """
 
     accept_drift: bool = False
 
 
 class Retry(Asked):
-    """The iteration that is to be committed next, and the phase that is to have its budget again."""
+    """A request to restore a phase's retry budget.
+
+    iteration: the iteration to be committed next.
+    phase: the phase whose budget is restored.
+    """
 
     iteration: Number
     phase: PhaseName
 
 
 class Rollback(Asked):
-    """to: the last iteration that stays in force."""
+    """A request to roll a run back.
+
+    to: the last iteration to keep.
+    """
 
     to: Number
 
 
 class Promote(BaseModel):
-    """to: the alias. iteration, branch, term: of a kept checkpoint, the newest of those that they leave.
+    """A request to point an alias at a kept checkpoint.
 
-    why: kept in the audit chain, shown in MLflow.
+    to: the alias.
+    iteration, branch, term: select the checkpoint; if several match, the newest is used.
+    why: the reason, recorded in the audit chain and shown in MLflow.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -76,7 +91,7 @@ class Promote(BaseModel):
 
 
 class Done(BaseModel):
-    """What was done, for whom, and how the run stands now."""
+    """What was done, by whom, and the run's status afterwards."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -87,7 +102,7 @@ class Done(BaseModel):
 
 
 class Verified(BaseModel):
-    """What a verification found; it stands in the audit chain too."""
+    """The result of a verification, which is also recorded in the audit chain."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -102,23 +117,23 @@ class Verified(BaseModel):
 
 @router.post("/stop")
 def stop(served: Served, by: Acting, run_id: RunId, asked: Stop) -> Done:
-    """Asks the run's driver to end at its next safe point; nothing is lost, a checkpoint is left."""
+    """Asks the run's driver to stop at its next safe point; it leaves a checkpoint, so nothing is lost."""
     if find_line(served.ledger, run_id).driver != DRIVEN:
-        raise ConfigurationError(f"run {run_id}: nobody drives it, so there is nothing to stop")
+        raise ConfigurationError(f"run {run_id}: it has no driver, so there is nothing to stop")
     served.ledger.runs.ask_to_stop(run_id, said(by, asked.reason), asked.within_seconds)
     return _done(served, "stop", by, run_id, "asked to stop")
 
 
 @router.post("/resume", status_code=HTTPStatus.ACCEPTED)
 def resume(served: Served, by: Acting, run_id: RunId, asked: Resume) -> Done:
-    """Starts a driver, which goes on behind the last commit."""
+    """Starts a driver, which continues after the last commit."""
     pid = start_driver(served.drivers, served.ledger, served.home, run_id, by, asked.reason, asked.accept_drift)
     return _done(served, "resume", by, run_id, f"a driver is starting, pid {pid}")
 
 
 @router.post("/retry", status_code=HTTPStatus.ACCEPTED)
 def retry(served: Served, by: Acting, run_id: RunId, asked: Retry) -> Done:
-    """Gives a phase that failed too often its whole budget again, and starts a driver."""
+    """Restores the full retry budget of a phase that failed too often, and starts a driver."""
     from flows.branching import branches
 
     served.drivers.require_idle(served.ledger, run_id)
@@ -130,20 +145,20 @@ def retry(served: Served, by: Acting, run_id: RunId, asked: Retry) -> Done:
 
 @router.post("/rollback")
 def rollback(served: Served, by: Acting, run_id: RunId, asked: Rollback) -> Done:
-    """Goes back to an iteration: what follows goes on a new branch. Resuming it is another request."""
+    """Rolls a run back to an iteration, on a new branch. The run is not resumed; that takes a separate request."""
     from flows.branching import branches
 
     served.drivers.require_idle(served.ledger, run_id)
     done = branches.rollback(served.home, run_id, asked.to, said(by, asked.reason))
     detail = (
-        f"branch {done.branch} begins behind iteration {done.iteration}; {done.superseded} iterations are superseded"
+        f"branch {done.branch} begins after iteration {done.iteration}; {done.superseded} iterations are superseded"
     )
     return _done(served, "rollback", by, run_id, detail)
 
 
 @router.post("/promote")
 def promote(served: Served, by: Acting, run_id: RunId, asked: Promote) -> Done:
-    """Has an alias point to a kept checkpoint, once its files are verified. MLflow is told behind the answer."""
+    """Verifies a kept checkpoint and points an alias at it. MLflow is updated after the response."""
     from ops.integrations.promotion import promote as promote_checkpoint
 
     find_line(served.ledger, run_id)
@@ -152,10 +167,10 @@ def promote(served: Served, by: Acting, run_id: RunId, asked: Promote) -> Done:
             served.home, run_id, asked.to, asked.iteration, asked.branch, asked.term, by=by, why=asked.why
         )
     if done.model is not None:
-        # Not one of the routes' threads, since MLflow may be long in answering.
+        # A separate thread, since MLflow may be slow to respond and the threads of the routes are few.
         threading.Thread(target=_tell_registry, args=(served, run_id), daemon=True, name=f"promote-{run_id}").start()
     moved = ", ".join(f"{move.alias} is now iteration {move.iteration}" for move in done.moves)
-    return _done(served, "promote", by, run_id, moved or f"{asked.to} is iteration {done.iteration} already")
+    return _done(served, "promote", by, run_id, moved or f"{asked.to} is already iteration {done.iteration}")
 
 
 @router.post("/checkpoints/{iteration}/verify")
@@ -167,7 +182,10 @@ def verify(
     branch: Number | None = None,
     term: Number | None = None,
 ) -> Verified:
-    """Reads every byte of an iteration's kept checkpoint, and compares it with the ledger; the newest of those not ruled out."""
+    """Reads every byte of an iteration's kept checkpoint and compares it with the ledger.
+
+    If several checkpoints match branch and term, the newest is read.
+    """
     with served.reading():
         row, found = checkpoints.verify(served.ledger, served.home, run_id, iteration, by, branch, term)
     return Verified(
@@ -182,7 +200,7 @@ def verify(
 
 
 def said(by: str, reason: str) -> str:
-    """A reason as the audit chain has it; the name comes first, where no reason can take its place."""
+    """Returns a reason as recorded in the audit chain; the name comes first, so that the reason cannot imitate it."""
     return f"{by}, through the dashboard: {reason}" if reason else f"{by}, through the dashboard"
 
 
@@ -191,7 +209,7 @@ def _tell_registry(served: Context, run_id: str) -> None:
 
     waits = deliver(served.home, run_id)
     if waits is not None:
-        log.warning("run %s: MLflow will be told of the promotion later: %s", run_id, redact(waits))
+        log.warning("run %s: the promotion will be sent to MLflow later: %s", run_id, redact(waits))
 
 
 def _done(served: Context, action: str, by: str, run_id: str, detail: str) -> Done:

@@ -1,6 +1,6 @@
-"""The JSON API's reading half, under /api/v1: one route for each read model of `ops.queries`.
+"""The read-only routes of the JSON API, under /api/v1: one for each read model of `ops.queries`.
 
-Every list has a limit. Runs go by their whole id, looked up in the ledger before anything of a folder is read.
+Every list has a limit. Runs are addressed by their full id, which is looked up in the ledger before any file is read.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ops.queries import checkpoints, compare, faults, lineage, logs, placement, 
 from ops.queries.log_files import LEVELS, Filter
 
 router = APIRouter(prefix="/api/v1")
-Keys = Annotated[list[Text], Query(max_length=series.KEYS, description="Metrics by their keys.")]
-Buckets = Annotated[int, Query(ge=1, le=series.BUCKETS, description="How many buckets at most.")]
+Keys = Annotated[list[Text], Query(max_length=series.KEYS, description="Keys of the metrics.")]
+Buckets = Annotated[int, Query(ge=1, le=series.BUCKETS, description="Maximum number of buckets.")]
 State = Annotated[str, one_of(STATES)]
 Level = Annotated[str, one_of(LEVELS)]
 Place = Annotated[
-    Annotated[str, Like(r"^\d{1,9}\.\d{1,9}\.\d{1,9}$", "what `next` of the page before said, such as 2.0.1")] | None,
-    Query(description="What `next` of the page before said."),
+    Annotated[str, Like(r"^\d{1,9}\.\d{1,9}\.\d{1,9}$", "the previous page's `next`, such as 2.0.1")] | None,
+    Query(description="The value of `next` on the previous page."),
 ]
 
 
@@ -32,19 +32,19 @@ Place = Annotated[
 def list_runs(
     served: Served, text: SearchText = "", state: State | None = None, limit: Limit = 50, offset: Offset = 0
 ) -> run_list.RunList:
-    """Runs whose id holds a text, in a state: running ones first, then the newest."""
+    """Lists the runs whose id contains a text and that are in a state: running ones first, then the newest."""
     return run_list.run_list(served.ledger, text, state, limit, offset)
 
 
 @router.get("/runs/{run_id}", tags=["run"])
 def show_run(served: Served, run_id: RunId) -> run.RunView:
-    """One run: how it stands, where its time went, its phases and newest metrics."""
+    """Returns one run: its status, use of time, phases and newest metrics."""
     return run.run_view(served.ledger, run_id)
 
 
 @router.get("/runs/{run_id}/metrics", tags=["run"])
 def list_metrics(served: Served, run_id: RunId) -> tuple[SeriesKey, ...]:
-    """The metrics that there are along the run's line."""
+    """Lists the metrics recorded along the run's line."""
     return series.series_keys(served.ledger, run_id)
 
 
@@ -57,19 +57,19 @@ def read_series(
     first: Number = 0,
     last: Number | None = None,
 ) -> series.RunSeries:
-    """Series of metrics, reduced to lowest, highest and mean value of each bucket."""
+    """Returns series of metrics, reduced to the lowest, highest and mean value of each bucket."""
     return series.series(served.ledger, run_id, key, buckets, first, last)
 
 
 @router.get("/runs/{run_id}/placements", tags=["placement"])
 def list_placements(served: Served, run_id: RunId, limit: Limit = 50, before: Before = None) -> placement.Decisions:
-    """Placement decisions, the newest first."""
+    """Lists placement decisions, newest first."""
     return placement.decisions(served.ledger, run_id, limit, before)
 
 
 @router.get("/runs/{run_id}/placements/{iteration}", tags=["placement"])
 def explain_placement(served: Served, run_id: RunId, iteration: Iteration) -> placement.PlacementView:
-    """Why an iteration was placed as it was, and which role each device had when."""
+    """Explains an iteration's placement, with the role of each device over time."""
     return placement.placement(served.ledger, served.home, run_id, iteration)
 
 
@@ -85,7 +85,10 @@ def list_rollouts(
     offset: Offset = 0,
     characters: Annotated[int, Query(ge=1, le=rollouts.CHARACTERS)] = 2_000,
 ) -> rollouts.Rollouts:
-    """Samples of an iteration: searched and sorted. Texts are cut to so many characters."""
+    """Searches and sorts the samples of an iteration.
+
+    characters: maximum length of each text.
+    """
     return rollouts.rollouts(
         served.ledger, served.home, run_id, iteration, text, prompt, order, limit, offset, characters
     )
@@ -95,7 +98,7 @@ def list_rollouts(
 def compare_iterations(
     served: Served, run_id: RunId, before: Iteration, after: Iteration
 ) -> rollouts.RolloutComparison:
-    """Rewards of two iterations side by side, and the prompts that both drew."""
+    """Compares the rewards of two iterations, and the prompts that both of them sampled."""
     return rollouts.compare_rollouts(served.ledger, served.home, run_id, before, after)
 
 
@@ -103,19 +106,19 @@ def compare_iterations(
 def list_checkpoints(
     served: Served, run_id: RunId, limit: Limit = 100, before: Place = None
 ) -> checkpoints.Checkpoints:
-    """Checkpoints with their newest verifications, the newest iteration first."""
+    """Lists checkpoints with their newest verifications, newest iteration first."""
     return checkpoints.checkpoints(served.ledger, run_id, limit, before)
 
 
 @router.get("/runs/{run_id}/aliases", tags=["checkpoints"])
 def list_aliases(served: Served, run_id: RunId, limit: Limit = 100) -> checkpoints.AliasesView:
-    """Where the aliases point, and who promoted what, when and why."""
+    """Returns the checkpoints that the aliases point to, and the history of promotions: who, when and why."""
     return checkpoints.aliases(served.ledger, run_id, limit)
 
 
 @router.get("/runs/{run_id}/faults", tags=["faults"])
 def list_faults(served: Served, run_id: RunId, limit: Limit = 100, before: Before = None) -> faults.Faults:
-    """Crashes with what each cost, and failed attempts, the newest first."""
+    """Lists crashes with the cost of each, and failed attempts, newest first."""
     return faults.faults(served.ledger, run_id, limit, before)
 
 
@@ -129,7 +132,11 @@ def list_logs(
     level: Level = "info",
     limit: Limit = 200,
 ) -> logs.Logs:
-    """The newest log records, oldest first. actor: a name or its beginning. level: the lowest one."""
+    """Returns the newest log records, oldest first.
+
+    actor: an actor's name or the beginning of it.
+    level: the minimum level.
+    """
     return logs.logs(served.ledger, served.home, run_id, Filter(iteration, phase, actor, level), limit)
 
 
@@ -141,7 +148,7 @@ def show_lineage(
     branch: Number | None = None,
     term: Number | None = None,
 ) -> lineage.LineageView:
-    """What made a checkpoint, by default the newest of the current branch; and the run's branches and forks."""
+    """Returns the lineage of a checkpoint, by default the current branch's newest, and the run's branches and forks."""
     return lineage.lineage(served.ledger, served.home, run_id, iteration, branch, term)
 
 
@@ -149,7 +156,10 @@ def show_lineage(
 def list_events(
     served: Served, run_id: RunId, kind: Text | None = None, limit: Limit = 100, before: Before = None
 ) -> tuple[EventRow, ...]:
-    """Links of the run's audit chain, the newest first; before: of smaller numbers."""
+    """Lists events of the run's audit chain, newest first.
+
+    before: list only events with smaller numbers.
+    """
     run_list.find_line(served.ledger, run_id)
     return tuple(served.ledger.browse.events(run_id, limit, before, () if kind is None else (kind,)))
 
@@ -161,5 +171,5 @@ def compare_runs(
     key: Annotated[list[Text] | None, Query(max_length=series.KEYS)] = None,
     buckets: Buckets = 300,
 ) -> compare.Comparison:
-    """Runs side by side: differences of their specs, newest metrics, and series."""
+    """Compares runs: differences between their specs, newest metrics, and series."""
     return compare.compare(served.ledger, run_ids, key or (), buckets)

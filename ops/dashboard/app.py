@@ -1,7 +1,7 @@
 """The dashboard as an ASGI application: `uvicorn --factory ops.dashboard.app:create_app`.
 
 Consumes the home folder (ledger, run folders, tokens). Produces pages, the JSON API with its OpenAPI document, live updates,
-`/metrics` for Prometheus and `/health`. Reading needs no token; what changes something needs one.
+`/metrics` for Prometheus and `/health`. Reading needs no token; changes need one.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from ops.dashboard.tokens import TokenStore
 
 _STATUSES = ("401", "403", "404", "409", "413", "421", "422", "503")
 THREADS = 12
-"""That routes work in: each needs a connection to the ledger, of which there are fifteen."""
+"""Worker threads for the routes; each needs one of the ledger's fifteen connections."""
 OPENAPI_PATH = "/api/v1/openapi.json"
 
 
 class Guarded(FastAPI):
-    """An application whose every answer passes the guard, those to errors that nobody foresaw among them."""
+    """An application whose every response passes the guard, including responses to unexpected errors."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        """The guard around all that FastAPI itself puts around the routes."""
+        """Returns FastAPI's own middleware stack, wrapped in the guard."""
         return Guard(super().build_middleware_stack())
 
 
 def create_app(home: Home | None = None) -> FastAPI:
-    """The application over a home folder, by default the one that the environment names; an empty ledger is made in a new one.
+    """Creates the application for a home folder, by default the one named by the environment.
 
-    Raises `LedgerUnavailable`, `LedgerVersionError`.
+    Creates the folder and an empty ledger if they do not exist. Raises `LedgerUnavailable`, `LedgerVersionError`.
     """
     place = home or Home.locate()
     place.folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def create_app(home: Home | None = None) -> FastAPI:
         yield
         ledger.close()
 
-    # FastAPI's own pages load scripts from elsewhere.
+    # FastAPI's own documentation pages are disabled because they load scripts from other hosts.
     app = Guarded(
         title="YATT",
         version=version("yatt"),
@@ -76,12 +76,12 @@ def create_app(home: Home | None = None) -> FastAPI:
 
 
 async def health() -> dict[str, str]:
-    """That the server answers, also while its threads are busy."""
+    """Reports that the server is up, even while its worker threads are busy."""
     return {"status": "ok"}
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
-    """The document, in which every error is a problem."""
+    """Returns the OpenAPI document, in which every error response is a problem document."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
         schemas = document["components"]["schemas"]

@@ -1,6 +1,6 @@
-"""What every route works with: the ledger, the home folder, who may act, and how much is under way at once.
+"""The context shared by all routes (ledger, home folder, tokens, sessions and limits) and common request parameters.
 
-One is made with the application and kept in its state.
+The context is created with the application and stored in its state.
 """
 
 from __future__ import annotations
@@ -23,22 +23,26 @@ from ops.dashboard.texts import Text
 from ops.dashboard.tokens import TokenStore
 
 READS = 2
-"""Whole checkpoints that are read at a time: each takes minutes of one of the threads that all routes share."""
+"""Maximum number of whole checkpoints read at a time; each occupies one of the shared worker threads for minutes."""
 RETRY_SECONDS = 30
 LARGEST = 10**9 - 1
-"""Of iterations and offsets: more than any run has, and no more than a database takes."""
+"""Largest iteration or offset accepted: more than any run has, and within a database integer."""
 
 
 @dataclass(slots=True)
 class OpenStreams:
-    """How many live streams are open; counted on the event loop alone."""
+    """The number of open live streams; changed only on the event loop."""
 
     count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The application's own. tokens: who may change something. sessions: those of them who signed in with a browser."""
+    """The application's context.
+
+    tokens: named tokens that allow changes.
+    sessions: browser sessions opened with these tokens.
+    """
 
     home: Home
     ledger: Ledger
@@ -50,11 +54,11 @@ class Context:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """While a whole checkpoint is read. Raises `HTTPException` 503 where as many are as may be."""
+        """Reserves one of the slots for reading a whole checkpoint. Raises `HTTPException` 503 if all are in use."""
         if not self.reads.acquire(blocking=False):
             raise HTTPException(
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                f"{READS} checkpoints are being read already, by Verify or Promote; try again when one is done",
+                f"Verify and Promote are already reading {READS} checkpoints; try again when one is done",
                 {"Retry-After": str(RETRY_SECONDS)},
             )
         try:
@@ -64,17 +68,17 @@ class Context:
 
 
 def context_of(request: Request) -> Context:
-    """The context of the application that serves a request."""
+    """Returns the context of the application that serves a request."""
     context: Context = request.app.state.context
     return context
 
 
 Served = Annotated[Context, Depends(context_of)]
-RunId = Annotated[Text, Path(min_length=1, description="The whole id of a run.")]
+RunId = Annotated[Text, Path(min_length=1, description="The full id of a run.")]
 Number = Annotated[int, Field(ge=0, le=LARGEST)]
-"""Of an iteration, a branch or a term, wherever it stands in a request."""
-Iteration = Annotated[Number, Path(description="An iteration.")]
-Limit = Annotated[int, Query(ge=1, le=500, description="How many at most.")]
-Offset = Annotated[int, Query(ge=0, le=100_000, description="How many to leave out.")]
-Before = Annotated[int | None, Query(ge=0, le=2**53, description="What `next` of the page before said.")]
-SearchText = Annotated[Text, Query(description="A text that has to be in it.")]
+"""The number of an iteration, a branch or a term, in any part of a request."""
+Iteration = Annotated[Number, Path(description="Iteration number.")]
+Limit = Annotated[int, Query(ge=1, le=500, description="Maximum number of results.")]
+Offset = Annotated[int, Query(ge=0, le=100_000, description="Number of results to skip.")]
+Before = Annotated[int | None, Query(ge=0, le=2**53, description="The value of `next` on the previous page.")]
+SearchText = Annotated[Text, Query(description="Text that results must contain.")]

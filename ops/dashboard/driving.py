@@ -1,8 +1,8 @@
 """Starts a driver for a run: `yatt resume` in a process of its own, which outlives the dashboard.
 
-Consumes a run that nobody drives. Produces the process, `resume.log` in the run folder with what it says, and links of the
-audit chain: who asked for it, and, where it ended with an error, what its last words were. One that has not taken its run's
-lease yet keeps a second one from being started.
+Consumes a run without a driver. Produces the process, `resume.log` in the run folder with its output, and events in the audit
+chain: who requested it and, if it ended with an error, the last line of its output. While a started driver has not taken the
+run's lease yet, no second one is started.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from yatt_core.supervisor.state import MARK_VARIABLE
 
 RESUME_LOG = "resume.log"
 OF_THE_GROUP = (MARK_VARIABLE, SERVER_PASSWORD_VARIABLE, PASSWORD_VARIABLE)
-"""Not for a driver: marked as the service's offspring it would end with it, and its own Prefect server asks for nothing."""
+"""Variables not passed to a driver: with the mark it would be stopped with the group, and its own Prefect server has no password."""
 REQUESTED, FAILED = "resume_requested", "resume_failed"
 LAST_WORDS_BYTES = 2_000
 ORDERLY = (ExitCode.OK, ExitCode.INTERRUPTED, ExitCode.PAUSED)
@@ -33,7 +33,7 @@ ORDERLY = (ExitCode.OK, ExitCode.INTERRUPTED, ExitCode.PAUSED)
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A driver's process, and the term that its run's lease had before."""
+    """A driver's process, and the term of the run's lease before the start."""
 
     process: subprocess.Popen[bytes]
     term: int
@@ -41,21 +41,26 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Drivers:
-    """The newest driver that was started here for each run. lock: held from a look at the run until its driver stands here."""
+    """The newest driver started here for each run.
+
+    lock: held from the check of a run until its driver is recorded here.
+    """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     newest: dict[str, Started] = field(default_factory=dict)
 
     def require_idle(self, ledger: Ledger, run: str) -> int:
-        """The term of a run that nobody drives or is about to. Raises `RunNotFound`, `LeaseHeld`, `ConfigurationError`."""
+        """Returns the term of a run's lease if the run has no driver and none is starting.
+
+        Raises `RunNotFound`, `LeaseHeld` if it has a driver, `ConfigurationError` if one is starting.
+        """
         line = find_line(ledger, run)
         if line.driver == DRIVEN:
             raise LeaseHeld(run, line.holder or "", line.lease_expires_in)
         started = self.newest.get(run)
         if started is not None and started.term == line.term and started.process.poll() is None:
             raise ConfigurationError(
-                f"run {run}: a driver is starting already, pid {started.process.pid}; {RESUME_LOG} in the run's folder has "
-                "what it says"
+                f"run {run}: a driver is already starting, pid {started.process.pid}; see {RESUME_LOG} in the run's folder"
             )
         return line.term
 
@@ -63,9 +68,9 @@ class Drivers:
 def start_driver(
     drivers: Drivers, ledger: Ledger, home: Home, run: str, by: str, reason: str, accept_drift: bool = False
 ) -> int:
-    """Starts a driver; returns its process id. Raises as `Drivers.require_idle`.
+    """Starts a driver and returns its process id. Raises what `Drivers.require_idle` raises.
 
-    The lease decides between two that are started at once here and elsewhere.
+    If another driver is started elsewhere at the same time, the lease decides which one runs.
     """
     path = home.run_folder(run) / RESUME_LOG
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +78,7 @@ def start_driver(
     command = [sys.executable, "-m", "ops.cli.main", "--home", str(home.folder), "resume", *options, "--", run]
     with drivers.lock, path.open("ab") as log:
         term = drivers.require_idle(ledger, run)
-        # Behind all that may fail on this disk: what is in the chain was really asked for.
+        # After everything that may fail on this disk, so that the chain contains only requests that were really made.
         ledger.events.append(run, REQUESTED, {"by": by, "reason": reason, "accept_drift": accept_drift})
         process = subprocess.Popen(
             command,
@@ -90,14 +95,14 @@ def start_driver(
 
 
 def _watch(process: subprocess.Popen[bytes], ledger: Ledger, run: str, by: str, path: Path) -> None:
-    """Waits for the driver, so that it leaves no zombie, and books an end that was none."""
+    """Waits for the driver, so that it leaves no zombie process, and records an abnormal end in the audit chain."""
     code = process.wait()
     if code not in ORDERLY:
         ledger.events.append(run, FAILED, {"by": by, "exit_code": code, "said": last_words(path)})
 
 
 def last_words(path: Path) -> str:
-    """The last line of a log that holds anything, without credentials."""
+    """Returns the last non-empty line of a log, with credentials redacted."""
     with path.open("rb") as stream:
         stream.seek(0, 2)
         stream.seek(max(0, stream.tell() - LAST_WORDS_BYTES))

@@ -1,8 +1,8 @@
 """Live updates of a run as server-sent events.
 
-Consumes the ledger, looked at once a second in a worker thread. Produces an event `run` (the run at a glance, as JSON) whenever
-something of it changed, with the number of the audit chain's last link as its id; a comment now and then keeps the stream open.
-It waits for the clock alone, and ends when the browser goes away or the server stops.
+Consumes the ledger, polled once a second in a worker thread. Produces an event `run` (the run's summary, as JSON) whenever it
+changes, with the number of the audit chain's last event as its id; occasional comments keep the stream open. A stream ends when
+the browser disconnects or the server stops.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ops.queries.run_list import find_line
 router = APIRouter(prefix="/api/v1", tags=["live"])
 POLL_SECONDS, SILENCE_SECONDS = 1.0, 15.0
 STREAMS = 64
-"""Open at a time; each costs the ledger a look a second."""
+"""Maximum number of open streams; each costs one query per second."""
 AGEING = ("last_commit_age", "lease_expires_in", "eta_seconds")
-"""Fields that change by the clock alone, which is no news."""
+"""Fields that change with time alone, for which no event is sent."""
 
 
 @router.get(
@@ -37,15 +37,15 @@ AGEING = ("last_commit_age", "lease_expires_in", "eta_seconds")
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
 )
 async def live(served: Served, request: Request, run_id: RunId) -> StreamingResponse:
-    """The run at a glance, again whenever it changes, until the client goes away."""
+    """Streams the run's summary, now and whenever it changes, until the client disconnects."""
     first = await run_in_threadpool(_look, served, run_id)
     if served.streams.count >= STREAMS:
-        raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, f"{STREAMS} live views are open already; close one")
+        raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, f"{STREAMS} live views are already open; close one")
     return _Stream(served, _events(served, request, run_id, first))
 
 
 class _Stream(StreamingResponse):
-    """A stream, which counts from when it is promised to when it is over, even if nothing of it was ever asked for."""
+    """A stream that is counted from its creation until it has been sent, even if the client never reads from it."""
 
     def __init__(self, served: Context, events: AsyncIterator[str]) -> None:
         super().__init__(events, media_type="text/event-stream")
@@ -53,7 +53,7 @@ class _Stream(StreamingResponse):
         self._streams.count += 1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends it."""
+        """Sends the stream."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -75,12 +75,12 @@ async def _events(served: Context, request: Request, run_id: str, first: dict[st
         silent += POLL_SECONDS
         try:
             news = await run_in_threadpool(_look, served, run_id)
-        except LedgerUnavailable:  # it may come back; the browser goes on with what it has
+        except LedgerUnavailable:  # it may come back; meanwhile the browser keeps what it has
             news = None
 
 
 def event(name: str, data: dict[str, Any], number: int) -> str:
-    """An event as it goes over the wire. JSON has no raw line ends, so a text in it cannot end the event."""
+    """Formats a server-sent event. JSON contains no raw line breaks, so no text in it can end the event."""
     return f"id: {number}\nevent: {name}\ndata: {json.dumps(data, allow_nan=False)}\n\n"
 
 

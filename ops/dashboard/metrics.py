@@ -1,4 +1,4 @@
-"""The route `/metrics`, in the format that the scraper asks for: Prometheus's text, or OpenMetrics."""
+"""The route `/metrics`, in the format that the scraper requests: Prometheus text or OpenMetrics."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ router = APIRouter(tags=["service"])
     "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 )
 def metrics(served: Served, accept: Annotated[str, Header()] = "") -> Response:
-    """Metrics of the ledger and of its runs, read at this moment."""
+    """Returns the current metrics of the ledger and its runs."""
     encode, media_type = choose_encoder(accept)
     return Response(encode(registry_of(served.ledger)), media_type=media_type)

@@ -1,6 +1,6 @@
-"""Every error of the API as `application/problem+json` (RFC 9457): what went wrong, in words that are fit to be shown.
+"""Turns every error of the API into `application/problem+json` (RFC 9457), with a message that can be shown to users.
 
-Consumes exceptions; produces answers. What nobody foresaw is logged, and told without its text.
+Consumes exceptions; produces responses. Unexpected errors are logged; their text is not included in the response.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class Problem(BaseModel):
-    """What went wrong, its texts without the middle of what is very long.
+    """A problem document; very long texts are shortened in the middle.
 
-    instance: the path that was asked for. errors: where a request was not as it has to be.
+    instance: the requested path.
+    errors: the invalid parts of a request.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,7 +50,7 @@ def problem(
     errors: list[dict[str, str]] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """An answer that says what went wrong."""
+    """Returns a response with a problem document."""
     body = Problem(
         title=HTTPStatus(status).phrase,
         status=status,
@@ -61,7 +62,10 @@ def problem(
 
 
 def status_of(error: Exception, changing: bool) -> int:
-    """The status for an error. changing: of a request that was to change something, which then cannot be done as things stand."""
+    """Returns the HTTP status for an error.
+
+    changing: True for a request that would change something; a `ConfigurationError` is then a conflict with the current state.
+    """
     match error:
         case RunNotFound():
             return HTTPStatus.NOT_FOUND
@@ -76,7 +80,7 @@ def status_of(error: Exception, changing: bool) -> int:
 
 
 def install(app: FastAPI) -> None:
-    """Has the application answer every error as a problem."""
+    """Makes the application return every error as a problem document."""
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)
     for kind in (YattError, LedgerError):
@@ -89,7 +93,7 @@ def _http(request: Request, error: Any) -> JSONResponse:
 
 
 def _invalid(request: Request, error: Any) -> JSONResponse:
-    # Not what was given: that may be a secret.
+    # The invalid input itself is left out, since it may be a secret.
     errors = [{"where": ".".join(map(str, each["loc"])), "what": str(each["msg"])} for each in error.errors()]
     detail = "; ".join(f"{each['where']}: {each['what']}" for each in errors)
     return problem(request, HTTPStatus.UNPROCESSABLE_ENTITY, detail, errors)
@@ -105,5 +109,5 @@ def _known(request: Request, error: Exception) -> JSONResponse:
 def _unforeseen(request: Request, error: Exception) -> JSONResponse:
     log.error("%s %s: %s", request.method, request.url.path, redact("".join(traceback.format_exception(error))))
     return problem(
-        request, HTTPStatus.INTERNAL_SERVER_ERROR, f"unexpected {type(error).__name__}; the server's log says more"
+        request, HTTPStatus.INTERNAL_SERVER_ERROR, f"unexpected {type(error).__name__}; see the server's log"
     )

@@ -1,7 +1,6 @@
-"""What guards every request, whatever its route: the host that it names, where it comes from, its size, and the headers
-of each answer.
+"""Checks every request before routing (host, origin and size), and adds security headers to every response.
 
-Pure ASGI, so that streams pass unbuffered. A request that is refused reaches no route.
+Plain ASGI middleware, so that streams pass unbuffered. A refused request reaches no route.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ops.dashboard.problems import problem
 
 HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Names of loopback. Another name that leads here is a rebound one: its page would be read by whoever owns the name."""
+"""Names of the loopback host. Any other name may come from DNS rebinding, whose attacker could read the pages."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 BODY_BYTES = 64 << 10
 POLICY = "; ".join(
@@ -37,7 +36,7 @@ HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    # Not no-referrer: browsers would then call the origin of our own forms null.
+    # Not no-referrer, with which browsers would send the origin `null` for the dashboard's own forms.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -46,13 +45,13 @@ HEADERS = {
 
 
 class Guard:
-    """The middleware."""
+    """The ASGI middleware."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuses or passes a request on; either way the answer has the headers."""
+        """Refuses a request or passes it on; the response has the security headers either way."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -73,16 +72,16 @@ class Guard:
         await self._app(scope, _limited(receive), send_guarded)
 
 
-TOO_LARGE = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {BODY_BYTES} bytes")
+TOO_LARGE = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the request body exceeds {BODY_BYTES} bytes")
 
 
 def refusal(method: str, headers: Headers, scheme: str) -> tuple[int, str] | None:
-    """Why a request is refused: status and words; none for one that may pass."""
+    """Returns the status and the reason for refusing a request; None if it may pass."""
     host = headers.get("host", "")
     if _name_of(host) not in HOSTS:
-        return HTTPStatus.MISDIRECTED_REQUEST, "the dashboard answers to localhost, 127.0.0.1 and [::1] alone"
+        return HTTPStatus.MISDIRECTED_REQUEST, "the dashboard accepts only the hosts localhost, 127.0.0.1 and [::1]"
     if method not in SAFE_METHODS and not comes_from_here(headers, scheme):
-        return HTTPStatus.FORBIDDEN, "a request that changes something has to come from the dashboard's own pages"
+        return HTTPStatus.FORBIDDEN, "a request that changes something must come from the dashboard's own pages"
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit() and len(length) < 10) or int(length) > BODY_BYTES:
         return TOO_LARGE
@@ -90,7 +89,7 @@ def refusal(method: str, headers: Headers, scheme: str) -> tuple[int, str] | Non
 
 
 def comes_from_here(headers: Headers, scheme: str) -> bool:
-    """True unless a browser says that another site's page sent the request. Programs send no such header."""
+    """Returns True unless a browser reports that another site's page sent the request. Programs send no such header."""
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     if origin is not None and origin != f"{scheme}://{headers.get('host', '')}":
         return False
@@ -98,7 +97,7 @@ def comes_from_here(headers: Headers, scheme: str) -> bool:
 
 
 def is_proven_own(headers: Headers, scheme: str) -> bool:
-    """True where a browser itself says that one of our own pages sent the request: what a cookie alone does not tell."""
+    """Returns True if a browser confirms that one of the dashboard's pages sent the request; a cookie alone does not."""
     said = headers.get("origin") is not None or headers.get("sec-fetch-site") == "same-origin"
     return said and comes_from_here(headers, scheme)
 
@@ -113,7 +112,7 @@ def _name_of(host: str) -> str:
 
 
 def _limited(receive: Receive) -> Receive:
-    """Counts a body whose length was not told."""
+    """Limits the size of a body as it is received, since its length may not have been declared."""
     seen = 0
 
     async def receive_limited() -> Message:
@@ -121,7 +120,7 @@ def _limited(receive: Receive) -> Receive:
         message = await receive()
         seen += len(message.get("body", b""))
         if seen > BODY_BYTES:
-            # The one exception that FastAPI lets pass while it reads a body.
+            # The only exception that FastAPI passes on while it reads a body.
             raise HTTPException(*TOO_LARGE)
         return message
 

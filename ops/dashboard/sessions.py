@@ -1,6 +1,6 @@
-"""Sessions of browsers that signed in with a token: in memory alone, so that a restart ends them all.
+"""Sessions of browsers that signed in with a token; kept only in memory, so that a restart ends them all.
 
-A session is worth as much as the token that it was opened with: a revoked one ends it.
+A session is valid only as long as the token that it was opened with; revoking the token ends the session.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ops.dashboard.tokens import TokenStore, digest_of
 
 SECONDS = 12 * 3600
 SESSIONS = 1000
-"""Kept at a time; the oldest go first."""
+"""Maximum number of sessions; the oldest are dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class _Session:
 
 
 class Sessions:
-    """Opens, checks and ends sessions. Threads may share it."""
+    """Opens, checks and ends sessions. Thread-safe."""
 
     def __init__(self, tokens: TokenStore) -> None:
         self._tokens = tokens
@@ -33,7 +33,7 @@ class Sessions:
         self._open: dict[str, _Session] = {}
 
     def begin(self, token: str) -> tuple[str, str] | None:
-        """Opens a session: the value of its cookie, and whose it is; none for a token that is unknown."""
+        """Opens a session and returns its cookie's value and the user's name; None if the token is unknown."""
         name = self._tokens.name_of(token)
         if name is None:
             return None
@@ -45,7 +45,7 @@ class Sessions:
         return value, name
 
     def name_of(self, value: str) -> str | None:
-        """Whose session a cookie names; none for one that is over, unknown, or whose token was revoked."""
+        """Returns the user of a cookie's session; None if it has expired, is unknown, or its token was revoked."""
         with self._lock:
             session = self._open.get(digest_of(value))
         if session is None or time.monotonic() >= session.ends:
@@ -53,6 +53,6 @@ class Sessions:
         return session.name if self._tokens.digest_named(session.name) == session.token_digest else None
 
     def end(self, value: str) -> None:
-        """Ends a session; nothing for one that there is not."""
+        """Ends a session; does nothing if it is unknown."""
         with self._lock:
             self._open.pop(digest_of(value), None)

@@ -1,4 +1,4 @@
-"""What texts of a request have to look like: as a pattern for the OpenAPI document, and in words for whoever sends another."""
+"""Constraints on the texts of requests: a pattern for the OpenAPI document, and a description for error messages."""
 
 from __future__ import annotations
 
@@ -16,33 +16,37 @@ from ops.integrations.promotion import LONGEST_REASON
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """A text that matches the whole pattern. words: what would be right."""
+    """A constraint on a text.
+
+    pattern: must match the whole text.
+    words: describes a valid text, for error messages.
+    """
 
     pattern: str
     words: str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """What checks the text."""
+        """Returns the schema with the check added."""
         return core_schema.no_info_after_validator_function(self._checked, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """What the document says of it."""
+        """Returns the JSON Schema with the pattern added."""
         return handler(schema) | {"pattern": self.pattern}
 
     def _checked(self, value: str) -> str:
         if re.fullmatch(self.pattern, value, re.ASCII) is None:
-            raise PydanticCustomError("like", "right would be {words}", {"words": self.words})
+            raise PydanticCustomError("like", "expected {words}", {"words": self.words})
         return value
 
 
 def one_of(choices: Iterable[str]) -> Like:
-    """One of some plain words."""
+    """Returns the constraint that a text is one of the choices."""
     listed = tuple(choices)
     return Like(f"^({'|'.join(listed)})$", f"one of {', '.join(listed)}")
 
 
 Text = Annotated[str, Field(max_length=200), Like(r"^[^\x00]*$", "a text without NUL characters")]
-"""What any text of a request is: no database takes a NUL."""
+"""Any text of a request; databases do not accept NUL characters."""
 Reason = Annotated[
     str, Field(max_length=500), Like(r"^[^\x00-\x1f\x7f]*$", "a line of text, without control characters")
 ]
@@ -51,7 +55,7 @@ GivenReason = Annotated[
     Field(min_length=1, max_length=LONGEST_REASON),
     Like(
         r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$",
-        "a line of text that says why, without control characters",
+        "a line of text with the reason, without control characters",
     ),
 ]
 PhaseName = Annotated[str, Like("^[a-z_]{1,40}$", "the name of a phase, such as collect")]

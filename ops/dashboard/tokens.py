@@ -1,7 +1,7 @@
 """Named tokens: who may stop, resume or change a run over HTTP.
 
-Consumes and produces `tokens.json` in the home folder, mode 0600, which holds digests only; a token itself is shown once, when
-it is made. Reading it is cheap and done for every check, so that a revoked token is refused at once.
+Consumes and produces `tokens.json` in the home folder, mode 0600, which contains only digests; a token itself is shown once,
+when it is created. The file is read for every check, which is cheap, so that a revoked token is refused immediately.
 """
 
 from __future__ import annotations
@@ -32,14 +32,18 @@ WRONG_PLACE = frozenset(
         *(errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR),
     }
 )
-"""What the system says of a folder or file that another would do better; all else is a fault."""
+"""System errors that another folder would avoid; all others are treated as faults of the disk."""
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _NOBODY = hashlib.sha256(b"").hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class NamedToken:
-    """A token as it is kept. digest: sha256 of it. created_at: milliseconds since 1970."""
+    """A token as stored.
+
+    digest: sha256 of the token.
+    created_at: milliseconds since 1970.
+    """
 
     name: str
     digest: str
@@ -47,39 +51,40 @@ class NamedToken:
 
 
 class TokenStore:
-    """The tokens of a home folder. Processes may share it."""
+    """The tokens of a home folder. Safe to use from several processes."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         self._lock = folder / LOCK
 
     def create(self, name: str) -> str:
-        """Makes a token and returns it. Raises `ConfigurationError` for a name that is taken or cannot be one."""
+        """Creates a token and returns it. Raises `ConfigurationError` if the name is invalid or taken."""
         if not NAME.fullmatch(name):
             raise ConfigurationError(
-                f"token name {name!r:.80}: right would be small letters, digits, dots and dashes, such as alice or ci-2"
+                f"token name {name!r:.80}: expected lower-case letters, digits, '.', '_' and '-', such as alice or ci-2"
             )
         token = PREFIX + secrets.token_urlsafe(32)
         with self._changing() as tokens:
             if any(known.name == name for known in tokens):
                 raise ConfigurationError(
-                    f"there is a token named {name} already; revoke it first, or take another name"
+                    f"a token named {name} already exists; revoke it first, or choose another name"
                 )
             tokens.append(NamedToken(name, digest_of(token), int(time.time() * 1000)))
         return token
 
     def revoke(self, name: str) -> None:
-        """Makes a token worthless, and the sessions that were opened with it. Raises `ConfigurationError` for an unknown name."""
+        """Revokes a token, which also ends its sessions. Raises `ConfigurationError` if the name is unknown."""
         with self._changing() as tokens:
             left = [known for known in tokens if known.name != name]
             if len(left) == len(tokens):
                 names = ", ".join(known.name for known in tokens) or "none"
-                raise ConfigurationError(f"there is no token named {name!r:.80}; there are: {names}")
+                raise ConfigurationError(f"there is no token named {name!r:.80}; existing tokens: {names}")
             tokens[:] = left
 
     def all(self) -> tuple[NamedToken, ...]:
-        """The tokens in the order of their making. Raises `ConfigurationError` where others could read or write the file,
-        `InfrastructureError` for a fault of the disk.
+        """Returns the tokens in order of creation.
+
+        Raises `ConfigurationError` if other users could read or write the file, `InfrastructureError` for a fault of the disk.
         """
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -89,19 +94,19 @@ class TokenStore:
             if error.errno not in WRONG_PLACE:
                 raise refusal(f"{self._path}: cannot be read", error) from None
             raise ConfigurationError(f"{self._path}: cannot be read: {error.strerror}") from None
-        with open(descriptor, encoding="utf-8") as stream:  # noqa: PTH123 - the file that was opened is the one checked
+        with open(descriptor, encoding="utf-8") as stream:  # noqa: PTH123 - the mode of this open file is checked
             mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
             if mode & 0o077:
                 raise ConfigurationError(
-                    f"{self._path}: its mode is {mode:04o}, so that others get at it; right would be 0600"
+                    f"{self._path}: its mode is {mode:04o}, which gives other users access; expected 0600"
                 )
             try:
                 return tuple(NamedToken(**row) for row in json.load(stream)["tokens"])
             except (ValueError, KeyError, TypeError) as error:
-                raise ConfigurationError(f"{self._path}: is no file of tokens: {error!r}") from None
+                raise ConfigurationError(f"{self._path}: not a token file: {error!r}") from None
 
     def name_of(self, token: str) -> str | None:
-        """Whose token it is; none for one that is unknown or revoked. Every digest is compared, each in constant time."""
+        """Returns the name of a token; None if it is unknown or revoked. Compares all digests, each in constant time."""
         digest, found = digest_of(token), None
         for known in (NamedToken("", _NOBODY, 0), *self.all()):
             if hmac.compare_digest(digest, known.digest):
@@ -109,13 +114,14 @@ class TokenStore:
         return found or None
 
     def digest_named(self, name: str) -> str | None:
-        """The digest of a token by its name; none for an unknown one."""
+        """Returns the digest of the token with this name; None if there is none."""
         return next((known.digest for known in self.all() if known.name == name), None)
 
     @contextmanager
     def _changing(self) -> Iterator[list[NamedToken]]:
-        """The tokens, to be changed; written when the block ends well. Raises `ConfigurationError` where that may not be,
-        `InfrastructureError` for a fault of the disk.
+        """Yields the tokens for modification, and writes them if the block ends without an error.
+
+        Raises `ConfigurationError` if the folder is not writable, `InfrastructureError` for a fault of the disk.
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +135,7 @@ class TokenStore:
                 raise refusal(f"{self._path}: cannot be written", error) from None
             raise ConfigurationError(
                 f"{self._path}: cannot be written: {error.strerror}: {error.filename}; "
-                "right would be a home folder that this user may write: choose another with --home or $YATT_HOME"
+                "choose a home folder that this user can write to, with --home or $YATT_HOME"
             ) from None
 
     def _write(self, tokens: list[NamedToken]) -> None:
@@ -144,5 +150,5 @@ class TokenStore:
 
 
 def digest_of(token: str) -> str:
-    """What is kept of a token. It has 256 random bits, so a plain hash cannot be searched through."""
+    """Returns the stored digest of a token. A token has 256 random bits, so a plain hash cannot be brute-forced."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

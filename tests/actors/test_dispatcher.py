@@ -91,15 +91,15 @@ class Broken:
     ("answer", "said"),
     [
         (KeyError("nothing"), "KeyError: 'nothing'"),
-        (Switch(0, ROLLOUT), "is not possible"),
-        (Switch(0, "X"), "roles R, J"),
-        (HandOver(2, "", True), "roles R, J"),
-        (Switch(4, JUDGE), "instances 0 to 3"),
-        (Switch(-4, JUDGE), "no whole number"),
-        (Intake(0, "many"), "no whole number"),  # type: ignore[arg-type]
-        (Take(0, -3), "no whole number"),
-        (Take(0, 0.5), "no whole number"),  # type: ignore[arg-type]
-        (42, "is no action"),
+        (Switch(0, ROLLOUT), "Switch(instance=0, role='R')"),
+        (Switch(0, "X"), "R, J"),
+        (HandOver(2, "", True), "R, J"),
+        (Switch(4, JUDGE), "0 to 3"),
+        (Switch(-4, JUDGE), ": -4 "),
+        (Intake(0, "many"), ": 'many' "),  # type: ignore[arg-type]
+        (Take(0, -3), ": -3 "),
+        (Take(0, 0.5), ": 0.5 "),  # type: ignore[arg-type]
+        (42, "42 is not an action"),
     ],
 )
 def test_a_runtime_policy_that_fails_is_said_and_the_work_goes_on(

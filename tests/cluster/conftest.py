@@ -1,4 +1,4 @@
-"""Run folders whose supervisors never outlive a test, and one Ray head for all tests that need it."""
+"""One Ray head for all tests that need it."""
 
 from __future__ import annotations
 
@@ -14,40 +14,14 @@ from pathlib import Path
 import pytest
 
 from tests import faults
+from tests.supervisor.conftest import run_folder as run_folder
+from tests.supervisor.support import supervised
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.run_actors.run_actors import RunActors
 from yatt_core.supervisor.client import stop_supervisor, wait_ready
-from yatt_core.supervisor.process import ProcessIdentity, session_members
-from yatt_core.supervisor.services import ServiceSpec
-from yatt_core.supervisor.state import SupervisorFiles, SupervisorState
+from yatt_core.supervisor.state import SupervisorState
 
 NAMESPACE = "test"
-
-
-def supervised(folder: Path) -> list[ProcessIdentity]:
-    """What the supervisors of a run folder started and still runs, in whatever session or group."""
-    return session_members([], SupervisorFiles.of(folder).mark)
-
-
-def script_service(folder: Path, code: str, name: str = "echo", **options) -> ServiceSpec:
-    """A service that runs a few lines of Python (after which it sleeps) and says that it is ready."""
-    text = f"{code}\nprint('ready', flush=True)\nimport time\ntime.sleep(600)"
-    return ServiceSpec(
-        name=name,
-        argv=(sys.executable, "-S", "-c", text),
-        environment={},
-        ready=options.pop("ready", "log:ready"),
-        log_file=str(folder / f"{name}.log"),
-        stop_seconds=options.pop("stop_seconds", 0.3),
-        **options,
-    )
-
-
-@pytest.fixture
-def run_folder(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-    stop_supervisor(tmp_path)
-    assert supervised(tmp_path) == []
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import psutil
 import pytest
 import ray
 
-from tests.cluster.conftest import NAMESPACE, Head, supervised
+from tests.cluster.conftest import NAMESPACE, Head
+from tests.supervisor.support import supervised
 from yatt_core.cluster.connect import connect_ray
 from yatt_core.cluster.devices import devices_of, inventory
 from yatt_core.cluster.gcs import Node

@@ -53,7 +53,7 @@ def test_the_metrics_of_the_defaults(
     window = alarm.evidence["window"]
     assert [value for _, value in window] == tripping[-rule.guard.window :]
     assert alarm.first == window[0][0]
-    assert metric in alarm.text and f"iterations {window[0][0]} to {window[-1][0]}" in alarm.text
+    assert metric in alarm.text and f" {window[0][0]} to {window[-1][0]}" in alarm.text
 
 
 def test_too_few_values_say_nothing() -> None:
@@ -111,8 +111,8 @@ LENGTH = RewardLengthRule("reward_against_length", RewardLengthGuard(window=2, g
     [
         ([10, 10, 14, 14], [0.5, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5], None),
         ([10, 10, 20, 20], [0.5, 0.5, 0.9, 0.9], [0.5, 0.5, 0.6, 0.6], None),
-        ([10, 10, 20, 20], [0.5, 0.5, 0.55, 0.55], [0.5, 0.5, 0.6, 0.6], "the reward changed by 0.05"),
-        ([10, 10, 20, 20], [0.5, 0.5, 0.9, 0.9], [0.5, 0.5, 0.4, 0.4], "accuracy changed by -0.1"),
+        ([10, 10, 20, 20], [0.5, 0.5, 0.55, 0.55], [0.5, 0.5, 0.6, 0.6], " 0.05"),
+        ([10, 10, 20, 20], [0.5, 0.5, 0.9, 0.9], [0.5, 0.5, 0.4, 0.4], " -0.1"),
         ([20, 20], [0.5, 0.1], [0.5, 0.1], None),
     ],
 )
@@ -123,7 +123,7 @@ def test_longer_responses_have_to_be_worth_it(
     alarm = found(LENGTH, **values)
     assert (alarm is None) == (why is None)
     if alarm is not None and why is not None:
-        assert why in alarm.text and alarm.evidence["observed"] == pytest.approx(2.0)
+        assert alarm.text.endswith(why) and alarm.evidence["observed"] == pytest.approx(2.0)
         assert alarm.first == 3
     assert found(LENGTH, since=3, **values) is None
 

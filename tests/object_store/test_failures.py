@@ -58,8 +58,8 @@ def test_a_store_that_nobody_serves_is_infrastructure(
 @pytest.mark.parametrize(
     ("variable", "value", "remedy"),
     [
-        ("AWS_ACCESS_KEY_ID", "unknown", "refuses these credentials"),
-        ("AWS_ACCESS_KEY_ID", "", "holds no credentials|refuses these credentials"),
+        ("AWS_ACCESS_KEY_ID", "unknown", "InvalidAccessKeyId.*AWS_SECRET_ACCESS_KEY"),
+        ("AWS_ACCESS_KEY_ID", "", "set .*AWS_SECRET_ACCESS_KEY"),
         ("AWS_PROFILE", "nobody", "AWS_PROFILE"),
         ("AWS_ENDPOINT_URL", "no address", "AWS_ENDPOINT_URL"),
     ],
@@ -92,13 +92,13 @@ def test_a_bucket_that_is_not_there_is_configuration_whatever_is_asked(server: S
         "write": lambda: store.write("a", b""),
         "sizes": lambda: store.sizes("a"),
     }
-    with pytest.raises(ConfigurationError, match="no such bucket"):
+    with pytest.raises(ConfigurationError, match=r"NoSuchBucket|404"):
         asked[work]()
 
 
 def test_a_run_is_refused_before_it_is_made(server: S3Server, tmp_path: Path) -> None:
     spec = toy_spec().model_copy(update={"storage": StorageSpec(url="s3://no-such-bucket/prefix")})
-    with pytest.raises(ConfigurationError, match="no such bucket") as caught:
+    with pytest.raises(ConfigurationError, match=r"NoSuchBucket|404") as caught:
         check_before_start(tmp_path / "home", spec)
     assert caught.value.exit_code == ExitCode.CONFIGURATION
     assert not (tmp_path / "home").exists()
@@ -113,7 +113,7 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 def test_a_spent_quota_is_a_full_storage(server: S3Server, objects: ObjectStore) -> None:
     server.refuse(400, "QuotaExceeded")
-    with pytest.raises(StorageFullError, match="make room"):
+    with pytest.raises(StorageFullError, match="resume the run"):
         objects.write("a", b"x")
 
 

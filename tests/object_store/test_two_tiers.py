@@ -229,7 +229,7 @@ def test_a_run_of_another_ledger_is_not_touched(tmp_path: Path, url: str) -> Non
             claim_store(bench.ledger, bench.run, bench.spec, bench.folder)
             claim_store(bench.ledger, bench.run, bench.spec, bench.folder)
         else:
-            with pytest.raises(ConfigurationError, match="another ledger.*another prefix"):
+            with pytest.raises(ConfigurationError, match=r"another ledger.*another prefix"):
                 claim_store(bench.ledger, bench.run, bench.spec, bench.folder)
         bench.ledger.close()
 
@@ -293,5 +293,5 @@ def test_a_fork_may_lie_elsewhere_and_a_run_may_not_move(sound: tuple[Home, str]
     assert len(store.folders("experience", depth=3)) == 2
     shutil.rmtree(folder)
     assert store.fetch(copies[0])
-    with pytest.raises(DataError, match="b000-i000001.t0000/manifest.json"):
+    with pytest.raises(DataError, match=r"b000-i000001.t0000/manifest.json"):
         store.verify(f"{CHECKPOINTS}/b000-i000001.t0000", "0" * 64)

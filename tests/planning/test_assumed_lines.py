@@ -8,7 +8,7 @@ from yatt_core.planning.assumed_lines import assumed_lines
 from yatt_core.planning.roles import roles_of
 from yatt_core.planning.time.fitted import Fitted, fit
 
-SHARES = ("training at 35%", "prefill at 50%, decoding at 75%", "a sequence adds 50%")
+SHARES = ("training at 35%", "prefill at 50%, decoding at 75%", "sequence adds 50%")
 TORCH = ("rollout.engine={kind: torch}", "trainer.engine={kind: torch, micro_batch_tokens: 16384}")
 VIRTUAL = ("rollout.engine={kind: virtual}", "trainer.engine={kind: virtual}")
 
@@ -25,14 +25,14 @@ def said(text: str, *words: str) -> list[bool]:
 def test_of_engines_that_sleep():
     text = told("rollout.engine.tensor_parallel_size=2", judged())
     assert all(said(text, *SHARES, "an all-reduce takes 6 microseconds", "an optimizer step takes 1 s", "wakes in 2 s"))
-    assert all(said(text, "their logarithms correlate by 0.5", "judgements of 200:0.3 tokens", "24 hours between"))
+    assert all(said(text, "logarithms is 0.5", "judgements of 200:0.3 tokens", "24 hours between"))
     assert not any(said(text, "torch", "tool"))
     assert "all-reduce" not in told(), "there is none on one device"
 
 
 def test_of_torch_engines():
     text = told(*TORCH)
-    assert all(said(text, *SHARES, "0.4 ms a layer", "torch engines takes 0.75 GiB"))
+    assert all(said(text, *SHARES, "0.4 ms per layer", "torch engines takes 0.75 GiB"))
     assert not any(said(text, "sleep", "optimizer step", "judgements"))
 
 
@@ -44,7 +44,7 @@ def test_virtual_engines_use_no_share_of_a_card():
 
 def test_tools():
     tools = "rollout.tools={max_turns: 3, functions: [{name: add, function: calculator, description: adds}]}"
-    assert "a call of a tool takes 1 s" in told(tools)
+    assert "tool call takes 1 s" in told(tools)
 
 
 def test_what_a_run_tells_is_not_assumed():

@@ -67,9 +67,9 @@ def test_a_config_file_gives_the_same_shape(tmp_path: Path):
 
 
 def test_what_is_no_known_shape(tmp_path: Path):
-    with pytest.raises(ConfigurationError, match="model_type 'mixtral' has no known shape; known are llama, mistral"):
+    with pytest.raises(ConfigurationError, match=r"model.path: x: .*model_type 'mixtral' .*llama, mistral"):
         shape_of_config({"model_type": "mixtral"}, "model.path: x")
-    with pytest.raises(ConfigurationError, match=r"model.path: x: hidden_size, .*whole numbers of at least 1"):
+    with pytest.raises(ConfigurationError, match=r"model.path: x: hidden_size, .*at least 1"):
         shape_of_config({"model_type": "llama", "vocab_size": 9}, "model.path: x")
     with pytest.raises(ConfigurationError, match=r"none\.json cannot be read as JSON"):
         shape_of(spec_7b(f"model={{kind: config_file, path: {tmp_path / 'none.json'}}}"), 0)
@@ -78,14 +78,14 @@ def test_what_is_no_known_shape(tmp_path: Path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"head_dim": "64"}, "head_dim: whole numbers of at least 1"),
-        ({"head_dim": 2.5}, "head_dim: whole numbers of at least 1"),
-        ({"num_key_value_heads": -2}, "num_key_value_heads: whole numbers of at least 1"),
-        ({"num_key_value_heads": 3}, "num_attention_heads 4 is no multiple of num_key_value_heads 3"),
-        ({"num_attention_heads": 65}, "num_attention_heads 65 is more than hidden_size 64"),
-        ({"max_position_embeddings": "many"}, "max_position_embeddings: whole numbers of at least 1"),
-        ({"vocab_size": True}, "vocab_size: whole numbers of at least 1"),
-        ({"text_config": "none"}, "text_config: a mapping of keys to values is needed"),
+        ({"head_dim": "64"}, "head_dim: .*at least 1"),
+        ({"head_dim": 2.5}, "head_dim: .*at least 1"),
+        ({"num_key_value_heads": -2}, "num_key_value_heads: .*at least 1"),
+        ({"num_key_value_heads": 3}, "num_attention_heads 4 .*num_key_value_heads 3"),
+        ({"num_attention_heads": 65}, "num_attention_heads 65 .*hidden_size 64"),
+        ({"max_position_embeddings": "many"}, "max_position_embeddings: .*at least 1"),
+        ({"vocab_size": True}, "vocab_size: .*at least 1"),
+        ({"text_config": "none"}, "text_config: .*mapping"),
     ],
 )
 def test_sizes_that_are_none_are_named(change, said):

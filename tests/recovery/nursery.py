@@ -81,7 +81,7 @@ class Nursery:
         arguments: Sequence[str] = (),
     ) -> Incarnation:
         """Forks a driver that drives one session of a run. environment: what it has besides the services'. arguments: those
-        of `tests.flows.driver` behind the run.
+        of `tests.flows.driver_process` behind the run.
         """
         assert self._ready.wait(READY_SECONDS), "the nursery has not imported what drivers need"
         self._count += 1
@@ -163,7 +163,7 @@ def _import_all(folder: Path) -> None:
 
     import flows.train
     import ops.integrations.mlflow_tracker
-    import tests.flows.driver
+    import tests.flows.driver_process
 
     threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
     assert len(threads) - threads.count(OF_THE_ALLOCATOR) == 1, f"a fork would leave threads behind: {threads}"
@@ -181,7 +181,7 @@ def _be_driver(job: Mapping[str, Any]) -> None:
         output = os.open(job["output"], os.O_WRONLY | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        from tests.flows import driver
+        from tests.flows import driver_process
 
         logging.getLogger().handlers.clear()  # prefect's, which a driver that imports it later does not have
         if job["failpoints"]:
@@ -189,7 +189,7 @@ def _be_driver(job: Mapping[str, Any]) -> None:
 
             watch(Failpoints(Path(job["failpoints"])))
         sys.argv = ["driver", job["home"], job["run"], *job["arguments"]]
-        code = int(driver.main())
+        code = int(driver_process.main())
     except BaseException:
         logging.exception("the driver ends")
     finally:

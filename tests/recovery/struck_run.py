@@ -64,7 +64,7 @@ class StruckRun:
         self._launched = (self.watch.term(), int(time.time() * 1000))
         with self._output.open("ab") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "tests.flows.driver", str(self.home.folder), self.run],
+                [sys.executable, "-m", "tests.flows.driver_process", str(self.home.folder), self.run],
                 cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from db.write.lease import DRIVER_LOST
-from tests.flows.test_exact import check_each_point_once
+from tests.flows.runs.test_exact import check_each_point_once
 from tests.flows.tools import Driver, same_result
 from tests.recovery.conftest import Bed
 from tests.recovery.nursery import Incarnation

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.flows.test_exact import check_each_point_once
+from tests.flows.runs.test_exact import check_each_point_once
 from tests.flows.tools import Driver
 from tests.recovery.chaos import SPEC, chaos
 from tests.recovery.conftest import Bed

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.test_exact import check_each_point_once
+from tests.flows.runs.test_exact import check_each_point_once
 from tests.flows.tools import Driver, same_result
 from tests.postgresql import Server
 from tests.recovery.conftest import Bed

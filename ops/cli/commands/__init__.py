@@ -1,1 +1,1 @@
-"""The commands of `yatt`, a folder for each subject; each module has `register`, which adds its commands."""
+"""The commands of `yatt`, one folder per subject; each module's `register` adds its commands."""

@@ -153,7 +153,7 @@ def test_a_folder_that_is_there_stays_as_it_is(yatt: Yatt, run: str, tmp_path: P
     (tmp_path / "mine").mkdir()
     answer = yatt("export", run, "--to", str(tmp_path / "mine"))
     assert (answer.code, answer.out) == (2, "")
-    assert "is there already; name a folder that is not" in answer.err
+    assert f"{tmp_path / 'mine'} already exists" in answer.err
     assert list((tmp_path / "mine").iterdir()) == []
 
 
@@ -161,7 +161,7 @@ def test_a_place_below_a_file_is_refused(yatt: Yatt, run: str, tmp_path: Path) -
     (tmp_path / "file").write_text("mine")
     answer = yatt("export", run, "--to", str(tmp_path / "file" / "deep" / "model"))
     assert (answer.code, answer.out) == (2, "")
-    assert f"{tmp_path / 'file'} is a file; name a place in a folder" in answer.err
+    assert f"{tmp_path / 'file'} is a file" in answer.err
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
 

@@ -22,9 +22,9 @@ from ops.group.control import Group, await_ready, hold, start, stop
 from ops.group.members import KEEPER, MLFLOW, Ports
 from ops.group.record import read_record, write_record
 from ops.group.status import group_status
-from tests.cluster.conftest import script_service, supervised
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
+from tests.supervisor.support import script_service, supervised
 from tests.waiting import wait_until
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.supervisor.client import current_state, ensure_alive, stop_supervisor

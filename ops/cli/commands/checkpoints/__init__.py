@@ -1,1 +1,1 @@
-"""What is done with kept weights: `evaluate`, `export`, `promote`, `aliases`."""
+"""Commands that work on kept checkpoints: `evaluate`, `export`, `promote`, `aliases`."""

@@ -1,4 +1,4 @@
-"""`yatt evaluate`: the held-out accuracy of a kept checkpoint, measured in this process, without Ray or the run's driver."""
+"""`yatt evaluate`: measures the held-out accuracy of a kept checkpoint in this process, without Ray or the run's driver."""
 
 from __future__ import annotations
 
@@ -27,13 +27,16 @@ NORMAL_95 = 1.959963984540054
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Adds the command to the program."""
     app.command(epilog=examples("yatt evaluate latest", "yatt evaluate quickstart-1 --iteration 0 -o json"))(evaluate)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """How a checkpoint answered the held-out tasks. low, high: 95 % Wilson interval of the accuracy."""
+    """A checkpoint's results on the held-out tasks.
+
+    low, high: bounds of the accuracy's 95 % Wilson interval.
+    """
 
     run: str
     iteration: int
@@ -51,24 +54,24 @@ def evaluate(
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Answer a run's held-out tasks greedily with the weights of a kept checkpoint."""
+    """Measure a kept checkpoint's accuracy on the run's held-out tasks, with greedy decoding."""
     from flows.run.home import Home
 
     place = Home.locate(home)
     keep_caches_inside(place)
     name, spec, row = opened_checkpoint(place, run, iteration)
-    message(f"answering the held-out tasks with the weights of iteration {row.iteration}")
+    message(f"evaluating the checkpoint of iteration {row.iteration} on the held-out tasks")
     found = evaluate_checkpoint(place.run_folder(row.run), name, spec, row)
     if output is Output.JSON:
         write_json(asdict(found))
         return
     interval = f"95 % interval {found.low:.3f} to {found.high:.3f}"
     write(f"{name}, iteration {found.iteration}: accuracy {found.accuracy:.3f} ({interval})")
-    write(f"{found.correct} of {found.tasks} held-out tasks right, mean reward {found.reward:.3f}")
+    write(f"{found.correct} of {found.tasks} held-out tasks correct, mean reward {found.reward:.3f}")
 
 
 def evaluate_checkpoint(run_folder: Path, run: str, spec: RunSpec, row: CheckpointRow) -> Evaluation:
-    """Verifies and loads the checkpoint, answers every held-out task once, and scores the answers."""
+    """Verifies and loads the checkpoint, generates one response per held-out task, and scores the responses."""
     from yatt_core.engines.registry import build_rollout_engine
     from yatt_core.input_building.materialise import initial_model
     from yatt_core.inputs.manifest import INPUTS
@@ -104,7 +107,7 @@ def evaluate_checkpoint(run_folder: Path, run: str, spec: RunSpec, row: Checkpoi
 
 
 def checkpoint_weights(run_folder: Path, spec: RunSpec, row: CheckpointRow) -> Tensors:
-    """The weights in a checkpoint, after every byte of it agreed with the ledger. Raises `DataError`."""
+    """Returns a checkpoint's weights after verifying every byte against the ledger. Raises `DataError`."""
     import safetensors.numpy
 
     from yatt_core.checkpoints.verify import verify_checkpoint
@@ -122,7 +125,10 @@ def checkpoint_weights(run_folder: Path, spec: RunSpec, row: CheckpointRow) -> T
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
-    """95 % interval of a share (Wilson, 1927): unlike the normal one it stays within 0 and 1, and holds for few trials."""
+    """Returns the 95 % Wilson score interval of a proportion (Wilson, 1927).
+
+    Unlike the normal approximation it stays within 0 and 1 and is accurate for few trials.
+    """
     share, z2 = successes / trials, NORMAL_95**2
     centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
     half = NORMAL_95 / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))

@@ -1,4 +1,4 @@
-"""`yatt export`: a kept checkpoint's weights as a Hugging Face folder."""
+"""`yatt export`: writes a kept checkpoint as a Hugging Face model folder."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ EXPORTS = "exports"
 
 
 class FloatType(StrEnum):
-    """What floating point weights are converted to."""
+    """Types that floating-point weights can be converted to."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Adds the command to the program."""
     app.command(
         epilog=examples(
             "yatt export latest",
@@ -41,16 +41,18 @@ def register(app: typer.Typer) -> None:
 def export(
     run: RunArgument,
     iteration: KeptOption = None,
-    alias: Annotated[Alias | None, typer.Option(help="The checkpoint that an alias of the run points to.")] = None,
+    alias: Annotated[Alias | None, typer.Option(help="Export the checkpoint that this alias points to.")] = None,
     to: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="A folder that is not there yet. Default: exports/ in the run's folder."),
+        typer.Option(metavar="FOLDER", help="Target folder; must not exist. Default: in exports/ of the run's folder."),
     ] = None,
-    dtype: Annotated[FloatType | None, typer.Option(help="Convert the weights. Default: as they were learnt.")] = None,
+    dtype: Annotated[
+        FloatType | None, typer.Option(help="Convert the weights to this type. Default: the training type.")
+    ] = None,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Write a kept checkpoint as a Hugging Face folder: config, tokenizer, weights."""
+    """Export a kept checkpoint as a Hugging Face model folder: config, tokenizer and weights."""
     from flows.run.home import Home
     from yatt_core.checkpoints.export import export_model
     from yatt_core.checkpoints.publish import CheckpointIdentity
@@ -63,7 +65,7 @@ def export(
     keep_caches_inside(place)
     name, spec, row = opened_checkpoint(place, run, iteration, alias)
     if spec.virtual:
-        raise ConfigurationError(f"run {name}: its engines are virtual, there is no model to export")
+        raise ConfigurationError(f"run {name}: it uses virtual engines, so there is no model to export")
     folder = place.run_folder(row.run)
     target = to or place.run_folder(name) / EXPORTS / f"i{row.iteration:06d}{f'-{dtype}' if dtype else ''}"
     model = Path(initial_model(spec, folder))
@@ -82,7 +84,7 @@ def export(
 
 @contextmanager
 def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar of bytes, on terminals only."""
+    """Shows a progress bar in bytes, on terminals only."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     screen = console(to_stderr=True)

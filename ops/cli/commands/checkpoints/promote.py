@@ -1,6 +1,6 @@
-"""`yatt promote` and `yatt aliases`: which checkpoint of a run is candidate, champion, and the one to roll back to.
+"""`yatt promote` and `yatt aliases`: set and show a run's candidate, champion and rollback checkpoints.
 
-Consumes a run's name, an alias, and why; produces an audited promotion in the ledger, and what MLflow's registry is told of it.
+Consumes a run's name, an alias and a reason; records an audited promotion in the ledger and updates MLflow's model registry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FACTS = ("number", "branch", "iteration", "term", "by", "why", "at", "weights_di
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands."""
+    """Adds the commands to the program."""
     promotes = (
         "yatt promote latest --to candidate --why 'best held-out accuracy so far'",
         "yatt promote quickstart-3 --iteration 40 --to champion --why 'won against iteration 20' --by ann -o json",
@@ -34,16 +34,16 @@ def register(app: typer.Typer) -> None:
 
 def promote(
     run: RunArgument,
-    to: Annotated[Alias, typer.Option("--to", help="The alias that comes to point to the checkpoint.")],
-    why: Annotated[str, typer.Option("--why", help="Why; kept in the audit chain, and shown in MLflow.")],
+    to: Annotated[Alias, typer.Option("--to", help="The alias to point at the checkpoint.")],
+    why: Annotated[str, typer.Option("--why", help="Reason; recorded in the audit chain and shown in MLflow.")],
     iteration: KeptOption = None,
-    by: Annotated[str | None, typer.Option("--by", help="Who decided it. Default: your login name.")] = None,
+    by: Annotated[str | None, typer.Option("--by", help="Who decided. Default: your login name.")] = None,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Give a kept checkpoint an alias, once its files are verified; the former champion becomes the one to roll back to.
+    """Verify a kept checkpoint and give it an alias; the previous champion becomes `rollback`.
 
-    An alias keeps its checkpoint from being pruned. MLflow's registry follows, at once or when it can be reached again.
+    Checkpoints with an alias are never pruned. MLflow's registry is updated now, or once MLflow is reachable again.
     """
     from flows.run.home import Home
     from ops.integrations.promotion import deliver
@@ -55,19 +55,19 @@ def promote(
     done = promote_checkpoint(place, name, to.value, iteration, by=_login_name() if by is None else by, why=why)
     waits = deliver(place, name) if done.model else None
     if waits:
-        message(f"MLflow will be told later: {waits}")
+        message(f"MLflow will be updated later: {waits}")
     if output is Output.JSON:
         moves = [{"alias": move.alias, **_facts(move)} for move in done.moves]
         write_json(asdict(done) | {"moves": moves, "waits": waits})
         return
     if not done.moves:
-        write(f"{name}: {to} is iteration {done.iteration} already; nothing changed")
+        write(f"{name}: {to} is already iteration {done.iteration}; nothing changed")
     for move in done.moves:
         write(f"{name}: {move.alias} is now iteration {move.iteration} (branch {move.branch})")
 
 
 def aliases(run: RunArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
-    """Show where the aliases of a run point, and every promotion: who, when, why."""
+    """Show which checkpoints a run's aliases point to, and the history of promotions: who, when and why."""
     from flows.delivery.registry import registered_model
     from flows.run.home import Home
 
@@ -85,11 +85,11 @@ def aliases(run: RunArgument, home: HomeOption = None, output: OutputOption = Ou
         )
         return
     if not history:
-        write(f"{name} has no aliases yet; give it one with `yatt promote {name} --to candidate --why ...`")
+        write(f"{name} has no aliases yet; set one with `yatt promote {name} --to candidate --why ...`")
         return
     columns = ("alias", "iteration", "branch", "since", "by", "why")
     write_table(columns, [_row(move) for move in current.values()])
-    write_table(columns, [_row(move) for move in reversed(history)], title="every promotion, newest first")
+    write_table(columns, [_row(move) for move in reversed(history)], title="all promotions, newest first")
 
 
 def _login_name() -> str:
@@ -98,7 +98,9 @@ def _login_name() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError) as error:  # KeyError: Python before 3.13
-        raise ConfigurationError("--by: this account has no name; say who promotes") from error
+        raise ConfigurationError(
+            "--by: the login name of this account is unknown; name the person who promotes"
+        ) from error
 
 
 def _facts(move: AliasMove) -> dict[str, Any]:

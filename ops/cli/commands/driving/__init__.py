@@ -1,1 +1,1 @@
-"""What drives a run or has others drive it: `train`, `resume`, `stop`, `deploy`, `fork`, `rollback`, `retry`."""
+"""Commands that drive a run or change how it is driven: `train`, `resume`, `stop`, `deploy`, `fork`, `rollback`, `retry`."""

@@ -1,7 +1,8 @@
-"""`yatt fork`, `yatt rollback`, `yatt retry` and `yatt lineage`: a run's line of iterations, changed and explained.
+"""`yatt fork`, `yatt rollback`, `yatt retry` and `yatt lineage`: change and explain a run's line of iterations.
 
-Consumes a run's name and an iteration; produces a new run, a new branch, a new budget, or the record of what made a checkpoint.
-Nothing is lost by any of them, so none asks back. What cannot be done is refused before anything is written.
+Consumes a run's name and an iteration; produces a new run, a new branch, a renewed retry budget, or the provenance of a
+checkpoint. None of the commands loses data, so none asks for confirmation. Invalid requests are refused before anything is
+written.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
     from flows.reports.lineage import BranchNode, Lineage
 
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept in the audit chain.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Reason; recorded in the audit chain.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands."""
+    """Adds the commands to the program."""
     forks = (
         "yatt fork quickstart-1 --at 40",
         "yatt fork latest --at 40 --set trainer.optimizer.learning_rate=3e-4 --name slower",
@@ -40,16 +41,19 @@ def register(app: typer.Typer) -> None:
 
 def fork(
     run: RunArgument,
-    at: Annotated[int, typer.Option("--at", metavar="K", min=0, help="The fork begins behind this iteration.")],
+    at: Annotated[int, typer.Option("--at", metavar="K", min=0, help="Iteration after which the fork begins.")],
     overrides: OverridesOption = None,
-    name: Annotated[str | None, typer.Option(help="Name of the new run. Default: the spec's.")] = None,
-    branch: Annotated[int | None, typer.Option(min=0, help="A superseded branch of RUN. Default: the current.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the new run. Default: the name in the spec.")] = None,
+    branch: Annotated[
+        int | None,
+        typer.Option(min=0, help="Branch of RUN to fork from, even a superseded one. Default: the current one."),
+    ] = None,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Make a new run that begins behind an iteration of another one; `yatt resume` drives it.
+    """Create a new run that continues from an iteration of another run; start it with `yatt resume`.
 
-    What can be changed: learning rate, algorithm, rewards, sampling, target and the like. Model, seed and data stay.
+    --set can change learning rate, algorithm, rewards, sampling, target and the like. Model, seed and data cannot change.
     """
     from flows.branching import branches
     from flows.run.home import Home
@@ -63,21 +67,21 @@ def fork(
         write_json(asdict(made))
         return
     write(
-        f"{made.run} begins behind iteration {at} of {made.parent_run}{_from_checkpoint(made.checkpoint, made.replayed)}"
+        f"{made.run} begins after iteration {at} of {made.parent_run}{_from_checkpoint(made.checkpoint, made.replayed)}"
     )
-    write(f"drive it: yatt resume {made.run}")
+    write(f"to start it: yatt resume {made.run}")
 
 
 def rollback(
     run: RunArgument,
-    to: Annotated[int, typer.Option("--to", metavar="K", min=0, help="The last iteration that stays in force.")],
+    to: Annotated[int, typer.Option("--to", metavar="K", min=0, help="The last iteration to keep.")],
     reason: ReasonOption = "",
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Go back to an iteration: what follows goes on a new branch, with other samples; `yatt resume` drives it.
+    """Return a run to an earlier iteration; `yatt resume` then continues on a new branch, with new samples.
 
-    The superseded iterations keep their rows, metrics and experience, and `yatt fork --branch` can still begin there.
+    Superseded iterations keep their ledger rows, metrics and experience, and `yatt fork --branch` can still start from them.
     """
     from flows.branching import branches
     from flows.run.home import Home
@@ -89,15 +93,15 @@ def rollback(
     if output is Output.JSON:
         write_json(asdict(done))
         return
-    write(f"{name} stands at iteration {to}, on branch {done.branch}{_from_checkpoint(done.checkpoint, done.replayed)}")
+    write(f"{name} is at iteration {to}, on branch {done.branch}{_from_checkpoint(done.checkpoint, done.replayed)}")
     if done.superseded:
-        write(f"{done.superseded} iterations of branch {done.left_branch} are superseded and stay on record")
-    write(f"go on: yatt resume {name}")
+        write(f"{done.superseded} iterations of branch {done.left_branch} are superseded and remain on record")
+    write(f"to continue: yatt resume {name}")
 
 
 def _from_checkpoint(checkpoint: int, replayed: int) -> str:
     return (
-        f" (its checkpoint, and {replayed} updates to replay from {checkpoint})"
+        f" (from checkpoint {checkpoint}, with {replayed} updates to replay)"
         if replayed
         else " (its checkpoint is kept)"
     )
@@ -105,13 +109,13 @@ def _from_checkpoint(checkpoint: int, replayed: int) -> str:
 
 def retry(
     run: RunArgument,
-    iteration: Annotated[int, typer.Option(min=0, help="The iteration that is to be committed next.")],
-    phase: Annotated[str, typer.Option(help="The phase whose budget is used up, such as collect.")],
+    iteration: Annotated[int, typer.Option(min=0, help="The iteration to be committed next.")],
+    phase: Annotated[str, typer.Option(help="The phase whose retry budget is exhausted, such as collect.")],
     reason: ReasonOption = "",
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Give a phase that failed too often its whole budget again, and go on with the run."""
+    """Restore the full retry budget of a phase that failed too often, and resume the run."""
     from flows.branching import branches
     from flows.run.home import Home
     from ops.cli.commands.driving.train import drive
@@ -122,7 +126,7 @@ def retry(
         name = find_run(ledger, run)
     charged = branches.forgive(place, name, iteration, phase, reason)
     lost = ", ".join(f"{count} {kind}" for kind, count in charged.items())
-    message(f"{phase} of iteration {iteration} has its budget again ({lost} forgiven)")
+    message(f"{phase} of iteration {iteration}: retry budget restored ({lost} forgiven)")
     drive(place, name, output)
 
 
@@ -134,7 +138,7 @@ def lineage(
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show what made a checkpoint: data, code, spec, placement, parents and environment; and the run's branches."""
+    """Show what a checkpoint was made from (data, code, spec, placement, parents, environment) and the run's branches."""
     from flows.reports.lineage import lineage_of
     from flows.run.home import Home
 
@@ -173,7 +177,7 @@ def _facts(found: Lineage) -> list[tuple[str, str]]:
         ("line", line),
         ("weights", checkpoint["weights_digest"]),
         ("folder", checkpoint["folder"]),
-        ("damage", checkpoint.get("damage") or found.data.get("damage") or "none seen"),
+        ("damage", checkpoint.get("damage") or found.data.get("damage") or "none found"),
         ("data", found.data.get("data_digest") or "-"),
         ("code", found.code_revision or "-"),
         ("environment", environment or "-"),
@@ -193,7 +197,7 @@ def _changes(changes: Mapping[str, Any]) -> str:
 
 
 def _tree(found: Lineage) -> Tree:
-    """The run's branches below those that they begin on, and the forks below theirs."""
+    """Builds a tree of the run's branches, each below its parent branch, with forks below the branch they left."""
     from rich.tree import Tree
 
     nodes: dict[int, Tree] = {}
@@ -203,12 +207,12 @@ def _tree(found: Lineage) -> Tree:
         above = root if branch.parent_branch is None or inherited else nodes[branch.parent_branch]
         nodes[branch.number] = above.add(_branch_line(branch, inherited))
         for fork in branch.forks:
-            nodes[branch.number].add(f"fork {fork['run']}, behind {fork['at']}")
+            nodes[branch.number].add(f"fork {fork['run']}, after {fork['at']}")
     return root
 
 
 def _branch_line(branch: BranchNode, inherited: bool) -> str:
-    begins = "" if branch.at is None else f" behind {branch.at}"
+    begins = "" if branch.at is None else f" after {branch.at}"
     if inherited:
         begins += f" of {branch.parent_run} branch {branch.parent_branch}"
     reached = "no commit yet" if branch.last is None else f"to iteration {branch.last}"

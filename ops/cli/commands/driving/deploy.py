@@ -1,7 +1,7 @@
-"""`yatt deploy`: a run that is driven in windows of a schedule, as a Prefect deployment.
+"""`yatt deploy`: creates a Prefect deployment that drives a run in scheduled windows.
 
-Consumes a spec (of which it makes a run) or a run, and a schedule; produces the deployment on Prefect's server, or its entry in
-a prefect.yaml. All that can be wrong is said before a run is made; deployed again, a name keeps its run.
+Consumes a spec, from which it creates a run, or an existing run, and a schedule; produces the deployment on Prefect's server or
+its entry in a prefect.yaml. Errors are reported before a run is created. Deploying the same name again keeps its run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHORTEST_INTERVAL = timedelta(seconds=10)
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Adds the command to the program."""
     lines = (
         'yatt deploy configs/quickstart.yaml --cron "0 22 * * *" --timezone Europe/Berlin --for 8h',
         "yatt deploy configs/quickstart.yaml --name hourly --interval 1h",
@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """The schedule as it was asked for."""
+    """The schedule as requested on the command line."""
 
     cron: str | None
     interval: str | None
@@ -56,7 +56,7 @@ class When:
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """A run, and what tells it from one of the same name in another ledger (`flows.run.owner`)."""
+    """A run and its owner, which distinguishes it from a run of the same name in another ledger (`flows.run.owner`)."""
 
     run: str
     owner: str
@@ -64,32 +64,39 @@ class Driven:
 
 def deploy(
     spec: Annotated[
-        Path | None, typer.Argument(metavar="[SPEC]", help="The spec that a run is made of; or give --run.")
+        Path | None, typer.Argument(metavar="[SPEC]", help="Spec file from which a run is created; or use --run.")
     ] = None,
-    run: Annotated[str | None, typer.Option("--run", help="A run that is there already, in place of SPEC.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the deployment. Default: that of the spec.")] = None,
+    run: Annotated[str | None, typer.Option("--run", help="An existing run to deploy, instead of SPEC.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the deployment. Default: the name in the spec, or the run's id.")
+    ] = None,
     cron: Annotated[
-        str | None, typer.Option(help="Windows begin at: minute hour day month weekday, such as '0 22 * * *'.")
+        str | None,
+        typer.Option(
+            help="When windows begin, as a cron expression: minute hour day month weekday, such as '0 22 * * *'."
+        ),
     ] = None,
-    interval: Annotated[str | None, typer.Option(help="Windows begin so far apart, such as 6h or 1d.")] = None,
-    manual: Annotated[bool, typer.Option("--manual", help="Windows begin when somebody starts them.")] = False,
+    interval: Annotated[str | None, typer.Option(help="Time between the starts of windows, such as 6h or 1d.")] = None,
+    manual: Annotated[bool, typer.Option("--manual", help="No schedule; windows are started manually.")] = False,
     longest: Annotated[
         str | None,
-        typer.Option("--for", help="How long a window lasts, such as 8h. It ends when the next begins at the latest."),
+        typer.Option(
+            "--for", help="Maximum length of a window, such as 8h. A window always ends when the next one begins."
+        ),
     ] = None,
     timezone: Annotated[
-        str | None, typer.Option(help="Time zone of --cron and --interval, such as Europe/Berlin. Default: UTC.")
+        str | None, typer.Option(help="Time zone for --cron and --interval, such as Europe/Berlin. Default: UTC.")
     ] = None,
     overrides: OverridesOption = None,
     file: Annotated[
-        Path | None, typer.Option(help="Write the deployment into this prefect.yaml; `prefect deploy` applies it.")
+        Path | None, typer.Option(help="Write the deployment to this prefect.yaml, to be applied by `prefect deploy`.")
     ] = None,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Drive a run in windows: each takes it up where the last one left it, and ends with a checkpoint.
+    """Drive a run in scheduled windows: each continues where the last one ended, and ends with a checkpoint.
 
-    A window that finds the run driven by somebody else leaves it to them; one that a worker takes up too late does nothing.
+    A window does nothing if another driver already drives the run, or if a worker picks the window up too late.
     """
     from flows.run.home import Home
     from yatt_core.errors import InfrastructureError
@@ -112,25 +119,23 @@ def deploy(
         else:
             deployments.write_project(file, project, deployments.entry(deployment, window))
     except InfrastructureError:
-        again = "" if given else f" with --run {driven.run} in place of the spec"
-        message(f"run {driven.run} is there, but not deployed; try again{again}")
+        again = "" if given else f" with --run {driven.run} instead of the spec"
+        message(f"run {driven.run} exists but is not deployed; try again{again}")
         raise
     _tell(deployment, window.name, file, output)
 
 
 def _checked_spec(home: Home, spec: Path | None, run: str | None, overrides: list[str] | None) -> RunSpec | None:
-    """The spec that a run is to be made of; None where a run is there."""
+    """Returns the spec to create a run from; None if an existing run was named."""
     from ops.preflight.run import check_before_start
     from yatt_core.errors import ConfigurationError
     from yatt_core.spec import load_spec
 
     if (spec is None) == (run is None):
-        raise ConfigurationError(
-            "SPEC or --run: just one of them says what is deployed, such as configs/quickstart.yaml"
-        )
+        raise ConfigurationError("SPEC or --run: give exactly one of them, such as configs/quickstart.yaml")
     if spec is None:
         if overrides:
-            raise ConfigurationError("--set: goes with SPEC; a run's spec is changed by `yatt resume RUN --set`")
+            raise ConfigurationError("--set: needs SPEC; to change an existing run's spec use `yatt resume RUN --set`")
         return None
     checked = load_spec(spec, overrides or ())
     check_before_start(home.folder, checked)
@@ -140,7 +145,9 @@ def _checked_spec(home: Home, spec: Path | None, run: str | None, overrides: lis
 def _connect(home: Home, wanted: bool) -> None:
     """Points Prefect's client at the server, before prefect is imported.
 
-    wanted: False where only a file is written. Raises `ConfigurationError` where a server is wanted and none is known.
+    wanted: False if only a file is written, for which no server is needed.
+
+    Raises `ConfigurationError` if a server is needed and none is known.
     """
     from flows.prefect_io.prefect_server import use_server
     from ops.group.address import NOWHERE, prefect_address, prefect_password
@@ -149,26 +156,29 @@ def _connect(home: Home, wanted: bool) -> None:
     address = prefect_address(home)
     if address is None and wanted:
         raise ConfigurationError(
-            "no Prefect server is known: start one with `yatt up`, name one in $PREFECT_API_URL, or write the deployment into a "
-            "file with --file prefect.yaml"
+            "no Prefect server is known: start one with `yatt up`, set $PREFECT_API_URL, or write the deployment to a file "
+            "with --file prefect.yaml"
         )
     use_server(home.group, address or NOWHERE, None if address is None else prefect_password(home, address))
 
 
 def _named(name: str) -> str:
-    """The name, where it is one for a deployment. Raises `ConfigurationError`."""
+    """Returns the name. Raises `ConfigurationError` if it is not valid for a deployment."""
     from yatt_core.errors import ConfigurationError
 
     if not NAME.fullmatch(name):
         fitting = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:80] or "nightly"
         raise ConfigurationError(
-            f"--name: {name!r} is no name for a deployment (letters, digits, '.', '_', '-'); right would be {fitting!r}"
+            f"--name: {name!r} is not a valid deployment name (letters, digits, '.', '_', '-'); try {fitting!r}"
         )
     return name
 
 
 def _windows(when: When) -> tuple[Schedule | None, timedelta | None]:
-    """When windows begin, none where somebody starts them, and how long one lasts. Raises `ConfigurationError`."""
+    """Returns the schedule (None if windows are started manually) and the maximum length of a window.
+
+    Raises `ConfigurationError`.
+    """
     from flows.driver.windows import parse_duration
 
     longest = None if when.longest is None else parse_duration(when.longest, "--for")
@@ -182,11 +192,11 @@ def _schedule(when: When) -> Schedule | None:
 
     if [when.cron is not None, when.interval is not None, when.manual].count(True) != 1:
         raise ConfigurationError(
-            "--cron, --interval or --manual: just one of them says when windows begin, such as --cron '0 22 * * *'"
+            "--cron, --interval or --manual: give exactly one of them to say when windows begin, such as --cron '0 22 * * *'"
         )
     if when.manual:
         if when.timezone is not None:
-            raise ConfigurationError("--timezone: goes with --cron or --interval; leave it out")
+            raise ConfigurationError("--timezone: only valid with --cron or --interval; leave it out")
         return None
     timezone = when.timezone or "UTC"
     if when.cron is not None:
@@ -194,14 +204,14 @@ def _schedule(when: When) -> Schedule | None:
     interval = parse_duration(when.interval or "", "--interval")
     if interval < SHORTEST_INTERVAL:
         raise ConfigurationError(
-            f"--interval: {when.interval} is shorter than a driver takes to start; right would be at least "
+            f"--interval: {when.interval} is shorter than the time a driver takes to start; expected at least "
             f"{SHORTEST_INTERVAL.seconds}s"
         )
     return interval_schedule(interval, datetime.now(UTC), timezone, "--timezone")
 
 
 def _found(home: Home, run: str) -> Driven:
-    """The run that a person means. Raises `RunNotFound`."""
+    """Finds an existing run. Raises `RunNotFound`."""
     from flows.run.owner import owner_of
 
     with opened_ledger(home) as ledger:
@@ -210,48 +220,49 @@ def _found(home: Home, run: str) -> Driven:
 
 
 def _run(home: Home, name: str, spec: RunSpec | None, before: Mapping[str, Any] | None) -> Driven:
-    """The run of a spec's deployment: that which the deployment of this name has, or a new one.
+    """Returns the run for a spec's deployment: the run that the deployment of this name already drives, or a new run.
 
-    before: parameters of the deployment of this name; None where there is none. Raises `ConfigurationError` for one that has
-    a run of another spec, since which of the two is meant cannot be known.
+    before: parameters of the existing deployment of this name; None if there is none.
+
+    Raises `ConfigurationError` if that deployment drives a run with another spec, since it is unclear which one is meant.
     """
-    from flows.branching.restore_points import changed_keys
+    from flows.branching.spec_changes import changed_keys
     from flows.run.creation import create_run, current_spec
     from flows.run.owner import owner_of
     from yatt_core.errors import ConfigurationError
 
-    assert spec is not None, "a run is given where no spec is"
+    assert spec is not None, "without a spec, a run is given"
     if before is None:
         return _found(home, create_run(home, spec))
     if before.get("home") != str(home.folder):
         raise ConfigurationError(
-            f"--name: deployment {name} is one of the home {before.get('home')}; choose another name, or that --home"
+            f"--name: deployment {name} belongs to home {before.get('home')}; choose another name, or use that --home"
         )
     with opened_ledger(home) as ledger:
         known = find_run(ledger, str(before["run"]))
         named = before.get("owner")
         if named is None:
             raise ConfigurationError(
-                f"--name: deployment {name} names no owner of run {known}, so whose run is meant cannot be known; deploy again "
-                f"with --run {known} in place of the spec to have it drive the run of this ledger, or choose another name"
+                f"--name: deployment {name} does not record the owner of run {known}, so it is unclear whose run is meant; "
+                f"deploy again with --run {known} instead of the spec to drive this ledger's run, or choose another name"
             )
         owner = owner_of(ledger, known)
         if named != owner:
             raise ConfigurationError(
-                f"--name: deployment {name} was made for run {known} of another ledger; choose another name, the YATT_LEDGER "
-                f"that it was made with, or --run {known} in place of the spec to have it drive the run of this one"
+                f"--name: deployment {name} was created for run {known} of another ledger; choose another name, set "
+                f"YATT_LEDGER to that ledger, or use --run {known} instead of the spec to drive this ledger's run"
             )
         keys = changed_keys(current_spec(ledger, known), spec)
     if keys:
         raise ConfigurationError(
             f"--name: deployment {name} drives run {known}, whose spec differs in {', '.join(keys[:5])}; change the run with "
-            f"`yatt resume {known} --set KEY=VALUE`, keep it as it is with --run {known}, or choose another --name for a new run"
+            f"`yatt resume {known} --set KEY=VALUE`, keep it unchanged with --run {known}, or choose another --name for a new run"
         )
     return Driven(known, owner)
 
 
 def _parameters_before(name: str, flow: WindowFlow, project: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Parameters of the deployment of this name, on the server or in the file; None where there is none."""
+    """Returns the parameters of the deployment of this name, on the server or in the file; None if there is none."""
     from flows.schedule.deployments import deployed, entry_named
 
     if project is None:
@@ -271,11 +282,11 @@ def _tell(deployment: Deployment, flow_name: str, file: Path | None, output: Out
         return
     write(
         f"{path} drives run {deployment.run}"
-        + ("" if file is None else f"; {file} has it, `prefect deploy` applies it")
+        + ("" if file is None else f"; written to {file}, apply it with `prefect deploy`")
     )
     if windows:
-        write("the first windows: " + "; ".join(map(str, windows)))
-    write(f"one at once: prefect deployment run {path}")
+        write("first windows: " + "; ".join(map(str, windows)))
+    write(f"to start a window now: prefect deployment run {path}")
 
 
 def _first_windows(deployment: Deployment) -> list[Window]:

@@ -1,7 +1,7 @@
-"""`yatt train`, `yatt resume` and `yatt stop`: drive a run in the foreground, or ask its driver to end.
+"""`yatt train`, `yatt resume` and `yatt stop`: drive a run in the foreground, or ask its driver to stop.
 
-Consumes a spec or a run's name; produces progress on standard error and, at the end, a summary or one JSON object on
-standard output. What keeps a run from starting (spec, model, disk) is said before anything is written.
+Consumes a spec or a run's name; writes progress to standard error and, at the end, a summary or one JSON object to standard
+output. Problems that prevent a start (spec, model, disk) are reported before anything is written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WAIT_SECONDS = 0.5
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands."""
+    """Adds the commands to the program."""
     lines = (
         "yatt train configs/quickstart.yaml",
         "yatt train configs/quickstart.yaml --set seed=1 --set iterations=50",
@@ -49,7 +49,7 @@ def train(
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Start a run and train until its target, or until Ctrl-C asks for an end at the next safe point."""
+    """Start a new run and train it to its target; Ctrl-C stops it at the next safe point."""
     from flows.run.home import Home
     from ops.integrations.apprise_notifier import AppriseNotifier
     from ops.preflight.run import check_before_start
@@ -70,25 +70,26 @@ def resume(
     run: RunArgument,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the spec, from the next iteration on."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the spec from the next iteration on."),
     ] = None,
     accept_drift: Annotated[
-        bool, typer.Option("--accept-drift", help="Replay updates even in another environment than they were made in.")
+        bool, typer.Option("--accept-drift", help="Replay updates even if the environment has changed since.")
     ] = False,
     unless_paused: Annotated[
         bool,
         typer.Option(
             "--unless-paused",
-            help="Leave a run that is paused for a person as it is, say why, and exit with 0. For what starts by itself.",
+            help="If the run is paused, print the reason, leave it paused and exit with 0. For automated starts.",
         ),
     ] = False,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Go on with a run behind its last commit, whether it was stopped, failed or killed.
+    """Resume a run after its last commit, whether it was stopped, failed or was killed.
 
-    A change of the spec is a new revision, kept in the audit chain. What an update reads can be changed at a checkpoint only,
-    which every stop leaves. Another number of trainer ranks is such a change: equal within tolerance, and marked.
+    A change of the spec is recorded as a new revision in the audit chain. Settings that affect updates can be changed
+    only at a checkpoint, which every orderly stop leaves. A different number of trainer ranks is such a change: results
+    agree within tolerance, and the change is marked.
     """
     from flows.branching.branches import finish_fork, revise
     from flows.run.home import Home
@@ -105,22 +106,22 @@ def resume(
             return
     if overrides:
         number = revise(place, name, overrides)
-        message(f"{name}: revision {number} of its spec is in force")
+        message(f"{name}: revision {number} of the spec is now in effect")
     drive(place, name, output, accept_drift)
 
 
 def _leave(home: Home, run: str, output: Output) -> None:
-    """Says how a paused run stands, which is not driven before somebody has looked."""
+    """Reports a paused run's status and leaves the run paused."""
     from flows.run.results import run_results
 
-    message(f"it waits for a person; `yatt resume {run}` goes on")
+    message(f"it stays paused; `yatt resume {run}` continues it")
     if output is Output.JSON:
         with opened_ledger(home) as ledger:
             write_json(asdict(run_results(ledger, run)))
 
 
 def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> None:
-    """One session in this process, watched; then what it came to."""
+    """Runs one driver session in this process, shows its progress, and reports the results."""
     from flows.launch import run_session
     from flows.run.creation import load_run
     from ops.cli.failures import exit_code
@@ -139,7 +140,7 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> N
             outcome = run_session(home, run, observer, tracker, accept_drift, notifier)
     except BaseException as error:
         if exit_code(error) != ExitCode.LEASE_HELD:
-            message(f"the run keeps all that it committed; `yatt logs {run}` says more, `yatt resume {run}` goes on")
+            message(f"committed work is kept; see `yatt logs {run}` for details, `yatt resume {run}` continues the run")
         raise
     with opened_ledger(home) as ledger:
         results = _results_now(ledger, run)
@@ -151,7 +152,7 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> N
 
 
 def _results_now(ledger: Ledger, run: str) -> RunResults:
-    """The run's figures; its newest session counts with the whole wall time of this process."""
+    """Returns the run's results, counting this process's whole wall time for its newest session."""
     import psutil
 
     from flows.run.results import run_results, session_seconds
@@ -159,23 +160,25 @@ def _results_now(ledger: Ledger, run: str) -> RunResults:
     results = run_results(ledger, run)
     sessions = session_seconds(ledger, ledger.overview.show(run))
     own = time.time() - psutil.Process().create_time()
-    newest = sessions[max(sessions)] if sessions else 0.0  # one that found its budget used up books none
+    newest = sessions[max(sessions)] if sessions else 0.0  # a session whose budget is already exhausted records nothing
     return replace(results, seconds=results.seconds - newest + own)
 
 
 def stop(
     run: RunArgument,
-    wait: Annotated[bool, typer.Option("--wait", help="Return only when the driver that was asked has ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the driver has stopped.")] = False,
     within: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", min=0.0, help="End in so many seconds, if need be in the middle of an iteration."
+            metavar="SECONDS",
+            min=0.0,
+            help="Stop within this many seconds, if necessary in the middle of an iteration.",
         ),
     ] = None,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Ask a run's driver to end behind its current iteration, or within a limit; nothing is lost, a checkpoint is left."""
+    """Ask a run's driver to stop after the current iteration, or within a time limit; it leaves a checkpoint, nothing is lost."""
     from flows.run.home import Home
 
     with opened_ledger(Home.locate(home)) as ledger:
@@ -185,19 +188,17 @@ def stop(
         if driven:
             ledger.runs.ask_to_stop(name, "yatt stop", within)
         if driven and wait:
-            message(f"{name}: waiting for its driver to end")
+            message(f"{name}: waiting for its driver to stop")
             next_holder = _await_end(ledger, name, line.term)
             if next_holder is not None:
-                message(
-                    f"{name}: the driver that was asked has ended, and another one has taken the run: {next_holder}"
-                )
+                message(f"{name}: the driver has stopped, and another one has taken over the run: {next_holder}")
         state = ledger.runs.find(name).state
     if output is Output.JSON:
         write_json({"run": name, "state": state, "asked": driven})
     elif not driven:
-        write(f"{name} is {state} and nobody drives it: nothing to stop")
+        write(f"{name} is {state} and has no driver: nothing to stop")
     else:
-        limit = "behind its current iteration" if within is None else f"within {within:g} s"
+        limit = "after its current iteration" if within is None else f"within {within:g} s"
         write(f"{name} is {state}" if wait else f"{name} is asked to stop {limit}")
 
 
@@ -206,16 +207,16 @@ def _is_driven(line: RunLine) -> bool:
 
 
 def _await_end(ledger: Ledger, run: str, term: int) -> str | None:
-    """Waits until the lease of that term is given back; returns who has taken the run since, such as a window of a schedule.
+    """Waits until the lease of this term is released, and returns the run's next holder, such as a scheduled window.
 
-    Raises `InfrastructureError` when it ran out instead.
+    Raises `InfrastructureError` if the lease expires instead.
     """
     from yatt_core.errors import InfrastructureError
 
     while (line := ledger.overview.line(run)).holder is not None and line.term == term:
         if not _is_driven(line):
             raise InfrastructureError(
-                f"run {run}: its driver went away without an orderly end; `yatt resume {run}` goes on"
+                f"run {run}: its driver disappeared without an orderly stop; `yatt resume {run}` continues the run"
             )
         time.sleep(WAIT_SECONDS)
     return line.holder

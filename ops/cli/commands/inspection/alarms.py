@@ -1,4 +1,4 @@
-"""`yatt alarms`: what the guards of a run found, when, with what evidence, and what it led to."""
+"""`yatt alarms`: lists what a run's guards found, when, on what evidence, and the action taken."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from db.ledger import Ledger
 
 NEWEST = 5
-"""How many `yatt show` has."""
+"""Number of alarms that `yatt show` lists."""
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Adds the command to the program."""
     lines = ("yatt alarms latest", "yatt alarms quickstart-1 --rule entropy", "yatt alarms latest -o json")
     app.command(epilog=examples(*lines))(alarms)
 
 
 def alarms(
     run: RunArgument,
-    rule: Annotated[str | None, typer.Option(help="Only those of this guard, such as `entropy`.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many, the newest.")] = 50,
+    rule: Annotated[str | None, typer.Option(help="Show only this guard's alarms, such as those of `entropy`.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of alarms; the newest are kept.")] = 50,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """List what a run's guards found, the oldest first; with -o json with the values that it was found by."""
+    """List a run's alarms, oldest first; `-o json` includes the values that raised them."""
     from flows.run.home import Home
 
     with opened_ledger(Home.locate(home)) as ledger:
@@ -47,7 +47,7 @@ def alarms(
 
 
 def alarm_facts(ledger: Ledger, run: str) -> dict[str, Any]:
-    """What `yatt show` tells of a run's alarms and of what it has used up, as plain values."""
+    """Returns a run's newest alarms and its spending as plain values, for `yatt show`."""
     from flows.driver.spending import spent_by
 
     found = ledger.alarms.of(run)
@@ -59,7 +59,10 @@ def alarm_facts(ledger: Ledger, run: str) -> dict[str, Any]:
 
 
 def write_alarms(rows: list[dict[str, Any]], count: int) -> None:
-    """A table of alarms, given as plain values. count: how many there are in all."""
+    """Writes a table of alarms, given as plain values.
+
+    count: total number of alarms, including those not listed.
+    """
     table = [
         (
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["at"] / 1000)),
@@ -71,4 +74,4 @@ def write_alarms(rows: list[dict[str, Any]], count: int) -> None:
         for row in rows
     ]
     title = f"{count} alarms" if count == len(rows) else f"the newest {len(rows)} of {count} alarms"
-    write_table(("time", "iteration", "guard", "action", "what was found"), table, title)
+    write_table(("time", "iteration", "guard", "action", "finding"), table, title)

@@ -1,4 +1,4 @@
-"""`yatt audit verify`: recomputes everything that a run's ledger vouches for and names the first thing that does not agree."""
+"""`yatt audit verify`: recomputes every digest in a run's ledger and reports the first mismatch."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from flows.run.home import Home
     from flows.run.protocols import MetricsReader
 
-audit_app = typer.Typer(no_args_is_help=True, help="Check that a run is what its ledger says.")
+audit_app = typer.Typer(no_args_is_help=True, help="Check that a run's files and metrics match its ledger.")
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands."""
+    """Adds the commands to the program."""
     app.add_typer(audit_app, name="audit", epilog=examples("yatt audit verify latest"))
 
 
 @audit_app.command(epilog=examples("yatt audit verify latest", "yatt audit verify quickstart-1 -o json"))
 def verify(run: RunArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
-    """Recompute a run's audit chain and all digests, from its files, its ledger and MLflow.
+    """Recompute a run's audit chain and all digests from its files, its ledger and MLflow.
 
-    Exit code 0 if everything agrees, 1 with the first thing that does not, and where it is. A run may go on meanwhile.
+    Exit code 0 if everything agrees; otherwise 1, with the first mismatch and its location. The run may be active meanwhile.
     """
     from flows.reports.audit import verify_run
     from flows.run.home import Home
@@ -52,7 +52,7 @@ def verify(run: RunArgument, home: HomeOption = None, output: OutputOption = Out
 
 
 def _reader(ledger: Ledger, home: Home, run: str) -> MetricsReader | None:
-    """None where nothing was delivered yet, so that there is nothing to read."""
+    """Returns a reader of the run's metrics in MLflow; None if nothing has been delivered there yet."""
     from ops.integrations.mlflow_reader import MlflowReader
 
     if ledger.runs.find(run).mlflow_run_id is None:
@@ -62,7 +62,7 @@ def _reader(ledger: Ledger, home: Home, run: str) -> MetricsReader | None:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """A bar for each check, on terminals only."""
+    """Shows a progress bar for each check, on terminals only."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     screen = console(to_stderr=True)
@@ -89,10 +89,10 @@ def _print(report: AuditReport) -> None:
     if report.pending:
         first = report.pending[0]
         place = f"iteration {first.iteration} of branch {first.branch}"
-        write(f"MLflow is not told yet of {len(report.pending)} iterations, the first is {place}")
+        write(f"not yet sent to MLflow: {len(report.pending)} iterations, starting with {place}")
     if report.disagreement is None:
         write(f"{report.run} is sound")
         return
     found = report.disagreement
     write(f"{report.run} is not sound: {found.check}")
-    write(f"  where     {found.place}\n  expected  {found.expected}\n  found     {found.found}")
+    write(f"  location  {found.place}\n  expected  {found.expected}\n  found     {found.found}")

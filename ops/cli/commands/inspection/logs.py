@@ -1,4 +1,4 @@
-"""`yatt logs`: what the driver and the actors of a run wrote, merged by time, filtered, followed.
+"""`yatt logs`: prints the logs of a run's driver and actors, merged by time, filtered and optionally followed.
 
 Consumes the records that `ops.queries.log_files` reads from the run folder.
 """
@@ -22,7 +22,7 @@ POLL_SECONDS = 0.3
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Adds the command to the program."""
     lines = (
         "yatt logs latest",
         "yatt logs quickstart-1 --level warning --lines 0",
@@ -34,20 +34,20 @@ def register(app: typer.Typer) -> None:
 
 def logs(
     run: RunArgument,
-    iteration: Annotated[int | None, typer.Option(help="Only what was logged in this iteration.")] = None,
-    phase: Annotated[str | None, typer.Option(help="Only what was logged in this phase, such as `collect`.")] = None,
-    actor: Annotated[str | None, typer.Option(help="Only this actor, or those whose names begin so.")] = None,
-    level: Annotated[str, typer.Option(help=f"The lowest level: {', '.join(LEVELS)}.")] = "info",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as records come, until Ctrl-C.")] = False,
-    lines: Annotated[int, typer.Option(min=0, help="How many of the newest records; 0: all.")] = 200,
+    iteration: Annotated[int | None, typer.Option(help="Show only records of this iteration.")] = None,
+    phase: Annotated[str | None, typer.Option(help="Show only records of this phase, such as `collect`.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Show only records of actors whose names start with this.")] = None,
+    level: Annotated[str, typer.Option(help=f"Minimum level: {', '.join(LEVELS)}.")] = "info",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new records until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option(min=0, help="Maximum number of records; the newest are kept. 0: all.")] = 200,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Print a run's logs, oldest first; with -o json one object a line."""
+    """Print a run's logs, oldest first; `-o json` prints one object per line."""
     from flows.run.home import Home
 
     if level not in LEVELS:
-        raise typer.BadParameter(f"--level {level}: right would be one of {', '.join(LEVELS)}")
+        raise typer.BadParameter(f"--level {level}: expected one of {', '.join(LEVELS)}")
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
         folder = place.run_folder(find_run(ledger, run)) / "logs"
@@ -59,9 +59,9 @@ def logs(
         _show(record, output)
         shown += 1
     if not shown and not follow:
-        message(f"no such records in {folder}")
+        message(f"no matching records in {folder}")
     while follow:
-        sys.stdout.flush()  # whoever reads through a pipe follows too
+        sys.stdout.flush()  # so that a reader of a pipe can follow
         time.sleep(POLL_SECONDS)
         for record in filter(wanted, tail.new_records()):
             _show(record, output)

@@ -1,6 +1,6 @@
-"""`yatt placement`: why devices had the roles they had, what another policy would have made of it, and a picture of it.
+"""`yatt placement`: explains device roles, compares them with another policy, and draws pictures of both.
 
-Reads the ledger and the work files of the run; writes nothing but the picture that was asked for.
+Reads the run's ledger and work files; writes nothing but the requested picture.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from flows.placement.record import PlacementRecord, RecordedPlacement
 
 placement_app = typer.Typer(
-    no_args_is_help=True, help="Ask why devices had their roles, and what others would have cost."
+    no_args_is_help=True, help="Explain why devices had their roles, and compare with other placement policies."
 )
 
 LARGEST = 10**9 - 1
-"""Of iterations and instances: more than any run has, and no more than a database takes."""
-IterationArgument = Annotated[int, typer.Argument(metavar="ITERATION", min=1, max=LARGEST, help="The iteration.")]
+"""Largest iteration or instance number accepted: more than any run has, and within a database integer."""
+IterationArgument = Annotated[int, typer.Argument(metavar="ITERATION", min=1, max=LARGEST, help="Iteration number.")]
 PICTURES = (".html", ".png")
 
 EXPLAIN = ("yatt placement explain latest 12", "yatt placement explain judged-1 12 -o json")
@@ -44,7 +44,7 @@ GANTT = ("yatt placement gantt latest 12", "yatt placement gantt judged-1 12 --o
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands."""
+    """Adds the commands to the program."""
     app.add_typer(placement_app, name="placement", epilog=examples(EXPLAIN[0], REPLAY[0], GANTT[0]))
 
 
@@ -63,7 +63,7 @@ def _record(run: str, home: Path | None) -> Iterator[PlacementRecord]:
 def explain(
     run: RunArgument, iteration: IterationArgument, home: HomeOption = None, output: OutputOption = Output.TEXT
 ) -> None:
-    """Say why an iteration was placed as it was: from what, what was predicted, and what then happened."""
+    """Explain an iteration's placement: what it was decided from, what was predicted, and what actually happened."""
     from flows.placement.explain import explain as explanation_of
     from ops.presentation.placement_tables import print_explanation
 
@@ -80,24 +80,28 @@ def replay(
     run: RunArgument,
     policy: Annotated[
         str | None,
-        typer.Option(metavar="P", help="Another policy: colocate, split:N (N instances judge), dynamic, or a name."),
+        typer.Option(
+            metavar="P",
+            help="Policy to compare with: colocate, split:N (N instances judge), dynamic, or a policy's name.",
+        ),
     ] = None,
     iterations: Annotated[
-        str | None, typer.Option(metavar="A:B", help="Only these, both included. Default: all of the current line.")
+        str | None,
+        typer.Option(metavar="A:B", help="Iterations A to B, both included. Default: all on the current line."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw the comparison with another policy: FILE.html or FILE.png."),
+        typer.Option(metavar="FILE", help="Draw the comparison to FILE.html or FILE.png; needs --policy."),
     ] = None,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Make the recorded decisions once more; or, with --policy, say what another policy would have decided and cost.
+    """Repeat the recorded placement decisions, or use --policy to show what another policy would have decided and cost.
 
-    Exit code 1 if the policy in force does not make a decision as it was recorded, with the iterations that differ.
+    Exit code 1, with the iterations that differ, if the run's own policy does not reproduce its recorded decisions.
     """
     if out is not None and policy is None:
-        raise ConfigurationError("--out: there is a picture of two policies only; add --policy")
+        raise ConfigurationError("--out: the picture compares two policies; add --policy")
     picture = None if out is None else picture_file(out)
     with _record(run, home) as record:
         first, last = parse_range(iterations, record.last)
@@ -149,12 +153,12 @@ def gantt(
     run: RunArgument,
     iteration: IterationArgument,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw it: FILE.html or FILE.png. Default: as text.")
+        Path | None, typer.Option(metavar="FILE", help="Draw to FILE.html or FILE.png. Default: print as text.")
     ] = None,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show which role each instance had when, and how much of that was work."""
+    """Show which role each instance had over time, and how much of the time it was busy."""
     from flows.placement.explain import gantt_of
     from ops.presentation.placement_gantt import write_gantt
     from ops.presentation.placement_tables import print_gantt
@@ -171,14 +175,14 @@ def gantt(
         print_gantt(found)
     else:
         write(
-            f"idle share {found.idle_fraction:.1%} of {found.instances} instances in {found.collect_s:.1f} s of collect"
+            f"{found.instances} instances were idle for {found.idle_fraction:.1%} of {found.collect_s:.1f} s of collect"
         )
 
 
 def picture_file(path: Path) -> Path:
-    """The path of a picture that can be drawn. Raises `ConfigurationError`."""
+    """Returns the path if a picture can be drawn there. Raises `ConfigurationError` otherwise."""
     if path.suffix.lower() not in PICTURES:
-        raise ConfigurationError(f"--out {path}: right would be a name that ends in {' or '.join(PICTURES)}")
+        raise ConfigurationError(f"--out {path}: expected a name that ends in {' or '.join(PICTURES)}")
     if not path.resolve().parent.is_dir():
         raise ConfigurationError(f"--out {path}: there is no folder {path.resolve().parent}")
     return path
@@ -186,7 +190,7 @@ def picture_file(path: Path) -> Path:
 
 @contextmanager
 def _drawing(path: Path) -> Iterator[None]:
-    """Says that a picture is drawn. Raises `ConfigurationError` where its file cannot be written."""
+    """Reports that a picture has been drawn. Raises `ConfigurationError` if its file cannot be written."""
     try:
         yield
     except OSError as error:
@@ -195,22 +199,27 @@ def _drawing(path: Path) -> Iterator[None]:
 
 
 def parse_range(text: str | None, last: int) -> tuple[int, int]:
-    """The first and the last iteration that are meant. last: the newest there is. Raises `ConfigurationError`."""
+    """Returns the first and last iteration of a range such as 5:20.
+
+    last: the newest iteration, used if the text is None.
+
+    Raises `ConfigurationError`.
+    """
     if not last:
-        raise ConfigurationError("the run has no placement yet; the first is that of iteration 1")
+        raise ConfigurationError("the run has no placement yet; the first one is recorded in iteration 1")
     if text is None:
         return 1, last
     match = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text, re.ASCII)
     if match is None:
-        raise ConfigurationError(f"--iterations {text!r:.80}: right would be A:B, such as 1:{last}")
+        raise ConfigurationError(f"--iterations {text!r:.80}: expected A:B, such as 1:{last}")
     first, to = int(match[1]), int(match[2] or match[1])
     if not 1 <= first <= to <= last:
-        raise ConfigurationError(f"--iterations {text}: right would be A:B with 1 <= A <= B <= {last}")
+        raise ConfigurationError(f"--iterations {text}: expected A:B with 1 <= A <= B <= {last}")
     return first, to
 
 
 def _with_bar(placements: Iterator[RecordedPlacement], total: int) -> Iterator[RecordedPlacement]:
-    """A bar on terminals, since a policy may take seconds for an iteration."""
+    """Shows a progress bar on terminals, since a policy may take seconds per iteration."""
     from rich.progress import track
 
     screen = console(to_stderr=True)

@@ -1,4 +1,4 @@
-"""`yatt rollouts`: the sealed experience of an iteration, sample by sample, checked against the ledger's digests."""
+"""`yatt rollouts`: shows an iteration's sealed experience, sample by sample, verified against the ledger's digests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOWN_CHARACTERS = 60
 
 
 class Order(StrEnum):
-    """What samples are sorted by."""
+    """Sort orders of samples."""
 
     PROMPT = "prompt"
     REWARD = "reward"
@@ -30,7 +30,7 @@ class Order(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Adds the command to the program."""
     lines = (
         "yatt rollouts latest --iteration 12",
         "yatt rollouts latest --iteration 12 --sort reward --limit 5 --full",
@@ -41,13 +41,13 @@ def register(app: typer.Typer) -> None:
 
 def rollouts(
     run: RunArgument,
-    iteration: Annotated[int, typer.Option(min=1, help="The iteration.")],
-    prompt: Annotated[int | None, typer.Option(help="Only the prompt with this ordinal.")] = None,
-    limit: Annotated[int, typer.Option(min=0, help="How many samples; 0: all.")] = 20,
-    sort: Annotated[Order, typer.Option(help="By prompt and sample, or highest reward or longest response first.")] = (
-        Order.PROMPT
-    ),
-    full: Annotated[bool, typer.Option("--full", help="Whole texts, one sample below the other.")] = False,
+    iteration: Annotated[int, typer.Option(min=1, help="Iteration number.")],
+    prompt: Annotated[int | None, typer.Option(help="Show only samples of the prompt with this ordinal.")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Maximum number of samples; 0: all.")] = 20,
+    sort: Annotated[
+        Order, typer.Option(help="Sort by prompt and sample, by highest reward, or by longest response.")
+    ] = Order.PROMPT,
+    full: Annotated[bool, typer.Option("--full", help="Print full texts instead of a table.")] = False,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -71,13 +71,13 @@ def rollouts(
         columns = ("prompt", "sample", "reward", "correct", "tokens", "question", "response")
         write_table(columns, [_row(row) for row in samples])
     if total > len(samples):
-        message(f"{len(samples)} of {total} samples; --limit 0 shows all")
+        message(f"{len(samples)} of {total} samples shown; --limit 0 shows all")
 
 
 def read_samples(ledger: Ledger, home: Home, run: str, iteration: int) -> list[dict[str, Any]]:
-    """The sealed samples of an iteration along the current branch, also of one that is under way.
+    """Returns an iteration's sealed samples along the current branch, even if the iteration is still in progress.
 
-    Raises `DataError` where none are recorded, or where a file is not what its manifest says.
+    Raises `DataError` if no samples are recorded, or if a file does not match its manifest.
     """
     from flows.files.storage import fetch_lacking, store_of
     from yatt_core.errors import DataError
@@ -127,7 +127,7 @@ def _row(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _shortened(text: str) -> str:
-    """A text on one line; what matters of a prompt often stands at its end."""
+    """Returns the text on one line, cut at the front, since the end of a prompt often matters most."""
     line = " ".join(text.split())
     return line if len(line) <= SHOWN_CHARACTERS else f"...{line[3 - SHOWN_CHARACTERS :]}"
 

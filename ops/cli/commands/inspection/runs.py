@@ -1,4 +1,4 @@
-"""`yatt runs` and `yatt show`: what the ledger knows, at a glance and in full."""
+"""`yatt runs` and `yatt show`: list runs, and show one run in detail."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ REASON_CHARACTERS = 120
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands."""
+    """Adds the commands to the program."""
     app.command(epilog=examples("yatt runs", "yatt runs --limit 5 -o json"))(runs)
     app.command(epilog=examples("yatt show latest", "yatt show quickstart-3 -o json"))(show)
 
 
 def runs(
-    limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of runs; the newest are kept.")] = 50,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """List the runs: state, iteration, who drives them, how long ago they committed."""
+    """List runs, newest first: state, iteration, driver and time since the last commit."""
     from flows.run.home import Home
 
     with opened_ledger(Home.locate(home)) as ledger:
@@ -56,7 +56,7 @@ def runs(
 
 
 def driver(line: RunLine) -> str:
-    """Who drives the run, in words."""
+    """Returns who drives the run, for display; empty if nobody does."""
     if line.holder is None:
         return ""
     if line.lease_expires_in < 0:
@@ -71,7 +71,7 @@ def _line_json(line: RunLine) -> dict[str, Any]:
 
 
 def show(run: RunArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
-    """Show one run: results and their digests, alarms, phases, failures, where the time went, sessions, checkpoints."""
+    """Show one run: results and digests, alarms, phases, failures, use of time, sessions and checkpoints."""
     from flows.run.home import Home
 
     located = Home.locate(home)
@@ -84,7 +84,7 @@ def show(run: RunArgument, home: HomeOption = None, output: OutputOption = Outpu
 
 
 def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
-    """A run's results, and all that the overview adds to them, as plain values."""
+    """Returns a run's results and overview as plain values."""
     from flows.run.results import run_results
 
     overview = ledger.overview.show(run)
@@ -165,9 +165,9 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("weights digest", facts["weights_digest"] or "-"),
         ("experience digest", facts["experience_digest"]),
         ("metrics digest", facts["metrics_digest"]),
-        ("driver's traffic", "-" if traffic is None else f"{traffic:.0f} bytes a sample"),
+        ("driver traffic", "-" if traffic is None else f"{traffic:.0f} bytes per sample"),
         ("spec", f"revision {facts['spec_revision']}, {facts['spec_digest'][:16]}"),
-        ("MLflow run", f"{facts['mlflow_run_id'] or '-'}, {facts['outbox_pending']} rows still to send"),
+        ("MLflow run", f"{facts['mlflow_run_id'] or '-'}, {facts['outbox_pending']} rows waiting to be sent"),
         ("aliases", ", ".join(f"{alias} {iteration}" for alias, iteration in facts["aliases"].items()) or "-"),
         *_untold(facts["notifications_pending"]),
         ("folder", facts["folder"]),
@@ -175,7 +175,7 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _untold(pending: int) -> list[tuple[str, str]]:
-    return [("notifications", f"{pending} that nobody was sent yet")] if pending else []
+    return [("notifications", f"{pending} not sent yet")] if pending else []
 
 
 def _failures(failures: dict[str, int]) -> str:

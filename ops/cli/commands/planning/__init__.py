@@ -1,1 +1,1 @@
-"""Before a run: is the machine ready (`doctor`), what would a spec take (`plan`), what may stand in it (`schema`)."""
+"""Commands for before a run: check the machine (`doctor`), predict cost (`plan`), print the spec's schema (`schema`)."""

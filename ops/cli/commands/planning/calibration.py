@@ -1,7 +1,7 @@
-"""Reads what a run recorded of its own times, for `yatt plan --calibrate`: phases from the ledger, shards from telemetry.
+"""Fits the time model of `yatt plan --calibrate` to a run: phase times from the ledger, shard times from telemetry.
 
-Consumes a ledger, the home folder and a run's id; produces the constants that were fitted. Reads sealed experience for
-the lengths of responses, along the current line of iterations.
+Consumes a ledger, the home folder and a run's id; produces the fitted constants. Reads sealed experience along the current
+line of iterations for the lengths of responses.
 """
 
 from __future__ import annotations
@@ -24,16 +24,21 @@ if TYPE_CHECKING:
     from flows.run.home import Home
 
 NEWEST = 20
-"""Iterations that are looked at."""
+"""Number of newest iterations used."""
 GENERATE = "generate"
-"""In the timing of a shard: seconds of its decode batches, all together."""
+"""Key in a shard's timing: total seconds of its decode batches."""
 
 
 def calibrate(ledger: Ledger, home: Home, run: str, planned: RunSpec) -> Fitted:
-    """The constants of a run. planned: what they are for. Raises `DataError` where it has no commit yet."""
+    """Fits the constants to a run.
+
+    planned: the spec to be planned, compared with that of the run.
+
+    Raises `DataError` if the run has no commit yet.
+    """
     row = ledger.runs.find(run)
     if row.iteration < 1:
-        raise DataError(f"run {run}: has no iteration yet that the plan could be calibrated by")
+        raise DataError(f"run {run}: has no committed iteration yet to calibrate the plan from")
     spec = parse_spec(ledger.runs.revision(run).spec, f"the ledger's spec of {run}")
     newest = range(max(1, row.iteration - NEWEST + 1), row.iteration + 1)
     batches = {iteration: list(_batches(ledger, home, run, iteration, spec)) for iteration in newest}
@@ -44,12 +49,12 @@ def calibrate(ledger: Ledger, home: Home, run: str, planned: RunSpec) -> Fitted:
     iterations = list(_iterations(ledger, run, generating, spec))
     found = fit(run, [batch for shards in batches.values() for batch in shards], iterations, spec.trainer.engine.ranks)
     if others := _others(spec, planned):
-        return replace(found, told=(*found.told, f"{run} had another {', '.join(others)} than the plan has"))
+        return replace(found, told=(*found.told, f"{run} and the plan differ in {', '.join(others)}"))
     return found
 
 
 def _others(recorded: RunSpec, planned: RunSpec) -> list[str]:
-    """The keys of what times hang on and that differs."""
+    """Returns the keys that affect times and differ between the two specs."""
     pairs = {
         "model": (recorded.model, planned.model),
         "rollout.engine.kind": (recorded.rollout.engine.kind, planned.rollout.engine.kind),
@@ -59,7 +64,10 @@ def _others(recorded: RunSpec, planned: RunSpec) -> list[str]:
 
 
 def _iterations(ledger: Ledger, run: str, generating: Mapping[int, float], spec: RunSpec) -> Iterator[IterationTimes]:
-    """Those whose times are known. generating: iteration -> seconds that an engine worked, in the mean over the engines."""
+    """Yields the iterations whose times are known.
+
+    generating: iteration -> seconds that an engine was busy, averaged over the engines.
+    """
     phases = ("prepare", "learn", "sync", "checkpoint", "evaluate")
     times = {phase: dict(ledger.metrics.history(run, f"seconds/{phase}")) for phase in (*phases, "iteration")}
     lengths = [dict(ledger.metrics.history(run, f"length/{part}_mean")) for part in ("prompt", "response")]
@@ -79,25 +87,25 @@ def _iterations(ledger: Ledger, run: str, generating: Mapping[int, float], spec:
 
 
 def _batches(ledger: Ledger, home: Home, run: str, iteration: int, spec: RunSpec) -> Iterator[BatchWork]:
-    """Work and seconds of each shard of an iteration whose making was timed."""
+    """Yields the work and seconds of each timed shard of an iteration."""
     commit = ledger.commits.at(run, iteration)
     if commit is None:
         return
     folder = home.run_folder(commit.run)
     files = read_telemetry(folder, commit.branch, iteration)
     for row in ledger.records.shards(commit.run, commit.branch, iteration):
-        # A file for each wave and term; what was made again counts as it was made last.
+        # There is one file per wave and term; a shard that was generated again counts with its last timing.
         wave, shard = f"collect.w{row.wave:02d}.", f"shard-{row.shard:04d}"
         timings = [shards.get(shard) for name, shards in sorted(files.items()) if name.startswith(wave)]
         seconds = [found for timing in timings if (found := telemetry_figure(timing, GENERATE))]
-        # Experience that nobody needs any more may be deleted (`retention`).
+        # Experience that is no longer needed may have been deleted (`retention`).
         if seconds and (folder / row.folder).is_dir():
             batch = load_batch(folder, [ShardRef(row.folder, row.manifest_sha256)])
             yield _work(batch.prompt_lengths, batch.response_lengths, spec, seconds[-1])
 
 
 def _work(prompts: np.ndarray, responses: np.ndarray, spec: RunSpec, seconds: float) -> BatchWork:
-    """Of decode batches that are cut as controllers cut them: whole prompts, at most `rollout.batch_samples` responses."""
+    """Returns the work of decode batches cut as controllers do: whole prompts, at most `rollout.batch_samples` responses."""
     samples = spec.rollout.samples_per_prompt
     size = max(1, spec.rollout.batch_samples // samples) * samples
     steps = sum(int(responses[start : start + size].max()) for start in range(0, len(responses), size))

@@ -1,6 +1,6 @@
-"""`yatt doctor`: is this machine ready for a run? One line for each look, with a remedy where something is wrong.
+"""`yatt doctor`: checks whether this machine is ready for a run; prints one line per check, with a remedy for each problem.
 
-Works wherever YATT is installed; imports no torch, Ray or Prefect, whose versions are read from what is installed.
+Works wherever YATT is installed. It does not import torch, Ray or Prefect, but reads the versions of the installed packages.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from yatt_core.errors import ExitCode
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Adds the command to the program."""
     app.command(epilog=examples("yatt doctor", "yatt doctor --home /data/runs -o json"))(doctor)
 
 
 def doctor(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
-    """Check this machine and the home folder; exits with 1 when a run could not work."""
+    """Check this machine and the home folder; exit code 1 if a run could not work."""
     from flows.run.home import Home
     from ops.preflight.machine import LOOKS
 

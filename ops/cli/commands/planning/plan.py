@@ -1,7 +1,7 @@
-"""`yatt plan`: what a spec would need and take on described devices, before any of them is rented.
+"""`yatt plan`: predicts memory and time of a spec on described devices, before any of them is rented.
 
-Consumes a spec and a description of devices; loads no model and starts nothing. Produces tables for people or one JSON object, on
-standard output. A plan that does not fit is an answer too; it ends with the exit code of a wrong spec.
+Consumes a spec and a description of devices; loads no model and starts nothing. Writes tables or one JSON object to standard
+output. A plan that does not fit is printed too, with the exit code of an invalid spec.
 """
 
 from __future__ import annotations
@@ -30,21 +30,28 @@ TENSORS = ("weights", "gradients", "optimizer", "kv_cache", "activations", "copi
 
 ClusterOption = Annotated[
     str | None,
-    typer.Option(metavar="DEVICES", help="8xH200, '8xH200,16 nodes' or 16x8xH200. Default: this machine's devices."),
+    typer.Option(
+        metavar="DEVICES", help="Such as 8xH200, '8xH200,16 nodes' or 16x8xH200. Default: this machine's devices."
+    ),
 ]
-CardsOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Model cards of further devices, in YAML.")]
+CardsOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="YAML file that describes further types of devices.")
+]
 MfuOption = Annotated[
-    float, typer.Option(min=0.01, max=1.0, help="Share of a card's operations that training reaches.")
+    float,
+    typer.Option(min=0.01, max=1.0, help="Model FLOPs utilization of training, as a fraction of the device's peak."),
 ]
-CalibrateOption = Annotated[str | None, typer.Option(metavar="RUN", help="Take times from what this run recorded.")]
+CalibrateOption = Annotated[
+    str | None, typer.Option(metavar="RUN", help="Calibrate times with what this run recorded.")
+]
 
 
 def _lengths_option(of: str) -> Any:
-    return typer.Option(metavar="MEDIAN:SIGMA", help=f"Log-normal lengths of {of}.")
+    return typer.Option(metavar="MEDIAN:SIGMA", help=f"Log-normal distribution of the lengths of {of}, in tokens.")
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Adds the command to the program."""
     lines = (
         "yatt plan configs/plan-7b-grpo.yaml --cluster 8xH200",
         "yatt plan configs/plan-72b-grpo.yaml --cluster '8xH200,16 nodes' --response-tokens 3000:0.8",
@@ -67,9 +74,9 @@ def plan(
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Say what a spec needs and takes on some devices: placement, memory by role and stage, times, and what was assumed.
+    """Predict what a spec needs on given devices: placement, memory by role and stage, times, and the assumptions made.
 
-    Nothing is loaded or started, and no such device has to be here. Takes specs of engines that cannot train yet.
+    Nothing is loaded or started, and the devices need not be present. Also accepts specs of engines that cannot train yet.
     """
     from yatt_core.errors import ExitCode
     from yatt_core.planning.cluster import local_cluster, parse_cluster, read_cards
@@ -93,12 +100,12 @@ def plan(
 def _planned(
     path: Path, spec: RunSpec, devices: DescribedCluster, assumed: Assumptions, fitted: Fitted | None
 ) -> RunPlan:
-    """The plan of the spec in a file, which its mistakes name."""
+    """Plans the spec; errors name the file that it was read from."""
     from yatt_core.errors import ConfigurationError
     from yatt_core.planning.plan import plan_run
 
     if fitted is not None:
-        # Lengths that were given win over recorded ones.
+        # Lengths given as options take precedence over recorded ones.
         assumed = replace(assumed, prompt=assumed.prompt or fitted.prompt, response=assumed.response or fitted.response)
     try:
         return plan_run(spec, devices, assumed, fitted)
@@ -127,7 +134,7 @@ def _fitted(run: str, home: Path | None, planned: RunSpec) -> Fitted:
 
 
 def print_plan(made: RunPlan) -> None:
-    """For people."""
+    """Writes the plan as tables."""
     shape, demand = made.roles.policy, made.demand
     write(
         f"{made.roles.spec.name} on {made.cluster} ({made.cluster.devices} devices): {shape.parameters / 1e9:.3g} B parameters"
@@ -138,12 +145,12 @@ def print_plan(made: RunPlan) -> None:
     if made.times is not None:
         write(f"recommended: {made.times.recommended.mode}, {made.times.recommended.partition}")
         write("")
-    columns = ("stage", "role", *(name.replace("kv_cache", "KV cache") for name in TENSORS), "runtime", "all")
-    kept = "copies: of weights and state, on their way or kept"
+    columns = ("stage", "role", *(name.replace("kv_cache", "KV cache") for name in TENSORS), "runtime", "total")
+    kept = "copies: of weights and state, in transfer or kept"
     write_table(columns, _memory_rows(made), f"Memory of the fullest {demand.owner} ({kept})")
     for total in demand.totals:
         if total.host:
-            write(f"{total.stage}: {size(total.host)} in a host's memory of {size(total.host_capacity)}")
+            write(f"{total.stage}: {size(total.host)} of {size(total.host_capacity)} host memory")
     if made.times is not None:
         _print_times(made.roles.spec, made.times)
     else:
@@ -159,8 +166,8 @@ def _verdict(made: RunPlan) -> str:
     if not made.fits:
         return "it does not fit"
     if made.demand.resident:
-        return "it fits, all roles stay in memory"
-    return "it fits, as roles sleep while others work"
+        return "it fits; all roles stay in memory"
+    return "it fits if roles sleep while others work"
 
 
 def _placement_rows(made: RunPlan) -> list[tuple[object, ...]]:
@@ -179,7 +186,7 @@ def _placement_rows(made: RunPlan) -> list[tuple[object, ...]]:
 
 
 def _engines(count: int, memory: EngineMemory) -> str:
-    return f"{count} engines, {'a device' if memory.devices == 1 else f'{memory.devices} devices'} each"
+    return f"{count} engines, {'1 device' if memory.devices == 1 else f'{memory.devices} devices'} each"
 
 
 def _memory_rows(made: RunPlan) -> list[tuple[object, ...]]:
@@ -205,9 +212,9 @@ def _print_times(spec: RunSpec, times: Times) -> None:
     write("")
     write_table(("mode", "judging", "collect s", "train s", "step s", "tokens/s", "idle"), rows, "Predicted iteration")
     if times.load.scale > 1:
-        write(f"simulated at 1/{times.load.scale} of the size")
+        write(f"simulated at 1/{times.load.scale} of the full size")
     total, sync = times.recommended.step_s * spec.iterations, times.training.sync_s
-    write(f"{spec.iterations} iterations take about {duration(total)}; new weights are {duration(sync)} on their way")
+    write(f"{spec.iterations} iterations take about {duration(total)}; each weight sync takes {duration(sync)}")
     write(
         f"checkpoints: every {times.checkpoint_every} iterations would cost least ({times.checkpoint_overhead:.2%} of the time); "
         f"the spec says {spec.checkpoints.every}"
@@ -221,10 +228,10 @@ def _print_shortages(made: RunPlan) -> None:
     for settings in made.remedies:
         write(f"it would fit with {_set(settings)}")
     if (larger := made.larger) is not None:
-        how = f"with {_set(larger.settings)}" if larger.settings else "as it is"
+        how = f"with {_set(larger.settings)}" if larger.settings else "unchanged"
         write(f"it would fit {how} on {larger.nodes} nodes of {made.cluster.devices_per_node}x{made.cluster.card_name}")
     if not made.remedies and made.larger is None:
-        write("no single change, pair of changes or number of such nodes was found with which it would fit")
+        write("found no change, pair of changes or number of such nodes that would make it fit")
 
 
 def _set(settings: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""A plan as one JSON object: bytes, seconds and tokens as plain numbers, the keys that `yatt plan -o json` keeps."""
+"""The JSON document of `yatt plan -o json`, with a stable set of keys; bytes, seconds and tokens are plain numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yatt_core.planning.plan import RunPlan, Times
 
 
 def plan_document(made: RunPlan) -> dict[str, Any]:
-    """The whole plan."""
+    """Returns the plan as a JSON object."""
     roles, demand, cluster = made.roles, made.demand, made.cluster
     return {
         "name": roles.spec.name,

@@ -1,4 +1,4 @@
-"""`yatt schema`: the JSON Schema of a spec, for editors and documentation."""
+"""`yatt schema`: prints the JSON Schema of specs, for editors and documentation."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ops.cli.options import examples
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Adds the command to the program."""
     app.command(epilog=examples("yatt schema > yatt.schema.json"))(schema)
 
 
 def schema() -> None:
-    """Print the JSON Schema of a spec file; editors check and complete specs with it."""
+    """Print the JSON Schema of spec files, which editors use for validation and completion."""
     import json
 
     from ops.presentation.output import write

@@ -1,1 +1,1 @@
-"""The services beside a run: the group (`up`, `down`, `status`), the dashboard, and tokens for it."""
+"""Commands for supporting services: the service group (`up`, `down`, `status`), the dashboard and its tokens."""

@@ -1,4 +1,4 @@
-"""`yatt dashboard`: serves pages, API and metrics of a home folder, on loopback alone."""
+"""`yatt dashboard`: serves the pages, API and metrics of a home folder, on the loopback interface only."""
 
 from __future__ import annotations
 
@@ -16,25 +16,23 @@ from ops.process import keep_caches_inside
 
 HOST = "127.0.0.1"
 STOP_SECONDS = 3
-"""That a stop waits for requests under way; streams of live updates never end by themselves."""
+"""Time that a shutdown waits for open requests, since streams of live updates never end by themselves."""
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Adds the command to the program."""
     lines = ("yatt dashboard", "yatt dashboard --port 9000", "yatt --home /data/runs dashboard --port 0 -o json")
     app.command(epilog=examples(*lines))(dashboard)
 
 
 def dashboard(
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any that is free.")
-    ] = DASHBOARD_PORT,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free port.")] = DASHBOARD_PORT,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Serve the dashboard until Ctrl-C: pages for people, /api/v1 for programs, /metrics for Prometheus.
+    """Serve the dashboard until Ctrl-C: web pages, a JSON API under /api/v1, and /metrics for Prometheus.
 
-    Reading needs no token; what changes a run needs one of `yatt token create NAME`.
+    Reading needs no token; changing a run needs one, created with `yatt token create NAME`.
     """
     import uvicorn
 
@@ -54,23 +52,21 @@ def dashboard(
             write_json({"address": address, "home": str(place.folder)})
             sys.stdout.flush()
         else:
-            message(f"the dashboard of {place.folder}: {address}")
+            message(f"dashboard of {place.folder}: {address}")
         config = uvicorn.Config(
             app, log_level="warning", server_header=False, proxy_headers=False, timeout_graceful_shutdown=STOP_SECONDS
         )
-        with suppress(KeyboardInterrupt):  # the usual end
+        with suppress(KeyboardInterrupt):  # Ctrl-C is the normal way to stop
             uvicorn.Server(config).run([listener])
 
 
 def _bind(listener: socket.socket, port: int) -> None:
-    """Raises `ConfigurationError` where the port is taken."""
+    """Binds the socket and starts listening. Raises `ConfigurationError` if the port is taken."""
     from yatt_core.errors import ConfigurationError
 
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port))
-        listener.listen()  # from here on who comes to the address that is printed waits, until the server takes him on
+        listener.listen()  # clients that connect before the server is ready wait instead of being refused
     except OSError as error:
-        raise ConfigurationError(
-            f"--port {port}: cannot be listened on: {error.strerror}; right would be a free one"
-        ) from None
+        raise ConfigurationError(f"--port {port}: cannot listen: {error.strerror}; choose a free port") from None

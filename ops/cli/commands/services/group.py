@@ -1,7 +1,7 @@
-"""`yatt up`, `yatt down` and `yatt status`: the service group of a home, in this terminal or detached.
+"""`yatt up`, `yatt down` and `yatt status`: control a home's service group, in this terminal or detached.
 
-Consumes options and the environment; produces the addresses on standard output, as text or as one JSON object, and what
-happens to the members on standard error.
+Consumes options and the environment; writes the addresses to standard output, as text or as one JSON object, and events of
+the members to standard error.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 PREFECT_PORT, MLFLOW_PORT, DASHBOARD_PORT = 4200, 5000, 8686
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-PortOption = typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free one.")
+PortOption = typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free port.")
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands."""
+    """Adds the commands to the program."""
     ups = ("yatt up", "yatt up --detach -o json", "YATT_LEDGER=postgresql://yatt@db/ledger yatt up --prefect-port 0")
     app.command(epilog=examples(*ups))(up)
     app.command(epilog=examples("yatt down", "yatt down -o json"))(down)
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 def up(
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return once it is up, and leave it running until `yatt down`.")
+        bool, typer.Option("--detach", "-d", help="Return once the group is up; it keeps running until `yatt down`.")
     ] = False,
     prefect_port: Annotated[int, PortOption] = PREFECT_PORT,
     mlflow_port: Annotated[int, PortOption] = MLFLOW_PORT,
@@ -49,8 +49,8 @@ def up(
 ) -> None:
     """Start Prefect, a worker, MLflow and the dashboard on this machine, and keep them running until Ctrl-C.
 
-    What dies is started again. Databases are SQLite files in the home folder, or what YATT_LEDGER,
-    PREFECT_API_DATABASE_CONNECTION_URL and MLFLOW_BACKEND_STORE_URI name (postgresql://user:password@host/database).
+    Services that die are restarted. Databases are SQLite files in the home folder unless YATT_LEDGER,
+    PREFECT_API_DATABASE_CONNECTION_URL and MLFLOW_BACKEND_STORE_URI name others (postgresql://user:password@host/database).
     """
     from flows.run.home import Home
     from ops.group.control import await_ready, hold, start, stop
@@ -62,7 +62,9 @@ def up(
         group = start(place, Ports(prefect_port, mlflow_port, dashboard_port, worker=0), detach, os.environ)
         try:
             if group.adopted:
-                _say("the group was up, and its terminal is gone: this one holds it now, at the ports that it has")
+                _say(
+                    "the group was already up, but its terminal is gone: this terminal takes it over, with its ports unchanged"
+                )
             await_ready(group, ended, _say)
             interrupted = ended.is_set()
             if not interrupted:
@@ -71,9 +73,9 @@ def up(
                     return
             by = hold(group, ended, _say)
             if by:
-                _say(f"the group was ended: {by}")
+                _say(f"the group was stopped: {by}")
                 return
-            _say("stopping the group; once more to kill it")
+            _say("stopping the group; press Ctrl-C again to kill it")
             stop(place, _say)
         except BaseException:
             stop(place, _say)
@@ -83,17 +85,17 @@ def up(
 
 
 def _say(text: str) -> None:
-    """To the terminal, which may be gone: that keeps nobody from ending the group."""
+    """Writes to the terminal, ignoring errors, so that the group can be stopped even if the terminal is gone."""
     with suppress(OSError):
         message(text)
 
 
 @contextmanager
 def _ending() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C, SIGTERM or SIGHUP sets; the second raises `KeyboardInterrupt`.
+    """Yields an event that the first Ctrl-C, SIGTERM or SIGHUP sets; a second signal raises `KeyboardInterrupt`.
 
-    Of a terminal that closes both its shell and the kernel tell, which is no second wish. What the surroundings ignore stays
-    ignored, such as SIGHUP under nohup.
+    A second SIGHUP does not count, because both the shell and the kernel send one when a terminal closes. Signals that the
+    parent process ignores stay ignored, such as SIGHUP under nohup.
     """
     ended = threading.Event()
 
@@ -123,16 +125,16 @@ def _tell_addresses(group: Group, output: Output) -> None:
 
 
 def _flush() -> None:
-    """Whoever reads from a pipe has the addresses now, not when the group ends."""
+    """Flushes standard output, so that a reader of a pipe gets the addresses now and not when the group stops."""
     import sys
 
     sys.stdout.flush()
 
 
 def down(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
-    """End the group of this home, in whatever terminal it runs, and what a killed one left behind.
+    """Stop this home's service group, whichever terminal it runs in, and clean up after a killed one.
 
-    Runs that its worker drives end behind their current iteration, or after a minute in the middle of it. Nothing is lost.
+    Runs driven by its worker stop after their current iteration, or after a minute in the middle of it. Nothing is lost.
     """
     from flows.run.home import Home
     from ops.group.control import stop
@@ -146,7 +148,7 @@ def down(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
 
 
 def status(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
-    """Show the group's members: state, address, restarts and why; exits with 1 unless all of them are well."""
+    """Show the state, address, restarts and last trouble of the group's members; exit code 1 unless all of them are up."""
     from flows.run.home import Home
     from ops.group.status import UP, group_status
     from yatt_core.errors import ExitCode
@@ -177,8 +179,8 @@ def _print(found: GroupStatus) -> None:
     if rows:
         write_table(("member", "state", "address", "pid", "for", "restarts", "last trouble"), rows)
     if found.prefect_client:
-        write(f"for commands of Prefect in another terminal: {found.prefect_client}")
+        write(f"to use Prefect's commands in another terminal: {found.prefect_client}")
         if found.password_file:
-            write(f"its UI asks for what stands in {found.password_file}")
+            write(f"the password of its UI is in {found.password_file}")
     for run in found.undelivered:
-        write(f"run {run.run}: {run.rows} rows for MLflow still to send{f': {run.reason}' if run.reason else ''}")
+        write(f"run {run.run}: {run.rows} rows waiting to be sent to MLflow{f': {run.reason}' if run.reason else ''}")

@@ -1,4 +1,4 @@
-"""`yatt token`: who may change runs over HTTP."""
+"""`yatt token`: manages the tokens of people and programs that may change runs over HTTP."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ if TYPE_CHECKING:
 
     from ops.dashboard.tokens import TokenStore
 
-token_app = typer.Typer(no_args_is_help=True, help="Say who may stop, resume and change runs with the dashboard.")
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Who holds it: it stands in the audit chain.")]
+token_app = typer.Typer(no_args_is_help=True, help="Manage the tokens that allow changing runs through the dashboard.")
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the token's holder, recorded in the audit chain.")
+]
 
 CREATE = ("yatt token create alice", "yatt token create ci -o json")
 LIST, REVOKE = ("yatt token list", "yatt token list -o json"), ("yatt token revoke alice",)
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands."""
+    """Adds the commands to the program."""
     app.add_typer(token_app, name="token", epilog=examples(CREATE[0], LIST[0], REVOKE[0]))
 
 
@@ -36,29 +38,29 @@ def _store(home: Path | None) -> TokenStore:
 
 @token_app.command(epilog=examples(*CREATE))
 def create(name: NameArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
-    """Make a token and print it, this once: only its digest is kept."""
+    """Create a token and print it. It is shown only once; only its digest is stored."""
     token = _store(home).create(name)
     if output is Output.JSON:
         write_json({"name": name, "token": token})
         return
     write(token)
-    message("this is the only time that it is shown: sign in with it, or send it as `Authorization: Bearer TOKEN`")
+    message("the token is not shown again: sign in with it, or send it as `Authorization: Bearer TOKEN`")
 
 
 @token_app.command(name="list", epilog=examples(*LIST))
 def list_tokens(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
-    """List the tokens: names, and when they were made."""
+    """List the tokens by name, with their creation times."""
     tokens = _store(home).all()
     if output is Output.JSON:
         write_json({"tokens": [{"name": token.name, "created_at": token.created_at} for token in tokens]})
         return
     rows = [(token.name, time.strftime("%Y-%m-%d %H:%M", time.localtime(token.created_at / 1000))) for token in tokens]
-    write_table(("name", "made"), rows)
+    write_table(("name", "created"), rows)
 
 
 @token_app.command(epilog=examples(*REVOKE))
 def revoke(name: NameArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
-    """Make a token worthless at once, with all sessions that were opened with it."""
+    """Revoke a token immediately, and end all sessions opened with it."""
     _store(home).revoke(name)
     if output is Output.JSON:
         write_json({"name": name, "revoked": True})

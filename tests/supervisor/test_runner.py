@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from tests.cluster.conftest import script_service
+from tests.supervisor.support import script_service
 from yatt_core.supervisor.runner import ServiceRunner, is_ready
 from yatt_core.supervisor.services import RestartPolicy, ServiceState
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.cluster.conftest import script_service, supervised
+from tests.supervisor.support import script_service, supervised
 from tests.waiting import wait_until
 from yatt_core.errors import InfrastructureError
 from yatt_core.supervisor import client
@@ -58,7 +58,7 @@ DRIVER = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from tests.cluster.conftest import script_service
+from tests.supervisor.support import script_service
 from yatt_core.supervisor.client import Heartbeat, ensure_supervisor, wait_ready
 folder = Path(sys.argv[1])
 with Heartbeat(folder, term=1, interval=0.2):

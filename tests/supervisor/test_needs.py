@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.cluster.conftest import script_service, supervised
+from tests.supervisor.support import script_service, supervised
 from tests.waiting import wait_until
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.supervisor.client import ensure_supervisor, stop_supervisor, wait_ready
