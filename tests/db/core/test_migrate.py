@@ -82,7 +82,7 @@ def test_a_newer_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.close()
-    with pytest.raises(LedgerVersionError, match=f"migration 9999.*newest is {HEAD}.*newer version"):
+    with pytest.raises(LedgerVersionError, match=f"migration 9999.*{HEAD}"):
         Ledger.open(path)
     with pytest.raises(LedgerVersionError, match="revision 9999"):
         Ledger.open(path, migrate=False)
@@ -92,13 +92,13 @@ def test_a_newer_database_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 
 def test_looking_makes_nothing(tmp_path: Path) -> None:
-    with pytest.raises(LedgerUnavailable, match="does not exist"):
+    with pytest.raises(LedgerUnavailable, match=f"{tmp_path}/ledger.sqlite"):
         Ledger.open(tmp_path / "ledger.sqlite", migrate=False)
-    with pytest.raises(LedgerUnavailable, match="folder does not exist"):
+    with pytest.raises(LedgerUnavailable, match="absent/ledger.sqlite.*folder"):
         Ledger.open(tmp_path / "absent" / "ledger.sqlite")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "empty.sqlite").touch()
-    with pytest.raises(LedgerVersionError, match="no ledger in it"):
+    with pytest.raises(LedgerVersionError, match=f"empty.sqlite.*revision {HEAD}"):
         Ledger.open(tmp_path / "empty.sqlite", migrate=False)
 
 
@@ -111,7 +111,7 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["mysql://host/ledger", "nonsense://", "postgresql://host:port/x"])
 def test_other_addresses_are_refused(address: str) -> None:
-    with pytest.raises(LedgerError, match=r"right would be postgresql|runs on sqlite and postgresql"):
+    with pytest.raises(LedgerError, match="postgresql://user@host/database or sqlite:////folder/ledger.db"):
         database_url(address)
 
 
@@ -128,7 +128,7 @@ def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path) -> None:
 
 def test_what_may_not_be_written_is_named(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
-    with read_only(tmp_path), pytest.raises(LedgerReadOnly, match=f"{tmp_path} is not writable; right would be"):
+    with read_only(tmp_path), pytest.raises(LedgerReadOnly, match=f"{path}: {tmp_path} is not writable"):
         Ledger.open(path)
     with Ledger.open(path) as ledger:
         ledger.runs.create("toy", {}, "d", 1)

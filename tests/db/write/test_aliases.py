@@ -78,15 +78,15 @@ def test_what_cannot_be_promoted_changes_nothing(ledger: Ledger, run: str, fence
     old, _ = record(ledger, fence, 0, 2)
     assert ledger.records.checkpoint_pruned(fence, old, [OutboxEntry("gone", "checkpoint", {}, 1)])
     assert ledger.outbox.counts(run) == (1, 0)
-    with pytest.raises(AliasRefused, match="no champion yet"):
+    with pytest.raises(AliasRefused, match=f"{CHAMPION}.*{ROLLBACK}"):
         ledger.aliases.promote(run, ROLLBACK, key(2), "ann", "why")
     ledger.aliases.promote(run, CHAMPION, key(2), "ann", "why")
     before = everything(ledger)
     for alias, iteration, says in (
-        (CANDIDATE, 0, "its files are pruned"),
-        (CANDIDATE, 5, "it was never recorded"),
-        (ROLLBACK, 2, "is the champion itself"),
-        ("winner", 2, "right would be one of candidate, champion, rollback"),
+        (CANDIDATE, 0, "iteration 0.*pruned"),
+        (CANDIDATE, 5, "iteration 5.*recorded"),
+        (ROLLBACK, 2, "iteration 2 .*champion"),
+        ("winner", 2, "'winner'.*candidate, champion, rollback"),
     ):
         with pytest.raises(AliasRefused, match=says):
             ledger.aliases.promote(run, alias, key(iteration), "ann", "why")

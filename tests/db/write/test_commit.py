@@ -35,14 +35,14 @@ def test_a_commit_makes_everything_true_at_once(ledger: Ledger, run: str, fence:
 @pytest.mark.parametrize(
     ("bad", "error", "words"),
     [
-        (commit_of(0), AlreadyCommitted, "committed already"),
-        (commit_of(3), OutOfOrder, "next iteration to commit is 2"),
-        (commit_of(2, branch=1), OutOfOrder, "current branch is 0"),
+        (commit_of(0), AlreadyCommitted, r"branch 0, iteration 0 .* 1$"),
+        (commit_of(3), OutOfOrder, r"iteration 3\b.* 2$"),
+        (commit_of(2, branch=1), OutOfOrder, r"branch 1\b.*iteration 2\b.* 0$"),
         (commit_of(2, metrics=[Metric("loss", float("nan"))]), LedgerError, "'loss' of iteration 2 is nan"),
-        (commit_of(2, metrics=[Metric("loss", 1), Metric("loss", 2)]), LedgerError, "'loss' is given twice"),
-        (commit_of(2, metrics=[Metric("reward", 1, "timing")]), Conflict, "'reward' is of class result"),
+        (commit_of(2, metrics=[Metric("loss", 1), Metric("loss", 2)]), LedgerError, "'loss' .*iteration 2"),
+        (commit_of(2, metrics=[Metric("reward", 1, "timing")]), Conflict, "'reward'.* result.* timing"),
         (replace(commit_of(2), control_state={"mean": float("inf")}), LedgerError, "as JSON"),
-        (replace(commit_of(2), control_state={"mean": object()}), LedgerError, "object has no JSON form"),
+        (replace(commit_of(2), control_state={"mean": object()}), LedgerError, "object .*JSON"),
         (replace(commit_of(2), event={"mean": float("nan")}), LedgerError, "as JSON"),
     ],
 )
@@ -58,7 +58,7 @@ def test_a_commit_that_is_refused_leaves_no_trace(
 
 def test_the_first_commit_is_the_start(ledger: Ledger, fence: Fence) -> None:
     assert ledger.commits.latest(fence.run) is None
-    with pytest.raises(OutOfOrder, match="next iteration to commit is 0"):
+    with pytest.raises(OutOfOrder, match=r"iteration 1\b.* 0$"):
         ledger.commits.commit(fence, commit_of(1))
 
 
@@ -81,7 +81,7 @@ def test_a_rollback_opens_a_branch_and_keeps_the_old_line(ledger: Ledger, run: s
     commit_through(ledger, fence, range(5))
     ledger.records.checkpoint(fence, CheckpointRow(run, 0, 1, 1, "s1", "m", 1, "w", 0.1))
     ledger.records.checkpoint(fence, CheckpointRow(run, 0, 4, 1, "s4", "m", 1, "w", 0.1))
-    with pytest.raises(OutOfOrder, match="iteration 5 is not committed"):
+    with pytest.raises(OutOfOrder, match=r"iteration 5\b.*last: 4"):
         ledger.runs.start_branch(fence, 5, "too far")
     assert ledger.runs.start_branch(fence, 2, "reward fell") == 1
     assert [row.folder for row in ledger.records.checkpoints(run)] == ["s1"]
@@ -99,7 +99,7 @@ def test_a_rollback_opens_a_branch_and_keeps_the_old_line(ledger: Ledger, run: s
     assert ledger.runs.start_branch(fence, 1, "further back") == 2
     branches = [(row.number, row.parent_branch, row.parent_iteration) for row in ledger.overview.show(run).branches]
     assert branches == [(0, None, None), (1, 0, 2), (2, 0, 1)]
-    with pytest.raises(OutOfOrder, match="current branch is 2"):
+    with pytest.raises(OutOfOrder, match=r"branch 1\b.* 2$"):
         ledger.commits.commit(fence, commit_of(4, branch=1))
 
 
@@ -117,7 +117,7 @@ def test_a_fork_continues_another_runs_line(ledger: Ledger, run: str, fence: Fen
     assert parent is not None
     assert (parent.run, parent.state) == (run, {"cursor": 8})
     assert ledger.metrics.history(run, "reward")[-1] == (3, 0.3)
-    with pytest.raises(OutOfOrder, match="iteration 9 is not committed"):
+    with pytest.raises(OutOfOrder, match=r"iteration 9\b"):
         ledger.runs.create("toy", {}, "other", 100, parent=Parent(run, 0, 9))
     assert len(ledger.runs.list()) == 2
 

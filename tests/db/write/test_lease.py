@@ -51,7 +51,7 @@ def test_an_expired_lease_is_taken_and_the_term_goes_up(
     clock.advance(0.001)
     second = ledger.leases.acquire(run, holder("second"), ttl_seconds=10)
     assert second == Fence(run, fence.term + 1)
-    with pytest.raises(Fenced, match=f"term {second.term} has taken"):
+    with pytest.raises(Fenced, match=f"term {fence.term} .*term {second.term} "):
         ledger.leases.renew(fence, ttl_seconds=10)
 
 
@@ -77,14 +77,14 @@ def test_a_holder_that_is_gone_is_replaced_at_once(ledger: Ledger, run: str, fen
 
 def test_release_ends_the_fence_and_frees_the_run(ledger: Ledger, run: str, fence: Fence) -> None:
     ledger.leases.release(fence)
-    with pytest.raises(Fenced, match="given back"):
+    with pytest.raises(Fenced, match=f"{run}: .*term {fence.term}"):
         ledger.leases.renew(fence, ttl_seconds=10)
     assert ledger.leases.acquire(run, holder("second"), ttl_seconds=10).term == fence.term + 1
 
 
 def test_segments_follow_the_terms(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
     ledger.leases.start_session(fence, "id-1", "brave-otter")
-    with pytest.raises(Conflict, match="has its session"):
+    with pytest.raises(Conflict, match=f"{run}: .*term {fence.term}"):
         ledger.leases.start_session(fence, "id-1b", "brave-otter")
     clock.advance(20)
     second = ledger.leases.acquire(run, holder("second"), ttl_seconds=10)
@@ -100,7 +100,7 @@ def test_segments_follow_the_terms(ledger: Ledger, run: str, fence: Fence, clock
 def test_an_unknown_run_has_no_lease(ledger: Ledger) -> None:
     with pytest.raises(RunNotFound, match="nowhere-1"):
         ledger.leases.acquire("nowhere-1", holder("first"), ttl_seconds=10)
-    with pytest.raises(Fenced, match="not in this ledger"):
+    with pytest.raises(Fenced, match="nowhere-1"):
         ledger.leases.renew(Fence("nowhere-1", 1), ttl_seconds=10)
 
 

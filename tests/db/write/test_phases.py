@@ -27,13 +27,13 @@ def test_an_attempt_goes_from_planned_to_done(ledger: Ledger, run: str, fence: F
 
 def test_no_step_is_left_out_or_done_twice(ledger: Ledger, fence: Fence) -> None:
     attempt = ledger.phases.plan(fence, 0, 1, "learn")
-    with pytest.raises(OutOfOrder, match="cannot be finished: it is not DISPATCHED"):
+    with pytest.raises(OutOfOrder, match="i1/learn attempt 1 .*DISPATCHED"):
         ledger.phases.finish(fence, attempt, {}, 1.0)
     ledger.phases.dispatch(fence, attempt)
-    with pytest.raises(OutOfOrder, match="cannot be dispatched: it is not PLANNED"):
+    with pytest.raises(OutOfOrder, match="i1/learn attempt 1 .*PLANNED"):
         ledger.phases.dispatch(fence, attempt)
     ledger.phases.finish(fence, attempt, {}, 1.0)
-    with pytest.raises(OutOfOrder, match="cannot be failed: it is not open"):
+    with pytest.raises(OutOfOrder, match="i1/learn attempt 1 .*open"):
         ledger.phases.fail(fence, attempt, "data", "late")
 
 
@@ -120,5 +120,5 @@ def test_forgiven_failures_are_charged_no_more_and_stay_on_record(ledger: Ledger
     assert [row.state for row in ledger.phases.attempts(run, 0, 1)] == ["FAILED"] * 3
     link = next(link for link in ledger.events.links(run) if link.kind == "forgiven")
     assert (link.body["up_to"], link.body["reason"]) == (2, "the file is mended")
-    with pytest.raises(OutOfOrder, match="no failed attempt at learn of iteration 1 is charged"):
+    with pytest.raises(OutOfOrder, match="learn of iteration 1"):
         ledger.phases.forgive(fence, 0, 1, "learn", "why")

@@ -20,17 +20,17 @@ def test_a_shard_is_admitted_once(ledger: Ledger, run: str, fence: Fence, clock:
     clock.advance(60)
     second = ledger.leases.acquire(run, holder("second"), ttl_seconds=10)
     assert not ledger.records.shard(second, replace(SHARD, adopted=True)), "the same files, found again"
-    with pytest.raises(Conflict, match=r"w00-s0003\.t0001 is recorded; w00-s0003\.t0002 has another manifest"):
+    with pytest.raises(Conflict, match=r"iteration 1, wave 0, shard 3: w00-s0003\.t0001 .*w00-s0003\.t0002 "):
         ledger.records.shard(second, replace(SHARD, term=2, folder="w00-s0003.t0002", manifest_sha256="other"))
     assert ledger.records.shards(run, 0, 1) == [SHARD]
 
 
 def test_a_lost_shard_is_replaced_by_the_same_samples_alone(ledger: Ledger, run: str, fence: Fence) -> None:
     made = replace(SHARD, term=2, folder="w00-s0003.t0002", manifest_sha256="other")
-    with pytest.raises(OutOfOrder, match="nothing to replace"):
+    with pytest.raises(OutOfOrder, match="iteration 1, wave 0, shard 3"):
         ledger.records.replace_shard(fence, made)
     ledger.records.shard(fence, SHARD)
-    with pytest.raises(Conflict, match="holds other samples"):
+    with pytest.raises(Conflict, match=r"iteration 1, wave 0, shard 3: .*w00-s0003\.t0002 .*w00-s0003\.t0001"):
         ledger.records.replace_shard(fence, replace(made, group_digests=bytes(64)))
     assert ledger.records.shards(run, 0, 1) == [SHARD]
     ledger.records.replace_shard(fence, made)
@@ -55,7 +55,7 @@ def test_a_wave_obeys_its_first_plan(ledger: Ledger, run: str, fence: Fence) -> 
     assert ledger.records.wave(fence, plan) == plan
     assert ledger.records.wave(fence, replace(plan, plan={"prompts": [3]})) == plan
     ledger.records.settle_wave(fence, 0, 1, 0, {"admitted": [1]})
-    with pytest.raises(OutOfOrder, match="never planned, or has its outcome"):
+    with pytest.raises(OutOfOrder, match="iteration 1, wave 0"):
         ledger.records.settle_wave(fence, 0, 1, 0, {"admitted": [2]})
     with pytest.raises(OutOfOrder, match="wave 5"):
         ledger.records.settle_wave(fence, 0, 1, 5, {})
@@ -98,7 +98,7 @@ def test_a_pruned_checkpoint_leaves_its_row(ledger: Ledger, run: str, fence: Fen
     assert ledger.records.checkpoint(fence, old)
     assert ledger.records.checkpoint(fence, new)
     assert not ledger.records.checkpoint(fence, new)
-    with pytest.raises(Conflict, match="s5 is recorded with another manifest"):
+    with pytest.raises(Conflict, match=r"\bs5\b"):
         ledger.records.checkpoint(fence, replace(new, manifest_sha256="other"))
     assert ledger.records.checkpoints(run) == [new, old]
     ledger.records.checkpoint_pruned(fence, old)

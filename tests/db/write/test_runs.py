@@ -21,10 +21,10 @@ def test_a_run_is_found_by_its_name_or_the_beginning_of_it(ledger: Ledger) -> No
         ledger.runs.create(name, {}, "d", 10)
     assert ledger.runs.find("toy-1").id == "toy-1"
     assert ledger.runs.find("oth").id == "other-1"
-    with pytest.raises(RunNotFound, match="'toy' could be toy-2, toy-1: say which"):
+    with pytest.raises(RunNotFound, match="'toy'.* toy-2, toy-1"):
         ledger.runs.find("toy")
     for absent in ("%", "TOY-1", "toy-3"):
-        with pytest.raises(RunNotFound, match="there is no run"):
+        with pytest.raises(RunNotFound, match=repr(absent)):
             ledger.runs.find(absent)
 
 
@@ -33,7 +33,7 @@ def test_revisions_are_kept(ledger: Ledger, run: str, fence: Fence) -> None:
     assert (ledger.runs.revision(run).digest, ledger.runs.revision(run).reason) == ("new", "kl too low")
     assert ledger.runs.revision(run, 1).spec == {"seed": 0}
     assert ledger.runs.find(run).target_iterations == 120
-    with pytest.raises(RunNotFound, match="no revision 3"):
+    with pytest.raises(RunNotFound, match=r"toy-1.*\b3\b"):
         ledger.runs.revision(run, 3)
 
 
@@ -45,7 +45,7 @@ def test_operators_ask_and_drivers_say(ledger: Ledger, run: str, fence: Fence) -
     ledger.runs.set_mlflow_run(fence, "abc")
     row = ledger.runs.find(run)
     assert (row.state, row.state_reason, row.mlflow_run_id) == ("paused", "disk full", "abc")
-    with pytest.raises(LedgerError, match="right would be one of created, running"):
+    with pytest.raises(LedgerError, match="'confused'.*created, running"):
         ledger.runs.set_state(fence, "confused")
     with pytest.raises(RunNotFound):
         ledger.runs.ask_to_stop("toy-9")
@@ -107,5 +107,5 @@ def test_a_line_ends_at_its_newest_commit(ledger: Ledger, run: str, fence: Fence
     ledger.commits.commit(fence, commit_of(2, branch=1))
     assert ledger.runs.line(run)[-1] == IterationRange(run, 1, 2, 2)
     assert ledger.runs.line(run, 0) == (IterationRange(run, 0, 0, 3),)
-    with pytest.raises(RunNotFound, match="no branch 7"):
+    with pytest.raises(RunNotFound, match=r"branch 7\b"):
         ledger.runs.line(run, 7)
