@@ -1,0 +1,98 @@
+"""Dynamic sampling in real runs: neither the number of controllers nor kills and damage between waves show in the result."""
+
+from __future__ import annotations
+
+import pytest
+
+from flows.branching.branches import fork
+from tests.flows.tools import Driver, same_result
+from tests.recovery.test_damage import flip
+
+REWARD = '{name: sparse, function: "tests.flows.reward_functions:sparse", options: {share: %s}}'
+SMALL = ("virtual.yaml", "iterations=4", "checkpoints.every=100", "evaluation.every=0", "data.held_out=4")
+TARGET = 8
+
+
+def sparse(share: float) -> str:
+    return f"rewards.parts=[{REWARD % share}]"
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(400)
+def test_controllers_kills_and_damage_between_waves_never_show(driver: Driver) -> None:
+    wanted = (*SMALL, sparse(0.2), "dynamic_sampling.kind=valid_group")
+    quiet, struck = driver.create(*wanted), driver.create(*wanted, "controllers.count=3")
+    driver.drive(quiet)
+    driver.drive_until_killed(struck, "settled:2:0")
+    driver.drive_until_killed(struck, "collect:3:1")
+    driver.end_actors(struck)
+    with driver.ledger() as ledger:
+        lost = ledger.records.shards(struck, 0, 2)[-1]
+    assert lost.wave > 0
+    flip(driver.home.run_folder(struck) / lost.folder / "samples.parquet")
+    driver.drive(struck)
+    assert same_result(driver.results(quiet), driver.results(struck))
+
+    with driver.ledger() as ledger:
+        for iteration in range(1, 5):
+            waves = [ledger.records.waves(run, 0, iteration) for run in (quiet, struck)]
+            assert waves[0] == waves[1], "plans and outcomes are functions of the spec"
+            assert len(waves[0]) > 1 or iteration == 4, "else there is nothing between waves"
+            outcomes = [row.outcome for row in waves[0] if row.outcome]
+            assert sum(len(outcome["admitted"]) for outcome in outcomes) + len(outcomes[-1]["padding"]) == TARGET
+        failed = {a.iteration for i in (2, 3) for a in ledger.phases.attempts(struck, 0, i) if a.state == "FAILED"}
+        assert failed == {2, 3}, "both kills fell where they were meant to"
+        (made,) = ledger.events.of_kind(struck, "shard_regenerated")
+        assert (made.body["iteration"], made.body["wave"], made.body["shard"]) == (2, lost.wave, lost.shard)
+        drawn = dict(ledger.metrics.history(quiet, "sampling/drawn_groups"))
+        assert {int(step): count for step, count in drawn.items()} == {
+            i: sum(row.plan["prompts"] for row in ledger.records.waves(quiet, 0, i)) for i in range(1, 5)
+        }
+        averages = [ledger.commits.at(quiet, i).state["sampling_average"] for i in range(1, 5)]
+        assert averages == [ledger.records.waves(quiet, 0, i)[-1].outcome["average"] for i in range(1, 5)]
+        assert averages[0] < averages[-1], "the average lives on over iterations"
+
+    heir = fork(driver.home, quiet, 3).run
+    driver.drive(heir)
+    assert driver.results(heir).weights_digest == driver.results(quiet).weights_digest, "a fork replays the same waves"
+
+
+def test_under_a_reward_that_is_never_valid_the_run_goes_on_with_a_recorded_warning(driver: Driver) -> None:
+    best_and_worst = ("dynamic_sampling.kind=best_and_worst", "dynamic_sampling.keep=1", "dynamic_sampling.max_waves=2")
+    run = driver.create(*SMALL, sparse(0.0), *best_and_worst, "iterations=2")
+    driver.drive(run)
+    assert driver.results(run).state == "completed"
+    with driver.ledger() as ledger:
+        warnings = ledger.events.of_kind(run, "sampling_short")
+        assert [link.body["iteration"] for link in warnings] == [1, 2]
+        assert "only 0 of 8 groups are valid after 2 waves" in warnings[0].body["warning"]
+        assert ledger.metrics.history(run, "sampling/padded_groups") == [(1, 8.0), (2, 8.0)]
+        assert ledger.metrics.history(run, "sampling/filled_fraction") == [(1, 0.0), (2, 0.0)]
+        assert ledger.events.verify(run) is None
+    logs = "".join(path.read_text() for path in (driver.home.run_folder(run) / "logs").glob("*driver*.jsonl"))
+    assert "masked groups fill the batch" in logs
+
+
+@pytest.mark.verify
+def test_stragglers_are_cut_by_a_recorded_choice_that_replay_obeys(driver: Driver) -> None:
+    cut = ("exact=false", "dynamic_sampling={kind: all, overdispatch: {factor: 1.5}}", "data.logical_shards=12")
+    run = driver.create(*SMALL, *cut, "iterations=3")
+    driver.drive_until_killed(run, "learn:2")
+    with driver.ledger() as ledger:
+        before = [ledger.records.shards(run, 0, i) for i in (1, 2)]
+        choices = [ledger.records.choices(run, 0, i)["cut-0"] for i in (1, 2)]
+    driver.end_actors(run)
+    driver.drive(run)
+    with driver.ledger() as ledger:
+        assert ledger.runs.find(run).state == "completed"
+        assert [ledger.records.shards(run, 0, i) for i in (1, 2)] == before, "what was cut is not made later"
+        assert [ledger.records.choices(run, 0, i)["cut-0"] for i in (1, 2)] == choices
+        for i in (1, 2, 3):
+            body = ledger.records.choices(run, 0, i)["cut-0"].body
+            sealed = {row.shard for row in ledger.records.shards(run, 0, i)}
+            assert len(sealed) == 8 and sealed | set(body["shards"]) == set(range(12)) and len(body["ordinals"]) == 4
+            events = ledger.events.links(run)
+            chosen = next(link.seq for link in events if link.kind == "choice" and link.body["iteration"] == i)
+            committed = next(link.seq for link in events if link.kind == "commit" and link.body["iteration"] == i)
+            assert chosen < committed
+        assert ledger.metrics.history(run, "sampling/cut_groups") == [(1, 4.0), (2, 4.0), (3, 4.0)]

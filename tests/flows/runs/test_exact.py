@@ -1,0 +1,164 @@
+"""The central promise on real engines: killed anywhere, or spread over other controllers, the result has the same bits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from mlflow.tracking import MlflowClient
+from safetensors.numpy import load_file
+
+from db.write.records import CheckpointRow
+from flows.branching.branches import fork
+from flows.reports.lineage import lineage_of
+from flows.run.results import RunResults
+from tests.flows.tools import Driver, same_result
+from tests.recovery.nursery import Nursery
+
+pytestmark = pytest.mark.timeout(600)
+METRICS = {
+    "reward/mean", "reward/score", "accuracy", "entropy", "kl", "clip_fraction", "ratio_max", "ratio_min", "grad_norm",
+    "train_rollout_logprob_diff_mean", "train_rollout_logprob_diff_max", "truncated_fraction",
+    "length/response_mean", "length/prompt_mean",
+    "tokens_per_second", "seconds/collect", "seconds/prepare", "seconds/learn", "seconds/sync", "loss", "learning_rate",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> tuple[Driver, str]:
+    driver = Driver(tmp_path_factory.mktemp("undisturbed"), nursery)
+    run = driver.create("torch.yaml")
+    driver.drive(run)
+    return driver, run
+
+
+@pytest.fixture(scope="module")
+def undisturbed(finished: tuple[Driver, str]) -> RunResults:
+    driver, run = finished
+    return driver.results(run)
+
+
+def test_every_iteration_has_the_metrics_that_people_watch(finished: tuple[Driver, str]) -> None:
+    driver, run = finished
+    with driver.ledger() as ledger:
+        histories = {key: ledger.metrics.history(run, key) for key in METRICS}
+    for key, points in histories.items():
+        assert [step for step, _ in points] == [1, 2, 3, 4], key
+    gaps = [value for _, value in histories["train_rollout_logprob_diff_max"]]
+    assert 0 < max(gaps) < 1e-4, "the trainer's float32 agrees with the sampler's"
+    assert max(value for _, value in histories["ratio_max"]) > 1.0, "the second mini-batch is off-policy"
+    assert max(value for _, value in histories["kl"]) > 0.0
+
+
+def test_a_kept_checkpoint_answers_as_the_run_did(finished: tuple[Driver, str]) -> None:
+    driver, run = finished
+    command = [sys.executable, "-m", "ops.cli.main", "--home", str(driver.folder), "evaluate", run, "-o", "json"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert json.loads(said)["accuracy"] == driver.results(run).accuracy
+
+
+def test_killed_in_collect_and_in_learn_it_ends_with_the_same_bits(undisturbed: RunResults, driver: Driver) -> None:
+    run = driver.create("torch.yaml")
+    driver.drive_until_killed(run, "collect:2")
+    driver.drive_until_killed(run, "learn:3")
+    driver.drive(run)
+
+    failed = {(a.iteration, a.phase) for i in range(5) for a in driver.attempts(run, i) if a.state == "FAILED"}
+    assert failed == {(2, "collect"), (3, "learn")}, "both kills fell where they were meant to"
+    assert same_result(driver.results(run), undisturbed)
+    check_each_point_once(driver, run)
+    check_nothing_generated_twice(driver, run)
+
+
+@pytest.mark.verify
+def test_weights_in_many_buckets_are_the_same_and_survive_a_kill_in_sync(
+    undisturbed: RunResults, driver: Driver
+) -> None:
+    run = driver.create("torch.yaml", "trainer.sync_bucket_bytes=2048")
+    driver.drive_until_killed(run, "sync:2")
+    driver.drive(run)
+    assert same_result(driver.results(run), undisturbed)
+    with driver.ledger() as ledger:
+        sizes, counts = (dict(ledger.metrics.history(run, f"sync/{what}")) for what in ("bytes", "buckets"))
+    assert counts[4] > 4 and sizes[4] == sizes[3] > 2048 * (counts[4] / 2)
+
+
+def check_each_point_once(driver: Driver, run: str) -> None:
+    with driver.ledger() as ledger:
+        tracked = ledger.runs.find(run).mlflow_run_id
+        histories = {key: ledger.metrics.history(run, key) for key in ledger.metrics.latest(run)}
+    assert tracked
+    client = MlflowClient(driver.home.tracking_uri)
+    for key, points in histories.items():
+        assert sorted((p.step, p.value) for p in client.get_metric_history(tracked, key)) == points, key
+
+
+def check_nothing_generated_twice(driver: Driver, run: str) -> None:
+    """Shards that were sealed before a kill keep their term; no second folder of theirs was sealed."""
+    folder = driver.home.run_folder(run) / "experience"
+    for iteration in range(1, 5):
+        shards = list((folder / f"b000/i{iteration:06d}").glob("w00-s*"))
+        assert len(shards) == 6, "what killed attempts left is swept"
+        assert all((shard / "manifest.json").exists() for shard in shards)
+    with driver.ledger() as ledger:
+        terms = {shard.term for shard in ledger.records.shards(run, 0, 2)}
+    assert len(terms) >= 1 and min(terms) == 1
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("controllers", [1, 4])
+def test_the_number_of_controllers_never_shows(undisturbed: RunResults, driver: Driver, controllers: int) -> None:
+    run = driver.create("torch.yaml", f"controllers.count={controllers}")
+    driver.drive(run)
+    assert same_result(driver.results(run), undisturbed)
+
+
+@pytest.mark.verify
+def test_another_number_of_ranks_goes_on_within_tolerance(finished: tuple[Driver, str]) -> None:
+    """Behind the checkpoint of 3: the same samples, the same update but for rounding, and a mark in the lineage."""
+    driver, run = finished
+    made = fork(driver.home, run, 3, ["trainer.engine.ranks=1"]).run
+    driver.drive(made)
+    with driver.ledger() as ledger:
+        assert ledger.commits.experience_digests(made) == ledger.commits.experience_digests(run)
+        (mark,) = lineage_of(ledger, driver.home, made).drift
+        weights = [weights_of(driver, ledger.records.checkpoints(name)[0]) for name in (run, made)]
+    assert (mark["at"], mark["replayed"], mark["changes"]["layout"]) == (3, 0, ["torch x 2", "torch x 1"])
+    assert any((weights[0][name] != weights[1][name]).any() for name in weights[0]), "else the tolerance tells nothing"
+    for name, array in weights[0].items():
+        np.testing.assert_allclose(weights[1][name], array, atol=1e-5, rtol=0, err_msg=name)
+
+
+def weights_of(driver: Driver, checkpoint: CheckpointRow) -> dict[str, Any]:
+    weights: dict[str, Any] = load_file(
+        driver.home.run_folder(checkpoint.run) / checkpoint.folder / "weights.safetensors"
+    )
+    return weights
+
+
+@pytest.mark.verify
+def test_waves_of_real_samples_have_the_same_bits_however_they_are_made(driver: Driver) -> None:
+    wanted = ("torch.yaml", "dynamic_sampling={kind: best_and_worst, keep: 1}", "checkpoints.every=100")
+    quiet, struck = driver.create(*wanted, "controllers.count=1"), driver.create(*wanted, "controllers.count=4")
+    driver.drive(quiet)
+    driver.drive_until_killed(struck, "settled:2:0")
+    driver.drive_until_killed(struck, "learn:4")
+    driver.end_actors(struck)
+    driver.drive(struck)
+    assert same_result(driver.results(quiet), driver.results(struck))
+    with driver.ledger() as ledger:
+        assert max(len(ledger.records.waves(quiet, 0, iteration)) for iteration in range(1, 5)) > 1
+
+
+@pytest.mark.verify
+def test_another_seed_gives_another_result(undisturbed: RunResults, driver: Driver) -> None:
+    """What the equalities above are worth: digests do change."""
+    run = driver.create("torch.yaml", "seed=1", "iterations=1")
+    driver.drive(run)
+    other = driver.results(run)
+    assert other.weights_digest != undisturbed.weights_digest
+    assert other.experience_digest != undisturbed.experience_digest

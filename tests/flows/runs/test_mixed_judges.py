@@ -1,0 +1,159 @@
+"""Rewarded by a rule, a reward model on the devices and an endpoint: every score is theirs, and no replay asks again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tests.flows.tools import Driver
+from tests.judges.parts import ADAPTER, verdicts
+from tests.judges.server import Reply, Server, completion, serving
+from tests.judges.test_reward_model import make_folder
+from yatt_core.judges.registry import build_judge
+from yatt_core.judges.seeds import judgement_seeds
+from yatt_core.protocols.judges import JudgeItem
+
+ITERATIONS, PROMPTS, SAMPLES, JUDGEMENTS = 2, 8, 4, 2
+RULE, LIKES, OTHERS = 0.25, 0.5, 2.0
+"""Weights of the rule, the reward model and the endpoint."""
+TEMPLATE = "Is it right? {prompt} {response}"
+
+
+@dataclass
+class Mixture:
+    """The endpoint, and where the reward model lies."""
+
+    server: Server
+    model: Path
+
+    @property
+    def parts(self) -> list[dict[str, Any]]:
+        model = {"kind": "folder", "path": str(self.model)}
+        likes = {"name": "likes", "kind": "reward_model", "model": model, "template": "{response}", "score": "sigmoid"}
+        others = {
+            "name": "others", "kind": "endpoint", "url": self.server.url, "model": "m", "template": TEMPLATE,
+            "judgements": JUDGEMENTS, "seeded": True, "backoff_seconds": 0.01,
+        }  # fmt: skip
+        rule = {"name": "rule", "function": "virtual_score", "weight": RULE}
+        return [rule, {**likes, "weight": LIKES}, {**others, "weight": OTHERS}]
+
+    def create(self, driver: Driver) -> str:
+        parts = f"rewards.parts={json.dumps(self.parts)}"
+        changes = ("placement.mode=dynamic", "rollout.max_new_tokens=12", "evaluation.every=0", "checkpoints.every=100")
+        return driver.create("virtual.yaml", parts, *changes, f"iterations={ITERATIONS}")
+
+
+def opinion(text: str, seed: int) -> str:
+    """What the endpoint says: the same to the same question."""
+    return "yes" if (len(text) + seed) % 2 else "no"
+
+
+@pytest.fixture
+def mixture(tmp_path: Path) -> Iterator[Mixture]:
+    def answer(body: dict[str, Any], number: int) -> Reply:
+        # Now and then it has to be asked again.
+        text = opinion(body["messages"][0]["content"], body["seed"])
+        return Reply(503) if number in (3, 70) else Reply(body=completion(text))
+
+    with serving(answer) as server:
+        yield Mixture(server, make_folder(tmp_path / "model"))
+
+
+def check_scores(driver: Driver, run: str, mixture: Mixture) -> None:
+    """Every score on record is what the rule, the model and the endpoint say of the sample; the reward is their weighted sum."""
+    samples, told = experience_of(driver, run, "samples"), experience_of(driver, run, "judgements")
+    assert len(samples) == ITERATIONS * PROMPTS * SAMPLES
+    items = [JudgeItem(n, row.prompt, row.response, None, (0,)) for n, row in enumerate(samples.itertuples())]
+    liked = verdicts(build_judge(ADAPTER.validate_python(mixture.parts[1]), str(mixture.model)), *items)
+    by_part = {name: rows.set_index(["prompt_ordinal", "sample"]) for name, rows in told.groupby("part")}
+    assert {name: len(rows) for name, rows in by_part.items()} == {"likes": len(samples), "others": len(samples)}
+    for number, row in enumerate(samples.to_dict("records")):
+        place = (row["prompt_ordinal"], row["sample"])
+        seeds = judgement_seeds("others", JUDGEMENTS, 0, 0, 1 + place[0] // PROMPTS, *place)
+        asked = TEMPLATE.format(prompt=row["prompt"], response=row["response"])
+        said = [opinion(asked, seed % 2**31) for seed in seeds]
+        assert [one["answer"] for one in by_part["others"].loc[place, "judgements"]] == said
+        assert row["reward/others"] == said.count("yes") / JUDGEMENTS
+        (judgement,) = by_part["likes"].loc[place, "judgements"]
+        assert row["reward/likes"] == judgement["score"] == liked[number].judgements[0].score
+        total = RULE * row["reward/rule"] + LIKES * row["reward/likes"] + OTHERS * row["reward/others"]
+        assert row["reward"] == pytest.approx(total)
+    assert samples["reward/likes"].nunique() > 2 and samples["reward/others"].nunique() == 3
+
+
+def check_metrics(driver: Driver, run: str) -> None:
+    """Of the first iteration, which nothing disturbed. The endpoint counts 3 tokens a judgement, the reward model writes none."""
+    samples, told = experience_of(driver, run, "samples"), experience_of(driver, run, "judgements")
+    first = samples[samples["prompt_ordinal"] < PROMPTS]
+    read = sum(
+        one["prompt_tokens"]
+        for row in told[told["prompt_ordinal"] < PROMPTS].to_dict("records")
+        for one in row["judgements"]
+    )
+    with driver.ledger() as ledger:
+        histories = {key: dict(ledger.metrics.history(run, key)) for key in ledger.metrics.latest(run)}
+    assert histories["judge/tokens"][1] == 3 * JUDGEMENTS * len(first)
+    assert histories["judge/prompt_tokens"][1] == read > 11 * JUDGEMENTS * len(first)
+    assert histories["judge/device_seconds"][1] > 0
+    for part in ("rule", "likes", "others"):
+        assert histories[f"reward/{part}"][1] == pytest.approx(first[f"reward/{part}"].mean())
+
+
+def check_nothing_was_asked_twice(mixture: Mixture) -> None:
+    """A judgement has a seed of its own; two requests were refused, and asked again."""
+    seeds = [body["seed"] for body in mixture.server.bodies]
+    assert len(set(seeds)) == ITERATIONS * PROMPTS * SAMPLES * JUDGEMENTS
+    assert len(seeds) == len(set(seeds)) + 2
+
+
+def experience_of(driver: Driver, run: str, kind: str) -> pd.DataFrame:
+    files = (driver.home.run_folder(run) / "experience").glob(f"b000/i*/w*/{kind}.parquet")
+    return pd.concat([pd.read_parquet(file) for file in sorted(files)], ignore_index=True)
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(400)
+def test_a_rule_a_reward_model_and_an_endpoint_reward_a_run_that_is_killed(driver: Driver, mixture: Mixture) -> None:
+    run = mixture.create(driver)
+    driver.drive_until_killed(run, "collect:2")
+    driver.drive(run)
+    check_scores(driver, run, mixture)
+    check_metrics(driver, run)
+    check_nothing_was_asked_twice(mixture)
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(400)
+def test_an_endpoint_is_not_asked_again_by_a_run_that_lost_all_its_actors(driver: Driver, mixture: Mixture) -> None:
+    run = mixture.create(driver)
+    driver.drive_until_killed(run, "learn:2")
+    driver.end_actors(run)
+    driver.drive(run)
+    check_scores(driver, run, mixture)
+    check_nothing_was_asked_twice(mixture)
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(600)
+def test_the_config_with_a_trained_judge_runs_end_to_end(driver: Driver) -> None:
+    short = ("iterations=2", "rewards.parts.1.model.training.max_steps=100", "evaluation.every=0")
+    run = driver.create("../../configs/genrm.yaml", *short)
+    driver.drive(run)
+    samples, told = experience_of(driver, run, "samples"), experience_of(driver, run, "judgements")
+    assert len(told) == len(samples) and {len(judgements) for judgements in told["judgements"]} == {3}
+    for row, judgements in zip(samples.to_dict("records"), told["judgements"], strict=True):
+        scores = [one["score"] for one in judgements]
+        assert row["reward"] == row["reward/judge"] == float(scores.count(1.0) >= 2), "a vote of three"
+    assert samples["reward/judge"].nunique() == 2 and (samples["reward/exact"] != samples["reward/judge"]).any()
+    manifest = json.loads((driver.home.run_folder(run) / "inputs" / "manifest.json").read_text())
+    assert manifest["judges"]["judge"]["steps"] == 100
+    with driver.ledger() as ledger:
+        assert ledger.runs.find(run).state == "completed"
+        histories = {key: dict(ledger.metrics.history(run, key)) for key in ("judge/tokens", "judge/device_seconds")}
+    assert all(set(history) == {1, 2} and min(history.values()) > 0 for history in histories.values())

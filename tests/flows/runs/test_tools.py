@@ -1,0 +1,92 @@
+"""A run whose policy calls a tool: killed between a tool's result and the next turn, and spread over other controllers."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.flows.tools import SECONDS, Driver, same_result
+from tests.recovery.parts import kill, living_actors
+from yatt_core.experience.chunks import read_chunk
+from yatt_core.experience.telemetry import read_telemetry
+from yatt_core.prompts.codec import VirtualCodec
+from yatt_core.prompts.tool_calls import KINDS
+from yatt_core.spec import RunSpec
+
+SLOW = ("rollout.engine.clock_factor=1", "rollout.engine.base_seconds=0.2")
+"""Seconds for a turn: time enough to see the results of the turn before."""
+
+
+def create(driver: Driver, file: Path, *overrides: str) -> str:
+    return driver.create("tools.yaml", f"rollout.tools.functions.0.options={{file: {file}}}", *overrides)
+
+
+def calls(file: Path) -> Counter[str]:
+    return Counter(file.read_text().splitlines())
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(300)
+def test_killed_between_a_result_and_the_next_turn_no_tool_is_called_again(driver: Driver, tmp_path: Path) -> None:
+    undisturbed = create(driver, tmp_path / "undisturbed", "controllers.count=3")
+    driver.drive(undisturbed)
+    check_metrics(driver, undisturbed, calls(tmp_path / "undisturbed").total())
+
+    struck = create(driver, tmp_path / "struck", *SLOW)
+    process = driver.start(struck)
+    wait_for_results(driver, struck)
+    process.signal(signal.SIGKILL)
+    for name, pid in living_actors(driver.home.run_folder(struck)).items():
+        if name.startswith("controller"):
+            kill(pid)
+    assert process.wait(SECONDS) == -signal.SIGKILL, process.output
+    driver.drive(struck)
+
+    assert same_result(driver.results(struck), driver.results(undisturbed))
+    assert calls(tmp_path / "struck") == calls(tmp_path / "undisturbed"), "each call was made once"
+
+
+def wait_for_results(driver: Driver, run: str) -> None:
+    """Until every call of some decode batches has its result on disk, and none has its next turn."""
+    folder = driver.home.run_folder(run) / "experience/b000/i000001"
+    with driver.ledger() as ledger:
+        spec = RunSpec.model_validate(ledger.runs.revision(run).spec)
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        with suppress(FileNotFoundError):
+            if is_between_turns(folder, spec):
+                return
+        time.sleep(0.01)
+    raise AssertionError(f"{run}: no results of tools were seen before the next turn")
+
+
+def is_between_turns(folder: Path, spec: RunSpec) -> bool:
+    names = {path.name for path in folder.glob("w00-s*/*.arrow")}
+    if not any(".call-" in name for name in names) or any(".turn-01" in name for name in names):
+        return False
+    engine = spec.rollout.engine
+    assert engine.kind == "virtual"
+    codec = VirtualCodec(engine.vocabulary, spec.data.max_prompt_tokens, spec.rollout.tools, engine.tool_call_fraction)
+    for turn in folder.glob("w00-s*/batch-0000.turn-00.arrow"):
+        chunk = read_chunk(turn)
+        assert chunk is not None
+        expected = sum("<tool_call>" in codec.decode(tokens) for tokens in chunk.table["tokens"].to_pylist())
+        if len(list(turn.parent.glob("*.call-*.arrow"))) < expected:
+            return False
+    return True
+
+
+def check_metrics(driver: Driver, run: str, made: int) -> None:
+    with driver.ledger() as ledger:
+        history = {key: dict(ledger.metrics.history(run, key)) for key in ledger.metrics.latest(run)}
+    assert all(history["turns"][step] > 1 for step in (1, 2))
+    assert 0 < history["tools/calls"][1] + history["tools/calls"][2] < made, "evaluations call tools too"
+    assert {f"tools/errors/{kind}" for kind in KINDS} <= history.keys()
+    assert history["tools/seconds"][1] > 0
+    assert history["length/policy_mean"][1] < history["length/response_mean"][1]
+    assert "tools" in str(read_telemetry(driver.home.run_folder(run), 0, 1))

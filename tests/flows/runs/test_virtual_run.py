@@ -1,0 +1,142 @@
+"""A whole run on virtual engines: what is left in ledger, files, MLflow and Prefect."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections import Counter
+from collections.abc import Mapping
+
+import duckdb
+import pandas as pd
+import pytest
+
+from tests.flows.tools import Driver
+from yatt_core.experience.telemetry import read_telemetry
+
+ITERATIONS = 8
+PAIRS = ("controllers.count=2", "rollout.engine.instances=2", "trainer.engine.ranks=2")
+
+
+@pytest.fixture
+def finished(driver: Driver) -> tuple[Driver, str]:
+    run = driver.create("virtual.yaml", "name=everything", *PAIRS)
+    driver.drive(run)
+    return driver, run
+
+
+def test_everything_a_run_leaves(finished: tuple[Driver, str], service_environment: Mapping[str, str]) -> None:
+    driver, run = finished
+    check_ledger(driver, run)
+    check_files(driver, run)
+    check_mlflow(driver, run)
+    check_prefect(driver, run, service_environment["PREFECT_API_URL"])
+    check_no_payload(driver, run, service_environment["PREFECT_API_URL"])
+
+
+def check_ledger(driver: Driver, run: str) -> None:
+    with driver.ledger() as ledger:
+        row = ledger.runs.find(run)
+        assert (row.state, row.iteration) == ("completed", ITERATIONS)
+        assert ledger.events.verify(run) is None
+        assert [step for step, _ in ledger.metrics.history(run, "reward/mean")] == list(range(1, ITERATIONS + 1))
+        assert [step for step, _ in ledger.metrics.history(run, "evaluation/accuracy")] == [0, 4, 8]
+        assert [checkpoint.iteration for checkpoint in ledger.records.checkpoints(run)] == [8, 6, 0]
+        for iteration in range(1, ITERATIONS + 1):
+            (decision,) = ledger.records.decisions(run, 0, iteration)
+            assert decision.decision["mode"] == "colocate" and decision.reason.startswith("all instances roll out:")
+            assert decision.outcome and decision.outcome["seconds"]["collect"] > 0
+            assert [shard.shard for shard in ledger.records.shards(run, 0, iteration)] == [0, 1, 2, 3]
+            attempts = ledger.phases.attempts(run, 0, iteration)
+            assert {attempt.state for attempt in attempts} == {"DONE"}
+            assert {attempt.number for attempt in attempts} == {1}
+            assert {"place", "collect", "prepare", "learn", "sync", "commit"} <= {attempt.phase for attempt in attempts}
+        assert all(value > 0 for _, value in ledger.metrics.history(run, "controllers/peak_bytes_in_flight"))
+        spilled = ledger.metrics.history(run, "object_store/spilled_bytes")
+        assert spilled == [(step, 0.0) for step in range(1, ITERATIONS + 1)]
+    results = driver.results(run)
+    assert 0 < results.flow_bytes_per_sample <= 1024
+    assert results.weights_digest and results.experience_digest and results.metrics_digest
+
+
+def check_files(driver: Driver, run: str) -> None:
+    folder = driver.home.run_folder(run)
+    files = sorted((folder / "experience/b000/i000003").glob("*/samples.parquet"))
+    samples = pd.concat(pd.read_parquet(file) for file in files)
+    assert len(samples) == 8 * 4
+    assert set(samples["weight_version"]) == {2}
+    counted = duckdb.sql(f"select count(*) from read_parquet('{folder}/experience/b000/i000003/w*/samples.parquet')")
+    assert counted.fetchall() == [(32,)]
+    prepared = sorted((folder / "experience/b000/i000003").glob("prepared.*/*.parquet"))
+    assert "advantage" in pd.concat(pd.read_parquet(file) for file in prepared).columns
+    assert "generate" in str(read_telemetry(folder, 0, 3))
+    logs = "".join(path.read_text() for path in (folder / "logs").glob("*.jsonl"))
+    assert {"controller-0", "controller-1", "rollout-0", "trainer-1", "driver"} <= {
+        json.loads(line)["actor"] for line in logs.splitlines()
+    }
+    assert not list(folder.rglob("*.tmp")), "no temporary file stays behind"
+
+
+def check_mlflow(driver: Driver, run: str) -> None:
+    from mlflow.tracking import MlflowClient
+
+    with driver.ledger() as ledger:
+        row = ledger.runs.find(run)
+        assert ledger.outbox.counts(run)[0] == 0, "nothing waits in the outbox"
+        keys = ledger.metrics.latest(run)
+        expected = {key: ledger.metrics.history(run, key) for key in keys}
+    client = MlflowClient(driver.home.tracking_uri)
+    assert row.mlflow_run_id
+    tracked = client.get_run(row.mlflow_run_id)
+    assert tracked.data.tags["yatt.spec_digest"]
+    assert tracked.data.tags["yatt.weights_digest"] == driver.results(run).weights_digest
+    assert tracked.info.status == "FINISHED"
+    assert tracked.data.params["rollout.samples_per_prompt"] == "4"
+    for key, points in expected.items():
+        history = client.get_metric_history(row.mlflow_run_id, key)
+        assert sorted((point.step, point.value) for point in history) == points, key
+    assert [artifact.path for artifact in client.list_artifacts(row.mlflow_run_id)] == ["spec.json"]
+    versions = client.search_model_versions(f"name = '{run}'")
+    states = {int(version.tags["yatt.iteration"]): version.tags["yatt.state"] for version in versions}
+    assert states == {0: "kept", 3: "pruned", 6: "kept", 8: "kept"}
+
+
+def check_prefect(driver: Driver, run: str, api: str) -> None:
+    flow_runs = post(f"{api}/flow_runs/filter", {"flow_runs": {"name": {"any_": [run]}}})
+    assert [flow_run["state_type"] for flow_run in flow_runs] == ["COMPLETED"]
+    with driver.ledger() as ledger:
+        (session,) = ledger.overview.show(run).sessions
+    assert (session.flow_run_id, session.flow_run_name) == (flow_runs[0]["id"], run)
+    assert flow_runs[0]["name"] == run
+    artifacts = post(f"{api}/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [flow_runs[0]["id"]]}}})
+    kinds = Counter(artifact["type"] for artifact in artifacts)
+    assert kinds["progress"] == 1 and kinds["markdown"] == 1
+
+
+def check_no_payload(driver: Driver, run: str, api: str) -> None:
+    """No prompt and no response stands in the ledger, in MLflow's store, or in anything that Prefect keeps of the flow run."""
+    shards = driver.home.run_folder(run).glob("experience/b*/i*/w*/samples.parquet")
+    samples = pd.concat(pd.read_parquet(file, columns=["prompt", "response"]) for file in shards)
+    texts = {text.encode() for column in samples for text in samples[column] if len(text) >= 12}
+    assert len(texts) > 100
+    kept = {str(path): path.read_bytes() for path in driver.home.folder.glob("*.db*")}
+    with driver.ledger() as ledger:
+        (session,) = ledger.overview.show(run).sessions
+    flow_run = {"flow_runs": {"id": {"any_": [session.flow_run_id]}}}
+    kept |= {kind: json.dumps(post(f"{api}/{kind}/filter", flow_run)).encode() for kind in ("flow_runs", "task_runs")}
+    kept["artifacts"] = json.dumps(post(f"{api}/artifacts/filter", flow_run)).encode()
+    logs = {"logs": {"flow_run_id": {"any_": [session.flow_run_id]}}}
+    kept["logs"] = json.dumps(post(f"{api}/logs/filter", logs)).encode()
+    assert len(kept) > 4 and len(kept["task_runs"]) > 1000
+    for place, contents in kept.items():
+        assert not [text for text in texts if text in contents], place
+    written = [path for path in (driver.home.run_folder(run) / "experience").rglob("*") if path.is_file()]
+    for contents in (*kept.values(), *(path.read_bytes() for path in written)):
+        assert b"ObjectRef" not in contents, "references die with the cluster"
+
+
+def post(address: str, body: object) -> list[dict[str, str]]:
+    request = urllib.request.Request(address, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        decoded: list[dict[str, str]] = json.load(answer)
+        return decoded

@@ -1,0 +1,31 @@
+"""A whole run with rollout on vLLM: its log-probabilities agree with the trainer's, and a run that is killed and loses its actors
+ends with the same bits.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.flows.tools import Driver, same_result
+from tests.needs import NEEDS_VLLM
+
+pytestmark = [NEEDS_VLLM, pytest.mark.verify]
+ENGINE = "rollout.engine={kind: vllm, instances: 1, dtype: float32, max_num_seqs: 32}"
+CHANGES = (ENGINE, "model.hidden_size=64", "model.key_value_heads=1", "model.intermediate_size=96")
+"""Heads of the least size that vLLM takes on a CPU, and a key/value head that two of them share."""
+
+
+@pytest.mark.timeout(900)
+def test_it_is_exact_and_samples_what_the_trainer_learns_from(driver: Driver) -> None:
+    whole = driver.create("torch.yaml", *CHANGES)
+    driver.drive(whole)
+    with driver.ledger() as ledger:
+        gaps = [value for _, value in ledger.metrics.history(whole, "train_rollout_logprob_diff_max")]
+    assert len(gaps) == 4 and 0 < max(gaps) < 1e-4, "at every iteration, so that no weights are stale"
+    run = driver.create("torch.yaml", *CHANGES)
+    driver.drive_until_killed(run, "collect:2")
+    driver.end_actors(run)
+    driver.drive_until_killed(run, "sync:3")
+    driver.end_actors(run)
+    driver.drive(run)
+    assert same_result(driver.results(run), driver.results(whole))
