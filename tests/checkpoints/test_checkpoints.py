@@ -152,7 +152,7 @@ def test_a_disk_that_fills_up_on_the_way_leaves_nothing(tmp_path, error):
 
 
 def test_a_writer_that_writes_nothing_publishes_nothing(tmp_path):
-    with pytest.raises(DataError, match=r"i000040\.t0001.*\[\]$"):
+    with pytest.raises(DataError, match=r"i000010\.t0001.*\[\]$"):
         publish_checkpoint(tmp_path, FOLDER, IDENTITY, lambda folder: None, 0)
     assert names(tmp_path / "checkpoints") == []
 

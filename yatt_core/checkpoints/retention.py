@@ -16,7 +16,7 @@ from yatt_core import durable
 from yatt_core.keys import checkpoint_folder
 from yatt_core.storage.fetching import FETCHED, fetching
 
-_HIDDEN = re.compile(r"\.(b\d+-i\d+\.e\d+)\..+")
+_HIDDEN = re.compile(r"\.(b\d+-i\d+\.t\d+)\..+")
 
 
 def checkpoints_to_keep(iterations: Iterable[int], keep: int) -> frozenset[int]:

@@ -45,5 +45,5 @@ def test_roles_share_the_memory_there_is(
 
 
 def test_a_run_without_room_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match="no room on 2xcore"):
+    with pytest.raises(ConfigurationError, match="2xcore"):
         start(monkeypatch, 1024)[0]._account()

@@ -180,7 +180,7 @@ def test_another_policy_is_simulated_beside_the_recorded_one(yatt: Yatt, run: st
     ("words", "says"),
     [
         (["--policy", "split"], "split:N, with N from 1 to 3"),
-        (["--policy", "dynamik"], "'dynamik' is none of colocate, split, dynamic"),
+        (["--policy", "dynamik"], "'dynamik' is not one of colocate, split, dynamic"),
         (["--iterations", "0:2"], "right would be A:B with 1 <= A <= B <= 5"),
         (["--iterations", "3:2"], "right would be A:B with 1 <= A <= B <= 5"),
         (["--iterations", "2:6"], "right would be A:B with 1 <= A <= B <= 5"),
