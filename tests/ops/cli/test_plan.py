@@ -146,7 +146,7 @@ def test_what_a_run_has_lost_calibrates_nothing_and_hinders_nothing(yatt: Yatt, 
         shutil.rmtree(folder / ledger.records.shards(run, 0, 5)[0].folder)
     answer = yatt("plan", str(CONFIGS / "quickstart.yaml"), "--cluster", "2xcore", "--calibrate", run, "-o", "json")
     assert answer.code == 0
-    assert f"{run} has telemetry of {SHARDS - 1} shards, 8 are needed" in " ".join(answer.document["assumed"])
+    assert f"{run} has telemetry of {SHARDS - 1} shards, but 8 are needed" in " ".join(answer.document["assumed"])
 
 
 def test_a_run_without_an_iteration_calibrates_nothing(yatt: Yatt, home: Home, tmp_path: Path) -> None:
