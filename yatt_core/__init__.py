@@ -1,1 +1,1 @@
-"""YATT's engine room: prompts, rewards, algorithms, engines and actors, usable without a workflow or a database."""
+"""YATT's core: prompts, rewards, algorithms, engines and actors, usable without a workflow or a database."""

@@ -1,4 +1,4 @@
-"""The revision of the code that runs."""
+"""The revision of the running code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @cache
 def code_revision() -> str:
-    """Digest of this package's own source files: equal for equal code, wherever it is installed from."""
+    """Returns a digest of this package's source files: identical for identical code, wherever it is installed."""
     root = Path(__file__).parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):

@@ -1,6 +1,7 @@
-"""Digests that say whether two runs are the same: weights, experience, metrics, and canonical JSON.
+"""Digests that show whether two runs are identical (weights, experience, metrics), and canonical JSON.
 
-All are sha256 in lower-case hexadecimal. They depend on contents alone: never on files, controllers, attempts or time.
+All are sha256 in lower-case hexadecimal. They depend on contents alone, never on files, controllers, attempts
+or time.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ READ_BYTES = 1 << 20
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no spaces; refuses NaN, which has no canonical form."""
+    """Returns JSON with sorted keys and no spaces. Rejects NaN, which has no canonical form."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def json_digest(value: Any) -> str:
-    """sha256 of the canonical JSON of a value."""
+    """Returns the sha256 of the canonical JSON of a value."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def file_sha256(path: Path) -> str:
-    """sha256 of a file's bytes, read in pieces."""
+    """Returns the sha256 of a file's bytes, which are read in chunks."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while block := stream.read(READ_BYTES):
@@ -37,9 +38,9 @@ def file_sha256(path: Path) -> str:
 
 
 def weights_digest(tensors: Mapping[str, npt.NDArray[Any]]) -> str:
-    """sha256 over name, dtype, shape and little-endian bytes of every tensor, names sorted.
+    """Returns the sha256 of the name, dtype, shape and little-endian bytes of all tensors, sorted by name.
 
-    tensors: the full state dict, tied tensors once.
+    tensors: the full state dict; tied tensors appear once.
     """
     digest = hashlib.sha256()
     for name in sorted(tensors):
@@ -51,12 +52,15 @@ def weights_digest(tensors: Mapping[str, npt.NDArray[Any]]) -> str:
 
 
 def experience_digest_of_iteration(group_digests: bytes) -> str:
-    """Digest of an iteration's experience from its prompts' group digests (32 bytes each) in order of prompt ordinal."""
+    """Returns the digest of an iteration's experience.
+
+    group_digests: the digests of the prompts' groups (32 bytes each), in order of prompt ordinal.
+    """
     return hashlib.sha256(group_digests).hexdigest()
 
 
 def chain_digest(digests: Iterable[str]) -> str:
-    """sha256 over a sequence of digests; with the iterations' digests along a branch, the run's experience digest."""
+    """Returns the sha256 of a sequence of digests; over a branch's iterations, this is the run's experience digest."""
     digest = hashlib.sha256()
     for item in digests:
         digest.update(item.encode())

@@ -1,7 +1,8 @@
-"""Durable files on a local disk: written, synced, renamed, and the folder synced, so that a crash shows all or nothing.
+"""Durable files on a local disk: written, synced, renamed, and the folder synced, so a crash leaves all or nothing.
 
-Names that begin with a dot are in the making or on their way out: whoever finds one after a crash may delete it. A disk that
-refuses is an `InfrastructureError`, a full one (or a spent quota) a `StorageFullError`; what stood there before stays.
+Names that begin with a dot are being written or deleted; any process that finds one after a crash may delete
+it. A disk error raises an `InfrastructureError`, a full disk or exhausted quota a `StorageFullError`; the
+existing contents are kept.
 """
 
 from __future__ import annotations
@@ -22,15 +23,18 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def refusal(what: str, error: BaseException) -> InfrastructureError:
-    """A disk's refusal as one of our errors; what: the path, and what could not be done to it."""
+    """Returns a disk error as a YATT error.
+
+    what: the path and the operation that failed.
+    """
     if isinstance(error, OSError) and error.errno in FULL:
-        return StorageFullError(f"{what}: {error.strerror}; make room")
+        return StorageFullError(f"{what}: {error.strerror}; free some space")
     return InfrastructureError(f"{what}: {error.strerror or error if isinstance(error, OSError) else error}")
 
 
 @contextmanager
 def refusals(what: str) -> Iterator[None]:
-    """Turns an `OSError` within into `refusal(what, ...)`."""
+    """Converts an `OSError` raised inside into `refusal(what, ...)`."""
     try:
         yield
     except OSError as error:
@@ -55,7 +59,7 @@ def make_folder(folder: Path) -> None:
             missing.append(folder)
             folder = folder.parent
         if os.access(folder.parent, os.W_OK):
-            # Whoever made the last one that exists may have been killed before its entry was durable.
+            # The process that created the last existing folder may have been killed before its entry was durable.
             sync_folder(folder.parent)
         for path in reversed(missing):
             path.mkdir(exist_ok=True)
@@ -63,7 +67,7 @@ def make_folder(folder: Path) -> None:
 
 
 def claim_folder(folder: Path) -> bool:
-    """Creates a folder that nobody else has, its entry durable; False where somebody was first."""
+    """Creates a folder for exclusive use, its entry durable; returns False if it already exists."""
     make_folder(folder.parent)
     with refusals(f"{folder}: cannot be created"):
         try:
@@ -81,14 +85,17 @@ def sync_file(path: Path) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside a file to make it under. No other writer has it: on a shared disk, others may have the same process id."""
+    """Returns a name for a temporary file next to a file.
+
+    No other writer has the name: on a shared disk, processes on other hosts may have the same process id.
+    """
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Publishes a file: whoever sees the name sees all the bytes, also after a crash.
+    """Publishes a file: once the name is visible, all its bytes are, even after a crash.
 
-    Raises `InfrastructureError` when the disk refuses; nothing half-written is then left behind.
+    Raises `InfrastructureError` if the disk fails; nothing half-written is left.
     """
     temporary = temporary_name(path)
     try:
@@ -110,14 +117,14 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def move_folder(source: Path, target: Path) -> None:
-    """Publishes a folder whose contents are durable under its final name, which must be free, on the same disk."""
-    with refusals(f"{target}: cannot be put in place"):
+    """Publishes a folder with durable contents under its final name, which must be free and on the same disk."""
+    with refusals(f"{target}: cannot be moved into place"):
         source.rename(target)
     sync_folder(target.parent)
 
 
 def remove_folder(folder: Path) -> None:
-    """Deletes a folder: whoever still sees the name sees all of it, also after a crash."""
+    """Deletes a folder: as long as its name is visible, its contents are complete, even after a crash."""
     trash = folder.with_name(f".{folder.name.lstrip('.')}.{os.getpid()}.trash")
     shutil.rmtree(trash, ignore_errors=True)
     move_folder(folder, trash)

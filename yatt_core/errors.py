@@ -1,6 +1,6 @@
-"""Failures as data: each has a class that decides its budget, its answer and the exit code.
+"""Failures as data: each has a class that determines its budget, the response to it and the exit code.
 
-A failure crosses process borders (Ray pickles it), so its constructor takes the message alone.
+A failure crosses process boundaries (Ray pickles it), so its constructor takes only the message.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 
 class FailureClass(StrEnum):
-    """What kind of thing went wrong; budgets and answers are kept by class (RECOVERY: budgets)."""
+    """The kind of failure; budgets and responses are defined per class (RECOVERY: budgets)."""
 
     INFRASTRUCTURE = "infrastructure"
     DATA = "data"
@@ -31,30 +31,30 @@ class ExitCode:
 
 
 class YattError(Exception):
-    """Base of every error that YATT raises on purpose; its text is fit to be shown to a user."""
+    """Base class of every error that YATT raises on purpose; its text can be shown to a user."""
 
     failure_class: ClassVar[FailureClass] = FailureClass.INFRASTRUCTURE
     exit_code: ClassVar[int] = ExitCode.FAILURE
 
 
 class InfrastructureError(YattError):
-    """A process, machine, network or disk failed; trying again may help."""
+    """A process, machine, network or disk failed; a retry may succeed."""
 
 
 class CutError(InfrastructureError):
-    """Work is not waited for any more: it was over-dispatched, and enough of it is done."""
+    """Work is abandoned: it was over-dispatched, and enough of it is finished."""
 
 
 class StorageFullError(InfrastructureError):
-    """A disk or a quota is full; what was durable before stays. Trying again helps once there is room."""
+    """A disk is full or a quota exhausted; durable data is kept. A retry succeeds once space is available."""
 
 
 class StuckError(InfrastructureError):
-    """Work was not done by its deadline; the text names the actor that is stuck and where its code stands."""
+    """Work was not finished by its deadline; the message names the stuck actor and its position in the code."""
 
 
 class DataError(YattError):
-    """The input or a reward function is at fault; trying again gives the same failure."""
+    """The input or a reward function is at fault; a retry fails in the same way."""
 
     failure_class = FailureClass.DATA
 
@@ -66,22 +66,22 @@ class NumericError(YattError):
 
 
 class ReplayError(NumericError):
-    """A replayed update differs from what its commit recorded: trying again gives the same difference."""
+    """A replayed update differs from what its commit recorded; a retry produces the same difference."""
 
 
 class ConfigurationError(YattError):
-    """The spec, a path or an option is wrong; says what, where, and what would be right."""
+    """The spec, a path or an option is wrong; the message says what, where, and what is expected."""
 
     failure_class = FailureClass.CONFIGURATION
     exit_code = ExitCode.CONFIGURATION
 
 
 class DriftError(ConfigurationError):
-    """A replay is needed, and the environment is not the one in which the updates were made."""
+    """A replay is required, but the environment differs from the one in which the updates were made."""
 
 
 class FencedError(YattError):
-    """A newer term owns the run; this holder must leave without another write."""
+    """A newer term owns the run; this holder must exit without another write."""
 
     failure_class = FailureClass.FENCED
     exit_code = ExitCode.LEASE_HELD

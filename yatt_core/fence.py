@@ -1,4 +1,4 @@
-"""The actors' side of fencing: an actor obeys the highest term it has heard of and refuses every lower one."""
+"""The actors' side of fencing: an actor obeys the highest term it has seen and rejects all lower ones."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from yatt_core.errors import FencedError
 
 
 class TermFence:
-    """Holds the highest term seen, by any thread; `check` comes first in every method that has an effect.
+    """Holds the highest term seen, for any thread; every method with an effect calls `check` first.
 
-    announced: reads the term of the run's driver, where an actor can look it up.
+    announced: returns the term of the run's driver, if the actor can look it up.
     """
 
     def __init__(self, term: int, announced: Callable[[], int] | None = None) -> None:
@@ -21,18 +21,18 @@ class TermFence:
 
     @property
     def term(self) -> int:
-        """The highest term heard of: work that began under an earlier one goes on under it."""
+        """The highest term seen; work that began under an earlier term continues under it."""
         return self._term
 
     def check(self, term: int) -> None:
-        """Raises `FencedError` for the call of a driver that has been replaced."""
+        """Raises `FencedError` for a call from a driver that has been replaced."""
         with self._lock:
             if term < self._term:
                 raise FencedError(f"term {term} was replaced by {self._term}")
             self._term = term
 
     def renew(self) -> bool:
-        """Looks the driver's term up; True if it is newer than all that was heard of."""
+        """Looks up the driver's term; returns True if it is newer than all terms seen before."""
         if self._announced is None or (announced := self._announced()) <= self._term:
             return False
         with self._lock:

@@ -19,12 +19,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 PART_BYTES, PARTS = 16 << 20, 4
-"""A process's log: its parts, each of about this size, and how many of the newest are kept."""
+"""The approximate size of one part of a process's log, and the number of most recent parts kept."""
 _PART = re.compile(r"\.part(\d+)\.jsonl$")
 _context: contextvars.ContextVar[Mapping[str, int | str]] = contextvars.ContextVar(
     "yatt_log_context", default=MappingProxyType({})
 )
-# Values of keys that name a secret, what follows `Bearer`, and passwords inside addresses never reach a log.
+# The values of keys that name a secret, the token after `Bearer`, and passwords in URLs never reach a log.
 _SECRETS = re.compile(
     r"""(?ix)
     (?P<name> (?: password | passwd | secret | token | (?:api|access|private|secret)[_-]?key ) \\?["']? \s*[=:]\s* )
@@ -36,13 +36,13 @@ _SECRETS = re.compile(
 
 
 def redact(text: str) -> str:
-    """The text with the values of secrets replaced."""
+    """Returns the text with the values of secrets replaced."""
     return _SECRETS.sub(lambda match: f"{match['name'] or match['scheme'] or match['user']}***", text)
 
 
 @contextmanager
 def log_context(**fields: int | str) -> Iterator[None]:
-    """Marks what is logged inside with the iteration and phase at hand."""
+    """Adds the current iteration and phase to the log records emitted inside."""
     token = _context.set({**_context.get(), **fields})
     try:
         yield
@@ -51,14 +51,14 @@ def log_context(**fields: int | str) -> Iterator[None]:
 
 
 class JsonLinesFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """Formats each record as one JSON object per line."""
 
     def __init__(self, actor: str) -> None:
         super().__init__()
         self._actor = actor
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as JSON, secrets redacted."""
+        """Returns the record as JSON with secrets redacted."""
         message = record.getMessage()
         if record.exc_info:
             message += "\n" + self.formatException(record.exc_info)
@@ -69,7 +69,7 @@ class JsonLinesFormatter(logging.Formatter):
 
 @dataclass(frozen=True, slots=True)
 class ProcessLabel:
-    """Who writes a log."""
+    """The process that writes a log."""
 
     name: str
     pid: int
@@ -77,17 +77,17 @@ class ProcessLabel:
 
 
 LOG_NAME = re.compile(r"t(?P<term>\d+)\.(?P<actor>.+?)(?:\.part(?P<part>\d+))?\.jsonl")
-"""Matches the names that `log_file` makes."""
+"""Matches the names that `log_file` produces."""
 
 
 def log_file(run_folder: Path, actor: str, term: int, part: int = 1) -> Path:
-    """Where an actor that was started under a term logs; what is too long for one file goes on in part 2, 3, ..."""
+    """Returns the log of an actor started under a term; text beyond the size of one file continues in part 2, 3, ..."""
     name = f"t{term:04d}.{actor}" + (f".part{part}" if part > 1 else "")
     return run_folder / "logs" / f"{name}.jsonl"
 
 
 class PartsHandler(logging.FileHandler):
-    """Writes into one part after the other and keeps the newest: readers see files that only grow, until they go."""
+    """Writes one part after another and keeps the most recent; files only grow until they are deleted."""
 
     def __init__(self, run_folder: Path, actor: str, term: int, part_bytes: int = PART_BYTES) -> None:
         self._place, self._part_bytes = (run_folder, actor, term), part_bytes
@@ -100,7 +100,7 @@ class PartsHandler(logging.FileHandler):
         self.setFormatter(JsonLinesFormatter(actor))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes a record; one that finds the part full begins the next."""
+        """Writes a record; if the part is full, a new part is started first."""
         if self.stream is not None and self.stream.tell() >= self._part_bytes:
             self.stream.close()
             self._begin_part()
@@ -115,7 +115,7 @@ class PartsHandler(logging.FileHandler):
 
 
 def actor_logs(run_folder: Path, actor: str, term: int) -> ProcessLabel:
-    """Sends YATT's and Python's log records of this process to the actor's file, and to no other any more."""
+    """Sends YATT's and Python's log records of this process to the actor's file and no longer to any other."""
     log_file(run_folder, actor, term).parent.mkdir(parents=True, exist_ok=True)
     root = logging.getLogger()
     for handler in [handler for handler in root.handlers if isinstance(handler, PartsHandler)]:

@@ -1,7 +1,7 @@
-"""Folders that exist by their manifest: files with size and sha256, `manifest.json` written last.
+"""Folders identified by a manifest: the files with their sizes and sha256, and `manifest.json`, written last.
 
-A folder without a manifest is unfinished work. What a manifest names is checked before it is used: first the manifest against
-the digest that the ledger keeps, then each file against the manifest.
+A folder without a manifest is unfinished work. Contents are checked before they are used: first the manifest
+against the digest in the ledger, then each file against the manifest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A file as its manifest names it; size in bytes."""
+    """A file's entry in a manifest.
+
+    size: in bytes.
+    """
 
     size: int
     sha256: str
@@ -31,7 +34,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest that was read: what it says, the files it names, and its own sha256."""
+    """A loaded manifest: its fields, the files it names, and its own sha256."""
 
     fields: Mapping[str, Any]
     files: Mapping[str, FileEntry]
@@ -39,17 +42,17 @@ class Manifest:
 
 
 def entry_of_bytes(data: bytes) -> FileEntry:
-    """Entry of a file with these bytes."""
+    """Returns the entry of a file with these bytes."""
     return FileEntry(len(data), hashlib.sha256(data).hexdigest())
 
 
 def entry_of_file(path: Path) -> FileEntry:
-    """Entry of a file as it stands on disk."""
+    """Returns the entry of a file on disk."""
     return FileEntry(path.stat().st_size, file_sha256(path))
 
 
 def publish_manifest(folder: Path, kind: str, fields: Mapping[str, Any], files: Mapping[str, FileEntry]) -> str:
-    """Writes the manifest durably and returns its sha256; the files have to be durable already."""
+    """Writes the manifest durably and returns its sha256; the files must already be durable."""
     named = {name: asdict(entry) for name, entry in files.items()}
     document = {**fields, "kind": kind, "format": FORMAT, "files": named}
     text = json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"
@@ -58,9 +61,12 @@ def publish_manifest(folder: Path, kind: str, fields: Mapping[str, Any], files: 
 
 
 def load_manifest(folder: Path, kind: str, sha256: str | None = None) -> Manifest:
-    """Reads a folder's manifest; sha256: what it has to have, where that is known.
+    """Reads a folder's manifest.
 
-    Raises `DataError` when it is missing, differs from its sha256, or is not a manifest of this kind and format.
+    sha256: the expected sha256, if known.
+
+    Raises `DataError` if the manifest is missing, differs from its sha256, or is not a manifest of this kind
+    and format.
     """
     path = folder / MANIFEST
     try:
@@ -75,17 +81,17 @@ def load_manifest(folder: Path, kind: str, sha256: str | None = None) -> Manifes
         found = (document.pop("kind"), document.pop("format"))
         files = {str(name): FileEntry(**entry) for name, entry in document.pop("files").items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: is no manifest: {error!r}") from error
+        raise DataError(f"{path}: not a manifest: {error!r}") from error
     if found != (kind, FORMAT):
-        raise DataError(f"{path}: is a manifest of kind and format {found}, expected {(kind, FORMAT)}")
+        raise DataError(f"{path}: kind and format are {found}, expected {(kind, FORMAT)}")
     for name in files:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise DataError(f"{path}: names {name!r}, which lies outside its folder")
+            raise DataError(f"{path}: names {name!r}, which is outside its folder")
     return Manifest(document, files, digest)
 
 
 def read_file(folder: Path, name: str, entry: FileEntry) -> bytes:
-    """A file's bytes, checked: what is parsed is what was hashed. Raises `DataError` naming the file."""
+    """Returns a file's verified bytes: exactly what is parsed was hashed. Raises `DataError` naming the file."""
     path = folder / name
     try:
         data = path.read_bytes()
@@ -96,7 +102,7 @@ def read_file(folder: Path, name: str, entry: FileEntry) -> bytes:
 
 
 def verify_files(folder: Path, files: Mapping[str, FileEntry]) -> None:
-    """Compares size and sha256 of every file. Raises `DataError` naming the first that differs."""
+    """Verifies size and sha256 of every file. Raises `DataError` naming the first that differs."""
     for name in sorted(files):
         path = folder / name
         try:

@@ -1,7 +1,7 @@
 """The driver's connection to the run's Ray head.
 
-Ray reads its settings when it connects, from this process's environment, so they are set here, and nothing that Ray says
-goes to the terminal: actors keep their own logs.
+Ray reads its settings from this process's environment when it connects, so they are set here. Ray's output does
+not go to the terminal: actors keep their own logs.
 """
 
 from __future__ import annotations
@@ -21,32 +21,36 @@ PROBE_SECONDS = 1.0
 
 
 def connect_ray(address: str, namespace: str, run_folder: Path | None = None, timeout: float = 30.0) -> None:
-    """Connects this process to a head; named actors are found in the namespace.
+    """Connects this process to a head; named actors are looked up in the namespace.
 
-    address: `host:port` from the supervisor's state. run_folder: of the run that owns the head, for the token; none for
-    a cluster of the surroundings, whose settings are in the environment already. Raises `InfrastructureError` when nothing
-    listens there within `timeout` seconds, or Ray refuses; `ConfigurationError` for an address of another form.
+    address: `host:port` from the supervisor's state.
+    run_folder: the folder of the run that owns the head, for the token; None for an external cluster, whose
+        settings are already in the environment.
+
+    Raises `InfrastructureError` if nothing listens there within `timeout` seconds or Ray refuses the
+    connection, and `ConfigurationError` for an address in another form.
     """
     _wait_for_listener(address, timeout)
     import ray
     from ray._private import ray_constants
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
-    # It warns that a thread cannot set signal handlers, which is what is wanted.
+    # Ray warns that a thread cannot set signal handlers, which is intended here.
     logging.getLogger("ray").setLevel(logging.ERROR)
-    # The handlers of its native code end the process on SIGTERM, which a driver decides on itself.
+    # The handlers of Ray's native code end the process on SIGTERM, but that is the driver's decision.
     ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER = True
     if ray.is_initialized():
         disconnect_ray()
     if run_folder is not None:
         os.environ.update(ray_environment(run_folder))
-        # Ray read this variable when it was imported; without it, it would replace 127.0.0.1 by the host's own address.
+        # Ray read this variable when it was imported; without it, Ray would replace 127.0.0.1 with the host's own
+        # address.
         ray_constants.ENABLE_RAY_CLUSTER = False
     # Ray keeps the settings and the token of this process's last connection.
     AuthenticationTokenLoader.instance().reset_cache()
     Config.initialize("")
     try:
-        # In a thread: in the main one, Ray puts a handler of SIGTERM in the place of the process's own.
+        # In a separate thread: in the main thread, Ray would replace the process's own SIGTERM handler.
         with ThreadPoolExecutor(1, "connect-ray") as connecting:
             connecting.submit(
                 ray.init,
@@ -61,17 +65,17 @@ def connect_ray(address: str, namespace: str, run_folder: Path | None = None, ti
 
 
 def disconnect_ray() -> None:
-    """Leaves the head, which goes on with its detached actors; does nothing when there is no connection."""
+    """Disconnects from the head, whose detached actors continue to run; does nothing if there is no connection."""
     import ray
 
     ray.shutdown()
 
 
 def _wait_for_listener(address: str, timeout: float) -> None:
-    """Ray itself tries for minutes to reach a head that is gone."""
+    """Waits until the head accepts connections. Ray itself would try for minutes to reach a head that is gone."""
     host, _, port = address.rpartition(":")
     if not port.isdigit() or "/" in host:
-        raise ConfigurationError(f"Ray address {address!r}: write host:port of the head, such as 127.0.0.1:6379")
+        raise ConfigurationError(f"Ray address {address!r}: expected host:port of the head, such as 127.0.0.1:6379")
     deadline = time.monotonic() + timeout
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The inventory of devices of the connected Ray cluster: GPUs, or cores where there are none."""
+"""The inventory of devices of the connected Ray cluster: its GPUs, or its cores if there are no GPUs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from typing import Literal
 from yatt_core.cluster.gcs import Node, living_nodes
 
 MODEL = "accelerator_type:"
-"""Ray's resource that bears the name of a node's kind of GPU."""
+"""Prefix of the Ray resource that names the GPU model of a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One schedulable slot. index: its number in the run. node: Ray's node id. name: `host:gpu0` or `host:core0`.
+    """One schedulable slot.
 
-    model: of a GPU, as Ray names its type; empty where it knows none. memory: bytes; of a core, its share of what Ray may give
-    out on the node; 0 of a GPU, whose model tells it.
+    index: its number in the run.
+    node: Ray's node id.
+    name: `host:gpu0` or `host:core0`.
+    model: the GPU's type as Ray names it; empty if unknown.
+    memory: bytes. For a core, its share of the memory that Ray may allocate on the node; 0 for a GPU, whose
+        model determines it.
     """
 
     index: int
@@ -29,12 +33,12 @@ class Device:
 
 
 def inventory() -> tuple[Device, ...]:
-    """The devices of all living nodes of the connected cluster, in a stable order."""
+    """Returns the devices of all live nodes of the connected cluster, in a stable order."""
     return devices_of(living_nodes())
 
 
 def devices_of(nodes: Sequence[Node]) -> tuple[Device, ...]:
-    """The devices of nodes: all GPUs if there is one, else all cores."""
+    """Returns the devices of nodes: all GPUs if there is at least one, else all cores."""
     kind, resource = ("gpu", "GPU") if any(node.resources.get("GPU") for node in nodes) else ("core", "CPU")
     places = [(node, slot) for node in nodes for slot in range(int(node.resources.get(resource, 0)))]
     return tuple(_device(index, kind, node, slot) for index, (node, slot) in enumerate(places))

@@ -1,7 +1,8 @@
-"""What Ray's control store (GCS) knows of nodes and actors, and is told to keep; with a time limit, and errors of ours.
+"""Queries Ray's control store (GCS) for nodes and actors and stores values in it, with a time limit and YATT's errors.
 
-Not through `ray.nodes()` and the state accessor behind it: when the head was restarted since this process connected, that ends
-the whole process instead of raising. Raises `InfrastructureError` where the store does not answer, or is another's.
+Does not use `ray.nodes()` and its state accessor: if the head was restarted after this process connected, they
+end the whole process instead of raising. Raises `InfrastructureError` if the store does not answer or belongs
+to another cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ ANSWER_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A living node. id: Ray's. name: given with `ray start --node-name`, else its host's. address, port: its raylet's."""
+    """A live node.
+
+    id: Ray's node id.
+    name: set with `ray start --node-name`, else the host's name.
+    address, port: of its raylet.
+    """
 
     id: str
     name: str
@@ -34,7 +40,7 @@ class Node:
 
     @classmethod
     def of(cls, info: Any) -> Node:
-        """From Ray's message; without a name of its own a node bears its address."""
+        """Converts Ray's message. A node without a name of its own is named after its address."""
         given, host = str(info.node_name), str(info.node_manager_hostname)
         name = host if given == info.node_manager_address else given
         return cls(
@@ -48,7 +54,7 @@ class Node:
 
 
 def living_nodes() -> list[Node]:
-    """The living nodes of the connected cluster, by id."""
+    """Returns the live nodes of the connected cluster, sorted by id."""
     client = _client()
     found = _asked(lambda: client.get_all_node_info(timeout=ANSWER_SECONDS))
     return sorted(
@@ -57,26 +63,26 @@ def living_nodes() -> list[Node]:
 
 
 def node_of_actor(actor_id: str) -> str:
-    """Ray's id of the node that an actor is or was on; empty before it is placed."""
+    """Returns Ray's id of the node that an actor is or was on; empty before the actor is placed."""
     client = _client()
 
     async def ask() -> Any:
         return await client.async_get_all_actor_info(actor_id=ray.ActorID.from_hex(actor_id), timeout=ANSWER_SECONDS)
 
-    # A thread of its own: the caller's may run an event loop.
+    # In a separate thread: the caller's thread may run an event loop.
     with ThreadPoolExecutor(1) as thread:
         found = _asked(lambda: thread.submit(asyncio.run, ask()).result())
     return "".join(info.address.node_id.hex() for info in found.values())
 
 
 def remember(namespace: str, key: str, value: str) -> None:
-    """Keeps a text in the store, as long as the cluster lives."""
+    """Stores a text in the control store for the lifetime of the cluster."""
     client = _client()
     _asked(lambda: client.internal_kv_put(key.encode(), value.encode(), True, namespace.encode(), ANSWER_SECONDS))
 
 
 def recall(namespace: str, key: str) -> str:
-    """What was kept there last; empty where nothing was."""
+    """Returns the text last stored under a key; empty if there is none."""
     client = _client()
     found: bytes | None = _asked(lambda: client.internal_kv_get(key.encode(), namespace.encode(), ANSWER_SECONDS))
     return (found or b"").decode()

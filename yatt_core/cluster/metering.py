@@ -1,7 +1,8 @@
-"""The driver's only way to take values out of Ray: it counts their bytes, bounds the wait, and speaks in our errors.
+"""The driver's only way to fetch values from Ray: counts their bytes, limits the wait, and raises YATT's errors.
 
-The driver sees receipts only; the count shows it (`flow_bytes_per_sample`). Waits go in slices, between which the driver may be
-interrupted: an exception of a signal's handler within a call of Ray's surfaces wherever it likes, as a `SystemError`.
+The driver receives only receipts, and the byte count proves it (`flow_bytes_per_sample`). Waits are split into
+slices, and the driver can be interrupted between them: an exception that a signal handler raises inside a call
+to Ray may surface anywhere, as a `SystemError`.
 """
 
 from __future__ import annotations
@@ -20,49 +21,49 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from yatt_core.errors import InfrastructureError, StuckError, YattError
 
 SLICE_SECONDS = 0.5
-"""Longest stretch of a wait in which the driver hears of nothing else."""
+"""The longest part of a wait in which the driver cannot be interrupted."""
 ANSI_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class BytesMeter:
-    """Adds up bytes; any thread."""
+    """Counts bytes; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._total = 0
 
     def add(self, count: int) -> None:
-        """Counts some more bytes."""
+        """Adds to the byte count."""
         with self._lock:
             self._total += count
 
     @property
     def total(self) -> int:
-        """Bytes so far."""
+        """The bytes counted so far."""
         with self._lock:
             return self._total
 
 
 class Interruptions(Protocol):
-    """What may end a wait of the driver's."""
+    """Events that may end a wait of the driver."""
 
     def interrupt(self) -> None:
-        """Raises what ends the wait, if anything does."""
+        """Raises the exception that ends the wait, if there is one."""
         ...
 
     def shielded(self) -> AbstractContextManager[None]:
-        """Inside, no handler of a signal raises anything."""
+        """Prevents signal handlers from raising inside."""
         ...
 
 
 class Uninterrupted:
-    """Nothing ends a wait but what it waits for, or its time."""
+    """A wait that only its result or its timeout can end."""
 
     def interrupt(self) -> None:
         """Raises nothing."""
 
     def shielded(self) -> AbstractContextManager[None]:
-        """No handler is known that would raise."""
+        """Does nothing: there is no handler that could raise."""
         return nullcontext()
 
 
@@ -70,7 +71,7 @@ UNINTERRUPTED = Uninterrupted()
 
 
 def _slices(timeout: float, interruptions: Interruptions) -> Iterator[float]:
-    """The lengths in seconds of one wait's slices, up to its timeout; raises between them what ends the wait."""
+    """Yields the lengths, in seconds, of a wait's slices up to its timeout; raises any interruption between them."""
     deadline = time.monotonic() + timeout
     left = timeout
     while left > 0.0 or left == timeout:
@@ -80,7 +81,7 @@ def _slices(timeout: float, interruptions: Interruptions) -> Iterator[float]:
 
 
 def first_ready(references: Sequence[Any], timeout: float, interruptions: Interruptions = UNINTERRUPTED) -> Any | None:
-    """The first of Ray's references, or streams, that has something; none when `timeout` seconds have passed."""
+    """Returns the first Ray reference or stream that is ready; None after `timeout` seconds."""
     for seconds in _slices(timeout, interruptions):
         with interruptions.shielded():
             ready, _ = ray.wait(list(references), num_returns=1, timeout=seconds)
@@ -96,10 +97,12 @@ def metered_get(
     waiting_for: str,
     interruptions: Interruptions = UNINTERRUPTED,
 ) -> list[Any]:
-    """The values of Ray's references, in their order; their serialised bytes are added to the meter.
+    """Returns the values of Ray references in their order and adds their serialised bytes to the meter.
 
-    waiting_for: what an error names, such as `shard 3 by controller 1`. The first failure is raised at once, not after the
-    slowest: see `unwrap_ray_error`. Raises `StuckError` when `timeout` seconds have passed.
+    waiting_for: the work to name in errors, such as `shard 3 by controller 1`.
+
+    The first failure is raised at once, without waiting for the slowest reference; see `unwrap_ray_error`.
+    Raises `StuckError` after `timeout` seconds.
     """
     for seconds in _slices(timeout, interruptions):
         try:
@@ -118,10 +121,11 @@ def metered_get(
 
 
 def unwrap_ray_error(error: RayError, waiting_for: str) -> Exception:
-    """What to raise in place of an error of Ray's.
+    """Returns the exception to raise in place of a Ray error.
 
-    A `YattError` raised in an actor becomes itself. Any other exception of an actor's code stays as it is, since it carries
-    the remote traceback. A dead actor, a lost worker or object becomes an `InfrastructureError` that names `waiting_for`.
+    A `YattError` raised in an actor is returned unchanged. Any other exception in an actor's code stays a Ray
+    error, since it carries the remote traceback. A dead actor or a lost worker or object becomes an
+    `InfrastructureError` that names `waiting_for`.
     """
     if isinstance(error, RayTaskError):
         cause = getattr(error, "cause", None)
@@ -130,7 +134,7 @@ def unwrap_ray_error(error: RayError, waiting_for: str) -> Exception:
         return cause if isinstance(cause, YattError) else error
     text = ANSI_COLOURS.sub("", str(error)).strip()
     if getattr(error, "actor_init_failed", False):
-        # Behind the actor's whole traceback stands what its constructor raised.
-        return InfrastructureError(f"{waiting_for}: its actor cannot be made: {text.splitlines()[-1]}")
-    kind = "its actor died or cannot be reached" if isinstance(error, RayActorError) else type(error).__name__
+        # The exception that the constructor raised comes after the actor's whole traceback.
+        return InfrastructureError(f"{waiting_for}: its actor cannot be created: {text.splitlines()[-1]}")
+    kind = "its actor died or is unreachable" if isinstance(error, RayActorError) else type(error).__name__
     return InfrastructureError(f"{waiting_for}: {kind}: {' '.join(text.split())}")

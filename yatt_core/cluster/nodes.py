@@ -1,4 +1,4 @@
-"""The nodes of the connected Ray cluster by names that outlive it, so that a bad one can be remembered and avoided."""
+"""The nodes of the connected Ray cluster by names that outlive it, so that a bad node can be remembered and avoided."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from yatt_core.errors import InfrastructureError
 
 
 def node_names() -> dict[str, str]:
-    """Ray's id of each living node -> its name. Raises `InfrastructureError` where the cluster does not answer."""
+    """Maps Ray's id of each live node to its name. Raises `InfrastructureError` if the cluster does not answer."""
     return {node.id: node.name for node in living_nodes()}
 
 
 def avoided_nodes(names: Mapping[str, str], avoid: frozenset[str]) -> frozenset[str]:
-    """Ids of the nodes that get no actors. names: of the living nodes, by id; a cluster's only node is always used.
+    """Returns the ids of the nodes that get no actors; a cluster's only node is always used.
 
-    Raises `InfrastructureError` when all of several nodes are to be avoided.
+    names: the names of the live nodes by id.
+
+    Raises `InfrastructureError` if there are several nodes and all are to be avoided.
     """
     avoided = frozenset(node for node, name in names.items() if name in avoid)
     if len(names) < 2 or not avoided:
@@ -32,9 +34,11 @@ def avoided_nodes(names: Mapping[str, str], avoid: frozenset[str]) -> frozenset[
 
 
 def elsewhere(living: Iterable[str], avoided: frozenset[str], turn: int) -> Any:
-    """Ray's scheduling strategy for an actor on any but some nodes, by their ids; turn: spreads actors over the others.
+    """Returns Ray's scheduling strategy for an actor on any node except those to avoid, given by their ids.
 
-    Ray's labels would leave the choice to Ray, but it does not obey them for actors that ask for no resources.
+    turn: spreads actors over the remaining nodes.
+
+    With node labels, Ray would choose the node, but it ignores them for actors that request no resources.
     """
     if not avoided:
         return "DEFAULT"
@@ -43,5 +47,5 @@ def elsewhere(living: Iterable[str], avoided: frozenset[str], turn: int) -> Any:
 
 
 def on_node(node: str) -> Any:
-    """Ray's scheduling strategy for an actor on one node alone, by its id."""
+    """Returns Ray's scheduling strategy for an actor on exactly this node, given by its id."""
     return NodeAffinitySchedulingStrategy(node, soft=False)

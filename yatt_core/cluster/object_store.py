@@ -1,6 +1,7 @@
-"""What Ray's object store had to write to disk for want of memory: bytes spilled, on all nodes of the connected cluster.
+"""Bytes that Ray's object stores spilled to disk for lack of memory, on all nodes of the connected cluster.
 
-Spilling slows a run down and breaks nothing, so that it is only told. Any raylet answers for all nodes in a few milliseconds.
+Spilling slows a run down but breaks nothing, so it is only reported. Any raylet answers for all nodes within a
+few milliseconds.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ ANSWER_SECONDS = 5.0
 
 
 def spilled_bytes() -> int | None:
-    """Bytes spilled since the nodes started; none where the cluster does not answer in time, which the log then says."""
+    """Returns the bytes spilled since the nodes started; logs a warning and returns None if the cluster is too slow."""
     try:
         node = living_nodes()[0]
         reply = get_memory_info_reply(None, node.address, node.port, ANSWER_SECONDS)
     except (InfrastructureError, IndexError, grpc.RpcError) as error:
-        log.warning("the object store's figures cannot be read: %s", error)
+        log.warning("cannot read the object store's statistics: %s", error)
         return None
     return int(reply.store_stats.spilled_bytes_total)
 
 
 class SpillMeter:
-    """Tells growth from totals; nodes that come and go take their totals with them."""
+    """Computes growth from totals; a node that leaves takes its total with it."""
 
     def __init__(self) -> None:
         self._total: int | None = None
 
     def growth(self, total: int | None) -> int:
-        """Bytes spilled since the last known total; 0 for the first one, and for one that is not known."""
+        """Returns the bytes spilled since the last known total; 0 for the first total and for an unknown one."""
         if total is None:
             return 0
         before, self._total = self._total, total

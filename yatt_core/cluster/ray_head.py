@@ -1,9 +1,10 @@
-"""Ray's head as a service of the supervisor: on loopback, with a token, all of its files in the run folder.
+"""Ray's head as a service of the supervisor: on loopback, with a token and all its files in the run folder.
 
-Consumes a run folder; produces a `ServiceSpec` and the token file. What each setting is for:
-`RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0` makes every listener loopback; ports that Ray fixes by default are chosen freely, so
-that several heads live on one machine; `RAY_task_events_report_interval_ms=0` keeps no record of calls, 4 KB for each of
-the last 100,000; the autoscaler monitor and the log monitor are left out. Nobody reads these three.
+Consumes a run folder; produces a `ServiceSpec` and the token file. The settings:
+`RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0` makes every listener use loopback. Ports that Ray fixes by default are
+chosen freely, so that several heads can run on one machine. `RAY_task_events_report_interval_ms=0` turns off
+the record of calls, which takes 4 KB for each of the last 100,000. The autoscaler monitor and the log monitor
+are left out. Nothing reads the output of these three.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ SOCKET_PATH_LIMIT = 107
 LONGEST_SOCKET = "session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 FOLDER_LIMIT = SOCKET_PATH_LIMIT - len(LONGEST_SOCKET) - 1
 SHORT_CUT = "/proc/{supervisor}/cwd/ray"
-"""The same folder by way of the supervisor's working folder, as long as the supervisor lives."""
+"""The run folder as seen from the supervisor's working folder, for as long as the supervisor is running."""
 DEFAULT_OBJECT_STORE_BYTES = 256 << 20
 READY_TEXT = "Ray runtime started."
 
 
 def ray_folder(run_folder: Path) -> Path:
-    """Where all of Ray's own files lie."""
+    """Returns the folder of Ray's own files."""
     return SupervisorFiles.of(run_folder).root / "ray"
 
 
 def ray_token_file(run_folder: Path) -> Path:
-    """Where the head's token lies."""
+    """Returns the path of the head's token."""
     return ray_folder(run_folder) / "token"
 
 
 def ray_environment(run_folder: Path) -> Mapping[str, str]:
-    """The environment that the head and everyone who connects to it need."""
+    """Returns the environment that the head and every process that connects to it need."""
     return {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(ray_token_file(run_folder)),
@@ -53,9 +54,11 @@ def ray_environment(run_folder: Path) -> Mapping[str, str]:
 def ray_head_service(
     run_folder: Path, cpus: int | None = None, object_store_bytes: int = DEFAULT_OBJECT_STORE_BYTES
 ) -> ServiceSpec:
-    """The service named `ray`; its address is what `connect_ray` takes. What it prints goes to `logs/ray.log`.
+    """Returns the service `ray`, whose address is passed to `connect_ray`. Creates the folder and the token.
 
-    cpus: schedulable cores; by default those this process may use. Makes the folder and the token.
+    The service's output goes to `logs/ray.log`.
+
+    cpus: schedulable cores; by default those that this process may use.
     """
     folder = ray_folder(run_folder)
     make_folder(folder)
@@ -88,12 +91,12 @@ def ray_head_service(
 
 
 def socket_folder(folder: Path) -> str:
-    """Ray's folder in a form that is short enough for the Unix sockets below it, however deep the run folder lies."""
+    """Returns Ray's folder in a form short enough for Unix sockets below it, however deep the run folder is."""
     return str(folder) if len(os.fsencode(folder)) <= FOLDER_LIMIT else SHORT_CUT
 
 
 def _make_token(file: Path) -> None:
-    """Creates the token once; only its owner can read it."""
+    """Creates the token if it does not exist; only its owner can read it."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

@@ -1,8 +1,9 @@
-"""The devices that a run has reserved in Ray: a placement group on each node that it uses, a bundle a device.
+"""The devices that a run has reserved in Ray: a placement group on each node that it uses, with one bundle per device.
 
-Consumes a connected cluster and how many devices are wanted. The groups outlive the driver and are told to the next one by
-Ray's key-value store; where none comes any more, the actors there give them back. A group goes with its node, and never grows:
-free devices of other nodes take the place of lost ones, and if there are none, more actors share those that are left.
+Consumes a connected cluster and the number of devices wanted. The groups outlive the driver; the next driver
+finds them in Ray's key-value store. If there is no next driver, the actors on these devices release them. A
+group disappears with its node and never grows: free devices on other nodes replace lost ones, and if there are
+none, more actors share the remaining ones.
 """
 
 from __future__ import annotations
@@ -32,28 +33,34 @@ from yatt_core.errors import InfrastructureError
 log = logging.getLogger(__name__)
 KEY = "devices"
 FREE_SECONDS = 30.0
-"""How long devices may take to become free, such as those of a run that ends."""
+"""How long devices may take to become free, for example those of a run that is ending."""
 NODE_LABEL = "ray.io/node-id"
 GPU_SHARE = 0.01
-"""Of a GPU, for each actor on it: Ray shows it the device then, and keeps nobody else of the run off it."""
+"""The share of a GPU for each actor on it: Ray shows the GPU to the actor and still admits the run's other actors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The devices of a node. id: of the placement group, in hexadecimal."""
+    """The reserved devices of a node.
+
+    id: of the placement group, in hexadecimal.
+    """
 
     id: str
     count: int
 
     @property
     def handle(self) -> PlacementGroup:
-        """As Ray takes it."""
+        """The group as Ray's handle."""
         return PlacementGroup(ray.PlacementGroupID(bytes.fromhex(self.id)))
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A reserved device. bundle: its number in the group of its node."""
+    """A reserved device.
+
+    bundle: its number in its node's group.
+    """
 
     kind: str
     node: str
@@ -62,15 +69,17 @@ class Seat:
 
     @property
     def options(self) -> dict[str, Any]:
-        """With these, Ray puts an actor there."""
+        """The options with which Ray places an actor on the device."""
         strategy = PlacementGroupSchedulingStrategy(self.group.handle, self.bundle)
         return {"scheduling_strategy": strategy, "num_gpus": GPU_SHARE if self.kind == "gpu" else 0}
 
 
 def reserve(wanted: int, avoided: Collection[str]) -> tuple[Seat, ...]:
-    """Seats of the run on all but some nodes, by Ray's ids: as many as are wanted, or as there are.
+    """Reserves devices for the run outside the nodes to avoid, and returns their seats: as many as wanted or available.
 
-    Raises `InfrastructureError` where devices do not become free, or Ray does not answer.
+    avoided: Ray's ids of nodes.
+
+    Raises `InfrastructureError` if devices do not become free or Ray does not answer.
     """
     devices = inventory()
     kind, living = devices[0].kind, {device.node for device in devices}
@@ -90,14 +99,17 @@ def reserve(wanted: int, avoided: Collection[str]) -> tuple[Seat, ...]:
 
 
 def release() -> None:
-    """Gives all devices back, and ends what is still there."""
+    """Releases all devices and ends the actors that remain on them."""
     for group in _groups().values():
         remove_placement_group(group.handle)
     _tell({})
 
 
 def leave_devices() -> None:
-    """Gives back, from within an actor, the devices of its node: nobody drives the run any more, and all of its actors end."""
+    """Releases the devices of the calling actor's node.
+
+    The run has no driver any more, and all its actors are ending.
+    """
     if ray.is_initialized() and (group := get_current_placement_group()) is not None:
         with suppress(ray.exceptions.RayError):
             remove_placement_group(group)
@@ -106,7 +118,10 @@ def leave_devices() -> None:
 def lacking(
     devices: Sequence[Device], groups: Mapping[str, Group], avoided: Collection[str], wanted: int
 ) -> dict[str, int]:
-    """Node -> devices to reserve there, on as few more nodes as possible. groups: by node, those that the run has."""
+    """Returns how many devices to reserve on which node, on as few additional nodes as possible.
+
+    groups: the run's existing groups, by node.
+    """
     missing = wanted - sum(group.count for node, group in groups.items() if node not in avoided)
     free = Counter(device.node for device in devices if device.node not in groups and device.node not in avoided)
     added: dict[str, int] = {}
@@ -118,7 +133,7 @@ def lacking(
 
 
 def _groups() -> dict[str, Group]:
-    """Those that the run has, by node; told under the namespace in which its actors are found too."""
+    """Returns the run's groups by node, stored in the namespace in which its actors are found."""
     told = recall(ray.get_runtime_context().namespace, KEY)
     return {node: Group(*entry) for node, entry in json.loads(told or "{}").items()}
 
@@ -129,7 +144,7 @@ def _tell(groups: Mapping[str, Group]) -> None:
 
 
 def _group_on(node: str, count: int, kind: str, name: str) -> Group:
-    """A placement group on a node; one that a driver made, and died before it could tell, is made anew."""
+    """Creates a placement group on a node; replaces one whose driver died before it stored the group."""
     bundles = [{"GPU" if kind == "gpu" else "CPU": 1.0}] * count
     selectors = [{NODE_LABEL: node}] * count
     try:
@@ -140,8 +155,8 @@ def _group_on(node: str, count: int, kind: str, name: str) -> Group:
     if not made.wait(FREE_SECONDS):
         remove_placement_group(made)
         raise InfrastructureError(
-            f"{count} {kind}s of Ray's node {node} are not free: others have reserved them; wait for their end, or give the run "
-            "fewer instances and ranks"
+            f"{count} {kind}s of Ray's node {node} are not free: others have reserved them; wait until they end, or "
+            "configure fewer instances and ranks for the run"
         )
-    log.info("%d %ss of node %s are reserved", count, kind, node)
+    log.info("reserved %d %ss of node %s", count, kind, node)
     return Group(made.id.hex(), count)

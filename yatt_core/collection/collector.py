@@ -1,8 +1,8 @@
 """Collects the experience of logical shards: the controller's work from prompts to sealed files, without Ray.
 
-Consumes shard tasks and a stream of batches that engines and judges answer; produces chunks that are durable before anything
-is made of them, sealed experience files, and receipts. Batches and shards that an earlier attempt finished are taken from disk.
-Responses that have ended are judged and scored while engines work on the others.
+Consumes shard tasks and a stream of batches that engines and judges answer; produces chunks that are durable
+before anything uses them, sealed experience files, and receipts. Batches and shards that an earlier attempt
+finished are taken from disk. Responses that have ended are judged and scored while engines work on the others.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from yatt_core.tools.toolbox import Toolbox
 
 @dataclass(slots=True)
 class OpenShard:
-    """A shard under way: its prompts, and what its decode batches have come to so far."""
+    """A shard in progress: its prompts and the results of its decode batches so far."""
 
     task: ShardTask
     log: ShardLog
@@ -74,9 +74,13 @@ class OpenShard:
 
 @dataclass(slots=True)
 class OpenBatch:
-    """A decode batch under way. rows: of its shard's prompts. members: its responses. turns: where their turns are kept.
+    """A decode batch in progress.
 
-    pieces: of a turn that is logged as a whole, those that have come. responses: once they are durable.
+    rows: the batch's rows of its shard's prompts.
+    members: its responses.
+    turns: the log of their turns.
+    pieces: the pieces that have arrived of a turn that is logged as a whole.
+    responses: set once they are durable.
     """
 
     shard: OpenShard
@@ -91,16 +95,16 @@ class OpenBatch:
 
 
 class PromptSource(Protocol):
-    """Where prompts are looked up; `Inputs` is one."""
+    """Provides prompts; `Inputs` is an implementation."""
 
     def prompt(self, reference: PromptRef) -> Prompt:
-        """The prompt that a reference stands for."""
+        """Returns the prompt of a reference."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Makes shards of a run. Rewards are called in the thread that calls this, which has to be the process's main one."""
+    """Produces the shards of a run. Rewards run in the calling thread, which must be the process's main thread."""
 
     spec: RunSpec
     run_folder: Path
@@ -111,13 +115,14 @@ class Collector:
     store: RunStore = field(default_factory=NoStore)
 
     def collect(self, tasks: Sequence[ShardTask], stream: Stream[OpenBatch]) -> Iterator[ShardReceipt]:
-        """Yields each shard's receipt as its manifest becomes durable; decode batches of all shards are under way at once.
+        """Yields each shard's receipt as its manifest becomes durable.
 
-        Where the stream is cut, shards that lack responses are left as they are.
+        The decode batches of all shards run concurrently. If the stream is cut, shards with missing responses
+        are left unfinished.
         """
         for task in tasks:
             if (adopted := adopt(self.run_folder, task.key, shard_plan(self.spec, task))) is not None:
-                self.store.publish(adopted.folder)  # who sealed it may have died before this
+                self.store.publish(adopted.folder)  # the process that sealed it may have died before this
                 self._note_adopted(task, stream)
                 yield adopted
                 continue
@@ -142,7 +147,7 @@ class Collector:
         return OpenShard(task, log, prompts, tokens, split_batches(len(prompts), self.spec))
 
     def _submit(self, shard: OpenShard, stream: Stream[OpenBatch]) -> None:
-        """Asks for what the shard still lacks; a batch whose responses are on disk is only judged and scored."""
+        """Requests what the shard still lacks; a batch whose responses are on disk is only judged and scored."""
         for number, rows in enumerate(shard.batches):
             batch = self._open_batch(shard, number, rows)
             if (responses := shard.log.responses(number)) is None:
@@ -161,7 +166,7 @@ class Collector:
         return OpenBatch(shard, number, rows, members, dialogue, shard.log.turns(number), scores)
 
     def _go_on(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
-        """Follows a batch as far as its turns are on disk; then asks for the next one, or finishes what has come to its end."""
+        """Replays a batch's turns from disk, then requests the next turn or finishes the responses that have ended."""
         while batch.dialogue.members:
             turn = None if self.spec.rollout.tools is None else batch.turns.turn()
             if turn is None:
@@ -171,7 +176,7 @@ class Collector:
         self._finish(batch)
 
     def _request(self, batch: OpenBatch) -> GenerateRequest:
-        """The decode batch of the next turn."""
+        """Returns the decode batch of the next turn."""
         shard, task, stop = batch.shard, batch.shard.task, self.codec.stop_tokens
         if batch.dialogue.turn:
             return next_turn_request(self.spec, task.key, batch.members, batch.dialogue, stop, task.weight_version)
@@ -180,9 +185,10 @@ class Collector:
         return training_request(self.spec, task.key, refs, tokens, stop, task.weight_version, media)
 
     def _take(self, arrival: Arrival[OpenBatch], stream: Stream[OpenBatch]) -> None:
-        """Takes finished responses of a decode batch; where more turns may follow, a turn as a whole.
+        """Takes finished responses of a decode batch; if more turns may follow, takes a turn as a whole.
 
-        Responses that have ended are scored at once, but those that complete the batch only when all of it is durable.
+        Responses that have ended are scored at once, except for those that complete the batch: these are scored
+        once the whole batch is durable.
         """
         batch, piece = arrival.tag, arrival.piece
         timing = batch.shard.timing
@@ -206,7 +212,7 @@ class Collector:
         self._hear(batch, result)
 
     def _hear(self, batch: OpenBatch, result: GenerateResult) -> None:
-        """Answers the calls in a turn: from disk, or by calling; each result is durable before it is used."""
+        """Answers the calls in a turn from disk or by calling the tools; each result is durable before it is used."""
         calls = batch.dialogue.hear(result)
         known = {number: batch.turns.answer(number) for number in calls}
         answers = {number: answer for number, answer in known.items() if answer is not None}
@@ -240,7 +246,7 @@ class Collector:
         self._ask(batch, questions, stream)
 
     def _score_logged(self, batch: OpenBatch, responses: pa.Table, stream: Stream[OpenBatch]) -> None:
-        """Takes responses that were on disk, with their scores where these are there too."""
+        """Takes responses that were on disk, with their scores if these are on disk too."""
         shard, batch.responses = batch.shard, responses
         if (scores := shard.log.scores(batch.number)) is not None:
             batch.scores.log.use_all()
@@ -254,12 +260,12 @@ class Collector:
         self._ask(batch, questions, stream)
 
     def _ask(self, batch: OpenBatch, questions: Sequence[Questions], stream: Stream[OpenBatch]) -> None:
-        """Has judges asked; a request a part."""
+        """Sends the questions to the judges, one request per reward part."""
         for part, items in merged(questions).items():
             stream.submit_judging(batch, part, JudgeRequest(items))
 
     def _be_told(self, batch: OpenBatch, judged: Judged[OpenBatch]) -> None:
-        """Takes verdicts: durable first, then used."""
+        """Takes verdicts and makes them durable before they are used."""
         timing = batch.shard.timing
         with timed(timing, "judged"):
             batch.scores.be_told(judged.part, judged.verdicts)
@@ -271,7 +277,7 @@ class Collector:
             timing[name] = timing.get(name, 0.0) + tokens
 
     def _settle(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
-        """Makes the scores of a batch durable, once its responses are and all of them are scored."""
+        """Makes a batch's scores durable once its responses are durable and all of them are scored."""
         shard = batch.shard
         if batch.number in shard.finished:
             return
@@ -290,7 +296,7 @@ class Collector:
             batch.shard.judgements[batch.number] = batch.scores.log.table(batch.members)
 
     def _note(self, batch: OpenBatch, ended: int, scored: int, stream: Stream[OpenBatch]) -> None:
-        """Tells the dispatcher how far a batch is, where a placement looks at that."""
+        """Reports a batch's progress to the dispatcher if a placement uses it."""
         if self.spec.rewards.judges:
             key = batch.shard.task.key
             stream.note(wave_name(key), f"{key.shard}/{batch.number}", ended, scored)
@@ -311,14 +317,14 @@ class Collector:
         return replace(receipt, timing={**shard.timing, PEAK_BYTES: float(stream.peak_bytes)})
 
     def _judgements(self, shard: OpenShard) -> pa.Table | None:
-        """All that judges said of the shard's responses; none for a run without judges."""
+        """Returns all verdicts on the shard's responses; None for a run without judges."""
         if not self.spec.rewards.judges:
             return None
         return pa.concat_tables([shard.judgements[number] for number in sorted(shard.judgements)])
 
 
 def _joined(responses: pa.Table, scores: pa.Table) -> pa.Table:
-    """Responses with the columns of their scores."""
+    """Returns the responses with the columns of their scores."""
     for name in scores.column_names:
         responses = responses.append_column(scores.schema.field(name), scores.column(name))
     return responses

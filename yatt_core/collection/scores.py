@@ -1,7 +1,8 @@
-"""What becomes of the responses of one decode batch: who has to judge them, what judges said, and the scores.
+"""The judging and scoring of one decode batch's responses: questions to judges, their verdicts, and the scores.
 
-Consumes responses as they end and verdicts as they come; produces questions to judges and `SampleScore`s. A verdict is durable
-before it is used. Reward functions run in the thread that calls this, which has to be the process's main one.
+Consumes responses as they end and verdicts as they arrive; produces questions to judges and `SampleScore`s. A
+verdict is durable before it is used. Reward functions run in the calling thread, which must be the process's
+main thread.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import JudgePart
 
 Questions = Mapping[str, Sequence[JudgeItem]]
-"""What has to be judged, by reward part."""
+"""The items to be judged, by reward part."""
 
 
 @dataclass(slots=True)
@@ -31,7 +32,12 @@ class _Heard:
 
 
 class BatchScores:
-    """members, prompts: of each response of the batch. key: of its shard. log: of its judges' verdicts."""
+    """The scores of a decode batch's responses.
+
+    members, prompts: those of each response in the batch.
+    key: the key of its shard.
+    log: the log of its judges' verdicts.
+    """
 
     def __init__(
         self,
@@ -50,7 +56,7 @@ class BatchScores:
 
     @property
     def ended(self) -> int:
-        """Responses that have ended."""
+        """The number of responses that have ended."""
         return len(self._heard)
 
     @property
@@ -59,13 +65,13 @@ class BatchScores:
         return len(self.scores) == len(self._members)
 
     def in_order(self) -> list[SampleScore]:
-        """All scores, in the order of the responses."""
+        """Returns all scores in the order of the responses."""
         return [self.scores[number] for number in range(len(self._members))]
 
     def hear(self, number: int, text: str, last_turn: str) -> Questions:
-        """A response has ended; returns what judges have to be asked of it. Scored at once where there is no judge to ask.
+        """Takes a response that has ended and returns the questions to judges; scores it at once if no judge is needed.
 
-        Raises as `RewardScorer.score`. A response that was heard before is no news.
+        Raises the same errors as `RewardScorer.score`. A response that was taken before is ignored.
         """
         if number in self._heard:
             return {}
@@ -82,7 +88,7 @@ class BatchScores:
         return questions
 
     def be_told(self, part: str, verdicts: Sequence[Verdict]) -> None:
-        """Judges have answered: makes that durable, then scores what is complete. Raises as `RewardScorer.score`."""
+        """Takes verdicts and makes them durable, then scores complete responses. Raises as `RewardScorer.score`."""
         news = [verdict for verdict in verdicts if part not in self._heard[verdict.number].verdicts]
         self.log.append(part, [self._items[part, verdict.number] for verdict in news], news)
         for verdict in news:
@@ -107,7 +113,7 @@ class BatchScores:
 
 
 def merged(questions: Sequence[Questions]) -> dict[str, tuple[JudgeItem, ...]]:
-    """Questions about several responses, by part, in the order given."""
+    """Returns the questions about several responses by part, in the order given."""
     together: dict[str, list[JudgeItem]] = {}
     for each in questions:
         for part, items in each.items():

@@ -1,7 +1,8 @@
-"""What a shard's samples are made by, as one digest: leftovers of another plan are not this shard's.
+"""A digest of the inputs that determine a shard's samples; leftovers with another digest belong to another shard.
 
-Consumes the spec and the task; a spec may have been revised since an earlier attempt. Only what can change a sample is in it:
-prompts, weights, seeds, sampling, the shape of decode batches and the rewards; not engines, devices or attempts.
+Consumes the spec and the task; a spec may have been revised since an earlier attempt. The digest covers only
+what can change a sample: prompts, weights, seeds, sampling, the shape of decode batches and the rewards; not
+engines, devices or attempts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _SPEED = {
 
 
 def shard_plan(spec: RunSpec, task: ShardTask) -> str:
-    """sha256 over everything that the shard's samples are a function of, besides the run's inputs."""
+    """Returns the sha256 of everything that determines the shard's samples, apart from the run's inputs."""
     return json_digest(
         {
             "seed": spec.seed,

@@ -1,4 +1,4 @@
-"""From a shard's prompts to the rows of its experience: pure functions between the engines' batches and Arrow tables."""
+"""From a shard's prompts to the rows of its experience: pure functions between engine batches and Arrow tables."""
 
 from __future__ import annotations
 
@@ -32,24 +32,27 @@ TURN_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One response of a decode batch, by the names that its seeds follow."""
+    """One response of a decode batch, identified by the values from which its seeds are derived."""
 
     ordinal: int
     sample: int
 
 
 def response_schema(optional: Collection[str] = ()) -> pa.Schema:
-    """The experience's columns that an engine's answer fills; optional: as of `experience_schema`."""
+    """Returns the schema of the experience columns that an engine's answer fills.
+
+    optional: as for `experience_schema`.
+    """
     return pa.schema([field for field in experience_schema((), optional) if field.name not in SCORE_COLUMNS])
 
 
 def score_schema(parts: Sequence[str]) -> pa.Schema:
-    """The experience's columns that rewards fill."""
+    """Returns the schema of the experience columns that rewards fill."""
     return pa.schema([f for f in experience_schema(parts) if f.name in SCORE_COLUMNS or f.name.startswith(PART_PREFIX)])
 
 
 def split_batches(prompts: int, spec: RunSpec) -> list[range]:
-    """Decode batches of a shard: ranges of its prompts, so that no batch has more than `batch_samples` responses."""
+    """Returns a shard's decode batches as ranges of its prompts with at most `batch_samples` responses each."""
     size = max(1, spec.rollout.batch_samples // spec.rollout.samples_per_prompt)
     return [range(start, min(start + size, prompts)) for start in range(0, prompts, size)]
 
@@ -63,7 +66,10 @@ def training_request(
     version: int,
     media: Media = (),
 ) -> GenerateRequest:
-    """The decode batch of some prompts of a shard; seeds follow the prompts' ordinals. media: the images of each."""
+    """Returns the decode batch for some prompts of a shard; seeds are derived from the prompts' ordinals.
+
+    media: the images of each prompt.
+    """
     seeds = [_seed(spec, key, member, turn=0) for member in members_of(spec, refs)]
     return GenerateRequest(
         prompts=tokens,
@@ -78,14 +84,17 @@ def training_request(
 
 
 def members_of(spec: RunSpec, refs: Sequence[PromptRef]) -> list[Member]:
-    """The responses to some prompts, in the order of rows."""
+    """Returns the responses to some prompts, in row order."""
     return [Member(ref.ordinal, sample) for ref in refs for sample in range(spec.rollout.samples_per_prompt)]
 
 
 def next_turn_request(
     spec: RunSpec, key: WorkKey, members: Sequence[Member], dialogue: Dialogue, stop: tuple[int, ...], version: int
 ) -> GenerateRequest:
-    """The decode batch of a later turn: each response that goes on is a prompt of its own. members: of the whole batch."""
+    """Returns the decode batch of a later turn, in which each response that continues is a prompt of its own.
+
+    members: the members of the whole batch.
+    """
     seeds = [[_seed(spec, key, members[number], dialogue.turn)] for number in dialogue.members]
     limits = dialogue.limits()
     return GenerateRequest(
@@ -107,7 +116,7 @@ def _seed(spec: RunSpec, key: WorkKey, member: Member, turn: int) -> int:
 
 
 def turn_table(result: GenerateResult) -> pa.Table:
-    """What an engine made of one turn, as it is logged: a row a member."""
+    """Returns an engine's results for one turn as a table for the log, with one row per member."""
     offsets = offsets_of(result.lengths)
     columns = {
         "tokens": list_array(result.tokens, offsets),
@@ -118,7 +127,7 @@ def turn_table(result: GenerateResult) -> pa.Table:
 
 
 def turn_result(table: pa.Table, version: int) -> GenerateResult:
-    """What `turn_table` was made of, but for the time that it took."""
+    """Returns the result that `turn_table` was built from, without its timings."""
     tokens, offsets = ragged_column(table, "tokens")
     log_probs, _ = ragged_column(table, "log_probs")
     lengths = np.diff(offsets).astype(np.int32)
@@ -134,10 +143,12 @@ def response_table(
     several_turns: bool = False,
     with_images: bool = False,
 ) -> pa.Table:
-    """What came of some prompts, one row a response, in the order of the request.
+    """Returns the responses to some prompts, one row per response, in the order of the request.
 
-    several_turns: adds the columns of turns; with_images: adds `media`. Both are matters of the run, not of these prompts,
-    since its shards have the same columns.
+    several_turns: adds the columns of turns.
+    with_images: adds `media`.
+
+    Both depend on the run rather than on these prompts, since all its shards have the same columns.
     """
     samples = len(responses) // len(prompts)
     response_tokens = [response.tokens for response in responses]
@@ -170,7 +181,7 @@ def response_table(
 
 
 def last_turns(responses: pa.Table, codec: TextCodec) -> list[str]:
-    """Text of each response's last turn; of a response without turns, all of it."""
+    """Returns the text of each response's last turn; for a response without turns, its whole text."""
     texts: list[str] = responses.column("response").to_pylist()
     if "turns" not in responses.column_names:
         return texts
@@ -184,7 +195,7 @@ def last_turns(responses: pa.Table, codec: TextCodec) -> list[str]:
 
 
 def score_table(parts: Sequence[str], scores: Sequence[SampleScore]) -> pa.Table:
-    """What the rewards made of some responses, in the order of the responses."""
+    """Returns the scores of some responses as a table, in the order of the responses."""
     columns: dict[str, list[object]] = {
         "reward": [score.total for score in scores],
         **{PART_PREFIX + part: [score.parts[part] for score in scores] for part in parts},

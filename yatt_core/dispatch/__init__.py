@@ -1,1 +1,1 @@
-"""Which engine instance gets which decode batch, and a controller's way to the pool of instances and back."""
+"""Which engine instance gets which decode batch, and how a controller communicates with the pool of instances."""

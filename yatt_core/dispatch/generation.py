@@ -1,8 +1,8 @@
-"""A controller's way to the pool of engines and judges: many batches under way, what is finished as it comes.
+"""A controller's access to the pool of engines and judges: many concurrent batches, with results as they finish.
 
-Consumes decode batches and responses to be judged; waits for room within the controller's bytes in flight, for the
-dispatcher's grants and for the instances; payload goes straight from instance to controller. Work that began under an older
-term goes on: its calls carry the newest term that the actor has heard of.
+Consumes decode batches and responses to be judged. Waits for room within the controller's bytes in flight, for
+the dispatcher's grants and for the instances; payload goes directly from instance to controller. Work that
+began under an older term continues: its calls carry the newest term that the actor has seen.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from yatt_core.protocols.judges import JudgeRequest
 from yatt_core.protocols.pieces import join_pieces
 
 AT_ONCE = 16
-"""Of what is there: more of it would keep grants waiting that come meanwhile."""
+"""The maximum number of ready references handled at once; more would delay grants that arrive in the meantime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,13 @@ class _Grant:
 
 
 class GenerationStream(Generic[Tag]):
-    """Submitted batches come back in the order in which instances finish them; results never depend on that order.
+    """Returns submitted batches in the order in which instances finish them; results never depend on that order.
 
-    A context manager, so that a stream that is given up leaves nothing in the dispatcher's queue. in_flight: what bounds the
-    batches under way; one is under way from its request until its consumer has come back for what follows it. judge_roles:
-    the role of the instances that judge, by reward part.
+    A context manager, so that an abandoned stream leaves nothing in the dispatcher's queue.
+
+    in_flight: limits the concurrent batches. A batch is in flight from its request until its consumer has
+        returned for the next item.
+    judge_roles: the role of the judging instances for each reward part.
     """
 
     def __init__(
@@ -71,36 +73,36 @@ class GenerationStream(Generic[Tag]):
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes that were under way at once."""
+        """The maximum number of bytes that were in flight at once."""
         return self._in_flight.peak
 
     def submit(self, tag: Tag, request: GenerateRequest) -> None:
-        """Asks for an engine for a decode batch, at once or when there is room for its bytes; in the order of submission."""
+        """Requests an engine for a decode batch, at once or when its bytes fit, in the order of submission."""
         self._submitted += 1
         self._waiting.append(generation_job(self._submitted, tag, request, ROLLOUT, self._fence.term))
         self._admit()
 
     def submit_judging(self, tag: Tag, part: str, request: JudgeRequest) -> None:
-        """Asks for a judge, before the decode batches that wait: judging ends what is begun."""
+        """Requests a judge ahead of the waiting decode batches: judging completes work that has begun."""
         self._submitted += 1
         role = self._judge_roles[part]
         self._waiting.appendleft(judging_job(self._submitted, tag, part, request, role, self._fence.term))
         self._admit()
 
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
-        """Tells the dispatcher how many samples of a part of a wave are rolled out, and judged, in all."""
+        """Reports to the dispatcher how many samples of a part of a wave are rolled out and judged in total."""
         self._dispatcher.note.remote(wave, part, rolled, judged)
 
     def arrivals(self) -> Iterator[Arrival[Tag] | Judged[Tag]]:
-        """What comes back as it is finished; more may be submitted while it is consumed.
+        """Yields answers as they finish; more work may be submitted while they are consumed.
 
-        Ends early where the rest is cut: batches that no instance has begun are then never answered.
-        Raises `InfrastructureError` when an instance or the dispatcher is lost, `FencedError` when they obey a term that
-        is not the run's driver's, and what an instance raised.
+        Ends early if the rest is cut: batches that no instance has started are then never answered. Raises
+        `InfrastructureError` if an instance or the dispatcher is lost, `FencedError` if they obey a term other
+        than that of the run's driver, and any exception that an instance raised.
         """
         while self._queued or self._running:
             ready = self._ready()
-            # Grants first: an engine must not stand still while somebody consumes what others have finished.
+            # Grants first: an engine must not be idle while the consumer processes what others have finished.
             for reference in [reference for reference in ready if reference in self._queued]:
                 ready.remove(reference)
                 if not self._start(reference):
@@ -116,7 +118,10 @@ class GenerationStream(Generic[Tag]):
                     self._admit()
 
     def _ready(self) -> list[Any]:
-        """Grants and pieces that are there; waits for the first. A few at once: to look costs as much as all that are open."""
+        """Waits for the first grant or piece and returns a few that are ready.
+
+        Only a few at once, because a check costs as much as all the references that it looks at.
+        """
         open_references = [*self._queued, *self._running]
         at_once = min(AT_ONCE, len(open_references))
         ready, _ = ray.wait(open_references, num_returns=at_once, timeout=0)
@@ -125,7 +130,7 @@ class GenerationStream(Generic[Tag]):
         return list(ready)
 
     def _arrived(self, reference: Any) -> Arrival[Tag] | Judged[Tag] | None:
-        """What has come for the consumer with the next piece; what was given back is asked of others."""
+        """Returns the next piece's answer for the consumer; requests returned sequences from other instances."""
         job, grant = self._running[reference]
         piece = self._next_piece(reference)
         if piece is None:
@@ -138,16 +143,16 @@ class GenerationStream(Generic[Tag]):
         return arrival
 
     def results(self) -> Iterator[tuple[Tag, GenerateResult]]:
-        """As `arrivals`, each decode batch as a whole once it is complete."""
+        """Yields the same results as `arrivals`, each decode batch as a whole once it is complete."""
         pieces: dict[int, list[GeneratePiece]] = {}
         for arrival in self.arrivals():
-            assert isinstance(arrival, Arrival), "nobody asked a judge"
+            assert isinstance(arrival, Arrival), "no judge was asked"
             pieces.setdefault(arrival.number, []).append(arrival.piece)
             if arrival.complete:
                 yield arrival.tag, join_pieces(pieces.pop(arrival.number)).result
 
     def _admit(self) -> None:
-        """Asks for instances for the batches that there is room for."""
+        """Requests instances for the batches that fit."""
         while self._waiting and self._in_flight.take(self._waiting[0].batch.bytes):
             self._acquire(self._waiting.popleft())
 
@@ -157,7 +162,7 @@ class GenerationStream(Generic[Tag]):
         self._queued[grant] = job
 
     def _start(self, reference: Any) -> bool:
-        """Gives a batch to the instance that was granted; false where it is cut."""
+        """Sends a batch to the granted instance; returns False if the batch is cut."""
         job = self._queued.pop(reference)
         try:
             grant = _Grant(*self._get(reference, "the dispatcher"))
@@ -175,7 +180,7 @@ class GenerationStream(Generic[Tag]):
         self._running[job.ask(grant.engine, self._fence.term)] = (job, grant)
 
     def _next_piece(self, pieces: Any) -> Any:
-        """The piece that has come; none at the end, and where an instance obeys a newer term and is asked again under that."""
+        """Returns the next piece; None at the end or if the instance obeys a newer term and is called again."""
         job, grant = self._running[pieces]
         source = f"rollout-{grant.instance}"
         try:
@@ -194,7 +199,7 @@ class GenerationStream(Generic[Tag]):
         return piece
 
     def _get_next(self, pieces: Any, source: str, grant: _Grant) -> Any:
-        """What came next; none at the end."""
+        """Returns the next value; None at the end."""
         try:
             reference = next(pieces)
         except StopIteration:
@@ -204,7 +209,7 @@ class GenerationStream(Generic[Tag]):
         return self._get(reference, source, grant)
 
     def _is_outdated(self, job: Job[Tag]) -> bool:
-        """Looks up who drives the run; True if that is somebody newer than the call that was refused."""
+        """Looks up the run's driver; returns True if its term is newer than that of the rejected call."""
         self._fence.renew()
         return self._fence.term > job.term
 
@@ -215,7 +220,7 @@ class GenerationStream(Generic[Tag]):
             raise self._told(error, source, grant) from error
 
     def _told(self, error: ray.exceptions.RayError, source: str, grant: _Grant | None) -> Exception:
-        """What to raise for an error of Ray's; the dispatcher hears of a dead engine."""
+        """Returns the exception to raise for a Ray error; reports a dead engine to the dispatcher."""
         if grant is not None and isinstance(error, ray.exceptions.RayActorError):
             self._dispatcher.lose.remote(grant.number)
         return unwrap_ray_error(error, source)

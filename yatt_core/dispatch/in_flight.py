@@ -1,4 +1,4 @@
-"""How many bytes a controller may have under way between itself and the engines: pure accounting that owns no I/O."""
+"""How many bytes a controller may have in flight between itself and the engines: pure accounting without I/O."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from yatt_core.protocols.judges import JudgeRequest
 TOKEN_BYTES = 8
 """A token and its log-probability."""
 RESPONSE_BYTES = 5
-"""A response's length and its way of ending."""
+"""The length of a response and the reason it ended."""
 
 
 def bytes_of(request: GenerateRequest) -> int:
-    """Bytes of a decode batch and of the longest answer to it; an upper bound, since most responses end early."""
+    """Returns the bytes of a decode batch and of its longest possible answer.
+
+    This is an upper bound, since most responses end early.
+    """
     given = (request.seeds, request.limits, request.question_lengths)
     asked = sum(int(array.nbytes) for array in (*request.prompts, *given) if array is not None)
     tokens = int(request.prompt_limits.sum()) * int(request.seeds.shape[1])
@@ -20,14 +23,17 @@ def bytes_of(request: GenerateRequest) -> int:
 
 
 def bytes_of_judging(request: JudgeRequest) -> int:
-    """Bytes of what a judge is shown; its answers are short beside it."""
+    """Returns the bytes of a request to a judge; the answers are short in comparison."""
     return sum(
         len(item.prompt) + len(item.response) + len(item.answer or "") + 8 * len(item.seeds) for item in request.items
     )
 
 
 class BytesInFlight:
-    """Counts bytes taken and given back. bound: most bytes at once; what is larger than that goes alone."""
+    """Counts bytes taken and released.
+
+    bound: the maximum number of bytes at once; a larger request is sent alone.
+    """
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
@@ -35,16 +41,16 @@ class BytesInFlight:
 
     @property
     def now(self) -> int:
-        """Bytes under way."""
+        """The bytes in flight."""
         return self._now
 
     @property
     def peak(self) -> int:
-        """Most bytes that were under way at once."""
+        """The maximum number of bytes that were in flight at once."""
         return self._peak
 
     def take(self, size: int) -> bool:
-        """Books some bytes, if there is room for them; False where they have to wait."""
+        """Reserves bytes if they fit; returns False if they have to wait."""
         if self._now and self._now + size > self._bound:
             return False
         self._now += size
@@ -52,5 +58,5 @@ class BytesInFlight:
         return True
 
     def give(self, size: int) -> None:
-        """These bytes are not under way any more."""
+        """Releases bytes that are no longer in flight."""
         self._now -= size

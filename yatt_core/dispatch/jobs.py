@@ -1,7 +1,7 @@
-"""What a controller has under way at engines and judges: a batch, its role, and how to read what comes back. Knows no Ray.
+"""A controller's work at engines and judges: a batch, its role, and how to read the answers. Knows nothing of Ray.
 
-Responses that leave an instance before they have ended go on elsewhere: as a job of their own, whose answers count for the
-batch that they come from.
+Responses that leave an instance before they have ended continue elsewhere as jobs of their own, whose answers
+count towards the original batch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from yatt_core.protocols.judges import JudgeRequest, Verdict
 
 @dataclass(slots=True)
 class Batch(Generic[Tag]):
-    """What a consumer asked for. left: numbers of the responses or items that have not come yet. part: the reward part that
-    judges; empty for generation. bytes: of the request and the longest answer to it.
+    """A consumer's request.
+
+    left: the numbers of the responses or items that have not arrived yet.
+    part: the reward part that judges; empty for generation.
+    bytes: the size of the request and its longest possible answer.
     """
 
     number: int
@@ -32,10 +35,12 @@ class Batch(Generic[Tag]):
 
 @dataclass(slots=True)
 class Job(Generic[Tag]):
-    """One call: the batch, or what of it goes on elsewhere. role: of the instances that may do it.
+    """One call: the batch, or a part of it that continues elsewhere.
 
-    rows: number within the batch of each of the request's responses; none where they are the same. missing: by the request's
-    own numbers. term: what the call under way carries.
+    role: the role of the instances that may do it.
+    rows: the number within the batch of each of the request's responses; None if they are the same.
+    missing: the missing answers, by the request's own numbers.
+    term: the term that the current call carries.
     """
 
     batch: Batch[Tag]
@@ -47,14 +52,14 @@ class Job(Generic[Tag]):
 
     @property
     def size(self) -> int:
-        """Sequences that an instance has to generate for it."""
+        """The number of sequences that an instance has to generate."""
         request = self.request
         if isinstance(request, GenerateRequest):
             return int(request.seeds.size)
         return sum(len(item.seeds) for item in request.items)
 
     def ask(self, engine: Any, term: int) -> Any:
-        """Calls an instance; returns its stream of pieces. From here on everything is missing."""
+        """Calls an instance and returns its stream of pieces; everything is missing until it arrives."""
         self.term, request = term, self.request
         self.missing = numbers_of(request)
         if isinstance(request, GenerateRequest):
@@ -62,14 +67,14 @@ class Job(Generic[Tag]):
         return engine.judge.options(num_returns="streaming").remote(term, self.batch.part, request)
 
     def take(self, piece: Any, source: str) -> tuple[Arrival[Tag] | Judged[Tag] | None, int, list[Job[Tag]]]:
-        """What has come for the consumer; how many sequences are off the instance; and what has to go on elsewhere, in order.
+        """Returns what arrived for the consumer, how many sequences left the instance, and the jobs to continue.
 
-        Raises `InfrastructureError` for what was not asked for.
+        The jobs are in order. Raises `InfrastructureError` for anything that was not requested.
         """
         numbers = _numbers_in(piece)
         judging = isinstance(self.request, JudgeRequest)
         if numbers is None or not self.missing.issuperset(numbers) or judging != isinstance(piece, tuple):
-            raise InfrastructureError(f"{source} returned what it was not asked for: {type(piece).__name__}")
+            raise InfrastructureError(f"{source} returned something that was not requested: {type(piece).__name__}")
         self.missing.difference_update(numbers)
         if isinstance(piece, Returned):
             return None, len(numbers), self._rest(piece)
@@ -82,7 +87,7 @@ class Job(Generic[Tag]):
         return Judged(self.batch.tag, self.batch.part, piece), sequences, []
 
     def _rest(self, returned: Returned) -> list[Job[Tag]]:
-        """A job for each response, so that several instances may share them."""
+        """Returns a job for each response, so that several instances may share them."""
         assert isinstance(self.request, GenerateRequest)
         jobs = []
         for row, progress in zip(returned.rows, returned.progress, strict=True):
@@ -95,24 +100,24 @@ class Job(Generic[Tag]):
 
 
 def generation_job(number: int, tag: Tag, request: GenerateRequest, role: str, term: int) -> Job[Tag]:
-    """A decode batch."""
+    """Returns the job for a decode batch."""
     return Job(Batch(number, tag, "", numbers_of(request), bytes_of(request)), request, role, term)
 
 
 def judging_job(number: int, tag: Tag, part: str, request: JudgeRequest, role: str, term: int) -> Job[Tag]:
-    """Questions to the judge of a reward part."""
+    """Returns the job for questions to the judge of a reward part."""
     return Job(Batch(number, tag, part, numbers_of(request), bytes_of_judging(request)), request, role, term)
 
 
 def numbers_of(request: GenerateRequest | JudgeRequest) -> set[int]:
-    """Of the responses or items that a request wants answered."""
+    """Returns the numbers of the responses or items that a request asks for."""
     if isinstance(request, GenerateRequest):
         return set(range(request.seeds.size))
     return {item.number for item in request.items}
 
 
 def _numbers_in(piece: Any) -> set[int] | None:
-    """Of the responses or verdicts in a piece; none for anything else, or for one that is there twice."""
+    """Returns the numbers of the responses or verdicts in a piece; None for anything else or for duplicates."""
     if isinstance(piece, GeneratePiece | Returned):
         listed = list(piece.rows)
     elif isinstance(piece, tuple) and all(isinstance(verdict, Verdict) for verdict in piece):

@@ -1,7 +1,7 @@
-"""What a run's pool is made of: its instances, what each takes in, and the facts that a placement policy plans with.
+"""A run's pool: its instances, the work each admits, and the facts that a placement policy uses for planning.
 
-Consumes a spec. The first instances are devices, which roll out or judge; behind them stands one for each judge of others,
-which is an address and no device.
+Consumes a spec. The first instances are devices, which roll out or judge; after them comes one instance for
+each third-party judge, which is an address, not a device.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from yatt_core.spec.roles import device_judges, endpoint_judges
 from yatt_core.spec.sections.rollout import VirtualRollout
 
 UNBOUNDED = 1 << 30
-"""Sequences of an engine that names no bound."""
+"""Sequences of an engine that specifies no limit."""
 LEAST_BASE_S = 1e-9
-"""Seconds of a decode step of an engine that is to take none: the cost model divides by them."""
+"""Seconds per decode step of an engine that should take none: the cost model divides by it."""
 WORK_THREADS = 32
-"""Of a real instance that batches continuously: batches that it takes in at once have one each."""
+"""For a real instance with continuous batching: each batch that it admits at once has its own."""
 
 
 def judge_roles(spec: RunSpec) -> dict[str, str]:
-    """The role of the instances that judge, by reward part."""
+    """Returns the role of the judging instances for each reward part."""
     here = dict.fromkeys((part.name for part in device_judges(spec)), JUDGE)
     return here | {part.name: _role_of(part) for part in endpoint_judges(spec)}
 
 
 def instance_speeds(spec: RunSpec) -> list[float]:
-    """Of all instances, endpoints last."""
+    """Returns the speeds of all instances, endpoints last."""
     engine = spec.rollout.engine
     given = engine.speeds if isinstance(engine, VirtualRollout) else ()
     return [*(given or [1.0] * engine.instances), *[1.0] * len(endpoint_judges(spec))]
 
 
 def instance_roles(spec: RunSpec) -> list[str]:
-    """At first."""
+    """Returns the initial roles of all instances."""
     return [ROLLOUT] * spec.rollout.engine.instances + [_role_of(part) for part in endpoint_judges(spec)]
 
 
 def dispatch_limits(spec: RunSpec) -> dict[str, Limits]:
-    """What an instance takes in at once, by role."""
+    """Returns how much work an instance admits at once, by role."""
     limits = {ROLLOUT: Limits(), JUDGE: Limits()}
     if (rollout := spec.rollout.engine).continuous:
         batches = None if spec.virtual else WORK_THREADS
@@ -53,7 +53,10 @@ def dispatch_limits(spec: RunSpec) -> dict[str, Limits]:
 
 
 def pool_setting(spec: RunSpec) -> Setting:
-    """The pool as a placement policy sees it. Constants of engines that tell none are usual ones, until they are fitted."""
+    """Returns the pool as seen by a placement policy.
+
+    Engines without known constants get typical values until they are fitted.
+    """
     engine, judges = spec.rollout.engine, device_judges(spec)
     speeds = tuple(instance_speeds(spec)[: engine.instances])
     switch = SwitchCosts(role_s=0.0, repartition_s=0.0, train_s=0.0)
@@ -74,12 +77,15 @@ def pool_setting(spec: RunSpec) -> Setting:
 
 
 def constants_known(spec: RunSpec) -> bool:
-    """Whether the engines' time constants are given, and need not be fitted."""
+    """Returns True if the engines' time constants are given and need not be fitted."""
     return isinstance(spec.rollout.engine, VirtualRollout) and spec.rollout.engine.continuous
 
 
 def virtual_constants(engine: VirtualRollout | VirtualJudge) -> EngineConstants:
-    """The cost model's constants of a virtual engine; what all sequences of a request share it reads once."""
+    """Returns the cost model's constants for a virtual engine.
+
+    A prefix shared by all sequences of a request is read once.
+    """
     return EngineConstants(
         base_s=max(engine.base_seconds, LEAST_BASE_S),
         per_sequence_s=engine.seconds_per_sequence,
@@ -91,7 +97,7 @@ def virtual_constants(engine: VirtualRollout | VirtualJudge) -> EngineConstants:
 
 
 def _judge_constants(spec: RunSpec) -> EngineConstants:
-    """Of the first virtual judge; the constants of others are usual ones."""
+    """Returns the constants of the first virtual judge; other judges get typical values."""
     for part in device_judges(spec):
         if isinstance(part, GenerativePart) and isinstance(part.engine, VirtualJudge):
             return virtual_constants(part.engine)
@@ -99,7 +105,7 @@ def _judge_constants(spec: RunSpec) -> EngineConstants:
 
 
 def _most_judgements(spec: RunSpec) -> int:
-    """That every judge takes at once; a reward model names no bound."""
+    """Returns the number of judgements that every judge accepts at once; a reward model specifies no limit."""
     bounds = (part.engine.max_num_seqs for part in device_judges(spec) if isinstance(part, GenerativePart))
     return min(bounds, default=UNBOUNDED)
 

@@ -1,8 +1,9 @@
-"""Which instance of the pool gets the next batch, and which role each instance has: a pure state machine, owning no I/O.
+"""Which pool instance gets the next batch and which role each instance has: a pure state machine without I/O.
 
-Late binding: requests wait in one queue a role, and the head goes to the instance with the least outstanding work for its
-speed once that instance takes it in, so that a slow one never holds work that a fast one could do. A placement's runtime policy
-looks at it (`placement.seen.PoolSeen`), and its actions change roles; what an instance holds decides when it goes over.
+Late binding: requests wait in one queue per role. The head of the queue goes to the instance with the least
+outstanding work relative to its speed, once that instance admits it, so that a slow instance never holds work
+that a fast one could do. A placement's runtime policy observes the pool (`placement.seen.PoolSeen`), and its
+actions change roles; an instance switches once its current work allows it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from yatt_core.placement.actions import JUDGE, ROLLOUT, Action, HandOver, Intake
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A batch that waits for an instance. size: its sequences."""
+    """A batch that waits for an instance.
+
+    size: its number of sequences.
+    """
 
     number: int
     owner: str
@@ -27,9 +31,12 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an instance takes in at once. batches: requests under way. sequences: of all of them; a single one may have more.
+    """How much work an instance admits at once.
 
-    Two batches keep an engine busy that works on one at a time, while results travel.
+    batches: the maximum number of concurrent requests.
+    sequences: the maximum over all requests; a single request may have more.
+
+    Two batches keep an engine busy that works on one at a time while results are in transit.
     """
 
     batches: int | None = 2
@@ -38,10 +45,13 @@ class Limits:
 
 @dataclass(slots=True)
 class PoolInstance:
-    """An instance as its dispatcher knows it. leaving, joining: the role that it is going over to, else empty.
+    """The dispatcher's view of an instance.
 
-    migrating: what it holds leaves with it. afterwards: the role that it is to have behind the one that it is joining. intake: it
-    gets work only while it has less than this outstanding. held: sequences that have not ended, by ticket.
+    leaving, joining: the role that it is switching to, else empty.
+    migrating: its current work leaves with the switch.
+    afterwards: the role that it gets after the one that it is joining.
+    intake: the instance gets work only while it has less than this outstanding.
+    held: the sequences that have not ended, by ticket.
     """
 
     index: int
@@ -58,11 +68,11 @@ class PoolInstance:
 
     @property
     def outstanding(self) -> int:
-        """Sequences that it has and has not ended."""
+        """The sequences assigned to the instance that have not ended."""
         return sum(self.held.values())
 
     def admits(self, size: int, limits: Limits) -> bool:
-        """Whether it takes so many sequences more."""
+        """Returns True if the instance admits this many more sequences."""
         if self.lost or not self.ready or self.leaving:
             return False
         if self.intake is not None and self.outstanding >= self.intake:
@@ -73,10 +83,12 @@ class PoolInstance:
 
 
 class DispatchQueue:
-    """Grants tickets to instances, first come first served by role. It is the pool that a runtime policy sees.
+    """Grants tickets to instances, first come, first served within each role; the pool that a runtime policy sees.
 
-    speeds: of each instance. limits: of an instance by role; two batches where a role is not named. roles: of each at first;
-    all roll out by default. now: seconds of the iteration, kept up to date by the owner.
+    speeds: the speed of each instance.
+    limits: an instance's limits by role; two batches if a role is not named.
+    roles: the initial role of each instance; by default, all roll out.
+    now: seconds since the start of the iteration, kept current by the owner.
     """
 
     def __init__(
@@ -96,13 +108,13 @@ class DispatchQueue:
 
     @property
     def instances(self) -> list[PoolInstance]:
-        """The devices: those that roll out or judge, and may change between the two."""
+        """The devices: the instances that roll out or judge and can switch between the two."""
         return [instance for instance in self._instances if instance.role in (ROLLOUT, JUDGE)]
 
     # -- tickets ------------------------------------------------------------------------------------------------------
 
     def submit(self, owner: str, size: int, role: str = ROLLOUT, at_the_head: bool = False) -> Ticket:
-        """Queues a batch behind the others, or before them; `grant` says when it may go."""
+        """Queues a batch after the others or, with `at_the_head`, before them; `grant` returns it when it may start."""
         self._numbers += 1
         ticket = Ticket(self._numbers, owner, size, role)
         queue = self._queues.setdefault(role, deque())
@@ -113,7 +125,7 @@ class DispatchQueue:
         return ticket
 
     def grant(self) -> list[tuple[Ticket, int]]:
-        """Tickets that may go now, each with its instance's index."""
+        """Returns the tickets that may start now, each with the index of its instance."""
         granted = []
         for role, queue in self._queues.items():
             limits = self._limits.get(role, Limits())
@@ -129,18 +141,21 @@ class DispatchQueue:
         return granted
 
     def progress(self, number: int, ended: int) -> None:
-        """So many more sequences of a granted batch have ended; unknown numbers (of a forgotten owner) are no error."""
+        """Records that this many more sequences of a granted batch have ended.
+
+        Unknown numbers (of a forgotten owner) are ignored.
+        """
         if number in self._held:
             held = self._instances[self._held[number][1]].held
             held[number] = max(0, held[number] - ended)
 
     def release(self, number: int) -> None:
-        """A granted batch is done; unknown numbers (of a forgotten owner) are no error."""
+        """Records that a granted batch is done; unknown numbers (of a forgotten owner) are ignored."""
         if number in self._held:
             self._drop([number])
 
     def forget(self, owner: str) -> list[Ticket]:
-        """Drops all that an owner waits for or holds, who is dead or gave up; returns what it waited for."""
+        """Drops the queued and granted tickets of an owner that is dead or gave up; returns the queued ones."""
         forgotten = [ticket for queue in self._queues.values() for ticket in queue if ticket.owner == owner]
         for role, queue in self._queues.items():
             self._queues[role] = deque(ticket for ticket in queue if ticket.owner != owner)
@@ -148,7 +163,7 @@ class DispatchQueue:
         return forgotten
 
     def owners(self) -> set[str]:
-        """Everybody who waits for an instance or holds one."""
+        """Returns all owners that wait for an instance or hold one."""
         waiting = {ticket.owner for queue in self._queues.values() for ticket in queue}
         return waiting | {ticket.owner for ticket, _ in self._held.values()}
 
@@ -162,25 +177,26 @@ class DispatchQueue:
     # -- instances ----------------------------------------------------------------------------------------------------
 
     def lose(self, number: int) -> None:
-        """The instance that was granted this batch is dead: it gets no more, and all that it held is dropped.
+        """Records the death of the instance that was granted this batch: it gets no more work.
 
-        A number that is not outstanding any more says nothing about the one that has taken the dead one's place.
+        All its batches are dropped. A number that is no longer outstanding says nothing about the instance that
+        replaced the dead one.
         """
         if number in self._held:
             self.fail(self._held[number][1])
 
     def is_lost(self, index: int) -> bool:
-        """True from the report of an instance's death until it is replaced."""
+        """Returns True from the report of an instance's death until its replacement."""
         return self._instances[index].lost
 
     def fail(self, index: int) -> None:
-        """An instance is dead: it gets no more, and all that it held is dropped."""
+        """Records that an instance is dead: it gets no more work, and its batches are dropped."""
         instance = self._instances[index]
         instance.lost, instance.ready = True, False
         self._drop(list(instance.held))
 
     def renew(self, index: int) -> None:
-        """A new instance stands in the place of an old one, whose batches are dropped; it begins with the old one's role."""
+        """Replaces an instance, whose batches are dropped; the new one starts with the role of the old one."""
         instance = self._instances[index]
         self._drop(list(instance.held))
         role = instance.afterwards or instance.joining or instance.leaving or instance.role
@@ -188,7 +204,7 @@ class DispatchQueue:
         self._instances[index] = PoolInstance(index, instance.speed, role)
 
     def stranded(self) -> list[Ticket]:
-        """Takes out what nobody is left to answer; empty while there is an instance."""
+        """Removes and returns the tickets that no instance is left to answer; empty while there is an instance."""
         stranded: list[Ticket] = []
         for role, queue in self._queues.items():
             able = self.instances if role in (ROLLOUT, JUDGE) else [i for i in self._instances if i.role == role]
@@ -198,33 +214,39 @@ class DispatchQueue:
         return stranded
 
     def waiting(self, role: str) -> int:
-        """Sequences that wait for an instance of the role."""
+        """Returns the number of sequences that wait for an instance with this role."""
         return sum(ticket.size for ticket in self._queues.get(role, ()))
 
     # -- roles --------------------------------------------------------------------------------------------------------
 
     def begin_wave(self, wave: str, samples: int) -> None:
-        """So many samples are to be rolled out and judged. wave: its name, which notes of it carry."""
+        """Starts a wave with this many samples to roll out and judge.
+
+        wave: its name, which the wave's notes carry.
+        """
         self._wave, self.submitted, self._noted = wave, samples, {}
 
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
-        """So many samples of a part of the wave are rolled out, and judged, in all; a later word of a part counts."""
+        """Records how many samples of a part of the wave are rolled out and judged in total.
+
+        A later note about the same part replaces an earlier one.
+        """
         if wave == self._wave:
             self._noted[part] = (rolled, judged)
 
     @property
     def unrolled(self) -> int:
-        """Samples of the wave that are still rolled out, or not begun."""
+        """The samples of the wave that are still being rolled out or have not started."""
         return max(0, self.submitted - sum(rolled for rolled, _ in self._noted.values()))
 
     @property
     def unjudged(self) -> int:
-        """Samples of the wave that are not judged yet."""
+        """The samples of the wave that are not yet judged."""
         return max(0, self.submitted - sum(judged for _, judged in self._noted.values()))
 
     @property
     def drained(self) -> bool:
-        """True from the wave's last rollout on."""
+        """True once the wave's last rollout has ended."""
         return (
             not self.unrolled
             and not self._queues.get(ROLLOUT)
@@ -232,9 +254,10 @@ class DispatchQueue:
         )
 
     def apply(self, action: Action) -> int:
-        """Carries an action out as far as that is bookkeeping; returns how many sequences the instance has to give back.
+        """Carries out the bookkeeping of an action; returns how many sequences the instance has to return.
 
-        Raises `ConfigurationError` for one that this pool cannot do, which is a defect of the policy.
+        Raises `ConfigurationError` for an action that is impossible in this pool, which is a defect of the
+        policy.
         """
         instance = self._instances[action.instance]
         match action:
@@ -253,32 +276,39 @@ class DispatchQueue:
                 return 0
 
     def lingering(self) -> list[tuple[int, int]]:
-        """Instances that migrate, and how many sequences each still holds: those that were on their way to it, at first."""
+        """Returns the migrating instances and the number of sequences that each of them still holds.
+
+        At first, these are the sequences that were in transit to the instance.
+        """
         return [(i.index, i.outstanding) for i in self._instances if i.leaving and i.migrating and i.outstanding]
 
     def assign(self, roles: str, starting: bool) -> None:
-        """Names the roles; who holds something goes over when that is done.
+        """Assigns the roles; an instance that still holds work switches when that work is done.
 
-        starting: an iteration begins with them. Who began the one before with another role takes its new one up anew, even if
-        it has it by now: training had all devices between the two.
+        starting: an iteration begins with these roles. An instance that began the previous iteration with
+            another role has to take up its new role again, even if it has it by now: training used all devices
+            in between.
         """
         before, self._started = self._started, roles if starting else self._started
         for place, (instance, role) in enumerate(zip(self.instances, roles, strict=True)):
             anew = starting and bool(before) and before[place] != role
             instance.intake, instance.migrating = None, False
-            if instance.joining:  # a switch that is under way cannot be called back
+            if instance.joining:  # a switch in progress cannot be cancelled
                 instance.afterwards = "" if instance.joining == role else role
             elif instance.ready:
                 instance.leaving = "" if instance.role == role and not anew else role
                 self._leave_if_empty(instance)
 
     def switches(self) -> list[tuple[int, str]]:
-        """Instances that are to begin their switch now, each with its new role; `switched` says when it is done."""
+        """Returns the instances that should start their switch now, each with its new role.
+
+        `switched` reports that the switch is complete.
+        """
         due, self._switching = self._switching, []
         return due
 
     def switched(self, index: int) -> None:
-        """An instance has taken up its new role."""
+        """Records that an instance has taken up its new role."""
         instance = self._instances[index]
         if instance.joining:
             instance.role, instance.joining, instance.ready = instance.joining, "", True
@@ -286,9 +316,10 @@ class DispatchQueue:
             self._leave_if_empty(instance)
 
     def unserved(self) -> list[Action]:
-        """What has to happen where all stands still: a role that is waited for, and that nobody has, gets all that is idle.
+        """Returns the actions that end a standstill: a role with waiting work and no instance gets all idle instances.
 
-        Of use where a placement's runtime policy counted on less than there was to do, such as shards that are made once more.
+        This is needed if a placement's runtime policy expected less work than there was, for example because
+        shards are repeated.
         """
         devices = [i for i in self.instances if not i.lost]
         if any(i.held or not i.ready or i.leaving for i in devices):

@@ -1,4 +1,4 @@
-"""The way to engines and judges as a collector sees it: batches under way, responses and verdicts as they come. Knows no Ray."""
+"""A collector's view of engines and judges: batches in flight, responses and verdicts as they arrive. Free of Ray."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ Tag = TypeVar("Tag")
 
 @dataclass(frozen=True, slots=True)
 class Arrival(Generic[Tag]):
-    """Finished responses of a decode batch. number: of the batch, in the order of submission. complete: with them the whole
-    batch is there.
+    """Finished responses of a decode batch.
+
+    number: the number of the batch, in order of submission.
+    complete: the batch is complete with these responses.
     """
 
     number: int
@@ -26,7 +28,10 @@ class Arrival(Generic[Tag]):
 
 @dataclass(frozen=True, slots=True)
 class Judged(Generic[Tag]):
-    """Verdicts of a reward part's judge. tag: of the request that they answer."""
+    """Verdicts of a reward part's judge.
+
+    tag: the tag of the request that they answer.
+    """
 
     tag: Tag
     part: str
@@ -34,25 +39,25 @@ class Judged(Generic[Tag]):
 
 
 class Stream(Protocol[Tag]):
-    """What `GenerationStream` is to a collector."""
+    """The interface of `GenerationStream` as a collector uses it."""
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes that were under way at once."""
+        """The maximum number of bytes that were in flight at once."""
         ...
 
     def submit(self, tag: Tag, request: GenerateRequest) -> None:
-        """Asks for a decode batch."""
+        """Requests a decode batch."""
         ...
 
     def submit_judging(self, tag: Tag, part: str, request: JudgeRequest) -> None:
-        """Asks the judge of a reward part."""
+        """Requests verdicts from the judge of a reward part."""
         ...
 
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
-        """Says how many samples of a part of a wave are rolled out, and judged, in all."""
+        """Reports how many samples of a part of a wave are rolled out and judged in total."""
         ...
 
     def arrivals(self) -> Iterator[Arrival[Tag] | Judged[Tag]]:
-        """Answers to what was asked for, until there is nothing left or the rest is cut; more may be asked for meanwhile."""
+        """Yields the answers until nothing is left or the rest is cut; more requests may be submitted meanwhile."""
         ...

@@ -1,1 +1,1 @@
-"""An iteration's experience: logs and shards as they grow, the batch that is learnt from, telemetry."""
+"""An iteration's experience: growing logs and shards, the batch used for learning, and telemetry."""

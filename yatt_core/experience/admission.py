@@ -1,7 +1,8 @@
-"""The part of an iteration's experience that an update learns from, as dynamic sampling admitted it.
+"""The part of an iteration's experience that an update learns from, as admitted by dynamic sampling.
 
-Consumes sealed shards and the recorded admission. Produces a batch, or a table, of exactly the admitted groups and the padding,
-in canonical order, whatever else the shards hold. Padding is masked: none of its tokens counts.
+Consumes sealed shards and the recorded admission. Produces a batch, or a table, of exactly the admitted groups
+and the padding, in canonical order, no matter what else the shards contain. Padding is masked: none of its
+tokens counts.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ Int64 = npt.NDArray[np.int64]
 
 
 def admitted_rows(ordinals: Int64, rewards: Float64, admission: Admission) -> Int64:
-    """Indices of the admitted samples and the padding's, ascending; ordinals, rewards: [N] in canonical order.
+    """Returns the indices of the admitted samples and the padding, ascending.
 
-    Raises `DataError` for a group that is not there.
+    ordinals, rewards: [N] in canonical order.
+
+    Raises `DataError` for a missing group.
     """
     wanted = np.array([*admission.groups, *admission.padding], dtype=np.int64)
     missing = wanted[~np.isin(wanted, ordinals)]
     if missing.size:
-        raise DataError(f"prompt ordinals {missing[:5].tolist()} were admitted, the experience has none of them")
+        raise DataError(f"prompt ordinals {missing[:5].tolist()} were admitted but are missing from the experience")
     rows = np.flatnonzero(np.isin(ordinals, wanted))
     if admission.keep is None:
         return rows
@@ -41,7 +44,7 @@ def admitted_rows(ordinals: Int64, rewards: Float64, admission: Admission) -> In
 
 
 def best_and_worst(rewards: Float64, keep: int) -> Int64:
-    """Indices of the `keep` highest and the `keep` lowest rewards of a group, ascending; of equals the earlier is kept.
+    """Returns the indices of a group's `keep` highest and `keep` lowest rewards, ascending; ties keep the earlier.
 
     rewards: [samples], at least twice as many as are kept at either end.
     """
@@ -52,12 +55,12 @@ def best_and_worst(rewards: Float64, keep: int) -> Int64:
 
 
 def load_admitted_batch(run_folder: Path, task: BatchTask) -> ExperienceBatch:
-    """The samples of a task, without their texts. Raises `DataError` as `load_batch` and `admitted_rows`."""
+    """Returns the samples of a task without their texts. Raises `DataError` as `load_batch` and `admitted_rows` do."""
     return admitted_batch(load_batch(run_folder, task.shards), task.admission)
 
 
 def admitted_batch(batch: ExperienceBatch, admission: Admission | None) -> ExperienceBatch:
-    """The admitted samples of a whole batch, and the padding's, masked. Raises like `admitted_rows`."""
+    """Returns a batch's admitted samples and the padding, masked. Raises the same errors as `admitted_rows`."""
     if admission is None:
         return batch
     admitted = batch.take(admitted_rows(batch.ordinals, batch.rewards, admission))
@@ -69,7 +72,7 @@ def admitted_batch(batch: ExperienceBatch, admission: Admission | None) -> Exper
 
 
 def admitted_table(table: pa.Table, admission: Admission | None) -> pa.Table:
-    """The same rows of a whole table, all columns as they were sealed. Raises like `admitted_rows`."""
+    """Returns the same rows of a whole table, with all columns as sealed. Raises the same errors as `admitted_rows`."""
     if admission is None:
         return table
     rows = admitted_rows(fixed_column(table, "prompt_ordinal"), fixed_column(table, "reward"), admission)

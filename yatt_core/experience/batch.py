@@ -1,7 +1,7 @@
-"""An iteration's experience as flat numpy arrays: what trainers and algorithms compute on.
+"""An iteration's experience as flat numpy arrays, the input of trainers and algorithms.
 
-Consumes sealed shards as the ledger names them, checks every digest before a byte is parsed. Produces an `ExperienceBatch`
-in canonical order (prompt ordinal, sample), whatever the shards' order.
+Consumes sealed shards as listed in the ledger and checks every digest before parsing a byte. Produces an
+`ExperienceBatch` in canonical order (prompt ordinal, sample), regardless of the shards' order.
 """
 
 from __future__ import annotations
@@ -36,12 +36,16 @@ _TEXTS = frozenset({"prompt_id", "source", "prompt", "response", "finish", "rewa
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExperienceBatch:
-    """N samples in flat arrays; T response tokens in all. Sample i's tokens are [offsets[i] : offsets[i + 1]].
+    """N samples in flat arrays with T response tokens in total. Sample i's tokens are [offsets[i] : offsets[i + 1]].
 
-    ordinals, samples, weight_versions: [N]. prompt_tokens: [sum of prompt lengths] with prompt_offsets [N + 1].
-    response_tokens, log_probs_sampler, loss_mask: [T] with response_offsets [N + 1]. rewards (total), correct, truncated:
-    [N]. reward_parts: name of the part -> [N]. media: content addresses of each prompt's images, N tuples; empty without.
-    padding: ordinals of the groups that only fill the batch up: none of their tokens counts, nor they in any statistic.
+    ordinals, samples, weight_versions: [N].
+    prompt_tokens: [sum of prompt lengths] with prompt_offsets [N + 1].
+    response_tokens, log_probs_sampler, loss_mask: [T] with response_offsets [N + 1].
+    rewards (total), correct, truncated: [N].
+    reward_parts: name of the part -> [N].
+    media: content addresses of each prompt's images, N tuples; empty if there are none.
+    padding: ordinals of the groups that only fill up the batch: none of their tokens counts, and they are
+        excluded from all statistics.
     """
 
     ordinals: Int64
@@ -75,21 +79,21 @@ class ExperienceBatch:
 
     @property
     def lengths(self) -> Int64:
-        """Tokens of each sample, prompt and response together, [N]."""
+        """Tokens of each sample, prompt and response combined, [N]."""
         return self.prompt_lengths + self.response_lengths
 
     @property
     def learnt(self) -> Bool:
-        """Which samples are learnt from, [N]: all but the padding."""
+        """True for the samples used for learning, [N]: all but the padding."""
         return ~np.isin(self.ordinals, np.array(self.padding, dtype=np.int64))
 
     @property
     def group_offsets(self) -> Int64:
-        """Where each prompt's samples begin, [prompts + 1]; only for a batch in canonical order."""
+        """The index of each prompt's first sample, [prompts + 1]; only for a batch in canonical order."""
         return group_offsets(self.ordinals)
 
     def take(self, indices: npt.NDArray[np.integer[Any]]) -> ExperienceBatch:
-        """The samples at these indices, in this order; copies."""
+        """Returns copies of the samples at these indices, in this order."""
         prompts = ragged_positions(self.prompt_offsets, indices)
         responses = ragged_positions(self.response_offsets, indices)
         return ExperienceBatch(
@@ -112,17 +116,17 @@ class ExperienceBatch:
 
 
 def load_batch(run_folder: Path, shards: Sequence[ShardRef]) -> ExperienceBatch:
-    """The samples of the shards, without their texts. Raises `DataError` naming a file that fails its check."""
+    """Returns the samples of the shards, without texts. Raises `DataError` naming a file that fails its check."""
     return batch_of_table(_load(run_folder, shards, without=_TEXTS))
 
 
 def load_table(run_folder: Path, shards: Sequence[ShardRef]) -> pa.Table:
-    """All columns of the shards' samples in canonical order, texts included. Raises like `load_batch`."""
+    """Returns all columns of the shards' samples in canonical order, including texts. Raises like `load_batch`."""
     return _load(run_folder, shards, without=frozenset())
 
 
 def batch_of_table(table: pa.Table) -> ExperienceBatch:
-    """The arrays of an experience table in canonical order; copies, so that they may be written to."""
+    """Returns the arrays of an experience table in canonical order, as writable copies."""
     prompt_tokens, prompt_offsets = ragged_column(table, "prompt_tokens")
     response_tokens, response_offsets = ragged_column(table, "response_tokens")
     return ExperienceBatch(
@@ -158,7 +162,7 @@ def _load_shard(run_folder: Path, shard: ShardRef, without: frozenset[str]) -> p
     folder = run_folder / shard.folder
     manifest = load_manifest(folder, SHARD_KIND, shard.manifest_sha256)
     if SAMPLES_FILE not in manifest.files:
-        raise DataError(f"{folder}: its manifest names no {SAMPLES_FILE}")
+        raise DataError(f"{folder}: {SAMPLES_FILE} is missing from its manifest")
     data = read_file(folder, SAMPLES_FILE, manifest.files[SAMPLES_FILE])
     file = pq.ParquetFile(pa.BufferReader(data))
     names = [name for name in file.schema_arrow.names if name not in without]

@@ -1,6 +1,7 @@
-"""Chunks of a growing log: an Arrow IPC stream with the sha256 of its bytes behind it.
+"""Chunks of a growing log: an Arrow IPC stream followed by the sha256 of its bytes.
 
-Readers of Arrow streams stop at the end mark, so that a chunk opens in any of them; ours checks the digest first.
+Arrow readers stop at the end mark of the stream, so any of them can open a chunk; the reader here checks the
+digest first.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """A chunk as it lies on disk. labels: what was written beside the rows. sha256: hexadecimal, of its Arrow bytes."""
+    """A chunk on disk.
+
+    labels: metadata stored with the rows.
+    sha256: hexadecimal, of the Arrow bytes.
+    """
 
     table: pa.Table
     labels: Mapping[str, str]
@@ -42,18 +47,18 @@ def write_chunk(path: Path, table: pa.Table, labels: Mapping[str, str]) -> str:
 
 
 def read_chunk(path: Path) -> Chunk | None:
-    """The chunk of that name, or none where there is none; one that fails its check is said and counts as absent."""
+    """Returns the chunk with this name; None if it does not exist or, with a logged warning, fails its check."""
     try:
         contents = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
-        _log.warning("%s: cannot be read (%s); it will be made again", path, error.strerror)
+        _log.warning("%s: cannot be read (%s); it will be regenerated", path, error.strerror)
         return None
     data, expected = contents[:-DIGEST_BYTES], contents[-DIGEST_BYTES:]
     digest = hashlib.sha256(data)
     if digest.digest() != expected:
-        _log.warning("%s: torn or changed (%d bytes fail their sha256); it will be made again", path, len(contents))
+        _log.warning("%s: torn or changed (%d bytes fail their sha256); it will be regenerated", path, len(contents))
         return None
     table = pa.ipc.open_stream(data).read_all()
     labels = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}

@@ -1,11 +1,13 @@
-"""Dynamic sampling: how many prompts each wave draws, and which groups are admitted. A pure state machine, owning no I/O.
+"""Dynamic sampling: how many prompts each wave draws and which groups are admitted. A pure state machine without I/O.
 
-Consumes a rule, the sampling average, and behind each wave the metadata of its groups, whichever controllers made them and in
-whatever order they came; everything is settled in prompt order. Produces plans and outcomes, which the driver records before
-they take effect: the state is a fold over recorded outcomes, so that whoever recovers goes on where the last driver stood.
+Consumes a rule, the sampling average and, after each wave, the metadata of its groups, no matter which
+controllers produced them and in which order they arrived; everything is settled in prompt order. Produces plans
+and outcomes, which the driver records before they take effect: the state is a fold over recorded outcomes, so
+that recovery continues where the last driver stopped.
 
-With g groups missing, a wave draws ceil(g x average x overdraw) prompts. Behind it, with r = min(groups / valid groups, cap),
-or the cap without any valid one: average <- decay x average + (1 - decay) x r. It begins at 1 and lives on over iterations.
+With g groups missing, a wave draws ceil(g x average x overdraw) prompts. After the wave, with r = min(groups /
+valid groups, cap), or r = cap if no group is valid: average <- decay x average + (1 - decay) x r. The average
+starts at 1 and is carried over between iterations.
 """
 
 from __future__ import annotations
@@ -31,7 +33,12 @@ FIRST_AVERAGE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class SamplingRule:
-    """What the spec asks for. target: groups of an update. filters: only valid groups are admitted. keep: as `Admission`."""
+    """The sampling settings of a spec.
+
+    target: the number of groups in an update.
+    filters: only valid groups are admitted.
+    keep: as in `Admission`.
+    """
 
     target: int
     shards: int
@@ -45,7 +52,7 @@ class SamplingRule:
 
     @classmethod
     def of(cls, spec: RunSpec) -> Self:
-        """The rule of a run's spec."""
+        """Returns the rule of a run's spec."""
         wanted = spec.dynamic_sampling
         rule = cls(
             target=spec.data.prompts_per_iteration,
@@ -67,9 +74,13 @@ class SamplingRule:
 
 @dataclass(frozen=True, slots=True)
 class WavePlan:
-    """A wave before it starts. wanted: groups that it waits for. prompts: those that it draws; more than that are over-dispatch.
+    """A wave before it starts.
 
-    shards: logical shards that its prompts are cut into. gap: groups that were missing. average: of prompts per valid group.
+    wanted: the number of groups that it waits for.
+    prompts: the number of prompts drawn; those beyond `wanted` are over-dispatched.
+    shards: the number of logical shards into which its prompts are divided.
+    gap: the number of missing groups.
+    average: prompts per valid group.
     """
 
     wave: int
@@ -81,13 +92,16 @@ class WavePlan:
 
     @property
     def is_overdispatched(self) -> bool:
-        """True if it may end before all of its prompts are done."""
+        """True if the wave may end before all of its prompts are finished."""
         return self.prompts > self.wanted
 
 
 @dataclass(frozen=True, slots=True)
 class WaveGroups:
-    """Metadata of a wave's G groups in prompt order, each [G]; valid: the largest reward is larger than the smallest."""
+    """Metadata of a wave's G groups in prompt order, each [G].
+
+    valid: the largest reward is greater than the smallest.
+    """
 
     ordinals: Int64
     valid: Bool
@@ -95,14 +109,14 @@ class WaveGroups:
 
     @classmethod
     def gather(cls, shards: Iterable[tuple[Sequence[int], GroupFacts]]) -> Self:
-        """From the shards' prompt ordinals and facts, in whatever order they came.
+        """Collects the metadata from the shards' prompt ordinals and facts, which may be in any order.
 
-        Raises `DataError` where a shard's facts are not those of its prompts.
+        Raises `DataError` if a shard's facts do not match its prompts.
         """
         parts = list(shards)
         for prompts, facts in parts:
             if not len(prompts) == len(facts.reward_min) == len(facts.reward_max) == len(facts.tokens):
-                raise DataError(f"a shard of {len(prompts)} prompts tells the facts of {len(facts.tokens)} groups")
+                raise DataError(f"a shard of {len(prompts)} prompts has facts of {len(facts.tokens)} groups")
         ordinals = np.fromiter(chain.from_iterable(prompts for prompts, _ in parts), np.int64)
         lowest = np.fromiter(chain.from_iterable(facts.reward_min for _, facts in parts), np.float64)
         highest = np.fromiter(chain.from_iterable(facts.reward_max for _, facts in parts), np.float64)
@@ -113,11 +127,18 @@ class WaveGroups:
 
 @dataclass(frozen=True, slots=True)
 class WaveOutcome:
-    """What a wave came to; groups by prompt ordinal, ascending.
+    """The outcome of a wave; groups are given by prompt ordinal, ascending.
 
-    groups: finished ones. cut: prompts that were not waited for. shards: those finished. admitted: learnt from. dropped: how
-    many more were valid. spare: those that may serve as padding. wasted_tokens: of responses that nothing is learnt from.
-    average: behind the wave. padding: of the whole iteration, behind its last wave; none before. keep: as `Admission`.
+    groups: finished groups.
+    cut: prompts that were not waited for.
+    shards: finished shards.
+    admitted: groups used for learning.
+    dropped: the number of further valid groups.
+    spare: groups that may serve as padding.
+    wasted_tokens: tokens of responses that are not used for learning.
+    average: the average after the wave.
+    padding: the padding of the whole iteration, set after its last wave; None before.
+    keep: as in `Admission`.
     """
 
     groups: int
@@ -133,12 +154,12 @@ class WaveOutcome:
     keep: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for the ledger."""
+        """Returns the outcome as plain values for the ledger."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The outcome that `to_json` wrote."""
+        """Reads an outcome that `to_json` wrote."""
         lists = {name: tuple(value[name]) for name in ("admitted", "spare")}
         padding = None if value["padding"] is None else tuple(value["padding"])
         return cls(**{**value, **lists, "padding": padding})
@@ -146,7 +167,11 @@ class WaveOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """An iteration's dynamic sampling so far. average: before its first wave. outcomes: of the waves that are settled."""
+    """An iteration's dynamic sampling so far.
+
+    average: the average before the first wave.
+    outcomes: the outcomes of the settled waves.
+    """
 
     rule: SamplingRule
     average: float = FIRST_AVERAGE
@@ -154,30 +179,33 @@ class Sampling:
 
     @property
     def gap(self) -> int:
-        """Groups that are still missing."""
+        """The number of groups that are still missing."""
         return self.rule.target - sum(len(outcome.admitted) for outcome in self.outcomes)
 
     @property
     def average_now(self) -> float:
-        """Prompts per valid group, behind the last settled wave."""
+        """Prompts per valid group after the last settled wave."""
         return self.outcomes[-1].average if self.outcomes else self.average
 
     @property
     def finished(self) -> bool:
-        """True once no wave follows."""
+        """True if there is no further wave."""
         return bool(self.outcomes) and self.outcomes[-1].padding is not None
 
     def plan(self) -> WavePlan:
-        """The next wave; only while sampling is not finished."""
+        """Returns the plan of the next wave; valid only while sampling is not finished."""
         wanted = math.ceil(self.gap * self.average_now * self.rule.overdraw) if self.rule.filters else self.gap
         prompts = math.ceil(wanted * self.rule.overdispatch)
         shards = min(self.rule.shards, prompts)
         return WavePlan(len(self.outcomes), wanted, prompts, shards, self.gap, self.average_now)
 
     def settle(self, plan: WavePlan, groups: WaveGroups, shards: int) -> WaveOutcome:
-        """Admits valid groups in prompt order up to the gap. shards: how many finished.
+        """Admits valid groups in prompt order up to the gap.
 
-        Behind the last wave, groups that were not admitted fill the gap as padding, in prompt order over all waves.
+        After the last wave, groups that were not admitted fill the gap as padding, in prompt order over all
+        waves.
+
+        shards: the number of finished shards.
         """
         valid = groups.valid if self.rule.filters else np.ones(len(groups.ordinals), dtype=np.bool_)
         chosen = np.flatnonzero(valid)[: self.gap]
@@ -202,7 +230,7 @@ class Sampling:
         )
 
     def after(self, outcome: WaveOutcome) -> Sampling:
-        """The state behind one more settled wave."""
+        """Returns the state after one more settled wave."""
         return replace(self, outcomes=(*self.outcomes, outcome))
 
     def _moved(self, groups: int, valid: int) -> float:
@@ -213,24 +241,24 @@ class Sampling:
 
 
 def admission_of(outcomes: Sequence[WaveOutcome]) -> Admission:
-    """What an iteration whose waves are all settled is learnt from."""
+    """Returns the groups used for learning in an iteration whose waves are all settled."""
     admitted = tuple(ordinal for outcome in outcomes for ordinal in outcome.admitted)
     return Admission(admitted, outcomes[-1].padding or (), outcomes[-1].keep)
 
 
 def shortfall(sampling: Sampling) -> str:
-    """In words, what a finished sampling lacks; empty where it lacks nothing."""
+    """Returns a description of the groups that a finished sampling lacks; empty if none are missing."""
     if not (missing := sampling.gap):
         return ""
     groups, waves = sum(outcome.groups for outcome in sampling.outcomes), len(sampling.outcomes)
     return (
-        f"only {sampling.rule.target - missing} of {sampling.rule.target} groups are valid after {waves} waves of {groups} "
-        f"prompts in all; {missing} masked groups fill the batch"
+        f"only {sampling.rule.target - missing} of {sampling.rule.target} groups are valid after {waves} waves of "
+        f"{groups} prompts in total; {missing} masked groups fill the batch"
     )
 
 
 def sampling_metrics(sampling: Sampling) -> dict[str, float]:
-    """What a finished sampling drew, admitted and wasted, by the names of the metrics (all of class result)."""
+    """Returns how many groups a finished sampling drew, admitted and wasted, by metric name (all of class result)."""
     outcomes = sampling.outcomes
     groups, valid = sum(outcome.groups for outcome in outcomes), sum(outcome.valid for outcome in outcomes)
     return {

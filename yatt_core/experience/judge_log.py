@@ -1,7 +1,8 @@
-"""The log of what judges said of one decode batch: durable before it is used, and read again instead of asking again.
+"""The log of the verdicts on one decode batch: durable before use, and read back instead of asking the judges again.
 
-A chunk for each piece of verdicts as it comes. A verdict belongs to a text by sha256: leftovers about another text do not
-count. When the shard is sealed, the answers that its scores were made of become a file of it.
+Each piece of verdicts is stored as a chunk when it arrives. A verdict belongs to a text by sha256: leftovers
+about another text do not count. When the shard is sealed, the answers from which its scores were computed
+become one of its files.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _TOLD = (
     pa.field("judgements", pa.list_(_JUDGEMENT), nullable=False),
     pa.field("error", pa.string(), nullable=False),
 )
-"""Of a reward part. error: why there are no judgements, else empty."""
+"""Columns of verdicts for one reward part. error: why there are no judgements, else empty."""
 VERDICT_SCHEMA = pa.schema(
     [
         pa.field("response", pa.int32(), nullable=False),
@@ -39,7 +40,7 @@ VERDICT_SCHEMA = pa.schema(
         *_TOLD,
     ]
 )
-"""response: its number within the decode batch."""
+"""Columns of a chunk. response: the number within the decode batch."""
 JUDGEMENTS_SCHEMA = pa.schema(
     [
         pa.field("prompt_ordinal", pa.int64(), nullable=False),
@@ -47,34 +48,36 @@ JUDGEMENTS_SCHEMA = pa.schema(
         *_TOLD,
     ]
 )
-"""What is kept of a sealed shard: a row a response and reward part."""
+"""Columns kept in a sealed shard: one row per response and reward part."""
 
 
 class JudgedResponse(Protocol):
-    """Whose response a verdict is about."""
+    """The response that a verdict is about."""
 
     @property
     def ordinal(self) -> int:
-        """Of the prompt."""
+        """The ordinal of the prompt."""
         ...
 
     @property
     def sample(self) -> int:
-        """Number among the prompt's responses."""
+        """The number among the prompt's responses."""
         ...
 
 
 def judged_sha256(item: JudgeItem) -> str:
-    """What a verdict is about: the texts that the judge was shown, and the seeds."""
+    """Returns the digest of the texts that the judge was shown, and of the seeds."""
     told = "\0".join((item.prompt, item.response, item.answer or "", *map(str, item.seeds)))
     return hashlib.sha256(told.encode()).hexdigest()
 
 
 @dataclass(slots=True)
 class JudgeLog:
-    """Verdicts on the responses of a batch. folders: those of all writers of the shard, latest first.
+    """Verdicts on the responses of a batch.
 
-    plan: digest of what the samples are made by. own_folder: takes the folder that is written to, and puts it among those.
+    folders: the folders of all writers of the shard, latest first.
+    plan: the digest of the inputs that determine the samples.
+    own_folder: claims the folder to write to and adds it to `folders`.
     """
 
     folders: Sequence[Path]
@@ -85,18 +88,21 @@ class JudgeLog:
     _used: dict[tuple[str, int], Verdict] = field(default_factory=dict)
 
     def find(self, part: str, item: JudgeItem) -> Verdict | None:
-        """What was said of just this text, if it is durable; with it, it counts as used."""
+        """Returns the durable verdict on exactly this text and marks it as used; None if there is none."""
         verdict = self._durable().get((part, item.number, judged_sha256(item)))
         if verdict is not None:
             self._used[part, item.number] = verdict
         return verdict
 
     def use_all(self) -> None:
-        """Whatever is durable counts as used: the scores that were made of it are durable too."""
+        """Marks all durable verdicts as used: the scores computed from them are durable too."""
         self._used = {(part, number): verdict for (part, number, _), verdict in self._durable().items()}
 
     def append(self, part: str, items: Iterable[JudgeItem], verdicts: Iterable[Verdict]) -> None:
-        """Makes verdicts durable. items: those that they are about, in the same order."""
+        """Makes verdicts durable.
+
+        items: the items that they are about, in the same order.
+        """
         told = list(zip(items, verdicts, strict=True))
         if not told:
             return
@@ -110,7 +116,10 @@ class JudgeLog:
         self._used |= {(part, verdict.number): verdict for _, verdict in told}
 
     def table(self, members: Sequence[JudgedResponse]) -> pa.Table:
-        """All verdicts that were used, by response and part. members: the responses of the batch, by number."""
+        """Returns all verdicts that were used, by response and part.
+
+        members: the responses of the batch, by number.
+        """
         rows = [
             {"prompt_ordinal": members[number].ordinal, "sample": members[number].sample, **_told(part, verdict)}
             for (part, number), verdict in sorted(self._used.items(), key=lambda entry: (entry[0][1], entry[0][0]))
@@ -127,7 +136,7 @@ class JudgeLog:
         return f"batch-{self.batch:04d}.judged-"
 
     def _read(self) -> Iterable[tuple[tuple[str, int, str], Verdict]]:
-        """Everything that is durable, the latest writer last, so that its word counts."""
+        """Yields all durable verdicts, those of the latest writer last, so that they take precedence."""
         for folder in reversed(self.folders):
             for path in sorted(folder.glob(f"{self._prefix}*.arrow")):
                 chunk = read_chunk(path)
@@ -142,7 +151,7 @@ def _told(part: str, verdict: Verdict) -> dict[str, object]:
 
 
 def verdict_of(row: dict[str, object]) -> Verdict:
-    """The verdict in a row of the log."""
+    """Returns the verdict in a row of the log."""
     judgements = row["judgements"]
     assert isinstance(judgements, list)
     return Verdict(int(str(row["response"])), tuple(Judgement(**one) for one in judgements), str(row["error"]))

@@ -1,8 +1,9 @@
-"""What `prepare` adds to an iteration's experience: advantages, values, log-probabilities of old weights, reference and teacher.
+"""The columns that `prepare` adds to an iteration's experience: advantages, values and log-probabilities.
 
-Each trainer rank writes the samples that it computed to `rank-NN.parquet`; then one rank publishes the folder, manifest last.
-Readers get all samples in canonical order (prompt ordinal, sample). These columns follow the trainer's layout, so that they
-have no part in the experience digest; their files' sha256 stand in the receipt.
+The log-probabilities are those of the old weights, the reference and the teacher. Each trainer rank writes the
+samples that it computed to `rank-NN.parquet`; then one rank publishes the folder, manifest last. Readers get
+all samples in canonical order (prompt ordinal, sample). These columns depend on the trainer's layout, so they
+are not part of the experience digest; the sha256 of their files are in the receipt.
 """
 
 from __future__ import annotations
@@ -38,11 +39,14 @@ _TOKEN_COLUMNS = ("token_advantages", "values", "returns", "log_probs_old", "log
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedColumns:
-    """Columns for N samples with T response tokens in all; None for what the algorithm does not need.
+    """Columns for N samples with T response tokens in total; None for those that the algorithm does not need.
 
-    ordinals, samples, advantages (one per sample): [N]. response_offsets: [N + 1]. token_advantages, values (a critic's, before
-    the update), returns (what they should have been), log_probs_old, log_probs_ref, log_probs_teacher: [T], sample i's at
-    [offsets[i] : offsets[i + 1]].
+    ordinals, samples, advantages (one per sample): [N].
+    response_offsets: [N + 1].
+    token_advantages, log_probs_old, log_probs_ref, log_probs_teacher: [T].
+    values, returns: [T], a critic's values before the update and their targets.
+
+    Sample i's values in the arrays of length T are at [offsets[i] : offsets[i + 1]].
     """
 
     ordinals: Int64
@@ -58,17 +62,17 @@ class PreparedColumns:
 
 
 def prepared_folder(branch: int, iteration: int, term: int) -> str:
-    """Folder of an iteration's prepared columns as written under one term, relative to the run folder."""
+    """Returns the folder of an iteration's prepared columns written under one term, relative to the run folder."""
     return str(iteration_folder(branch, iteration) / f"prepared.t{term:04d}")
 
 
 def rank_file(rank: int) -> str:
-    """Name of a rank's file."""
+    """Returns the name of a rank's file."""
     return f"rank-{rank:02d}.parquet"
 
 
 def write_rank(run_folder: Path, key: WorkKey, term: int, rank: int, columns: PreparedColumns) -> None:
-    """Makes one rank's columns durable; they count once the folder is published."""
+    """Makes one rank's columns durable; they become valid once the folder is published."""
     folder = run_folder / prepared_folder(key.branch, key.iteration, term)
     durable.make_folder(folder)
     sink = pa.BufferOutputStream()
@@ -77,9 +81,9 @@ def write_rank(run_folder: Path, key: WorkKey, term: int, rank: int, columns: Pr
 
 
 def publish_prepared(run_folder: Path, key: WorkKey, term: int, ranks: int) -> tuple[str, dict[str, str]]:
-    """Publishes the folder once every rank has written: (folder, {file: sha256}) for the receipt.
+    """Publishes the folder once every rank has written; returns (folder, {file: sha256}) for the receipt.
 
-    Raises `DataError` when a rank's file is missing.
+    Raises `DataError` if a rank's file is missing.
     """
     folder = prepared_folder(key.branch, key.iteration, term)
     try:
@@ -93,26 +97,28 @@ def publish_prepared(run_folder: Path, key: WorkKey, term: int, ranks: int) -> t
 def write_prepared(
     run_folder: Path, key: WorkKey, term: int, by_rank: Sequence[PreparedColumns]
 ) -> tuple[str, dict[str, str]]:
-    """Writes all ranks' columns and publishes them: (folder, {file: sha256}) for the receipt."""
+    """Writes all ranks' columns and publishes them; returns (folder, {file: sha256}) for the receipt."""
     for rank, columns in enumerate(by_rank):
         write_rank(run_folder, key, term, rank, columns)
     return publish_prepared(run_folder, key, term, len(by_rank))
 
 
 def prepared_is_whole(run_folder: Path, folder: str, files: Mapping[str, str]) -> bool:
-    """Whether the folder still holds what its receipt names; what is wrong with it is said in the log."""
+    """Returns True if the folder still matches its receipt; otherwise logs the difference."""
     try:
         _read_files(run_folder, folder, files)
     except DataError as error:
-        _log.warning("prepared columns that cannot be used, they will be made again: %s", error)
+        _log.warning("the prepared columns cannot be used and will be recomputed: %s", error)
         return False
     return True
 
 
 def read_prepared(run_folder: Path, folder: str, files: Mapping[str, str]) -> PreparedColumns:
-    """All ranks' columns in canonical order. files: name -> sha256, from the receipt.
+    """Returns all ranks' columns in canonical order.
 
-    Raises `DataError` naming a file that is missing, changed, or another than the receipt's.
+    files: name -> sha256, from the receipt.
+
+    Raises `DataError` naming a file that is missing, changed or not in the receipt.
     """
     contents = _read_files(run_folder, folder, files)
     tables = [pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False) for data in contents]
@@ -122,7 +128,10 @@ def read_prepared(run_folder: Path, folder: str, files: Mapping[str, str]) -> Pr
 
 
 def sweep_prepared(run_folder: Path, branch: int, iteration: int, keep_folders: Collection[str]) -> list[str]:
-    """Removes an iteration's prepared folders that are not to be kept; returns them. For a driver that holds the lease."""
+    """Removes and returns an iteration's prepared folders that are not to be kept.
+
+    Only for the driver that holds the lease.
+    """
     relative = iteration_folder(branch, iteration)
     found = sorted(path.name for path in (run_folder / relative).glob("prepared.e*"))
     removed = [str(relative / name) for name in found if str(relative / name) not in keep_folders]
@@ -132,11 +141,13 @@ def sweep_prepared(run_folder: Path, branch: int, iteration: int, keep_folders: 
 
 
 def _read_files(run_folder: Path, folder: str, files: Mapping[str, str]) -> list[bytes]:
-    """The checked bytes of the receipt's files, by name."""
+    """Returns the verified bytes of the receipt's files, by name."""
     manifest = load_manifest(run_folder / folder, PREPARED_KIND)
     named = {name: entry.sha256 for name, entry in manifest.files.items()}
     if not files or named != dict(files):
-        raise DataError(f"{run_folder / folder / MANIFEST}: names the files {named}, the receipt {dict(files)}")
+        raise DataError(
+            f"{run_folder / folder / MANIFEST}: names the files {named}, but the receipt names {dict(files)}"
+        )
     return [read_file(run_folder / folder, name, manifest.files[name]) for name in sorted(files)]
 
 
@@ -152,7 +163,7 @@ def _table_of(columns: PreparedColumns) -> pa.Table:
         values: Float32 | None = getattr(columns, name)
         if values is not None:
             if len(values) != offsets[-1]:
-                raise DataError(f"{name} has {len(values)} tokens, response_offsets say {offsets[-1]}")
+                raise DataError(f"{name} has {len(values)} tokens, but response_offsets end at {offsets[-1]}")
             arrays[name] = list_array(values.astype(np.float32, copy=False), offsets)
     return pa.table(arrays)
 

@@ -1,10 +1,11 @@
-"""The log of one logical shard: grows by chunks, is sealed once, and survives a kill at any instant.
+"""The log of one logical shard: grows by chunks, is sealed once, and survives a kill at any time.
 
-Consumes tables of responses and of scores, one each per decode batch (and before them its turns, where responses have
-several: `turn_log`); makes each durable before it returns. Sealing compacts them to `samples.parquet` and publishes the
-manifest last: a shard is finished when its manifest is durable. Whoever takes the shard over, under a later term or the
-same, finds chunks and sealed shards here, so that nothing finished is generated or scored again. Each writer has a folder of
-its own, since one that counts as lost may still live on a node that cannot be reached.
+Consumes tables of responses and of scores, one of each per decode batch (and before them its turns, if
+responses have several: `turn_log`), and makes each durable before it returns. Sealing compacts them into
+`samples.parquet` and publishes the manifest last: a shard is finished once its manifest is durable. A process
+that takes over the shard, under the same term or a later one, finds chunks and sealed shards here, so that
+nothing finished is generated or scored again. Each writer has its own folder, since a writer that is considered
+lost may still be running on an unreachable node.
 """
 
 from __future__ import annotations
@@ -42,26 +43,29 @@ _TRASH = re.compile(r"\.w\d+-s\d+\.t\d+\..+")
 
 
 class ShardLog:
-    """One shard under one term: takes a folder of its own with the first write, and changes nothing in those of others.
+    """One shard under one term. Claims its own folder at the first write and never changes those of other writers.
 
-    plan: digest of what the samples are made by (`shard_plan`); leftovers of another plan do not count. Raises `FencedError`
-    when a later term has begun on this shard.
+    plan: the digest of the inputs that determine the samples (`shard_plan`); leftovers of another plan do not
+        count.
+
+    Raises `FencedError` if a later term has started on this shard.
     """
 
     def __init__(self, run_folder: Path, key: WorkKey, term: int, plan: str = "") -> None:
         self._run_folder, self._key, self._term, self._plan = run_folder, key, term, plan
         written = _written_folders(run_folder, key)
         if written and written[0][0] > term:
-            raise FencedError(f"{key}: term {written[0][0]} works on this shard, the holder of term {term} must leave")
+            raise FencedError(f"{key}: term {written[0][0]} works on this shard; the holder of term {term} must exit")
         self._folders = [run_folder / folder for _, folder in written]
         for folder in self._folders:
-            # Its writer may have died before the newest chunk's name was durable, and later work will stand on that chunk.
+            # Its writer may have died before the name of the newest chunk was durable, and later work will depend
+            # on that chunk.
             durable.sync_folder(folder)
         self._own: Path | None = None
         self._answered: dict[int, str] = {}
 
     def responses(self, batch: int) -> pa.Table | None:
-        """The responses of a decode batch, from this term or the latest earlier one that has them."""
+        """Returns the responses of a decode batch from this term or the latest earlier one that has them."""
         for folder in self._folders:
             chunk = read_chunk(_chunk_path(folder, batch, "responses"))
             if chunk is not None and chunk.labels.get("plan") == self._plan:
@@ -70,15 +74,15 @@ class ShardLog:
         return None
 
     def turns(self, batch: int) -> TurnLog:
-        """The log of a decode batch's turns, for responses that have several."""
+        """Returns the log of a decode batch's turns, for responses with several turns."""
         return TurnLog(self._folders, batch, self._plan, self._own_folder)
 
     def judgements(self, batch: int) -> JudgeLog:
-        """The log of what judges said of a decode batch's responses."""
+        """Returns the log of the verdicts on a decode batch's responses."""
         return JudgeLog(self._folders, batch, self._plan, self._own_folder)
 
     def scores(self, batch: int) -> pa.Table | None:
-        """The scores of exactly the responses that this log holds for the batch, where there are any."""
+        """Returns the scores of exactly the responses that this log holds for the batch; None if there are none."""
         if batch not in self._answered and self.responses(batch) is None:
             return None
         for folder in self._folders:
@@ -92,7 +96,7 @@ class ShardLog:
         self._answered[batch] = self._append(batch, "responses", table, {"plan": self._plan})
 
     def append_scores(self, batch: int, table: pa.Table) -> None:
-        """Makes the scores of a decode batch durable. Raises `DataError` when its responses are not in the log."""
+        """Makes the scores of a decode batch durable. Raises `DataError` if its responses are not in the log."""
         if batch not in self._answered and self.responses(batch) is None:
             raise DataError(f"{self._key}: scores of batch {batch} without its responses; append those first")
         self._append(batch, "scores", table, {"responses": self._answered[batch]})
@@ -104,12 +108,14 @@ class ShardLog:
         judgements: pa.Table | None = None,
         judged_here: Collection[str] = (),
     ) -> ShardReceipt:
-        """Compacts the shard and publishes its manifest; table: all samples with all result columns, in any order.
+        """Compacts the shard and publishes its manifest; a shard that this term sealed before is left unchanged.
 
-        judgements: what judges said, in canonical order; none for a run without. judged_here: reward parts whose judges work
-        on the run's devices. timing: seconds by stage, for the receipt alone. A shard that this term sealed before is left as
-        it is.
-        Raises `DataError` for samples that `canonical_table` refuses.
+        table: all samples with all result columns, in any order.
+        timing: seconds by stage, for the receipt only.
+        judgements: all verdicts in canonical order; None for a run without judges.
+        judged_here: reward parts whose judges run on the run's devices.
+
+        Raises `DataError` for samples that `canonical_table` rejects.
         """
         table = canonical_table(table)
         for term, sealed in find_sealed(self._run_folder, self._key):
@@ -135,7 +141,7 @@ class ShardLog:
         return write_chunk(_chunk_path(self._own_folder(), batch, kind), table, labels)
 
     def _own_folder(self) -> Path:
-        """The folder that this log alone writes to."""
+        """Returns the folder that only this log writes to."""
         if self._own is None:
             folders = (self._run_folder / shard_folder(self._key, self._term, writer) for writer in count())
             self._own = next(folder for folder in folders if durable.claim_folder(folder))
@@ -144,16 +150,16 @@ class ShardLog:
 
 
 def find_sealed(run_folder: Path, key: WorkKey) -> list[tuple[int, str]]:
-    """Term and folder (relative to the run folder) of each sealed copy of a shard, the latest term first."""
+    """Returns term and folder (relative to the run folder) of each sealed copy of a shard, the latest term first."""
     written = _written_folders(run_folder, key)
     return [(term, folder) for term, folder in written if (run_folder / folder / MANIFEST).exists()]
 
 
 def adopt(run_folder: Path, key: WorkKey, plan: str = "") -> ShardReceipt | None:
-    """The receipt of a shard that is sealed already by this plan, whatever its term; none where it has to be made.
+    """Returns the receipt of a shard already sealed with this plan under any term; None if it must be produced.
 
-    The samples are read and their digests computed again, since no ledger row vouches for the manifest yet. A copy that
-    fails, or was made by another plan, is said and passed over.
+    The samples are read and their digests recomputed, because no ledger row vouches for the manifest yet. A
+    copy that fails the check or has another plan is logged and skipped.
     """
     for term, folder in find_sealed(run_folder, key):
         if (receipt := _adopt_folder(run_folder, key, term, folder, plan)) is not None:
@@ -162,23 +168,26 @@ def adopt(run_folder: Path, key: WorkKey, plan: str = "") -> ShardReceipt | None
 
 
 def verify_shard(run_folder: Path, folder: str, manifest_sha256: str | None = None) -> Manifest:
-    """Checks a sealed shard byte by byte; manifest_sha256: what the ledger says. Raises `DataError` naming the file."""
+    """Checks a sealed shard byte by byte. Raises `DataError` naming the file.
+
+    manifest_sha256: the digest in the ledger.
+    """
     manifest = load_manifest(run_folder / folder, SHARD_KIND, manifest_sha256)
     verify_files(run_folder / folder, manifest.files)
     return manifest
 
 
 class RecordedShard(Protocol):
-    """A shard as the ledger names it."""
+    """A shard as listed in the ledger."""
 
     @property
     def folder(self) -> str:
-        """Relative to the run folder."""
+        """The folder, relative to the run folder."""
         ...
 
     @property
     def manifest_sha256(self) -> str:
-        """What its manifest has to have."""
+        """The expected sha256 of its manifest."""
         ...
 
 
@@ -186,27 +195,29 @@ Recorded = TypeVar("Recorded", bound=RecordedShard)
 
 
 def damaged_shards(run_folder: Path, rows: Iterable[Recorded]) -> list[Recorded]:
-    """The recorded shards whose files are missing or changed; what is wrong with each is said in the log."""
+    """Returns the recorded shards whose files are missing or changed, and logs the error of each."""
     damaged = []
     for row in rows:
         try:
             verify_shard(run_folder, row.folder, row.manifest_sha256)
         except DataError as error:
-            _log.error("%s has to be made again: %s", row.folder, error)
+            _log.error("%s must be regenerated: %s", row.folder, error)
             damaged.append(row)
     return damaged
 
 
 def read_group_facts(run_folder: Path, row: RecordedShard) -> GroupFacts:
-    """What a recorded shard's manifest says of its groups. Raises `DataError` for another manifest than the recorded one."""
+    """Returns the facts about groups in a recorded shard's manifest. Raises `DataError` if the manifest has changed."""
     fields = load_manifest(run_folder / row.folder, SHARD_KIND, row.manifest_sha256).fields
     if "groups" not in fields:
-        raise DataError(f"{run_folder / row.folder / MANIFEST}: tells nothing of its groups, an older version made it")
+        raise DataError(
+            f"{run_folder / row.folder / MANIFEST}: lacks its groups' facts; it was written by an older version"
+        )
     return _groups(fields)
 
 
 def read_shard_work(run_folder: Path, row: RecordedShard) -> ShardWork:
-    """What a recorded shard's samples took, where judges took part; else nothing. Raises `DataError` as `read_group_facts`."""
+    """Returns the work of a recorded shard's samples; empty without judges. Raises as `read_group_facts`."""
     work = load_manifest(run_folder / row.folder, SHARD_KIND, row.manifest_sha256).fields.get("work", {})
     columns = {name: tuple(values) for name, values in work.items()}
     if "judged" in columns:
@@ -215,10 +226,11 @@ def read_shard_work(run_folder: Path, row: RecordedShard) -> ShardWork:
 
 
 def sweep(run_folder: Path, branch: int, iteration: int, keep_folders: Collection[str]) -> list[str]:
-    """Removes an iteration's shard folders that are not to be kept, and chunks left in those that are.
+    """Removes an iteration's shard folders that are not to be kept, and leftover chunks in the others.
 
-    keep_folders: what the ledger names, relative to the run folder. Returns the folders removed. For a driver that holds
-    the lease and has every shard of the iteration.
+    Returns the removed folders. Only for a driver that holds the lease and has every shard of the iteration.
+
+    keep_folders: the folders listed in the ledger, relative to the run folder.
     """
     relative = iteration_folder(branch, iteration)
     removed = []
@@ -233,7 +245,7 @@ def sweep(run_folder: Path, branch: int, iteration: int, keep_folders: Collectio
 
 
 def _written_folders(run_folder: Path, key: WorkKey) -> list[tuple[int, str]]:
-    """Term and folder (relative to the run folder) of all who ever wrote at this shard, latest first."""
+    """Returns term and folder (relative to the run folder) of all writers of this shard so far, latest first."""
     parent = iteration_folder(key.branch, key.iteration)
     pattern = shard_folder(key, 0).name.removesuffix("0000") + "*"
     found = [(match, path) for path in (run_folder / parent).glob(pattern) if (match := _FOLDER.fullmatch(path.name))]
@@ -257,7 +269,7 @@ def _parquet_bytes(table: pa.Table) -> bytes:
 
 
 def _facts(key: WorkKey, term: int, plan: str, table: pa.Table) -> dict[str, Any]:
-    """What a manifest says of its samples, apart from sums; a function of key, term, plan and canonical table."""
+    """Returns a manifest's facts about its samples, without sums; a function of key, term, plan and canonical table."""
     digests = group_digests(table)
     return {
         "key": asdict(key),
@@ -310,19 +322,17 @@ def _adopt_folder(run_folder: Path, key: WorkKey, term: int, folder: str, plan: 
         facts = _facts(key, term, plan, table)
         differing = [name for name, value in facts.items() if manifest.fields.get(name) != value]
         if differing:
-            raise DataError(
-                f"{run_folder / folder / MANIFEST}: does not agree with its task and samples in {differing}"
-            )
+            raise DataError(f"{run_folder / folder / MANIFEST}: differs from its task and samples in {differing}")
     except DataError as error:
-        _log.warning("%s: a sealed shard that cannot be used: %s", key, error)
+        _log.warning("%s: a sealed shard cannot be used: %s", key, error)
         return None
-    # Who sealed it may have died before its name was durable.
+    # The process that sealed it may have died before its name was durable.
     durable.sync_folder(run_folder / folder)
     return _receipt(key, term, folder, manifest.sha256, facts, sums_of(table), {}, adopted=True)
 
 
 def _remove_unnamed(folder: Path) -> None:
-    """Deletes what a sealed shard's manifest does not name: chunks, and files that were in the making at a kill."""
+    """Deletes files that a sealed shard's manifest does not name: chunks, and files left unfinished by a kill."""
     sealed = (folder / MANIFEST).exists()
     for path in folder.iterdir():
         if sealed and path.name not in {MANIFEST, SAMPLES_FILE, JUDGEMENTS_FILE}:

@@ -1,6 +1,6 @@
-"""What samples took to make and to judge, in tokens: what placement plans with.
+"""The work of generating and judging samples, in tokens, on which placement bases its plans.
 
-Consumes a shard's canonical samples and its judgements; produces counts alone.
+Consumes a shard's canonical samples and its judgements; produces only counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from yatt_core.wire.columns import fixed_column, ragged_column
 
 
 def shard_work(table: pa.Table, judgements: pa.Table, parts: Collection[str]) -> ShardWork:
-    """The work of some samples. judgements: of the same samples. parts: those whose judges work on the run's devices."""
+    """Returns the work of some samples.
+
+    judgements: those of the same samples.
+    parts: the reward parts whose judges run on the run's devices.
+    """
     judged: dict[tuple[int, int], list[int]] = {}
     read: dict[tuple[int, int], int] = {}
     for row in judgements.select(["prompt_ordinal", "sample", "part", "judgements"]).to_pylist():

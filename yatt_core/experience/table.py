@@ -1,8 +1,9 @@
-"""Experience: the result columns of `collect`, one row a sample, and what is computed from them alone.
+"""Experience: the result columns of `collect`, one row per sample, and the values computed only from them.
 
-Consumes Arrow tables in any row order, chunking or column order. Produces the canonical table (sorted by prompt ordinal and
-sample, checked), a digest per prompt, and additive statistics. All of it is a function of (spec, data, seed, iteration):
-what depends on time, devices or attempts is telemetry and has no place here.
+Consumes Arrow tables with any order of rows, chunks or columns. Produces the canonical table (sorted by prompt
+ordinal and sample, checked), a digest per prompt, and additive statistics. All of it is a function of (spec,
+data, seed, iteration): anything that depends on time, devices or attempts is telemetry and does not belong
+here.
 """
 
 from __future__ import annotations
@@ -49,18 +50,21 @@ _OPTIONAL: tuple[tuple[str, pa.DataType], ...] = (
     ("turns", pa.int32()),
     ("tool_error", pa.string()),
 )
-"""media: content addresses of the prompt's images, separated by blanks. turns: answers of the policy in the response.
-tool_error: why a tool's result is missing, else null."""
+"""media: content addresses of the prompt's images, separated by spaces. turns: the policy's answers in the response.
+tool_error: why a tool's result is missing, else null.
+"""
 _NULLABLE = frozenset({"reward_error", "tool_error"})
 _TOKEN_COLUMNS = ("response_tokens", "log_probs_sampler", "loss_mask")
 
 
 def experience_schema(parts: Sequence[str], optional: Collection[str] = ()) -> pa.Schema:
-    """Schema of the result columns; parts: names of the reward parts, a column `reward/<part>` each.
+    """Returns the schema of the result columns.
 
     `log_probs_sampler` and `loss_mask` have one entry per response token; `reward` is the weighted total.
-    `reward_error` tells why a part was scored 0, else it is null. optional: which of `media`, `turns` and `tool_error` there
-    are besides; names of other columns say nothing.
+    `reward_error` explains why a part was scored 0; otherwise it is null.
+
+    parts: names of the reward parts, with a column `reward/<part>` each.
+    optional: which of `media`, `turns` and `tool_error` are included; other names are ignored.
     """
     columns = [*_COLUMNS, *(column for column in _OPTIONAL if column[0] in optional)]
     fields = [pa.field(name, kind, nullable=name in _NULLABLE) for name, kind in columns]
@@ -69,15 +73,15 @@ def experience_schema(parts: Sequence[str], optional: Collection[str] = ()) -> p
 
 
 def parts_of(table: pa.Table) -> list[str]:
-    """Names of the reward parts in a table, sorted."""
+    """Returns the names of the reward parts in a table, sorted."""
     return sorted(name.removeprefix(PART_PREFIX) for name in table.column_names if name.startswith(PART_PREFIX))
 
 
 def canonical_table(table: pa.Table) -> pa.Table:
-    """The same samples with the schema's columns and types, sorted by (prompt ordinal, sample), checked.
+    """Returns the samples with the schema's columns and types, sorted by (prompt ordinal, sample) and checked.
 
-    Raises `DataError` for a missing or unknown column, a wrong type, a null, two rows of one sample, token columns of
-    unequal length and rewards that are not finite.
+    Raises `DataError` for a missing or unknown column, a wrong type, a null, two rows for one sample, token
+    columns of unequal length and rewards that are not finite.
     """
     schema = experience_schema(parts_of(table), table.column_names)
     missing = sorted(set(schema.names) - set(table.column_names))
@@ -94,7 +98,7 @@ def canonical_table(table: pa.Table) -> pa.Table:
 
 
 def sort_samples(table: pa.Table) -> pa.Table:
-    """Rows in canonical order. Raises `DataError` when two rows are of one sample."""
+    """Returns the rows in canonical order. Raises `DataError` if two rows belong to the same sample."""
     ordinals, samples = fixed_column(table, "prompt_ordinal"), fixed_column(table, "sample")
     order = np.lexsort((samples, ordinals))
     twins = np.flatnonzero((np.diff(ordinals[order]) == 0) & (np.diff(samples[order]) == 0))
@@ -105,7 +109,7 @@ def sort_samples(table: pa.Table) -> pa.Table:
 
 
 def group_offsets(ordinals: Int64) -> Int64:
-    """Where each prompt's rows begin, and behind the last where they end: [prompts + 1]; ordinals sorted."""
+    """Returns the index of each prompt's first row, followed by the number of rows: [prompts + 1]; ordinals sorted."""
     if not ordinals.size:
         return np.zeros(1, dtype=np.int64)
     starts = np.flatnonzero(np.diff(ordinals)) + 1
@@ -113,11 +117,12 @@ def group_offsets(ordinals: Int64) -> Int64:
 
 
 def group_digests(table: pa.Table) -> bytes:
-    """sha256 (32 bytes) of each prompt's samples, in order of prompt ordinal.
+    """Returns the sha256 (32 bytes) of each prompt's samples, in order of prompt ordinal.
 
-    Encoding of a prompt: header, number of rows (u32), then for each column, names sorted: length of the name (u16), name,
-    type (2 bytes); for strings and lists the rows' lengths (i64, -1 for null); length of the contents in bytes (u64),
-    contents. All little-endian, rows sorted by sample, booleans one byte each.
+    Encoding of a prompt: header, number of rows (u32), then for each column, sorted by name: length of the name
+    (u16), name, type (2 bytes); for strings and lists the rows' lengths (i64, -1 for null); length of the
+    contents in bytes (u64), contents. All values are little-endian, rows sorted by sample, booleans one byte
+    each.
     """
     table = sort_samples(table)
     encoders = [_encoder(table, name) for name in sorted(table.column_names)]
@@ -131,7 +136,7 @@ def group_digests(table: pa.Table) -> bytes:
 
 
 def group_facts(table: pa.Table) -> GroupFacts:
-    """What dynamic sampling decides by, of a canonical table."""
+    """Returns the facts about a canonical table's groups on which dynamic sampling bases its decisions."""
     rewards, bounds = fixed_column(table, "reward"), group_offsets(fixed_column(table, "prompt_ordinal"))
     tokens = np.diff(ragged_column(table, "response_tokens")[1][bounds])
     return GroupFacts(
@@ -142,11 +147,12 @@ def group_facts(table: pa.Table) -> GroupFacts:
 
 
 def sums_of(table: pa.Table) -> dict[str, float]:
-    """Additive statistics of a canonical table; the sum over shards is that of the iteration.
+    """Returns additive statistics of a canonical table; the sum over shards is that of the iteration.
 
     Token sums are over samples. `log_prob_sampler` is summed over the tokens that count (`loss_tokens`).
-    `zero_spread_groups`: prompts whose samples all got the same reward. Where responses have turns: `turns`, calls that
-    were answered, and samples with a failed call, by the kind of their first one.
+    `zero_spread_groups` counts prompts whose samples all got the same reward. If responses have turns: `turns`,
+    the number of answered calls, and the number of samples with a failed call, by the kind of the first
+    failure.
     """
     rewards = fixed_column(table, "reward")
     bounds = group_offsets(fixed_column(table, "prompt_ordinal"))
@@ -182,7 +188,10 @@ def _sums_of_tools(table: pa.Table) -> dict[str, float]:
 
 
 def _sum_by_group(values: Array, mask: Array, bounds: Int64) -> float:
-    """Sum of the masked values; running sums, since those are the same on every machine whatever its vector width."""
+    """Returns the sum of the masked values by group.
+
+    Uses running sums, which are the same on every machine, whatever its vector width.
+    """
     totals = []
     for start, stop in itertools.pairwise(bounds):
         running = np.cumsum(values[start:stop][mask[start:stop]], dtype=np.float64)
@@ -208,7 +217,7 @@ def _place(table: pa.Table, row: int) -> str:
 
 
 def _encoder(table: pa.Table, name: str) -> Callable[[int, int], tuple[bytes, ...]]:
-    """What encodes a column's rows from start to stop."""
+    """Returns a function that encodes a column's rows from start to stop."""
     kind = table.schema.field(name).type
     lengths: npt.NDArray[np.int64] | None = None
     offsets: Int64 = np.arange(table.num_rows + 1)

@@ -1,6 +1,7 @@
-"""Telemetry of an iteration: timings, devices, attempts; beside the experience, never in it.
+"""Telemetry of an iteration (timings, devices, attempts), stored next to the experience and never in it.
 
-Consumes and produces plain JSON values. Nothing here decides a result, so that a lost file is no loss and none is synced.
+Consumes and produces plain JSON values. No result depends on telemetry, so a lost file is harmless and files
+are not synced.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ PREFIX, SUFFIX = "telemetry.", ".json"
 
 
 def write_telemetry(run_folder: Path, branch: int, iteration: int, name: str, values: Mapping[str, Any]) -> None:
-    """Writes (or replaces) one file of telemetry; name: who measured, such as a phase or an actor.
+    """Writes (or replaces) one telemetry file. A disk error is only logged.
 
-    A disk that refuses is said in the log, and no more.
+    name: the source of the measurements, such as a phase or an actor.
     """
     folder = run_folder / iteration_folder(branch, iteration)
     path = folder / f"{PREFIX}{name}{SUFFIX}"
@@ -33,27 +34,27 @@ def write_telemetry(run_folder: Path, branch: int, iteration: int, name: str, va
         temporary.write_text(json.dumps(values, sort_keys=True, indent=1) + "\n")
         temporary.rename(path)
     except (OSError, InfrastructureError) as error:
-        _log.warning("telemetry is lost: %s", error)
+        _log.warning("telemetry lost: %s", error)
 
 
 def read_telemetry(run_folder: Path, branch: int, iteration: int) -> dict[str, dict[str, Any]]:
-    """All telemetry of an iteration by name; empty where there is none. A file that a crash left damaged is as good as lost."""
+    """Returns all telemetry of an iteration by name; empty if there is none. Files damaged by a crash are skipped."""
     folder = run_folder / iteration_folder(branch, iteration)
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob(f"{PREFIX}*{SUFFIX}")):
         try:
             values = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
-            _log.warning("telemetry is lost: %s: %s", path, error)
+            _log.warning("telemetry lost: %s: %s", path, error)
             continue
         if isinstance(values, dict):
             found[path.name.removeprefix(PREFIX).removesuffix(SUFFIX)] = values
         else:
-            _log.warning("telemetry is lost: %s holds no JSON object", path)
+            _log.warning("telemetry lost: %s is not a JSON object", path)
     return found
 
 
 def telemetry_figure(stages: object, key: str) -> float | None:
-    """A figure of a shard's entry, from 0 on; None where the entry, for which nobody vouches, gives none."""
+    """Returns a non-negative number from a shard's entry; None if the entry, which is not verified, lacks it."""
     figure = stages.get(key) if isinstance(stages, dict) else None
     return float(figure) if isinstance(figure, int | float) and 0.0 <= figure < math.inf else None

@@ -1,8 +1,8 @@
-"""The log of one decode batch whose responses have several turns: what the policy said, and what tools answered.
+"""The log of one decode batch whose responses have several turns: the policy's answers and those of tools.
 
-A chunk for each turn, and one for each call as it is answered, so that a call whose result was durable is not made again. A
-result belongs to its turn, and a turn to all turns and results before it, by sha256: leftovers of a line of events that was
-lost on the way do not count.
+Each turn and each answered call is stored as a chunk, so that a call whose result was durable is not repeated.
+A result belongs to its turn, and a turn to all turns and results before it, by sha256: leftovers of a sequence
+of events that was lost do not count.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ ANSWER_SCHEMA = pa.schema(
 
 @dataclass(slots=True)
 class TurnLog:
-    """A batch's turns in order. folders: those of all writers of the shard, latest first.
+    """A batch's turns in order.
 
-    plan: digest of what the samples are made by. own_folder: takes the folder that is written to, and puts it among those.
+    folders: the folders of all writers of the shard, latest first.
+    plan: the digest of the inputs that determine the samples.
+    own_folder: claims the folder to write to and adds it to `folders`.
     """
 
     folders: Sequence[Path]
@@ -38,7 +40,7 @@ class TurnLog:
     _answers: list[dict[int, str]] = field(default_factory=list)
 
     def turn(self) -> pa.Table | None:
-        """What the policy said in the next turn, where it was durable behind just these turns and results."""
+        """Returns the policy's answers in the next turn if they are durable after exactly these turns and results."""
         labels = self._labels()
         chunk = self._find(f"turn-{len(self._turns):02d}", labels)
         if chunk is not None:
@@ -46,11 +48,11 @@ class TurnLog:
         return None if chunk is None else chunk.table
 
     def append_turn(self, table: pa.Table) -> None:
-        """Makes what the policy said in the next turn durable."""
+        """Makes the policy's answers in the next turn durable."""
         self._begin(self._write(f"turn-{len(self._turns):02d}", table, self._labels()))
 
     def answer(self, call: int) -> ToolAnswer | None:
-        """The answer to a call of the newest turn, by the call's number in it, where it was durable."""
+        """Returns the answer to a call of the newest turn, by the call's number, if it is durable."""
         chunk = self._find(self._name(call), {"turn": self._newest()})
         if chunk is None:
             return None
@@ -69,14 +71,14 @@ class TurnLog:
 
     def _newest(self) -> str:
         if not self._turns:
-            raise DataError(f"batch {self.batch}: an answer of a tool before the first turn")
+            raise DataError(f"batch {self.batch}: a tool's answer precedes the first turn")
         return self._turns[-1]
 
     def _name(self, call: int) -> str:
         return f"turn-{len(self._turns) - 1:02d}.call-{call:04d}"
 
     def _labels(self) -> dict[str, str]:
-        """What a turn's chunk says of where it belongs: the plan, and all that came before it."""
+        """Returns the labels that locate a turn's chunk: the plan, and all turns and results before it."""
         before = hashlib.sha256()
         for turn, answers in zip(self._turns, self._answers, strict=True):
             before.update(f"{turn}:{','.join(f'{call}={answers[call]}' for call in sorted(answers))};".encode())

@@ -1,1 +1,1 @@
-"""The driver's view of a run's actors: finds or starts them, gives them work, notices their loss."""
+"""The driver's view of a run's actors: finds or starts them, assigns work to them and detects their loss."""

@@ -1,7 +1,8 @@
-"""The run's actors by name: finds those that live and fit, creates the missing ones, ends all others.
+"""The run's actors by name: finds live actors that fit, creates the missing ones, ends all others.
 
-Consumes a spec, a term and a connected Ray cluster. An actor is registered as `ROLE-INDEX.GENERATION`; the generation tells
-code, spec and branch, so that a driver only ever attaches to actors that do exactly what those it would make would do.
+Consumes a spec, a term and a connected Ray cluster. An actor is registered as `ROLE-INDEX.GENERATION`; the
+generation identifies code, spec and branch, so that a driver only ever attaches to actors that behave exactly
+as those that it would create.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from yatt_core.supervisor.state import SupervisorFiles, driver_term
 
 log = logging.getLogger(__name__)
 NAME_SECONDS = 30.0
-"""How long the name of an actor that was ended may stay taken."""
+"""How long the name of an ended actor may remain taken."""
 DISPATCHER, ROLLOUT, ENDPOINT, TRAINER = "dispatcher", "rollout", "endpoint", "trainer"
 CONTINUOUS, CONCURRENT_ROLLOUT = "continuous", "concurrent"
-"""Classes of the rollout actors whose engine batches continuously: virtual ones, and real ones."""
+"""Classes of the rollout actors whose engines use continuous batching: virtual and real."""
 CLASSES: dict[str, type] = {
     DISPATCHER: Dispatcher,
     CONTROLLER: Controller,
@@ -54,14 +55,17 @@ CLASSES: dict[str, type] = {
 
 
 CONCURRENT = {DISPATCHER: CONCURRENT_CALLS, CONTINUOUS: CONCURRENT_CALLS}
-"""Calls that an actor may have under way at once; an endpoint's as many as its part says, all others one at a time."""
+"""Maximum number of concurrent calls to an actor. An endpoint's is set in its part; all others take one at a time."""
 GROUPS = {CONCURRENT_ROLLOUT: {WORK: WORK_THREADS}}
-"""Ray's groups of methods that have threads of their own, and how many."""
+"""Ray's method groups with threads of their own, and the number of threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActorFailure:
-    """An actor that was lost. node: the name of its node; empty where that is not known."""
+    """An actor that was lost.
+
+    node: the name of its node; empty if unknown.
+    """
 
     actor: str
     node: str
@@ -70,7 +74,11 @@ class ActorFailure:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An actor of the registry. name: `ROLE-INDEX`. node: Ray's id of its node."""
+    """An actor in the registry.
+
+    name: `ROLE-INDEX`.
+    node: Ray's id of its node.
+    """
 
     name: str
     handle: Any
@@ -83,13 +91,17 @@ class Member:
 
 
 def generation_of(revision: str, spec_json: str, branch: int) -> str:
-    """Tells actors apart that would not do the same work: of other code, another spec or another branch."""
+    """Returns a digest that distinguishes actors with different code, specs or branches."""
     return hashlib.sha256(f"{revision}\n{spec_json}\n{branch}".encode()).hexdigest()[:8]
 
 
 class ActorRegistry:
-    """The actors of one run under one term. failures: those that were lost. Where a method takes `avoid_nodes`, these are
-    names of nodes that get no actors, while there are others.
+    """The actors of one run under one term.
+
+    failures: the actors that were lost.
+
+    If a method takes `avoid_nodes`, these are names of nodes that get no actors as long as there are other
+    nodes.
     """
 
     def __init__(self, spec: RunSpec, run_folder: Path, term: int, branch: int) -> None:
@@ -107,7 +119,7 @@ class ActorRegistry:
         self._endpoint_calls = [part.max_concurrent_requests for part in endpoint_judges(spec)]
         self._seated = () if spec.virtual else (ROLLOUT, TRAINER)
         self._seats: tuple[Seat, ...] = ()
-        # Of controllers: since the last `gather`, which looks at the nodes.
+        # Of controllers: valid since the last `gather`, which looks up the nodes.
         self._wanted = {role: [f"{role}-{i}" for i in range(count)] for role, count in counts.items()}
         self._members: dict[str, Member] = {}
         self._ended: set[str] = set()
@@ -119,27 +131,27 @@ class ActorRegistry:
     # -- who is there -------------------------------------------------------------------------------------------------
 
     def of(self, role: str) -> list[Any]:
-        """The handles of a role's actors, in order; empty before the first `gather`."""
+        """Returns the handles of a role's actors, in order; empty before the first `gather`."""
         return [self._members[name].handle for name in self._wanted[role] if name in self._members]
 
     def names_of(self, role: str) -> list[str]:
-        """The names of a role's actors, in order."""
+        """Returns the names of a role's actors, in order."""
         return [name for name in self._wanted[role] if name in self._members]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All actors, role by role and in order, as messages name them."""
+        """The names of all actors as used in messages, grouped by role and in order."""
         return tuple(name for names in self._wanted.values() for name in names if name in self._members)
 
     def outgrown(self, avoid_nodes: frozenset[str]) -> bool:
-        """True if other controllers should be there than are: one was lost, or nodes have joined or left."""
+        """Returns True if the set of controllers needs to change: one was lost, or nodes have joined or left."""
         there = {name: self._members[name].node for name in self._wanted[CONTROLLER] if name in self._members}
         nodes = node_names() if self._controllers.per == "node" else {}
         usable = nodes.keys() - avoided_nodes(nodes, avoid_nodes)
         return lay_out_controllers(self._controllers, usable, there).keys() != there.keys()
 
     def controllers_by_node(self) -> dict[str, int]:
-        """How many controllers each node has, by the nodes' names; empty where their number does not follow the nodes."""
+        """Returns the number of controllers on each node by node name; empty if it does not depend on the nodes."""
         if self._controllers.per == "run":
             return {}
         nodes = [self._members[name].node for name in self._wanted[CONTROLLER] if name in self._members]
@@ -148,10 +160,10 @@ class ActorRegistry:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def gather(self, avoid_nodes: frozenset[str]) -> tuple[str, ...]:
-        """Keeps what lives and fits, creates what is missing, without waiting for any of them; returns who is new.
+        """Keeps live actors that fit, creates missing ones without waiting for them, and returns the new names.
 
-        The trainer's ranks are kept or created as a whole group. Raises `InfrastructureError` when no node is left, or the
-        name of an actor that was ended stays taken, `FencedError` in a driver that was replaced.
+        The trainer's ranks are kept or created as a whole group. Raises `InfrastructureError` if no node is
+        left or the name of an ended actor remains taken, and `FencedError` in a driver that was replaced.
         """
         self.require_current()
         self._look_around()
@@ -165,7 +177,7 @@ class ActorRegistry:
             self._end(found.pop(name) for name in ranks if name in found)
         places = self._staff(found, avoided)
         missing = [name for names in self._wanted.values() for name in names if name not in found]
-        # Visible from here on, so that `end_all` in another thread ends also those that are just made.
+        # Visible from here on, so that `end_all` in another thread also ends actors that are just being created.
         self._members = found
         for name in missing:
             found[name] = self._create(name, avoided, places.get(name, ""))
@@ -173,7 +185,7 @@ class ActorRegistry:
         return tuple(missing)
 
     def _staff(self, found: dict[str, Member], avoided: frozenset[str]) -> dict[str, str]:
-        """Settles which controllers are wanted, and ends the others; returns the node of each."""
+        """Determines which controllers are wanted, ends the others, and returns the node of each."""
         living = {name: member.node for name, member in found.items() if _role(name) == CONTROLLER}
         places = lay_out_controllers(self._controllers, self._living.keys() - avoided, living)
         self._wanted[CONTROLLER] = list(places)
@@ -189,9 +201,9 @@ class ActorRegistry:
         return tuple(names)
 
     def end_all(self) -> None:
-        """Ends all actors and gives the devices back; those of a head that is gone have ended with it.
+        """Ends all actors and releases the devices; the actors of a head that is gone have ended with it.
 
-        A replaced driver leaves them to the next one.
+        A driver that was replaced leaves them to the next one.
         """
         members, self._members = self._members, {}
         seats, self._seats = self._seats, ()
@@ -204,13 +216,13 @@ class ActorRegistry:
     # -- what is lost -------------------------------------------------------------------------------------------------
 
     def lost(self, actor_id: str, reason: str) -> None:
-        """An actor died, or cannot be reached: it is replaced at the next `gather`, even if it should return."""
+        """Records that an actor died or is unreachable: the next `gather` replaces it, even if it returns."""
         for member in list(self._members.values()):
             if member.actor_id == actor_id and actor_id not in self._ended:
                 self._book(member, reason)
                 self._end([member])
                 if _role(member.name) == CONTROLLER:
-                    del self._members[member.name]  # the others go on without it
+                    del self._members[member.name]  # the other actors continue without it
 
     def end_stuck(self, name: str, reason: str) -> None:
         """Ends an actor that hangs."""
@@ -218,14 +230,14 @@ class ActorRegistry:
 
     def _book(self, member: Member, reason: str) -> None:
         place = member.node
-        with suppress(InfrastructureError):  # with the head, nobody knows any more
+        with suppress(InfrastructureError):  # without the head, the node cannot be determined
             place = place or node_of_actor(member.actor_id)
         node = self._node_names.get(place, "")
         log.error("%s is lost%s: %s", member.name, f" on {node}" if node else "", reason)
         self.failures.append(ActorFailure(member.name, node, reason))
 
     def _book_lost(self, found: dict[str, Member]) -> None:
-        """Those that were there at the last `gather` and are gone, unless that is known already."""
+        """Records actors that existed at the last `gather` and are gone, unless that is known already."""
         for name, member in self._members.items():
             same = name in found and found[name].actor_id == member.actor_id
             if not same and member.actor_id not in self._ended:
@@ -234,7 +246,7 @@ class ActorRegistry:
     # -- plumbing -----------------------------------------------------------------------------------------------------
 
     def _look_around(self) -> None:
-        """Learns the nodes' names. In another cluster than before there is none of the old actors, and none to blame."""
+        """Looks up the nodes' names. If the cluster has changed, none of the old actors exist, and none is to blame."""
         cluster = str(ray.get_runtime_context().get_session_name())
         if cluster != self._cluster:
             self._members, self._cluster, self._node_names = {}, cluster, {}
@@ -242,11 +254,11 @@ class ActorRegistry:
         self._node_names |= self._living
 
     def _find(self, avoided: frozenset[str]) -> dict[str, Member]:
-        """Living actors of this generation on nodes that may be used; all others of the run are ended."""
+        """Returns live actors of this generation on usable nodes; ends all other actors of the run."""
         fixed = {name for role, names in self._wanted.items() for name in names if role != CONTROLLER}
         found: dict[str, Member] = {}
         for registered in ray.util.list_named_actors():
-            with suppress(ValueError):  # it ended by itself since it was listed
+            with suppress(ValueError):  # it has ended since it was listed
                 handle = ray.get_actor(registered)
                 name, _, generation = registered.rpartition(".")
                 member = Member(name, handle, node_of_actor(handle._actor_id.hex()))
@@ -258,9 +270,9 @@ class ActorRegistry:
         return found
 
     def _create(self, name: str, avoided: frozenset[str], node: str = "") -> Member:
-        """A detached actor: it outlives the driver, is found by name, and is never restarted behind the driver's back.
+        """Creates a detached actor: it outlives the driver, is found by name, and is restarted only by a driver.
 
-        node: Ray's id of the one that it has to be on; empty where any will do that is not avoided.
+        node: Ray's id of the required node; empty for any node that is not avoided.
         """
         role, _, index = name.partition("-")
         kind = self._rollout_class if role == ROLLOUT else role
@@ -284,17 +296,17 @@ class ActorRegistry:
         while True:
             try:
                 handle = remote.remote(self._spec_json, str(self._folder), int(index), self._term)
-            except ValueError as error:  # the name of one that was ended is not free yet
+            except ValueError as error:  # the name of an ended actor is not free yet
                 if time.monotonic() > deadline:
                     raise InfrastructureError(
-                        f"{name} cannot be made: its predecessor does not end: {error}"
+                        f"{name} cannot be created: its predecessor does not end: {error}"
                     ) from error
                 time.sleep(0.02)
             else:
                 return Member(name, handle, node)
 
     def require_current(self) -> None:
-        """Raises `FencedError` when a newer driver has shown its term: it may have attached to these actors."""
+        """Raises `FencedError` if a newer driver has announced its term: it may have attached to these actors."""
         if (newest := driver_term(SupervisorFiles.of(self._folder))) > self._term:
             raise FencedError(f"term {self._term} was replaced by {newest}")
 

@@ -1,7 +1,8 @@
-"""Waiting for a run's actors: every wait has a deadline, and every failure a name.
+"""Waiting for a run's actors: every wait has a deadline, and every failure names an actor.
 
-Consumes Ray references and who is to answer them; produces values. A lost actor is an `InfrastructureError` that names it and
-is booked with the registry, a missed deadline a `StuckError` that names who is stuck, and where.
+Consumes Ray references and the names of the actors that answer them; produces values. A lost actor raises an
+`InfrastructureError` that names it and is recorded in the registry; a missed deadline raises a `StuckError`
+that names the stuck actors and their positions in the code.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class ActorCalls:
-    """deadline: seconds for each wait of the phase at hand."""
+    """Calls to the run's actors.
+
+    deadline: seconds for each wait in the current phase.
+    """
 
     def __init__(
         self,
@@ -35,7 +39,11 @@ class ActorCalls:
         self._folder, self._meter = run_folder, meter
 
     def get(self, references: list[Any], what: str, awaited: list[str], seconds: float | None = None) -> list[Any]:
-        """The values; awaited: who is to give them, seconds: the deadline where it is another than the phase's."""
+        """Returns the values of the references.
+
+        awaited: the actors that provide them.
+        seconds: the deadline if it differs from the phase's.
+        """
         try:
             timeout = self.deadline if seconds is None else seconds
             return metered_get(self._meter, references, timeout, what, self.interruptions)
@@ -47,19 +55,20 @@ class ActorCalls:
             self.notice(error.__cause__)
             raise
         except ray.exceptions.RayTaskError as error:
-            # Not raised by us on purpose: a defect or a library's failure; the actor's log has its traceback.
+            # An unexpected exception: a defect or a library's failure; the actor's log has its traceback.
             log.error("%s: %s", what, error)
             raise InfrastructureError(f"waiting for {what}: {str(error).strip().splitlines()[-1]}") from error
 
     def notice(self, error: BaseException | None) -> None:
-        """Books the actor whose death an error of Ray's tells."""
+        """Records the actor whose death a Ray error reports."""
         if isinstance(error, ray.exceptions.RayActorError) and error.actor_id:
             self.registry.lost(error.actor_id, " ".join(str(error).split()))
 
     def stuck(self, missed: str, awaited: list[str]) -> StuckError:
-        """Names, logs and ends whoever holds up the others; returns the error that says so.
+        """Names, logs and ends the actors that block the others; returns the error that reports them.
 
-        Raises `FencedError` in a driver that was stopped, replaced and continued: its deadline is nobody's fault.
+        Raises `FencedError` in a driver that was suspended, replaced and resumed: no actor is to blame for its
+        deadline.
         """
         self.registry.require_current()
         reports = gather_stacks(self._folder, self.registry.names)

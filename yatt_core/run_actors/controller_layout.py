@@ -1,7 +1,7 @@
-"""Which controllers a run has, and where: a pure function of the spec and the living nodes.
+"""Which controllers a run has, and on which nodes: a pure function of the spec and the live nodes.
 
-With a number per node, controllers that live keep their names and nodes, whoever else comes and goes: what a node takes away
-or brings costs the others nothing.
+With a fixed number per node, live controllers keep their names and nodes when others come or go: a node that
+joins or leaves does not affect the controllers on other nodes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ CONTROLLER = "controller"
 
 
 def lay_out_controllers(spec: ControllerSpec, nodes: Collection[str], living: Mapping[str, str]) -> dict[str, str]:
-    """Name -> id of its node of each controller that there should be, in order of their numbers.
+    """Returns the node id of each controller that should exist, by name and in order of their numbers.
 
-    nodes: ids of those that may be used. living: name -> node of the controllers there are. A node is empty where Ray may
-    choose it.
+    nodes: ids of the usable nodes.
+    living: the node of each existing controller, by name.
+
+    An empty node means that Ray may choose it.
     """
     if spec.per == "run":
         return {f"{CONTROLLER}-{index}": "" for index in range(spec.count)}

@@ -1,8 +1,9 @@
-"""The driver's view of a run's actors: attaches to them or starts them, gives them work, collects receipts, ends them.
+"""The driver's view of a run's actors: attaches to them or starts them, assigns work, collects receipts, ends them.
 
-Consumes a spec, a term and a connected Ray cluster. Produces receipts, never payload: weights go from the trainer to the
-engines as object references that this process does not open (`weight_sync`). Every wait has a deadline: a lost actor is an
-`InfrastructureError` that names it, a missed deadline a `StuckError` that names who is stuck, and where.
+Consumes a spec, a term and a connected Ray cluster. Produces receipts, never payload: weights go from the
+trainer to the engines as object references that this process does not open (`weight_sync`). Every wait has a
+deadline: a lost actor raises an `InfrastructureError` that names it, a missed deadline a `StuckError` that
+names the stuck actors and their positions in the code.
 """
 
 from __future__ import annotations
@@ -59,8 +60,12 @@ START_SECONDS = 180.0
 
 @dataclass(frozen=True, slots=True)
 class ActorsState:
-    """What the actors hold once they are ready. trainer_version: -1 where the ranks are new or have no usable weights.
-    trainer_key: of the last applied update. engine_versions: -1 for one that needs weights. created: who is new, by name.
+    """The state of the actors once they are ready.
+
+    trainer_version: -1 if the ranks are new or have no usable weights.
+    trainer_key: the key of the last applied update.
+    engine_versions: -1 for an engine that needs weights.
+    created: the names of the new actors.
     """
 
     trainer_version: int
@@ -73,9 +78,11 @@ class ActorsState:
 class RunActors:
     """Controllers, rollout engines and trainer ranks of one run under one term.
 
-    deadline: seconds for each wait of the phase at hand. avoid_nodes: names (`cluster.nodes`) of nodes that get no actors,
-    while there are others. resident: the devices have memory for engines, judges and trainer at once; otherwise they sleep
-    while others work. failures: what was lost since the list was last cleared.
+    deadline: seconds for each wait in the current phase.
+    avoid_nodes: names (`cluster.nodes`) of nodes that get no actors as long as there are other nodes.
+    resident: the devices have memory for engines, judges and trainer at once; otherwise they sleep while others
+        work.
+    failures: the actors lost since the list was last cleared.
     """
 
     def __init__(
@@ -92,7 +99,7 @@ class RunActors:
         self._registry = ActorRegistry(spec, run_folder, term, branch)
         seconds = spec.recovery.phase_deadline_seconds
         self._calls = ActorCalls(self._registry, run_folder, meter, interruptions, seconds)
-        # For what may be queued behind the work of an earlier driver, or behind the imports of a new process.
+        # For calls that may be queued after the work of an earlier driver or the imports of a new process.
         self._start_seconds = max(START_SECONDS, spec.recovery.phase_deadline_seconds)
         self._created: tuple[str, ...] = ()
         self._spilling = SpillMeter()
@@ -101,7 +108,7 @@ class RunActors:
 
     @property
     def deadline(self) -> float:
-        """Seconds for each wait of the phase at hand."""
+        """Seconds for each wait in the current phase."""
         return self._calls.deadline
 
     @deadline.setter
@@ -110,15 +117,15 @@ class RunActors:
 
     @property
     def failures(self) -> list[ActorFailure]:
-        """What was lost; whoever reads it clears it."""
+        """The actors that were lost; the reader clears the list."""
         return self._registry.failures
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> tuple[str, ...]:
-        """Keeps the living actors that fit and creates the missing ones; returns who is new.
+        """Keeps live actors that fit, creates the missing ones, and returns the names of the new ones.
 
-        Waits only for ranks that are still at what an earlier driver asked of all of them.
+        Waits only for ranks that are still busy with a call that an earlier driver made to all of them.
         """
         try:
             self._created = self._registry.gather(self.avoid_nodes)
@@ -129,22 +136,22 @@ class RunActors:
         return self._created
 
     def outgrown(self) -> bool:
-        """True if other controllers should be there than are, so that the actors are better made ready again.
+        """Returns True if the set of controllers needs to change, so that the actors should be prepared again.
 
-        Also where that cannot be found out: who makes it ready meets the reason.
+        Also returns True if this cannot be determined: preparing the actors then reveals the cause.
         """
         try:
             return self._registry.outgrown(self.avoid_nodes)
         except (ray.exceptions.RayError, InfrastructureError) as error:
-            log.warning("the nodes cannot be looked at: %s", error)
+            log.warning("cannot look up the nodes: %s", error)
             return True
 
     def controllers_by_node(self) -> Mapping[str, int]:
-        """How many controllers each node has; empty where their number does not follow the nodes."""
+        """Returns the number of controllers on each node; empty if it does not depend on the nodes."""
         return self._registry.controllers_by_node()
 
     def _mend_ranks(self) -> tuple[str, ...]:
-        """Makes the kept ranks anew where one waits in vain for the others; returns who is new."""
+        """Recreates the existing ranks if one waits in vain for the others; returns the names of the new actors."""
         names = self._members(TRAINER)
         if names[0] in self._created:
             return ()
@@ -152,11 +159,11 @@ class RunActors:
         abandoned = find_abandoned(self._folder, asked, self._start_seconds, self._interruptions)
         if not abandoned:
             return ()
-        log.warning("the trainer's ranks are made anew, not all of them were asked: %s", "; ".join(abandoned))
+        log.warning("recreating the trainer's ranks because not all of them were called: %s", "; ".join(abandoned))
         return self._registry.recreate(TRAINER, self.avoid_nodes)
 
     def materialise(self) -> InputsReceipt:
-        """Has the run's inputs written, unless they are there; asks somebody who has no long work under way."""
+        """Writes the run's inputs unless they exist, through an actor that has no long work in progress."""
         made, first = (self._folder / INPUTS / MANIFEST).exists(), self._members(CONTROLLER)[0]
         busy = made and first not in self._created
         actor, name = (self._ranks[0], f"{TRAINER}-0") if busy else (self._controllers[0], first)
@@ -167,9 +174,9 @@ class RunActors:
         return receipt
 
     def load(self, inputs: InputsReceipt) -> ActorsState:
-        """Makes every actor ready for work, whoever made it and however far that had come; may be called again.
+        """Prepares every actor for work, no matter which driver created it or how far it had come; may be called again.
 
-        Controllers may be busy with what an earlier driver gave them: they take this up behind it, and are not waited for.
+        Controllers may be busy with work of an earlier driver: they load afterwards and are not waited for.
         """
         loading = self._load_controllers(inputs)
         loading += [engine.load.remote(self._term, inputs.model_path, self.resident) for engine in self._engines]
@@ -184,26 +191,26 @@ class RunActors:
         return ActorsState(ranks[0].version, ranks[0].applied, tuple(held), in_flight, self._created)
 
     def stop(self) -> None:
-        """Ends all actors; those of a head that is gone have ended with it."""
+        """Ends all actors; the actors of a head that is gone have ended with it."""
         self._registry.end_all()
 
     def spilled_bytes(self) -> int:
-        """Bytes that the object store wrote to disk, on all nodes, since this was last asked or the actors were started."""
+        """Returns the bytes that the object store spilled on all nodes since the last call or the actors' start."""
         return self._spilling.growth(spilled_bytes())
 
     def environment(self) -> Mapping[str, str]:
-        """What the trainer's last bits depend on."""
+        """Returns the properties of the environment on which the trainer's exact results depend."""
         facts: Mapping[str, str] = self._calls.get(
             [self._ranks[0].environment.remote()], "trainer-0", [f"{TRAINER}-0"], self._start_seconds
         )[0]
         return facts
 
     def _load_controllers(self, inputs: InputsReceipt) -> list[Any]:
-        """Gives all the dispatcher, and that the engines; returns what has to be waited for."""
+        """Passes the dispatcher to all actors and the engines to the dispatcher; returns the references to wait for."""
         dispatcher = self._registry.of(DISPATCHER)[0]
         made = [name for name in self._members(CONTROLLER) if name in self._created]
         kept = [name for name in self._members(CONTROLLER) if name not in made]
-        # What lost controllers waited for or held, before their successors ask for anything.
+        # Work that lost controllers waited for or held, before their successors request anything.
         loading = [dispatcher.retain.remote(kept), dispatcher.engage.remote(self._term, self._pool)]
         for name, controller in zip(self._members(CONTROLLER), self._controllers, strict=True):
             reference = controller.load.remote(self._term, inputs, dispatcher)
@@ -212,22 +219,22 @@ class RunActors:
         return loading
 
     def _load_ranks(self, inputs: InputsReceipt) -> list[RankState]:
-        """Makes the ranks ready as one group; a group that broke is made anew, once."""
+        """Prepares the ranks as one group; recreates a broken group once."""
         try:
             standings = self._rank_standings(inputs)
             if len({(rank.version, rank.group) for rank in standings}) == 1:
                 return standings
-            reason = f"the ranks stand apart: {standings}"
+            reason = f"the ranks are in different states: {standings}"
         except StuckError:
             raise
         except InfrastructureError as error:
             reason = str(error)
-        log.warning("the trainer's ranks are made anew: %s", reason)
+        log.warning("recreating the trainer's ranks: %s", reason)
         self._created += self._registry.recreate(TRAINER, self.avoid_nodes)
         return self._rank_standings(inputs)
 
     def _rank_standings(self, inputs: InputsReceipt) -> list[RankState]:
-        """What the ranks hold; those that are in no group join one, and take the initial weights where they have none."""
+        """Returns the ranks' states; forms a group if there is none and initialises the weights if all lack them."""
         seconds = self._start_seconds
         self._all_ranks("load", self._term, inputs, self._branch, seconds=seconds)
         standings: list[RankState] = self._all_ranks("standing", self._term, seconds=seconds)
@@ -243,67 +250,71 @@ class RunActors:
     # -- phases -------------------------------------------------------------------------------------------------------
 
     def sft(self) -> SftReceipt:
-        """Supervised training before the first iteration."""
+        """Runs supervised training before the first iteration."""
         self.rest()
         receipt: SftReceipt = self._all_ranks("sft", self._term)[0]
         return receipt
 
     def place(self, roles: str, runtime_policy: RuntimePolicy) -> None:
-        """Gives the devices their roles at an iteration's start, and the runtime policy that it goes on with."""
+        """Assigns the devices' roles at the start of an iteration, and sets the runtime policy for the rest of it."""
         self._ask_dispatcher("place", self._term, roles, runtime_policy, True)
 
     def begin_wave(self, wave: str, samples: int) -> None:
-        """Says how many samples of a wave are to be rolled out and judged."""
+        """Announces the number of samples of a wave to be rolled out and judged."""
         self._ask_dispatcher("begin_wave", self._term, wave, samples)
 
     def placement_report(self) -> PlacementReport:
-        """What came of the iteration's placement so far."""
+        """Returns the results of the iteration's placement so far."""
         report: PlacementReport = self._ask_dispatcher("report")
         return report
 
     def usage(self) -> tuple[Usage, ...]:
-        """The work of all instances since this was last asked."""
+        """Returns the work of all instances since the last call."""
         asked = [engine.usage.remote(self._term) for engine in self._engines]
         rows = self._calls.get(asked, "the rollout engines' usage", self._members(ROLLOUT))
         return tuple(row for of_one in rows for row in of_one)
 
     def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
-        """Spreads shards over the controllers and yields receipts as they come (`collection.collect`)."""
+        """Distributes shards over the controllers and yields receipts as they arrive (`wave_collection.collect`)."""
         self._move_ranks("offload")
         yield from collect(self._calls, tasks)
 
     def rest(self) -> None:
-        """Engines and judges make room for the trainer, where the devices have no memory for all of them."""
+        """Puts engines and judges to sleep if the devices do not have enough memory for them and the trainer."""
         if not self.resident:
             resting = [engine.rest.remote(self._term) for engine in self._engines]
             self._calls.get(resting, "the rollout engines to rest", self._members(ROLLOUT))
 
     def _move_ranks(self, where: str) -> None:
-        """The trainer makes room for engines and judges (`offload`), or has its tensors back (`reload`), where there is not room
-        for all; what else it is asked, it reloads for by itself.
+        """Offloads the trainer (`offload`) or restores its tensors (`reload`) if the devices cannot hold everything.
+
+        Before any other call, the trainer reloads by itself.
         """
         if not self.resident:
             self._all_ranks(where, self._term)
 
     def cut(self) -> None:
-        """Takes back what controllers still wait for; what engines are at goes on, and its shards are not asked for."""
+        """Withdraws the controllers' waiting requests.
+
+        Engines finish their current work, but its shards are not collected.
+        """
         self._ask_dispatcher("cut", self._term, self._members(CONTROLLER))
 
     def prepare(self, task: BatchTask) -> PrepareReceipt:
-        """Old and reference log-probabilities where needed, and the advantages."""
+        """Computes old and reference log-probabilities where needed, and the advantages."""
         self._move_ranks("reload")
         receipt: PrepareReceipt = self._all_ranks("prepare", task)[0]
         return receipt
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
-        """True if what an earlier attempt prepared is there, byte for byte; the trainer's first rank reads it."""
+        """Returns True if an earlier attempt's prepared files exist unchanged; the trainer's first rank reads them."""
         whole: bool = self._calls.get(
             [self._ranks[0].prepared_is_whole.remote(receipt)], "trainer-0", [f"{TRAINER}-0"]
         )[0]
         return whole
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
-        """Applies an iteration's optimizer steps on all ranks, which have to agree on the outcome."""
+        """Applies an iteration's optimizer steps on all ranks, which must agree on the result."""
         return self._agreed(task, self._all_ranks("learn", task, prepared))
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
@@ -311,7 +322,7 @@ class RunActors:
         return self._agreed(task, self._all_ranks("skip", task))
 
     def sync(self, version: int) -> list[SyncReceipt]:
-        """Brings the weights of a version into all rollout engines that do not hold them; returns the receipts of those."""
+        """Transfers a version's weights to all rollout engines that lack them; returns those engines' receipts."""
         asked = [engine.version.remote(self._term) for engine in self._engines]
         held = self._calls.get(asked, "the rollout engines' versions", self._members(ROLLOUT))
         names = self._members(ROLLOUT)
@@ -323,7 +334,7 @@ class RunActors:
         return sync_weights(self._calls, self._term, version, parties)
 
     def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
-        """Greedy answers to the held-out tasks, spread over the controllers."""
+        """Generates greedy answers to the held-out tasks, distributed over the controllers."""
         self._move_ranks("offload")
         everyone = ROLLING * len(self._engines)
         self._ask_dispatcher("place", self._term, everyone, Hold(), False)
@@ -341,11 +352,14 @@ class RunActors:
         return receipts
 
     def begin_checkpoint(self, run: str, audit_head: str) -> None:
-        """Copies the trainer's tensors; they are published in the background. audit_head: stands in the manifest."""
+        """Copies the trainer's tensors, which are then published in the background.
+
+        audit_head: recorded in the manifest.
+        """
         self._all_ranks("begin_checkpoint", self._term, run, self._branch, audit_head)
 
     def checkpoint_result(self, wait_seconds: float = 0.0) -> CheckpointReceipt | None:
-        """The receipt of the checkpoint in flight once it is durable, also of one that an earlier driver began."""
+        """Returns the receipt of the pending checkpoint once it is durable, even if an earlier driver started it."""
         reference = self._ranks[0].checkpoint_result.remote(wait_seconds)
         seconds = self.deadline + wait_seconds
         receipt: CheckpointReceipt | None = self._calls.get(
@@ -354,7 +368,7 @@ class RunActors:
         return receipt
 
     def restore(self, folder: str, manifest_sha256: str, version: int) -> None:
-        """Loads a checkpoint into all ranks. Raises `DataError` where its files do not agree with the digest."""
+        """Loads a checkpoint into all ranks. Raises `DataError` if its files do not match the digest."""
         self._all_ranks("restore", self._term, folder, manifest_sha256, version)
 
     # -- plumbing -----------------------------------------------------------------------------------------------------
@@ -369,7 +383,7 @@ class RunActors:
 
     @property
     def _pool(self) -> list[Any]:
-        """All that the dispatcher gives work to: devices, then judges of others."""
+        """All actors that get work from the dispatcher: devices, then third-party judges."""
         return [*self._engines, *self._registry.of(ENDPOINT)]
 
     @property

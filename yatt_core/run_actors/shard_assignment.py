@@ -1,6 +1,7 @@
-"""Which controller has which shards, and who takes over from one that was lost: a pure state machine, owning no I/O.
+"""Which controller has which shards, and which takes over from a lost one: a pure state machine without I/O.
 
-Consumes names, tasks and what became of them; produces tasks by controller. Results never depend on who does what.
+Consumes names, tasks and their outcomes; produces tasks by controller. Results never depend on which controller
+does what.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ Assigned = dict[str, tuple[ShardTask, ...]]
 
 
 class ShardAssignment:
-    """An iteration's shards, dealt out by their numbers.
+    """An iteration's shards, assigned by their numbers.
 
-    So a second attempt gives a shard to whom the first one gave it, behind what that one may still be at.
+    A second attempt thus gives a shard to the same controller as the first one did, after any work that it may
+    still be doing.
     """
 
     def __init__(self, controllers: Sequence[str], tasks: Sequence[ShardTask]) -> None:
@@ -25,17 +27,17 @@ class ShardAssignment:
             self._open[controllers[task.key.shard % len(controllers)]][task.key] = task
 
     def unfinished(self) -> Assigned:
-        """What each controller that has anything to do still has to."""
+        """Returns the unfinished shards of each controller that has any."""
         return {name: tuple(tasks.values()) for name, tasks in self._open.items() if tasks}
 
     def finish(self, controller: str, key: WorkKey) -> None:
-        """A controller has sealed a shard."""
+        """Records that a controller has sealed a shard."""
         del self._open[controller][key]
 
     def lose(self, controller: str) -> Assigned | None:
-        """Gives a lost controller's unfinished shards to the others, each to the one that has least to do.
+        """Moves a lost controller's unfinished shards to the others, each to the one with the least work left.
 
-        Returns who gets what; none where there is work and nobody is left to do it.
+        Returns the shards by their new controllers; None if there is work but no controller left to do it.
         """
         left = self._open.pop(controller).values()
         if left and not self._open:

@@ -1,6 +1,7 @@
-"""Says who is to blame for a missed deadline: asks all actors for their stacks, and picks those that are stuck.
+"""Finds the actors to blame for a missed deadline: asks all actors for their stacks and picks those that are stuck.
 
-Consumes the answers of the actors' presence threads; produces the culprits, and words that name actor, method and place.
+Consumes the answers of the actors' presence threads; produces the stuck actors and texts that name actor,
+method and place.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ log = logging.getLogger(__name__)
 ANSWER_SECONDS = 3.0
 KEPT_REQUESTS = 10
 TOGETHER_SECONDS = 5.0
-"""How much later than the first one another rank may be done with what all of them were asked."""
+"""How much later than the first rank another rank may finish the calls that were made to all of them."""
 COLLECTIVE = frozenset({"sft", "prepare", "learn", "export"})
-"""Methods of a rank that wait for the other ranks."""
+"""A rank's methods that wait for the other ranks."""
 SILENT = "does not answer: it holds the interpreter, is stopped, or is gone"
 
 
 def gather_stacks(run_folder: Path, actors: Collection[str], timeout: float = ANSWER_SECONDS) -> dict[str, StackReport]:
-    """What each actor is doing, by name; who did not answer within `timeout` seconds is not in it.
+    """Returns what each actor is doing, by name, without actors that did not answer within `timeout` seconds.
 
-    The answers stay in `RUN/logs/stacks/`, those of the last few requests.
+    The answers to the last few requests are kept in `RUN/logs/stacks/`.
     """
     files, answers = SupervisorFiles.of(run_folder), run_folder / "logs" / "stacks"
     request = f"{time.time_ns():020d}-{uuid.uuid4().hex[:6]}"
@@ -52,9 +53,11 @@ def gather_stacks(run_folder: Path, actors: Collection[str], timeout: float = AN
 
 
 def find_stuck(actors: Sequence[str], reports: Mapping[str, StackReport], awaited: Collection[str]) -> list[str]:
-    """The actors that hold up the others: who does not answer, or works without waiting for another actor.
+    """Returns the actors that block the others: those that do not answer, or work without waiting for another actor.
 
-    Where there are none, all that are busy; else those that were waited for. awaited: their names.
+    If there are none, returns all busy actors; if there are none either, those that were awaited.
+
+    awaited: names of actors.
     """
     silent = [actor for actor in actors if actor not in reports]
     busy = [actor for actor in actors if actor in reports and reports[actor].method]
@@ -65,10 +68,13 @@ def find_stuck(actors: Sequence[str], reports: Mapping[str, StackReport], awaite
 def find_abandoned(
     run_folder: Path, asked: Mapping[Any, str], timeout: float, interruptions: Interruptions
 ) -> list[str]:
-    """Ranks that wait for others which were never asked: their driver died between two of them. In words; empty for none.
+    """Returns descriptions of ranks that wait for others which were never called; empty if there are none.
 
-    asked: a call that each rank answers behind all that it was asked before, with the rank's name. Whoever answers has
-    nothing left to do, so that who is still in a collective method waits in vain. timeout: for the first answer.
+    This happens if the driver died between its calls to two ranks.
+
+    asked: a call that each rank answers after all earlier calls, with the rank's name. A rank that answers has
+        nothing left to do, so a rank that is still in a collective method waits in vain.
+    timeout: for the first answer.
     """
     if first_ready(list(asked), timeout, interruptions) is None:
         return []
@@ -79,7 +85,7 @@ def find_abandoned(
 
 
 def describe(actor: str, report: StackReport | None) -> str:
-    """One line on an actor."""
+    """Returns one line about an actor."""
     if report is None:
         return f"{actor} {SILENT}"
     if not report.method:
@@ -88,5 +94,5 @@ def describe(actor: str, report: StackReport | None) -> str:
 
 
 def log_stacks(actor: str, report: StackReport | None) -> None:
-    """Puts an actor's stacks into this process's log."""
+    """Writes an actor's stacks to this process's log."""
     log.error("%s\n%s", describe(actor, report), "\n".join(report.stacks) if report is not None else "no stack")

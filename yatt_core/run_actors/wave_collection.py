@@ -1,6 +1,7 @@
-"""Has a wave's shards made: spreads them over the controllers, and moves those of one that is lost.
+"""Collects a wave's shards: distributes them over the controllers and reassigns those of a lost controller.
 
-Consumes shard tasks; produces receipts as shards are sealed. Results never depend on who makes what.
+Consumes shard tasks; produces receipts as shards are sealed. Results never depend on which controller produces
+a shard.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ log = logging.getLogger(__name__)
 
 
 def collect(calls: ActorCalls, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
-    """Spreads shards over the controllers and yields receipts as they come.
+    """Distributes shards over the controllers and yields receipts as they arrive.
 
-    The shards of a controller that is lost go to the others, who adopt what it finished and go on with what it began.
-    Raises `InfrastructureError` when none is left, and what a controller that lives has met.
+    The shards of a lost controller go to the others, which adopt finished shards and continue unfinished ones.
+    Raises `InfrastructureError` if no controller is left, and any exception that a live controller raised.
     """
     assignment = ShardAssignment(calls.registry.names_of(CONTROLLER), tasks)
     streams = _begin(calls.registry, assignment.unfinished())
@@ -43,7 +44,7 @@ def collect(calls: ActorCalls, tasks: Sequence[ShardTask]) -> Iterator[ShardRece
         except InfrastructureError as error:
             if name in calls.registry.names or (moved := assignment.lose(name)) is None:
                 raise
-            log.warning("%s; its shards go to %s", error, ", ".join(moved) or "nobody, they are finished")
+            log.warning("%s; its shards go to %s", error, ", ".join(moved) or "no controller, as they are finished")
             streams = {other: owner for other, owner in streams.items() if owner != name}
             calls.registry.of(DISPATCHER)[0].forget.remote(name)
             streams |= _begin(calls.registry, moved)
@@ -56,7 +57,7 @@ def collect(calls: ActorCalls, tasks: Sequence[ShardTask]) -> Iterator[ShardRece
 
 
 def _begin(registry: ActorRegistry, assigned: Assigned) -> dict[Any, str]:
-    """Gives controllers their shards; each stream of receipts, with the controller's name."""
+    """Assigns the shards to the controllers; returns each stream of receipts with the controller's name."""
     controllers = dict(zip(registry.names_of(CONTROLLER), registry.of(CONTROLLER), strict=True))
     return {
         controllers[name].collect.options(num_returns="streaming").remote(tasks): name
@@ -65,7 +66,7 @@ def _begin(registry: ActorRegistry, assigned: Assigned) -> dict[Any, str]:
 
 
 def _next_receipt(calls: ActorCalls, stream: Any, name: str) -> ShardReceipt | None:
-    """The next shard that a controller has sealed; none behind the last."""
+    """Returns the next shard that a controller has sealed; None after the last."""
     try:
         with calls.interruptions.shielded():
             reference = next(stream)

@@ -1,9 +1,9 @@
-"""Brings the weights of a version from the trainer's ranks into rollout engines, bucket by bucket.
+"""Transfers the weights of a version from the trainer's ranks to rollout engines, bucket by bucket.
 
-Consumes handles of actors; produces receipts. Buckets go from rank 0 to the engines as references that this process does not
-open. While the engines take one, the ranks make the next, and no other is begun before the engines are done: two are kept at
-most. Where this breaks off, at whatever bucket, the engines that were given some stay dirty, and are synced again from the first
-bucket on.
+Consumes handles of actors; produces receipts. Buckets go from rank 0 to the engines as references that this
+process does not open. While the engines take one bucket, the ranks produce the next, and no further bucket is
+started before the engines are done: at most two are kept. If the transfer stops at any bucket, the engines that
+received some stay dirty and are synced again from the first bucket.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from yatt_core.run_actors.calls import ActorCalls
 
 @dataclass(frozen=True, slots=True)
 class SyncParties:
-    """Handles of all of the trainer's ranks, and of the engines that lack the weights; the names of both, for messages."""
+    """Handles of all trainer ranks and of the engines that lack the weights, and the names of both for messages."""
 
     ranks: Sequence[Any]
     engines: Sequence[Any]
@@ -27,12 +27,16 @@ class SyncParties:
 
 
 def sync_weights(calls: ActorCalls, term: int, version: int, parties: SyncParties) -> list[SyncReceipt]:
-    """Raises `InfrastructureError` for an actor that is lost on the way, and for weights that are not the engines' model's."""
+    """Transfers a version's weights to the engines and returns their receipts.
+
+    Raises `InfrastructureError` if an actor is lost during the transfer or the weights do not match the
+    engines' model.
+    """
 
     def of_engines(references: list[Any], what: str) -> list[Any]:
         return calls.get(references, f"the rollout engines to {what} new weights", parties.engine_names)
 
-    of_engines([engine.begin_update.remote(term, version) for engine in parties.engines], "make ready for")
+    of_engines([engine.begin_update.remote(term, version) for engine in parties.engines], "prepare for")
     number, last, taking = 0, False, list[Any]()
     while not last:
         asked = [rank.export.options(num_returns=2).remote(term, version, number) for rank in parties.ranks]
@@ -41,11 +45,9 @@ def sync_weights(calls: ActorCalls, term: int, version: int, parties: SyncPartie
         of_engines(taking, "take")
         bucket = asked[0][1]
         taking = [engine.take.remote(term, bucket) for engine in parties.engines]
-        # From here on the engines' calls alone keep the bucket.
+        # From here on, only the engines' calls hold a reference to the bucket.
         del asked, bucket
         number += 1
     of_engines(taking, "take")
-    receipts: list[SyncReceipt] = of_engines(
-        [engine.end_update.remote(term) for engine in parties.engines], "put to work"
-    )
+    receipts: list[SyncReceipt] = of_engines([engine.end_update.remote(term) for engine in parties.engines], "apply")
     return receipts

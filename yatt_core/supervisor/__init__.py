@@ -1,1 +1,1 @@
-"""The supervisor: a small process that owns a run's local services and outlives the driver. Knows nothing of RLHF."""
+"""The supervisor: a small process that owns a run's local services and outlives the driver; independent of RLHF."""

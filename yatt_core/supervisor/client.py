@@ -1,7 +1,7 @@
-"""The driver's side of the supervisor: attach or start, wait for services by name, show life, stop.
+"""The driver's side of the supervisor: attach or start, wait for services by name, send heartbeats, stop.
 
-Everything goes through the files in `RUN/supervisor/`, so it works from any process of the host, whoever started the
-supervisor. One lock file keeps two starters apart.
+Everything goes through the files in `RUN/supervisor/`, so it works from any process on the host, no matter
+which process started the supervisor. A lock file prevents two processes from starting it at the same time.
 """
 
 from __future__ import annotations
@@ -50,13 +50,17 @@ logger = logging.getLogger("yatt.cluster")
 def ensure_supervisor(
     folder: Path, services: Sequence[ServiceSpec], grace: float | None, secrets: Mapping[str, str] = NOTHING
 ) -> SupervisorState:
-    """Attaches to the run's supervisor when it serves just this request, else starts one; does not wait for services.
+    """Attaches to the run's supervisor if it serves exactly this request, else starts one; does not wait for services.
 
-    grace: seconds without a touched driver file after which it ends all; none: it serves until it is told to stop. A
-    supervisor that a driver of other code started serves another request: it is stopped first. What a killed supervisor left
-    behind is ended first, and its services are started again at their ports. secrets: more for the environment of all
-    services, which is written nowhere. Raises `InfrastructureError` when it cannot be started, or when one lives on another
-    host.
+    A supervisor that was started by a driver with different code serves a different request and is stopped
+    first. If a supervisor was killed, the processes that it left are ended first, and its services are
+    restarted on the same ports.
+
+    grace: seconds without a heartbeat in the driver's file after which the supervisor ends everything. If None,
+        it serves until it is told to stop.
+    secrets: additional environment variables for all services; they are never written to disk.
+
+    Raises `InfrastructureError` if the supervisor cannot be started or if one is running on another host.
     """
     files = SupervisorFiles.of(folder)
     make_folder(files.root)
@@ -74,11 +78,14 @@ def ensure_supervisor(
 
 
 def ensure_alive(folder: Path, secrets: Mapping[str, str] = NOTHING) -> bool:
-    """Starts the run's supervisor again where it was killed; True if it had to. For a driver that lives on.
+    """Restarts the run's supervisor if it was killed, for a driver that is still running; returns True if it did.
 
-    The new one ends what the old one left, Ray's head and all actors included, and starts the services at the same ports;
-    does not wait for them. Nothing durable is lost: the phase under way fails, and recovery goes on from the files.
-    Does nothing where no supervisor was ever started, or where it ended on purpose. secrets: as for `ensure_supervisor`.
+    The new supervisor ends the processes that the old one left, including Ray's head and all actors, and starts
+    the services on the same ports; this function does not wait for them. Nothing durable is lost: the current
+    phase fails, and recovery continues from the files. Does nothing if no supervisor was ever started or if it
+    ended on purpose.
+
+    secrets: as for `ensure_supervisor`.
     """
     files = SupervisorFiles.of(folder)
     state = read_state(files)
@@ -88,14 +95,14 @@ def ensure_alive(folder: Path, secrets: Mapping[str, str] = NOTHING) -> bool:
         state = read_state(files)
         if state is None or state.ended or is_alive(state.identity):
             return False
-        logger.warning("the supervisor (pid %d) is gone; a new one starts its services again", state.identity.pid)
+        logger.warning("the supervisor (pid %d) is gone; restarting it and its services", state.identity.pid)
         _sweep(files, state)
         _start(files, SupervisorRequest.from_json(json.loads(files.request.read_text())), secrets)
     return True
 
 
 def current_state(folder: Path) -> SupervisorState | None:
-    """What the run's supervisor last published; none when it does not run."""
+    """Returns the state that the run's supervisor last published; None if it is not running."""
     files = SupervisorFiles.of(folder)
     state = read_state(files)
     return state if state is not None and is_alive(state.identity) else None
@@ -104,8 +111,8 @@ def current_state(folder: Path) -> SupervisorState | None:
 def wait_ready(folder: Path, names: Collection[str], timeout: float) -> SupervisorState:
     """Waits until all these services are ready.
 
-    Raises `InfrastructureError`, with the end of the service's log, when one failed for good, when the supervisor
-    ended, or after `timeout` seconds.
+    Raises `InfrastructureError`, with the end of the service's log, if a service failed permanently, if the
+    supervisor ended, or after `timeout` seconds.
     """
     files = SupervisorFiles.of(folder)
     deadline = time.monotonic() + timeout
@@ -114,7 +121,7 @@ def wait_ready(folder: Path, names: Collection[str], timeout: float) -> Supervis
         if state is None or state.ended or not is_alive(state.identity):
             ended = f" ({state.ended})" if state is not None and state.ended else ""
             raise InfrastructureError(
-                f"{files.root}: the supervisor does not run{ended}; its log:\n{log_tail(files.log)}"
+                f"{files.root}: the supervisor is not running{ended}; its log:\n{log_tail(files.log)}"
             )
         waiting = [state.service(name) for name in names if state.service(name).state is not ServiceState.READY]
         if not waiting:
@@ -122,7 +129,7 @@ def wait_ready(folder: Path, names: Collection[str], timeout: float) -> Supervis
         first = waiting[0]
         overdue = time.monotonic() >= deadline
         if overdue or first.state is ServiceState.FAILED:
-            said = f"not ready after {timeout:g} s, it is {first.state}" if overdue else "failed"
+            said = f"not ready after {timeout:g} s (state: {first.state})" if overdue else "failed"
             raise InfrastructureError(
                 f"service {first.name} {said}: {first.reason or 'still starting'}; "
                 f"the end of {first.log_file}:\n{log_tail(first.log_file)}"
@@ -133,17 +140,20 @@ def wait_ready(folder: Path, names: Collection[str], timeout: float) -> Supervis
 def stop_supervisor(
     folder: Path, timeout: float = STOP_SECONDS, term: int | None = None, killed: str | None = None
 ) -> None:
-    """Ends the run's supervisor and all its services; on return none is left. Does nothing when none runs.
+    """Ends the run's supervisor and all its services, and returns when none is left. Does nothing if none is running.
 
-    After `timeout` seconds the supervisor is killed and its services are ended from here. term: of the driver that leaves;
-    what a later driver has attached to is left alone. killed: what the state is to say of one that did not end in order, so
-    that `ensure_alive` does not start it again.
+    After `timeout` seconds, this function kills the supervisor and ends its services itself.
+
+    term: the term of the departing driver; a supervisor to which a later driver has attached is left alone.
+    killed: the reason to record in the state if the supervisor did not shut down cleanly, so that
+        `ensure_alive` does not restart it.
     """
     files = SupervisorFiles.of(folder)
     if not files.root.exists():
         return
     with _locked(files):
-        # A driver shows its term before it attaches, and attaches under this lock: it is seen here, or finds nothing.
+        # A driver publishes its term before it attaches, and attaches under this lock: its term is seen here, or it
+        # finds no supervisor.
         if term is not None and driver_term(files) > term:
             return
         state = read_state(files)
@@ -157,14 +167,14 @@ def stop_supervisor(
 
 
 def _serves(files: SupervisorFiles, state: SupervisorState) -> bool:
-    """Whether the recorded supervisor runs. One of another host shows it by touching its state file."""
+    """Returns True if the recorded supervisor is running. One on another host shows this by touching its state file."""
     if is_local(state.identity):
         return is_alive(state.identity)
     silence = time.time() - files.state.stat().st_mtime
     if not state.ended and silence < REMOTE_SILENCE_SECONDS:
         raise InfrastructureError(
-            f"{files.root}: the run's supervisor lives on host {state.identity.host} (pid {state.identity.pid}); "
-            f"stop the run there, or wait until it was silent for {REMOTE_SILENCE_SECONDS:g} s"
+            f"{files.root}: the run's supervisor is running on host {state.identity.host} (pid {state.identity.pid}); "
+            f"stop the run there, or wait until it has been silent for {REMOTE_SILENCE_SECONDS:g} s"
         )
     return False
 
@@ -184,7 +194,7 @@ def _start(files: SupervisorFiles, request: SupervisorRequest, secrets: Mapping[
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    # Reaps it, should it end before its starter does.
+    # Reaps the supervisor if it ends before the process that started it.
     threading.Thread(target=process.wait, name="supervisor-reaper", daemon=True).start()
     deadline = time.monotonic() + START_SECONDS
     while (state := read_state(files)) is None or state.identity.pid != process.pid or state.ended:
@@ -206,7 +216,7 @@ def _stop(files: SupervisorFiles, state: SupervisorState, timeout: float) -> Non
 
 
 def _sweep(files: SupervisorFiles, state: SupervisorState) -> None:
-    """Ends what a supervisor that is gone left behind."""
+    """Ends the processes left by a supervisor that is gone."""
     leaders = [service.identity for service in state.services.values() if service.identity is not None]
     end_sessions(leaders, files.mark, grace=0.0)
 
@@ -222,8 +232,8 @@ def _locked(files: SupervisorFiles) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise InfrastructureError(
-                        f"{files.lock}: held for more than {LOCK_SECONDS:g} s by another process that starts or stops "
-                        "the run's supervisor; end that process, then try again"
+                        f"{files.lock}: held for more than {LOCK_SECONDS:g} s by another process that is starting or "
+                        "stopping the run's supervisor; end that process, then try again"
                     ) from None
                 time.sleep(POLL_SECONDS)
         yield
@@ -232,8 +242,8 @@ def _locked(files: SupervisorFiles) -> Iterator[None]:
 class Heartbeat:
     """A thread that touches the driver's file every `interval` seconds; a context manager.
 
-    A driver with a newer term takes the file over: the older one then falls silent. A touch that fails (a full disk) is
-    logged and tried again at the next beat.
+    A driver with a newer term takes over the file; the older driver then stops touching it. A touch that fails
+    (for example, because the disk is full) is logged and retried at the next beat.
     """
 
     def __init__(self, folder: Path, term: int, interval: float = 2.0) -> None:

@@ -1,6 +1,6 @@
-"""Logs of services that run for weeks: bounded, what was written last kept.
+"""Bounded logs for services that run for weeks; the most recent output is kept.
 
-Consumes a file that a process appends to, and goes on appending to; produces `NAME.1` beside it.
+Consumes a log that a process keeps open and appends to; produces `NAME.1` next to it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 
 
 def keep_bounded(log: Path, most: int) -> bool:
-    """Turns a log that is longer than this into `NAME.1`, in place of an earlier one; True if it did.
+    """Copies a log longer than `most` bytes to `NAME.1` (replacing an earlier one) and empties it; True if it did.
 
-    The file itself stays, because its writer has it open, and is emptied: a line that comes between the copy and that is lost.
-    Raises `OSError`, with the log as it was, for a disk that is full.
+    The file itself stays because its writer has it open. A line written between the copy and the truncation is
+    lost. Raises `OSError`, leaving the log unchanged, if the disk is full.
     """
     if log.stat().st_size <= most:
         return False

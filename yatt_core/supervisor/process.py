@@ -1,7 +1,8 @@
-"""Which process is meant, beyond doubt, and how it is ended with all that it started.
+"""Unambiguous identities of processes, and how to end a process together with everything it started.
 
-A pid alone is no name: it is used again. `ProcessIdentity` adds the host, the boot and the process's start time. Signals
-go to single pids or groups whose members were verified first, never to names. Linux only (reads /proc).
+A pid alone does not identify a process, because pids are reused. `ProcessIdentity` adds the host, the boot and
+the process's start time. Signals go to single pids or to groups whose members were verified first, never to
+process names. Linux only (reads /proc).
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ POLL_SECONDS = 0.02
 OFFSPRING_POLL_SECONDS = 0.1
 KILL_SECONDS = 5.0
 URGENT = 0.75
-"""The share of the time to end in order, behind which processes are asked again."""
+"""The fraction of the grace period after which processes are asked to end a second time."""
 NOBODY = frozenset({errno.ESRCH, errno.ENOENT, errno.EINVAL})
-"""What `pidfd_open` says of a number that no process has; the last two where it is now a thread's."""
+"""Errors of `pidfd_open` for a number that is not a process; the last two if the number is now a thread's."""
 STAT_STATE, STAT_PARENT, STAT_SESSION, STAT_THREADS, STAT_START_TIME = 0, 1, 3, 17, 19
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process of one boot of one host. start_time: seconds from boot to the process's start."""
+    """One process in one boot of one host.
+
+    start_time: seconds from boot to the process's start.
+    """
 
     host: str
     boot_id: str
@@ -37,16 +41,17 @@ class ProcessIdentity:
 
     @classmethod
     def current(cls) -> ProcessIdentity:
-        """This process."""
+        """Returns the identity of this process."""
         identity = identity_of(os.getpid())
         assert identity is not None
         return identity
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Fields of /proc/PID/stat from the state on (man 5 proc_pid_stat); none when the process is gone or a zombie.
+    """Returns the fields of /proc/PID/stat from the state onwards (man 5 proc_pid_stat).
 
-    Where other threads outlive the first one, as for a moment behind a kill, the process still holds its ports and files.
+    Returns None if the process is gone or a zombie. While other threads outlive the main thread, as they do for
+    a moment after a kill, the process still holds its ports and files and is reported as running.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -57,7 +62,7 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:
-    """The identity of a running process of this host; none when there is no such process (a zombie is none)."""
+    """Returns the identity of a running process on this host; None if there is no such process or it is a zombie."""
     fields = _stat(pid)
     if fields is None:
         return None
@@ -66,19 +71,20 @@ def identity_of(pid: int) -> ProcessIdentity | None:
 
 
 def is_local(identity: ProcessIdentity) -> bool:
-    """Whether it is, or was, a process of this host, so that its life can be told here."""
+    """Returns True if this is or was a process on this host, so that its state can be checked here."""
     return identity.host == socket.gethostname()
 
 
 def is_alive(identity: ProcessIdentity) -> bool:
-    """Whether exactly this process still runs on this host; False for a process of another host."""
+    """Returns True if exactly this process is still running on this host; False for a process on another host."""
     return identity_of(identity.pid) == identity
 
 
 def send_signal(identity: ProcessIdentity, number: int) -> bool:
-    """Signals exactly this process; False when it is gone.
+    """Sends a signal to exactly this process; returns False if it is gone.
 
-    The descriptor pins the process between the check and the signal, so that a reused pid is never hit.
+    The descriptor pins the process between the check and the signal, so that a process that reuses the pid is
+    never hit.
     """
     try:
         descriptor = os.pidfd_open(identity.pid)
@@ -98,10 +104,13 @@ def send_signal(identity: ProcessIdentity, number: int) -> bool:
 
 
 def session_members(sessions: Collection[int], mark: str) -> list[ProcessIdentity]:
-    """Running processes of these sessions, and those that carry a mark in the environment they were started with.
+    """Returns the running processes of these sessions and those that were started with a mark in their environment.
 
-    sessions: session ids, each the pid of a leader. mark: `NAME=start of value`. A session holds Ray's workers too,
-    which leave the process group; the mark also finds what left the session.
+    A session also contains Ray's workers, which leave the process group; the mark also finds processes that
+    left the session.
+
+    sessions: session ids, each the pid of a session leader.
+    mark: `NAME=start of value`.
     """
     found = []
     for entry in Path("/proc").iterdir():
@@ -118,17 +127,18 @@ def session_members(sessions: Collection[int], mark: str) -> list[ProcessIdentit
 
 
 def offspring(leader: ProcessIdentity | None, mark: str) -> list[ProcessIdentity]:
-    """Running processes that carry the mark and that a leader started itself, or a leader that is gone."""
+    """Returns the running processes that carry the mark and were started by this leader or by one that is gone."""
     members = [member for member in session_members([], mark) if member != leader]
     pids = {member.pid for member in members}
     return [member for member in members if (fields := _stat(member.pid)) and int(fields[STAT_PARENT]) not in pids]
 
 
 def end_offspring(leader: ProcessIdentity | None, mark: str, grace: float) -> None:
-    """Asks what a leader started to end, and waits `grace` seconds for it; the leader itself may have started more meanwhile.
+    """Asks the processes started by a leader to end, and waits up to `grace` seconds for them.
 
-    Each gets SIGTERM at once and again when most of that time is over, which our drivers take for: end behind the iteration,
-    and: end now.
+    The leader itself may start more processes in the meantime. Each process gets SIGTERM at once and again when
+    most of that time has passed; YATT's drivers interpret the first as "end after the iteration" and the second
+    as "end now".
     """
     asked: set[ProcessIdentity] = set()
     began, urged = time.monotonic(), False
@@ -154,10 +164,12 @@ def _is_marked(process: Path, mark: str) -> bool:
 
 
 def end_sessions(leaders: Collection[ProcessIdentity], mark: str, grace: float) -> int:
-    """Ends the leaders' whole sessions, and whatever carries the mark, within about `grace` + 5 s; returns how many.
+    """Ends the leaders' sessions and all processes with the mark within about `grace` + 5 s; returns their number.
 
-    The leaders get SIGTERM and may take `grace` seconds to end in order; what is left then gets SIGKILL. mark: as for
-    `session_members`.
+    The leaders get SIGTERM and have `grace` seconds to shut down cleanly; the remaining processes then get
+    SIGKILL.
+
+    mark: as for `session_members`.
     """
     sessions = {leader.pid for leader in leaders if is_local(leader) and _session_is_ours(leader)}
     members = session_members(sessions, mark)
@@ -177,7 +189,10 @@ def end_sessions(leaders: Collection[ProcessIdentity], mark: str, grace: float) 
 
 
 def _session_is_ours(leader: ProcessIdentity) -> bool:
-    """False when the leader's pid is now another process: a pid is not given away while its session has a member."""
+    """Returns False if the leader's pid now belongs to another process.
+
+    A pid is not reused while its session has a member.
+    """
     if leader.boot_id != BOOT_ID_FILE.read_text().strip():
         return False
     now = identity_of(leader.pid)

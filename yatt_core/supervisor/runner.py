@@ -1,7 +1,8 @@
-"""Runs one service: starts its process, looks whether it is ready, notices its death. Thin: `ServiceLife` decides.
+"""Runs one service: starts its process, checks its readiness, detects its death. `ServiceLife` makes the decisions.
 
-Consumes a `ServiceSpec`; `step` is called again and again by the supervisor's loop and never blocks for longer than one
-probe (half a second). Each process gets a session of its own, so that its whole offspring can be found and ended.
+Consumes a `ServiceSpec`; the supervisor's loop calls `step` repeatedly, and `step` never blocks for longer than
+one probe (half a second). Each process gets its own session, so that all its descendants can be found and
+ended.
 """
 
 from __future__ import annotations
@@ -28,20 +29,21 @@ from yatt_core.supervisor.state import ServiceReport
 
 LOOPBACK = "127.0.0.1"
 PORTS = range(20_000, 32_768)
-"""Behind those of Ray's workers, in front of those that Linux gives to outgoing connections."""
+"""Above the ports of Ray's workers and below those that Linux assigns to outgoing connections."""
 PROBE_SECONDS = 0.5
 LEADER_SECONDS = 10.0
-"""How long a process may take to end in order after its offspring."""
+"""How long a process may take to shut down cleanly after its descendants."""
 LOG_BYTES, LOG_SECONDS = 64 * 1024**2, 10.0
-"""Of a log, before it is turned; between two looks at how long it is."""
+"""The size at which a log is rotated, and the time between two checks of its size."""
 logger = logging.getLogger("yatt.supervisor")
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def free_port(others: Collection[int] = ()) -> int:
-    """A loopback TCP port that nothing listens on now, and none of the others.
+    """Returns a free loopback TCP port that is not one of the others.
 
-    None of those that the kernel gives to outgoing connections: one of these could take it while its service is started again.
+    Ports that the kernel assigns to outgoing connections are excluded: such a connection could take the port
+    while its service is being restarted.
     """
     first = secrets.randbelow(len(PORTS))
     for port in chain(PORTS[first:], PORTS[:first]):
@@ -51,7 +53,7 @@ def free_port(others: Collection[int] = ()) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether a service can listen on a loopback TCP port."""
+    """Returns True if a service can listen on a loopback TCP port."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -62,7 +64,10 @@ def is_free(port: int) -> bool:
 
 
 def is_ready(probe: str, log_file: Path, log_start: int) -> bool:
-    """Whether a readiness probe (see `ServiceSpec.ready`) succeeds. log_start: bytes of the log from before."""
+    """Returns True if a readiness probe (see `ServiceSpec.ready`) succeeds.
+
+    log_start: the length of the log, in bytes, before the service was started.
+    """
     if probe.startswith("log:"):
         with log_file.open("rb") as stream:
             stream.seek(log_start)
@@ -71,7 +76,7 @@ def is_ready(probe: str, log_file: Path, log_start: int) -> bool:
         try:
             with _direct.open(probe, timeout=PROBE_SECONDS) as reply:
                 return bool(reply.status == 200)
-        except (HTTPException, OSError):  # also where something listens that does not speak HTTP
+        except (HTTPException, OSError):  # also if something listens that does not speak HTTP
             return False
     place = urlsplit(probe)
     try:
@@ -82,9 +87,10 @@ def is_ready(probe: str, log_file: Path, log_start: int) -> bool:
 
 
 class ServiceRunner:
-    """One service's process. mark: `NAME=value`, put into its environment (with the service's name behind it).
+    """One service's process.
 
-    ports: those that it had under a supervisor that was killed; taken again where they are free.
+    mark: `NAME=value`, put into the process's environment with the service's name appended.
+    ports: the ports that the service had under a supervisor that was killed; reused if they are free.
     """
 
     def __init__(
@@ -103,7 +109,10 @@ class ServiceRunner:
         self._since = time.time()
 
     def step(self, now: float) -> bool:
-        """Starts, probes or buries the process as its state asks; True when the state changed. now: monotonic."""
+        """Starts, probes or cleans up after the process as its state requires; returns True if the state changed.
+
+        now: monotonic time.
+        """
         before = self.life
         if self.life.is_due(now):
             self._start(now)
@@ -114,9 +123,10 @@ class ServiceRunner:
         return self.life != before
 
     def end(self) -> None:
-        """Ends the process and its offspring on purpose: in order within `stop_seconds`, then by SIGKILL.
+        """Ends the process and its descendants on purpose: cleanly within `stop_seconds`, otherwise by SIGKILL.
 
-        Offspring that would survive its death is asked first: a process that ends may kill what it started.
+        Descendants that would survive the death of the process are asked to end first, because a process may
+        kill its children when it ends.
         """
         if self.spec.offspring_survives:
             end_offspring(self._identity, self._mark, self.spec.stop_seconds)
@@ -125,7 +135,7 @@ class ServiceRunner:
         self._since = time.time()
 
     def report(self) -> ServiceReport:
-        """What the state file says of it."""
+        """Returns the service's entry in the state file."""
         return ServiceReport(
             name=self.spec.name,
             state=self.life.state,
@@ -171,7 +181,10 @@ class ServiceRunner:
         self._identity = identity_of(self._process.pid)
 
     def _environment(self) -> dict[str, str]:
-        """The supervisor's own, the service's, and the mark. Byte code is cached: Ray starts many interpreters."""
+        """Returns the environment of the supervisor, that of the service, and the mark.
+
+        Byte code is cached because Ray starts many interpreters.
+        """
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         environment |= {key: fill(value, self._numbers) for key, value in self.spec.environment.items()}
         name, _, value = self._mark.partition("=")
@@ -197,13 +210,13 @@ class ServiceRunner:
         try:
             keep_bounded(Path(self.spec.log_file), LOG_BYTES)
         except OSError as error:
-            logger.warning("%s: its log cannot be kept short: %s", self.spec.name, error)
+            logger.warning("%s: cannot rotate its log: %s", self.spec.name, error)
 
     def _died(self, now: float, reason: str) -> None:
-        """Buries the process, with its offspring unless that is to survive.
+        """Cleans up after the process and, unless they are to survive it, its descendants.
 
-        Ports are kept, so that its users find it again after a restart. A process that never became ready may have found its
-        ports taken: the next start gets others.
+        Ports are kept so that clients can reach the service again after a restart. If a process never became
+        ready, its ports may have been taken; the next start gets different ones.
         """
         never_ready = self.life.state is ServiceState.STARTING
         if self.spec.offspring_survives:

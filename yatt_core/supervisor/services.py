@@ -1,7 +1,7 @@
-"""What a service is, and when it is started again: pure data and a pure state machine that owns no I/O.
+"""What a service is and when it is restarted: pure data and a pure state machine without I/O.
 
-`ServiceLife` is fed with events (started, ready, died) and the time, and says when the next start is due. The runner in
-`runner.py` feeds it from a real process; tests feed it from a simulated clock.
+`ServiceLife` receives events (started, ready, died) with their times and determines when the next start is due.
+`runner.py` supplies them from a real process; tests supply them from a simulated clock.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ READY_SCHEMES = ("http://", "tcp://", "log:")
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """A process to keep running. `{port}` and `{port_NAME}` in argv, environment and ready become free loopback
-    ports, `{supervisor}` the process id of the supervisor, whose working folder is `RUN/supervisor`.
+    """A process to keep running.
 
-    ready: `http://...` that answers 200, `tcp://host:port` that accepts, or `log:TEXT` that the service prints.
-    log_file: absolute, appended to. stop_seconds: how long it may take to end in order before it is killed.
-    start_seconds: not ready after that long, it counts as dead. needs: services that have to be ready before it is started,
-    and that are ended only after it. offspring_survives: what it started lives on when it dies unasked; an end on purpose
-    asks that first, for `stop_seconds`, then ends the service.
+    In argv, environment and ready, `{port}` and `{port_NAME}` are replaced by free loopback ports and
+    `{supervisor}` by the process id of the supervisor, whose working folder is `RUN/supervisor`.
+
+    ready: `http://...` that answers 200, `tcp://host:port` that accepts a connection, or `log:TEXT` that the
+        service prints.
+    log_file: absolute path; output is appended.
+    stop_seconds: the time the process may take to shut down cleanly before it is killed.
+    start_seconds: a process that is not ready after this time counts as dead.
+    needs: services that must be ready before this one is started, and that are ended only after it.
+    offspring_survives: the processes it started stay alive if it dies unexpectedly. When it is ended on
+        purpose, they are asked to end first, within `stop_seconds`, and then the service is ended.
     """
 
     name: str
@@ -50,15 +55,16 @@ class ServiceSpec:
             )
 
     def port_names(self) -> tuple[str, ...]:
-        """Names of the ports it wants, sorted."""
+        """Returns the names of the required ports, sorted."""
         texts = (*self.argv, *self.environment.values(), self.ready)
         return tuple(sorted({name for text in texts for name in PLACEHOLDER.findall(text)} - {SUPERVISOR}))
 
 
 def ending_order(services: Sequence[ServiceSpec]) -> list[tuple[str, ...]]:
-    """Names of services in the order in which they are ended: those of one step side by side, users before what they need.
+    """Returns the names of the services in the order in which they are ended; those in one step end in parallel.
 
-    Raises `ConfigurationError` for needs that go in a circle or name no service.
+    A service is ended before those it needs. Raises `ConfigurationError` if the needs form a cycle or name an
+    unknown service.
     """
     left = {service.name: service.needs for service in services}
     steps = []
@@ -73,12 +79,12 @@ def ending_order(services: Sequence[ServiceSpec]) -> list[tuple[str, ...]]:
 
 
 def fill(text: str, numbers: Mapping[str, int]) -> str:
-    """The text with its placeholders (ports, the supervisor's process id) replaced."""
+    """Returns the text with its placeholders (ports, the supervisor's process id) replaced."""
     return PLACEHOLDER.sub(lambda match: str(numbers[match.group(1)]), text)
 
 
 class ServiceState(StrEnum):
-    """Where a service stands. WAITING: dead, to be started again. FAILED: dead for good. ENDED: ended on purpose."""
+    """The state of a service. WAITING: dead, will be restarted. FAILED: permanently dead. ENDED: ended on purpose."""
 
     STARTING = "starting"
     READY = "ready"
@@ -89,8 +95,10 @@ class ServiceState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """Back-off doubles from first_delay to max_delay (seconds); the end is more than max_deaths in a window, or in a row of
-    processes that never became ready.
+    """When to restart a service: the delay doubles from first_delay to max_delay (seconds).
+
+    The service is given up after more than max_deaths within a window, or after more than max_deaths
+    consecutive processes that never became ready.
     """
 
     first_delay: float = 0.5
@@ -99,16 +107,18 @@ class RestartPolicy:
     window: float = 300.0
 
     def delay(self, deaths: int) -> float:
-        """Seconds to wait after the n-th death within the window."""
+        """Returns the seconds to wait after the n-th death within the window."""
         return min(self.first_delay * 2.0 ** min(deaths - 1, 60), self.max_delay)
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceLife:
-    """The state of a service. Times are seconds of one monotonic clock; starts counts all, the first included.
+    """The state of a service. All times are in seconds of one monotonic clock.
 
-    vain: deaths in a row of processes that never became ready, however long each took to die.
-    reason: why it is not ready, as far as there is more to say than the state. last_death: why it died last, kept for good.
+    starts: the number of starts, including the first.
+    vain: consecutive deaths of processes that never became ready, however long each took to die.
+    reason: why the service is not ready, if the state alone does not say so.
+    last_death: the reason for the most recent death; never cleared.
     """
 
     state: ServiceState = ServiceState.WAITING
@@ -120,27 +130,27 @@ class ServiceLife:
     last_death: str = ""
 
     def is_due(self, now: float) -> bool:
-        """Whether the service is to be started now."""
+        """Returns True if the service should be started now."""
         return self.state is ServiceState.WAITING and now >= self.start_at
 
     def is_running(self) -> bool:
-        """Whether it has a process."""
+        """Returns True if the service has a process."""
         return self.state in (ServiceState.STARTING, ServiceState.READY)
 
     def started(self, now: float) -> ServiceLife:
-        """A process was started."""
+        """Records that a process was started."""
         if not self.is_due(now):
             raise ValueError(f"started at {now} in state {self.state}, due at {self.start_at}")
         return replace(self, state=ServiceState.STARTING, starts=self.starts + 1)
 
     def became_ready(self) -> ServiceLife:
-        """Its readiness was seen."""
+        """Records that the service is ready."""
         if self.state is not ServiceState.STARTING:
             raise ValueError(f"ready in state {self.state}")
         return replace(self, state=ServiceState.READY, reason="")
 
     def died(self, now: float, reason: str, policy: RestartPolicy, restart: bool) -> ServiceLife:
-        """Its process ended unasked: wait for the back-off, or give up."""
+        """Records that the process ended unexpectedly: the service waits for the restart delay or is given up."""
         if not self.is_running():
             raise ValueError(f"died in state {self.state}")
         deaths = (*(at for at in self.deaths if at > now - policy.window), now)
@@ -154,5 +164,5 @@ class ServiceLife:
         return replace(dead, state=ServiceState.WAITING, start_at=now + policy.delay(count), reason=reason)
 
     def ended(self) -> ServiceLife:
-        """It was ended on purpose; a failed one stays failed."""
+        """Records that the service was ended on purpose; a failed one stays failed."""
         return self if self.state is ServiceState.FAILED else replace(self, state=ServiceState.ENDED)

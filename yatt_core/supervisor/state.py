@@ -1,7 +1,7 @@
-"""The supervisor's files in a run folder: what is asked of it, what it has, and the driver's sign of life.
+"""The supervisor's files in a run folder: the request, the state, and the driver's heartbeat.
 
-`request.json` and `stop` go in, `state.json` comes out, `driver.json` is touched by the driver; all in
-`RUN/supervisor/`. Whoever reads one sees all of it or none, since they are published by rename.
+All are in `RUN/supervisor/`: the supervisor reads `request.json` and `stop` and writes `state.json`; the driver
+touches `driver.json`. Files are published by rename, so a reader sees either a complete file or none.
 """
 
 from __future__ import annotations
@@ -25,28 +25,31 @@ TAIL_LINES = 15
 
 @dataclass(frozen=True, slots=True)
 class SupervisorFiles:
-    """Where the files of a run's supervisor lie. root: `RUN/supervisor`, absolute."""
+    """The paths of the files of a run's supervisor.
+
+    root: `RUN/supervisor`, absolute.
+    """
 
     root: Path
 
     @classmethod
     def of(cls, folder: Path) -> SupervisorFiles:
-        """Those of a run folder."""
+        """Returns the paths in a run folder."""
         return cls(folder.resolve() / "supervisor")
 
     @property
     def request(self) -> Path:
-        """What it is to run."""
+        """The services that the supervisor is to run."""
         return self.root / "request.json"
 
     @property
     def state(self) -> Path:
-        """What it runs; its modification time is the supervisor's own sign of life."""
+        """The services that it runs; the file's modification time is the supervisor's own heartbeat."""
         return self.root / "state.json"
 
     @property
     def stop(self) -> Path:
-        """Exists when it is to end."""
+        """Exists if the supervisor is to end."""
         return self.root / "stop"
 
     @property
@@ -56,30 +59,33 @@ class SupervisorFiles:
 
     @property
     def stacks(self) -> Path:
-        """Asks every actor what it is doing."""
+        """Requests a stack dump from every actor."""
         return self.root / "stacks.json"
 
     @property
     def lock(self) -> Path:
-        """Held by the one who starts or ends a supervisor."""
+        """Held by the process that starts or stops a supervisor."""
         return self.root / "lock"
 
     @property
     def log(self) -> Path:
-        """What the supervisor says."""
+        """The supervisor's log."""
         return self.root / "supervisor.log"
 
     @property
     def mark(self) -> str:
-        """`NAME=value` that the environment of all that this run's supervisors start begins with."""
+        """The start of the `NAME=value` that marks the environment of all processes of this run's supervisors."""
         return f"{MARK_VARIABLE}={self.root}:"
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorRequest:
-    """The services to run, and the seconds without a driver after which all of it ends; none: it waits for no driver.
+    """The services to run.
 
-    revision: of the driver's code; actors of other code are not attached to, so their cluster is none to attach to either.
+    grace: the seconds without a driver after which everything ends; if None, the supervisor does not depend on
+        a driver.
+    revision: the revision of the driver's code. A driver does not attach to actors that run different code, and
+        therefore not to their cluster either.
     """
 
     services: tuple[ServiceSpec, ...]
@@ -88,11 +94,11 @@ class SupervisorRequest:
 
     @property
     def digest(self) -> str:
-        """Identifies the request."""
+        """The digest that identifies the request."""
         return json_digest(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Returns the request as plain values."""
         services = [
             asdict(service) | {"argv": list(service.argv), "needs": list(service.needs)} for service in self.services
         ]
@@ -101,7 +107,7 @@ class SupervisorRequest:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SupervisorRequest:
-        """Reads what `to_json` wrote."""
+        """Reads a request that `to_json` wrote."""
         services = tuple(
             ServiceSpec(**(item | {"argv": tuple(item["argv"]), "needs": tuple(item["needs"])}))
             for item in value["services"]
@@ -112,9 +118,11 @@ class SupervisorRequest:
 
 @dataclass(frozen=True, slots=True)
 class ServiceReport:
-    """One service as last seen. address: `127.0.0.1:port` of its `{port}`, empty without one. since: Unix time.
+    """The last observed state of one service.
 
-    last_death: why it died last, empty where it never did.
+    address: `127.0.0.1:port` of its `{port}`; empty if it has none.
+    since: Unix time.
+    last_death: the reason for its most recent death; empty if it never died.
     """
 
     name: str
@@ -131,9 +139,11 @@ class ServiceReport:
 
 @dataclass(frozen=True, slots=True)
 class SupervisorState:
-    """What a supervisor last published. ended: why it ended; empty while it runs.
+    """The state that a supervisor last published.
 
-    ending: why it ends its services, said before it ends the first one; from then on nobody may attach to it.
+    ended: why it ended; empty while it is running.
+    ending: why it is ending its services, published before it ends the first one; from then on, no driver may
+        attach.
     """
 
     identity: ProcessIdentity
@@ -143,18 +153,18 @@ class SupervisorState:
     ending: str = ""
 
     def service(self, name: str) -> ServiceReport:
-        """The report of one service; raises `InfrastructureError` when there is none of that name."""
+        """Returns the report of one service. Raises `InfrastructureError` if there is no service of that name."""
         if name not in self.services:
             raise InfrastructureError(f"the supervisor has no service {name!r}; it has {', '.join(self.services)}")
         return self.services[name]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Returns the state as plain values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SupervisorState:
-        """Reads what `to_json` wrote."""
+        """Reads a state that `to_json` wrote."""
         return cls(
             identity=ProcessIdentity(**value["identity"]),
             request_digest=value["request_digest"],
@@ -181,7 +191,7 @@ def write_state(files: SupervisorFiles, state: SupervisorState) -> None:
 
 
 def read_state(files: SupervisorFiles) -> SupervisorState | None:
-    """The state last published; none when there never was one. Raises `InfrastructureError` for a damaged file."""
+    """Returns the last published state; None if there is none. Raises `InfrastructureError` if the file is damaged."""
     try:
         text = files.state.read_text()
     except FileNotFoundError:
@@ -190,12 +200,12 @@ def read_state(files: SupervisorFiles) -> SupervisorState | None:
         return SupervisorState.from_json(json.loads(text))
     except (ValueError, KeyError, TypeError) as error:
         raise InfrastructureError(
-            f"{files.state}: is no supervisor state ({error}); remove it when no process carries {files.mark}"
+            f"{files.state}: not a supervisor state ({error}); delete it once no process's environment has {files.mark}"
         ) from None
 
 
 class DriverWatch:
-    """Tells how long the driver's file has not changed, by this process's monotonic clock: the wall clock may jump."""
+    """Measures how long the driver's file has been unchanged, on a monotonic clock: the wall clock may jump."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -203,7 +213,7 @@ class DriverWatch:
         self._changed_at = time.monotonic()
 
     def silence(self) -> float:
-        """Seconds since the last touch that was seen (since the start, before the first one)."""
+        """Returns the seconds since the last observed touch (before the first one: since the start)."""
         try:
             status = self._file.stat()
             seen = (status.st_ino, status.st_mtime_ns)
@@ -215,7 +225,7 @@ class DriverWatch:
 
 
 def driver_term(files: SupervisorFiles) -> int:
-    """The term in the driver's file; -1 without one (the file is empty between attaching and the first beat)."""
+    """Returns the term in the driver's file; -1 if there is none (the file is empty until the first heartbeat)."""
     try:
         text = files.driver.read_text()
     except FileNotFoundError:
@@ -224,7 +234,7 @@ def driver_term(files: SupervisorFiles) -> int:
 
 
 def log_tail(path: str | Path) -> str:
-    """The last lines of a log, for an error message; empty when there is none."""
+    """Returns the last lines of a log for an error message; empty if there are none."""
     file = Path(path)
     if not file.exists():
         return ""

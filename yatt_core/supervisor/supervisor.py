@@ -1,9 +1,9 @@
-"""The supervisor: a small process of its own session that owns a run's local services and outlives the driver.
+"""The supervisor: a small process with its own session that owns a run's local services and outlives the driver.
 
-`python -m yatt_core.supervisor.supervisor --folder RUN` consumes `RUN/supervisor/request.json`, starts the services side by
-side (each once what it needs is ready), starts again what dies, and publishes `state.json` at every change. It ends all of
-it, by pid, when `stop` appears, on SIGTERM, or when `driver.json` was not touched for `grace` seconds. It knows nothing of
-what the services are.
+`python -m yatt_core.supervisor.supervisor --folder RUN` reads `RUN/supervisor/request.json`, starts the
+services in parallel (each as soon as the services it needs are ready), restarts those that die, and publishes
+`state.json` at every change. It ends all of them, by pid, when `stop` appears, on SIGTERM, or when
+`driver.json` has not been touched for `grace` seconds. It knows nothing about the services' purpose.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ logger = logging.getLogger("yatt.supervisor")
 
 
 class Supervisor:
-    """The loop over the services of one request. ports: by service, those of a predecessor that was killed."""
+    """The loop over the services of one request.
+
+    ports: for each service, its ports under a predecessor that was killed.
+    """
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class Supervisor:
         self._signalled = f"signal {signal.Signals(number).name}"
 
     def run(self) -> None:
-        """Serves until it is told to end or the driver is gone; on return none of its processes is left."""
+        """Serves until told to end or until the driver is gone; returns when none of its processes is left."""
         self._publish()
         while not (reason := self._reason_to_end()):
             for runner in self._runners.values():
@@ -78,11 +81,11 @@ class Supervisor:
                     self._unpublished = True
             self._publish()
             time.sleep(TICK_SECONDS)
-        logger.info("ends: %s", reason)
+        logger.info("ending: %s", reason)
         self._end(reason)
 
     def _may_step(self, runner: ServiceRunner) -> bool:
-        """False for a service that would only be started to find that what it needs is not there."""
+        """Returns False for a service that cannot start yet because a service it needs is not ready."""
         needed = (self._runners[name].life.state for name in runner.spec.needs)
         return runner.life.is_running() or all(state is ServiceState.READY for state in needed)
 
@@ -98,9 +101,10 @@ class Supervisor:
         return ""
 
     def _abandoned(self, grace: float) -> str:
-        """Why it ends without a driver, said in the state file; empty when a driver is just attaching.
+        """Returns why the supervisor ends without a driver, for the state file; empty while a driver is attaching.
 
-        Who attaches holds the lock and touches the driver's file: either it sees this end, or this sees the touch.
+        An attaching driver holds the lock and touches the driver's file: either it sees that the supervisor is
+        ending, or the supervisor sees the touch.
         """
         with self._files.lock.open("w") as lock:
             try:
@@ -114,7 +118,7 @@ class Supervisor:
             return self._ending
 
     def _publish(self) -> None:
-        """Writes the state when it changed, else touches it; a full disk is no reason to end the services."""
+        """Writes the state if it changed, else touches it; a full disk must not end the services."""
         if self._unpublished:
             self._write()
         elif time.monotonic() - self._touched_at > TOUCH_SECONDS:
@@ -149,7 +153,7 @@ class Supervisor:
 
 
 def ports_of_killed(state: SupervisorState | None) -> Mapping[str, Mapping[str, int]]:
-    """The ports of the services of a supervisor that did not end on purpose: a driver may still look for them there."""
+    """Returns the services' ports under a supervisor that was killed: a driver may still expect the services there."""
     if state is None or state.ended:
         return {}
     return {name: service.ports for name, service in state.services.items()}
@@ -157,7 +161,7 @@ def ports_of_killed(state: SupervisorState | None) -> Mapping[str, Mapping[str, 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the supervisor of a run folder until it ends."""
-    parser = argparse.ArgumentParser(description="Owns the local services of a YATT run.")
+    parser = argparse.ArgumentParser(description="Runs the local services of a YATT run.")
     parser.add_argument("--folder", type=Path, required=True, help="the run folder")
     files = SupervisorFiles.of(parser.parse_args(arguments).folder)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
