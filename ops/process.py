@@ -1,6 +1,7 @@
-"""Prepares a process: caches that stay inside the home folder, and output that outlives whoever reads it.
+"""Prepares a process: keeps caches inside the home folder, and keeps output working after its reader has ended.
 
-A worker reads the output of its drivers through pipes, which end when it is killed; from then on the output goes to a file.
+A worker reads the output of its drivers through pipes, which break if the worker is killed; from then on, the
+output goes to a file.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ STANDARD = (1, 2)
 
 
 def outlive_readers(log: Path) -> None:
-    """Has what is written to pipes without a reader go to `log`, where it would end the process in the midst of a line.
+    """Redirects standard output and error to `log` once the pipe they write to has no reader.
 
-    The file is made only then. Prefect's console would leave by `SystemExit` at the first record that nobody takes.
+    Without this, the next write would end the process in the middle of a line: Prefect's console handler raises
+    `SystemExit` if a record cannot be written. The file is created only when it is needed.
     """
     threading.Thread(target=_watch, args=(log,), daemon=True, name="outlive-readers").start()
 
@@ -28,7 +30,7 @@ def outlive_readers(log: Path) -> None:
 def _watch(log: Path) -> None:
     poll, open_ones = select.poll(), set(STANDARD)
     for descriptor in STANDARD:
-        poll.register(descriptor, 0)  # an error is told unasked, and a pipe without a reader is one
+        poll.register(descriptor, 0)  # errors, such as a pipe without a reader, are always reported
     while open_ones:
         for descriptor, _ in poll.poll():
             poll.unregister(descriptor)
@@ -46,5 +48,5 @@ def _redirect(descriptor: int, log: Path) -> None:
 
 
 def keep_caches_inside(home: Home) -> None:
-    """Some of our libraries import matplotlib, whose cache of fonts would otherwise lie in the user's own folder."""
+    """Moves matplotlib's font cache into the home folder; it would otherwise be in the user's own folder."""
     os.environ.setdefault("MPLCONFIGDIR", str(home.folder / ".matplotlib"))

@@ -1,6 +1,6 @@
-"""The flow that workers start for a deployment of `yatt deploy`, with what `ops` adds to it: progress lines and MLflow.
+"""The flow that workers start for a deployment made by `yatt deploy`, with progress lines and MLflow tracking.
 
-Its module path is the entrypoint of every deployment, so its name and parameters stay as they are.
+Its module path is the entrypoint of every deployment, so its name and parameters must not change.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ WINDOW_LOG = "window.log"
 
 @window_flow
 def window(run: str, home: str, owner: str | None = None, for_seconds: float | None = None) -> Ending:
-    """Drive a run from where it is, until this window's end.
+    """Drives a run from its last commit until this window ends.
 
-    run: its id. home: the folder of runs. owner: a digest that tells the run from one of its name in another ledger, as
-    `yatt deploy` writes it. for_seconds: how long a window may last; it never reaches into the next one.
+    run: its id.
+    home: the folder of runs.
+    owner: a digest, written by `yatt deploy`, that distinguishes the run from one of the same name in another ledger.
+    for_seconds: maximum duration of a window; it never extends into the next one.
     """
     place = Home(Path(home))
     keep_caches_inside(place)

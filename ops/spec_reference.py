@@ -1,4 +1,5 @@
 """`python -m ops.spec_reference > docs/spec.md`: generates the reference of a spec's keys from the models.
+
 Consumes the JSON Schema of the spec. Produces Markdown: one table per section, with key, type, default and
 meaning.
 """

@@ -205,8 +205,7 @@ class Records:
     def choice(self, fence: Fence, row: ChoiceRow) -> ChoiceRow:
         """Records a choice before it takes effect, with an event; returns the one in force, the first recorded.
 
-        The returned body has been converted to JSON and back (tuples become lists), whoever recorded it. Raises
-        `Fenced`.
+        The returned body has always been converted to JSON and back, so tuples are lists. Raises `Fenced`.
         """
         with self._database.fenced(fence) as (connection, now):
             found = _choices(connection, fence.run, row.branch, row.iteration, row.name)

@@ -1,1 +1,1 @@
-"""The service group of `yatt up`: what runs in it, how it is started, watched and ended."""
+"""The service group of `yatt up`: its members, and how they are started, watched and stopped."""

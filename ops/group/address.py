@@ -1,5 +1,6 @@
-"""Where the Prefect server is that commands talk to, and what it asks for: the one that the environment names, else that of the
-service group.
+"""The address and password of the Prefect server that commands use.
+
+The environment may name a server; otherwise it is the service group's.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from ops.group.record import read_record
 from yatt_core.supervisor.client import current_state
 
 NOWHERE = "http://127.0.0.1:9"
-"""Prefect's client wants an address even where it is not to ask anybody."""
+"""A placeholder for Prefect's client, which needs an address even if it is not supposed to contact a server."""
 
 
 def prefect_address(home: Home) -> str | None:
-    """Without `/api`; None where none is named and no group is up. Raises `ConfigurationError` for what is no address."""
+    """Returns the address without `/api`; None if the environment names no server and no group is up.
+
+    Raises `ConfigurationError` for a malformed address.
+    """
     named = named_server()
     if named is not None:
         return named
@@ -25,7 +29,7 @@ def prefect_address(home: Home) -> str | None:
 
 
 def prefect_password(home: Home, address: str) -> str | None:
-    """The group's own password where the server is the group's; None where there is none, or the server is another."""
+    """Returns the group's own password if the address is that of the group's server; else None."""
     record = read_record(home.group)
     if record is None or record.ports.address(PREFECT) != address.replace("localhost", "127.0.0.1"):
         return None

@@ -1,7 +1,7 @@
-"""Starting, holding and ending the service group. A supervisor process (`yatt_core/supervisor/supervisor.py`) owns its members.
+"""Starts, holds and stops the service group, whose members are owned by a supervisor (`yatt_core/supervisor`).
 
-Consumes a home and ports; produces `HOME/group/` with the supervisor's state, `group.json` and the members' logs, and tells
-what happens through `say`. Nothing here prints.
+Consumes a home and ports; produces `HOME/group/` with the supervisor's state, `group.json` and the members'
+logs. Progress is reported through `say`; nothing here prints.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ from yatt_core.supervisor.state import ServiceReport, SupervisorFiles, Superviso
 
 POLL_SECONDS = 0.2
 HOLD_SECONDS = 1.0
-KILLED = "killed, since it took too long to end"
+KILLED = "killed because it took too long to stop"
 STOP_SECONDS = 150.0
-"""The members one after the other: drivers, which may take a minute to a safe point, before what they need."""
+"""Time for the members to stop one after the other.
+
+Drivers come first and may take a minute to reach a safe point.
+"""
 
 Say = Callable[[str], None]
 Surroundings = Mapping[str, str]
@@ -41,7 +44,10 @@ Surroundings = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group that runs. adopted: it ran before, in a terminal that went away."""
+    """A running group.
+
+    adopted: True if it was started in a terminal that has since closed.
+    """
 
     home: Home
     record: GroupRecord
@@ -49,10 +55,12 @@ class Group:
 
 
 def start(home: Home, asked: Ports, detach: bool, surroundings: Surroundings) -> Group:
-    """Starts the group, whatever a killed one left behind; does not wait for its members.
+    """Starts the group without waiting for its members, and cleans up after one that was killed.
 
-    asked: 0 stands for any free port. A group whose terminal went away is taken over as it is. Raises `ConfigurationError`
-    where one is up already, where its ports are taken, and whatever else `check_before_start` finds.
+    asked: the requested ports; 0 stands for any free port.
+
+    A group whose terminal was closed is taken over unchanged. Raises `ConfigurationError` if a group is already
+    up, if its ports are in use, and in the other cases of `check_before_start`.
     """
     check_folder(home.folder)
     make_folder(home.group)
@@ -61,7 +69,7 @@ def start(home: Home, asked: Ports, detach: bool, surroundings: Surroundings) ->
         state = current_state(home.group)
         if state is not None and record is not None:
             return _take_over(home, record, state, detach)
-        stop_supervisor(home.group)  # what a killed one left, which would hold the ports
+        stop_supervisor(home.group)  # the remains of a killed group would occupy the ports
         ports = settled(asked, None if record is None else record.ports)
         check_before_start(home, ports)
         settle_password(home)
@@ -72,7 +80,7 @@ def start(home: Home, asked: Ports, detach: bool, surroundings: Surroundings) ->
 
 
 def _revived(home: Home) -> bool:
-    """Whether the supervisor was killed and is started again, with its members."""
+    """Restarts a supervisor that was killed, with its members; returns True if it did."""
     if current_state(home.group) is not None:
         return False
     settle_password(home)
@@ -81,11 +89,11 @@ def _revived(home: Home) -> bool:
 
 def _take_over(home: Home, record: GroupRecord, state: SupervisorState, detach: bool) -> Group:
     if record.ending or state.ending:
-        raise ConfigurationError(f"{home.folder}: the group is just being ended; try again in a moment")
+        raise ConfigurationError(f"{home.folder}: the group is being stopped; try again in a moment")
     if not record.is_abandoned:
         raise ConfigurationError(
-            f"{home.folder}: the group is up already, {record.held_by} (its supervisor is pid {state.identity.pid}, "
-            f"Prefect at {record.ports.address('prefect')}); look with `yatt status`, end it with `yatt down`"
+            f"{home.folder}: the group is already up, {record.held_by} (supervisor: pid {state.identity.pid}, "
+            f"Prefect at {record.ports.address('prefect')}); check it with `yatt status`, stop it with `yatt down`"
         )
     holder = None if detach else ProcessIdentity.current()
     record = replace(record, holder=holder)
@@ -94,9 +102,10 @@ def _take_over(home: Home, record: GroupRecord, state: SupervisorState, detach: 
 
 
 def await_ready(group: Group, ended: threading.Event, say: Say) -> None:
-    """Waits until every member is ready, or `ended` is set, and says how each one comes along.
+    """Waits until every member is ready or `ended` is set, and reports each member's progress.
 
-    Raises `InfrastructureError`, with the end of its log, for one that failed for good, or when the group was ended.
+    Raises `InfrastructureError` if the group was stopped, or if a member failed for good, then with the end of
+    its log.
     """
     heard: Mapping[str, ServiceReport] = {}
     while True:
@@ -106,16 +115,17 @@ def await_ready(group: Group, ended: threading.Event, say: Say) -> None:
         if failed:
             first = failed[0]
             raise InfrastructureError(
-                f"{first.name}: {first.reason}; the end of {first.log_file}:\n{log_tail(first.log_file)}"
+                f"{first.name}: {first.reason}; the last lines of {first.log_file}:\n{log_tail(first.log_file)}"
             )
         if all(service.state is ServiceState.READY for service in heard.values()) or ended.wait(POLL_SECONDS):
             return
 
 
 def hold(group: Group, ended: threading.Event, say: Say) -> str:
-    """Watches the group until `ended` is set, or until somebody else ended it; returns who, empty for `ended`.
+    """Watches the group until `ended` is set or another process stops it.
 
-    A supervisor that was killed is replaced; what dies is said, with the reason.
+    Returns who stopped it; empty if `ended` was set. Replaces a supervisor that was killed, and reports members
+    that die, with the reason.
     """
     folder = group.home.group
     first = read_state(SupervisorFiles.of(folder))
@@ -127,20 +137,20 @@ def hold(group: Group, ended: threading.Event, say: Say) -> str:
         if state.ended:
             return state.ended
         if record.ending and current_state(folder) is None:
-            last = read_state(SupervisorFiles.of(folder))  # it may have ended in order since `state` was read
+            last = read_state(SupervisorFiles.of(folder))  # it may have ended normally since `state` was read
             return last.ended if last is not None and last.ended else KILLED
         if not record.ending and _revived(group.home):
-            say("the supervisor was killed; a new one starts the members again")
+            say("the supervisor was killed; a new one is restarting the members")
             continue
         heard = _tell(heard, state.services, say)
     return ""
 
 
 def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
-    """Ends the group, users before what they use, and what a killed one left behind; False where there was nothing to end.
+    """Stops the group, users before the services they use, and what a killed group left behind.
 
-    Behind `timeout` seconds, or a `KeyboardInterrupt`, everything that is left is killed. Drivers that are none of the group's
-    are left alone, and said in any case.
+    After `timeout` seconds, or on a `KeyboardInterrupt`, everything that still runs is killed. Drivers that do
+    not belong to the group keep running and are always reported. Returns False if there was nothing to stop.
     """
     folder, files = home.group, SupervisorFiles.of(home.group)
     state = read_state(files)
@@ -153,7 +163,7 @@ def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
         files.stop.touch()
         heard, deadline = state.services, time.monotonic() + timeout
         while True:
-            goes_on = current_state(folder) is not None  # before it is read: so its last words are heard
+            goes_on = current_state(folder) is not None  # checked before reading, so that its last state is reported
             heard = _tell(heard, (read_state(files) or state).services, say)
             if not goes_on or time.monotonic() >= deadline:
                 break
@@ -174,22 +184,22 @@ def _tell(
 
 
 def changes(before: Mapping[str, ServiceReport], after: Mapping[str, ServiceReport]) -> Iterator[str]:
-    """What happened to the members between two states, in words."""
+    """Yields messages about what happened to the members between two states."""
     for name, now in after.items():
         then = before.get(name)
         if then is not None and (then.state, then.restarts) == (now.state, now.restarts):
             continue
         again = then is not None and now.restarts > then.restarts and then.state is not ServiceState.WAITING
         if again and now.state is not ServiceState.FAILED:
-            # It died and is started again already.
-            yield f"{name}: {now.last_death}; starting it again ({now.restarts} of {RestartPolicy().max_deaths})"
+            # It died and has already been restarted.
+            yield f"{name}: {now.last_death}; restarting it ({now.restarts} of {RestartPolicy().max_deaths})"
         match now.state:
             case ServiceState.WAITING if now.reason:
-                yield f"{name}: {now.reason}; starting it again ({now.restarts + 1} of {RestartPolicy().max_deaths})"
+                yield f"{name}: {now.reason}; restarting it ({now.restarts + 1} of {RestartPolicy().max_deaths})"
             case ServiceState.WAITING:
-                continue  # for what it needs
+                continue  # for the services it needs
             case ServiceState.FAILED:
-                yield f"{name}: failed: {now.reason}; its log is {now.log_file}"
+                yield f"{name}: failed: {now.reason}; see its log {now.log_file}"
             case state:
                 yield f"{name}: {state}"
 
@@ -205,12 +215,12 @@ def _serving(home: Home) -> SupervisorState:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keeps two starters of one group apart."""
+    """Prevents two processes from starting the same group at once."""
     with (folder / "starting").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigurationError(
-                f"{folder.parent}: another `yatt up` is starting this group; look with `yatt status`"
+                f"{folder.parent}: another `yatt up` is starting this group; check it with `yatt status`"
             ) from None
         yield

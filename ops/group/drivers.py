@@ -1,7 +1,7 @@
-"""Who holds runs on this host and is none of the group's: drivers that were started by hand, or by a button of the dashboard, and
-commands such as `yatt promote`. They outlive it.
+"""Finds processes that hold runs on this host without belonging to the group, and so outlive it.
 
-Consumes the ledger's leases; produces lines for whoever ended the group.
+They are drivers that were started from a terminal or from the dashboard, and commands such as `yatt promote`.
+Consumes the ledger's leases; produces messages for the process that stopped the group.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from yatt_core.logs import redact
 
 
 def going_on(home: Home) -> Iterator[str]:
-    """A line for each run that is held on this host, once the group and the windows of its worker have ended.
+    """Yields a line for each run still held on this host after the group and the windows of its worker have ended.
 
-    The keeper of another home on the same ledger is not told of: it gives a run back by itself in a moment.
+    The keeper of another home on the same ledger is not reported: it releases a run by itself after a moment.
     """
     here = this_process().host
     try:
         with Ledger.open(home.ledger, migrate=False) as ledger:
             holders = ledger.leases.holders()
     except LedgerError as error:
-        yield redact(f"which runs go on without the group is not known: {error}")
+        yield redact(f"cannot tell which runs continue without the group: {error}")
         return
     for run, holder in holders.items():
         if holder.host == here and not is_keeper(holder.text) and not is_gone(holder):
             yield (
-                f"run {run} is still held by {holder.text}, which is none of the group's; a driver is stopped by "
+                f"run {run} is still held by {holder.text}, which does not belong to the group; to stop a driver, use "
                 f"`yatt stop {run}`"
             )

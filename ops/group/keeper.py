@@ -1,10 +1,11 @@
-"""The keeper: a member of the service group that sends MLflow and people what dead runs left in the outbox.
+"""The keeper: the group member that delivers rows which dead runs left in the outbox, to MLflow and to people.
 
-`python -m ops.group.keeper` consumes the ledger of the home, looks every few seconds for runs with undelivered rows and no
-driver, and delivers them with the tracker that a resume would use. A run with a driver is left alone: its lease says so. A run
-that fails is tried again after a delay that doubles; a try that takes the lease is made `LEASED_TRIES` times in vain at most.
-`keeper.json` says which and why. SIGTERM ends it behind the batch at hand.
-Beside it, flow runs of dead windows are closed (`ops.group.reaping`).
+`python -m ops.group.keeper` consumes the ledger of the home. Every few seconds, it looks for runs with
+undelivered rows and no driver, and delivers the rows with the tracker that a resume would use. It ignores runs
+whose lease a driver holds. A failed delivery is retried after a delay that doubles each time; after
+`LEASED_TRIES` failures in a row that took the lease, the keeper gives up on the rows. `keeper.json` lists the
+affected runs and the reasons. SIGTERM stops the keeper after the current batch. In addition, the keeper closes
+the flow runs of dead windows (`ops.group.reaping`).
 """
 
 from __future__ import annotations
@@ -35,23 +36,29 @@ from yatt_core.logs import redact
 
 ROUND_SECONDS = 5.0
 LEASED_TRIES = 20
-"""In vain in a row, at a run's rows for MLflow or for people, hours in all: each takes the lease, which its audit chain keeps."""
+"""Maximum number of failed attempts in a row, over some hours, at a run's rows for MLflow or for people.
+
+Each attempt takes the lease, which the audit chain records.
+"""
 log = logging.getLogger("yatt.keeper")
 
 
 class Keeper:
-    """The rounds over the dead runs of one ledger. reachable: raises `InfrastructureError` while the tracker is away."""
+    """Delivers the rows of the dead runs of one ledger, in rounds.
+
+    reachable: raises `InfrastructureError` while the tracker is unreachable.
+    """
 
     def __init__(self, home: Home, tracker: Tracker, reachable: Callable[[], None], ended: threading.Event) -> None:
         self._home, self._tracker, self._reachable, self._ended = home, tracker, reachable, ended
         self._troubles: dict[str, Trouble] = {}
-        # Kept for as long as a run has rows: each knows who has taken what.
+        # Kept while a run has rows: a notifier remembers which address has received what.
         self._notifiers: dict[str, AppriseNotifier] = {}
         self._refused: dict[str, dict[str, Trouble]] = {}
         self._told: list[Undelivered] | None = None
 
     def run(self) -> None:
-        """Goes round until it is ended."""
+        """Repeats its round until it is told to stop."""
         with Ledger.open(self._home.ledger, migrate=False) as ledger:
             log.info(KEEPER_READY)
             while not self._ended.is_set():
@@ -62,7 +69,7 @@ class Keeper:
                 self._ended.wait(ROUND_SECONDS)
 
     def round(self, ledger: Ledger) -> None:
-        """Tries each dead run that is due once, then says what is left."""
+        """Tries each dead run that is due once, then publishes what is left."""
         dead = [letters for letters in ledger.outbox.undelivered() if is_dead(letters)]
         due = [letters.run for letters in dead if self._trouble(letters.run).again_at <= time.monotonic()]
         self._troubles = {letters.run: self._trouble(letters.run) for letters in dead}
@@ -81,24 +88,24 @@ class Keeper:
             try:
                 sent += send(ledger, run)
             except (LeaseHeld, Fenced, FencedError) as error:
-                log.info("%s: has a driver again: %s", run, error)
+                log.info("%s: it has a driver again: %s", run, error)
                 return
             except LedgerUnavailable:
                 raise
-            # Any error: what nobody foresaw is this run's trouble, and must not keep the others' rows.
+            # Any error, because an unexpected one must not hold up the rows of other runs.
             except Exception as error:
                 if not is_foreseen(error):
-                    log.exception("%s: unexpected", run)
+                    log.exception("%s: unexpected error", run)
                 reasons.append(in_words(error))
         if sent:
-            log.info("%s: delivered %d rows that its driver left", run, sent)
+            log.info("%s: delivered %d rows that its driver left behind", run, sent)
         if reasons or not sent:
-            self._failed(run, "; ".join(reasons) or "none of its rows is of a kind that can be delivered here")
+            self._failed(run, "; ".join(reasons) or "none of its rows has a kind that can be delivered here")
         else:
             self._troubles.pop(run, None)
 
     def _send_to_tracker(self, ledger: Ledger, run: str) -> int:
-        self._reachable()  # before the lease is taken: a tracker that is away is no reason to write to the ledger
+        self._reachable()  # before taking the lease, which writes to the ledger
         return self._deliver(ledger, run, TrackerDeliverer(self._tracker, BATCH))
 
     def _send_to_people(self, ledger: Ledger, run: str) -> int:
@@ -110,18 +117,18 @@ class Keeper:
         return self._deliver(ledger, run, NotificationDeliverer(notifier, notify))
 
     def _deliver(self, ledger: Ledger, run: str, deliverer: Deliverer) -> int:
-        """Under the lease, unless that was in vain too often."""
+        """Delivers under the lease, unless too many attempts have failed."""
         refused = self._refused.setdefault(run, {})
         before = refused.get(deliverer.name, Trouble())
         if before.failures >= LEASED_TRIES:
-            tries = f"given up after {before.failures} tries, the run's next driver delivers them ({deliverer.name})"
+            tries = f"gave up after {before.failures} attempts; the run's next driver delivers them ({deliverer.name})"
             raise InfrastructureError(f"{tries}: {before.reason}")
         waiting = deliverer.waiting(ledger, run)
         try:
             sent = deliver_dead(self._home.ledger, ledger, run, deliverer)
         except (LeaseHeld, Fenced, FencedError, LedgerUnavailable):
             raise
-        # Any error: whatever it was, the try has cost a lease.
+        # Any error, because the attempt has taken a lease in every case.
         except Exception as error:
             in_vain = deliverer.waiting(ledger, run) >= waiting
             refused[deliverer.name] = (before if in_vain else Trouble()).failed(time.monotonic(), in_words(error))
@@ -131,7 +138,7 @@ class Keeper:
 
     def _failed(self, run: str, reason: str) -> None:
         self._troubles[run] = self._trouble(run).failed(time.monotonic(), reason)
-        log.warning("%s: could not be delivered (%d in a row): %s", run, self._troubles[run].failures, reason)
+        log.warning("%s: delivery failed (%d in a row): %s", run, self._troubles[run].failures, reason)
 
     def _trouble(self, run: str) -> Trouble:
         return self._troubles.get(run, Trouble())
@@ -150,7 +157,7 @@ class Keeper:
 
 
 def main() -> int:
-    """Keeps the home that the environment names until SIGTERM."""
+    """Serves the home that the environment names until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     ended = threading.Event()
 

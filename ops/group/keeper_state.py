@@ -1,4 +1,4 @@
-"""What the keeper still has to deliver, as it last said: `keeper.json` in the group's folder, published by rename."""
+"""What the keeper has still to deliver: `keeper.json` in the group's folder, published by rename after a round."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ NAME = "keeper.json"
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """Rows of a run that nobody drives. failures: tries in a row that failed, for `reason`; empty before the first one."""
+    """Undelivered rows of a run without a driver.
+
+    failures: failed attempts in a row.
+    reason: why the last attempt failed; empty before the first one.
+    """
 
     run: str
     rows: int
@@ -24,16 +28,19 @@ class Undelivered:
 
 
 def write_undelivered(folder: Path, runs: Sequence[Undelivered]) -> None:
-    """Publishes what is left."""
+    """Publishes the undelivered rows."""
     write_json(folder / NAME, {"undelivered": [asdict(run) for run in runs]})
 
 
 def read_undelivered(folder: Path) -> tuple[Undelivered, ...]:
-    """What was left when the keeper last looked; empty before its first look. Raises `InfrastructureError` for a damaged file."""
+    """Returns what was left after the keeper's last round; empty before the first.
+
+    Raises `InfrastructureError` for a damaged file.
+    """
     file = folder / NAME
     try:
         return tuple(Undelivered(**item) for item in json.loads(file.read_text())["undelivered"])
     except FileNotFoundError:
         return ()
     except (ValueError, KeyError, TypeError) as error:
-        raise InfrastructureError(f"{file}: is no state of a keeper ({error}); remove it") from None
+        raise InfrastructureError(f"{file}: not a valid state of the keeper ({error}); remove it") from None

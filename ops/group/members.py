@@ -1,7 +1,8 @@
-"""The members of the service group, as services of a supervisor: Prefect, its worker, MLflow, the dashboard, the keeper.
+"""The members of the service group as services of a supervisor: Prefect, worker, MLflow, dashboard, keeper.
 
-Consumes a home and ports; produces `ServiceSpec`s. Pure, apart from what `databases` and `secrets` read. Addresses of databases
-may hold passwords, so they travel in the environment of the supervisor alone and never stand in a request, which lies in a file.
+Consumes a home and ports; produces `ServiceSpec`s. Pure, apart from what `databases` and `secrets` read.
+Database addresses may contain passwords, so they are passed only through the supervisor's environment, never in
+a request, which is stored in a file.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ STORE_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Loopback ports of the group. worker: where the worker says that it is well."""
+    """Loopback ports of the group.
+
+    worker: the port at which the worker answers health checks.
+    """
 
     prefect: int
     mlflow: int
@@ -42,25 +46,28 @@ class Ports:
     worker: int
 
     def address(self, member: str) -> str:
-        """Where a member listens; empty for the keeper, which does not."""
+        """Returns the address of a member; empty for the keeper, which does not listen."""
         port = {PREFECT: self.prefect, MLFLOW: self.mlflow, DASHBOARD: self.dashboard, WORKER: self.worker}.get(member)
         return f"http://{LOOPBACK}:{port}" if port else ""
 
 
 def databases(home: Home) -> dict[str, str]:
-    """Addresses of the databases by variable, with the drivers that are installed: those in the environment, else SQLite."""
+    """Returns the database addresses by variable, with the installed drivers: from the environment, else SQLite."""
     given = os.environ.get(prefect_server.DATABASE_VARIABLE)
     prefect = with_driver(given, "asyncpg") if given else prefect_server.sqlite_address(home.group / "prefect")
     return {prefect_server.DATABASE_VARIABLE: prefect, STORE_VARIABLE: home.mlflow_store, LEDGER_VARIABLE: home.ledger}
 
 
 def secrets(home: Home) -> dict[str, str]:
-    """What all members have in their environment and no request holds: the databases, and the password of Prefect."""
+    """Returns the part of the members' environment that no request contains: the databases and Prefect's password."""
     return databases(home) | dict.fromkeys((SERVER_PASSWORD_VARIABLE, PASSWORD_VARIABLE), password_of(home))
 
 
 def members(home: Home, ports: Ports, surroundings: Mapping[str, str]) -> list[ServiceSpec]:
-    """The services of the group. surroundings: an environment in which retention may be set otherwise."""
+    """Returns the services of the group.
+
+    surroundings: the environment, which may override retention settings.
+    """
     shared = {**TELEMETRY_OFF, "YATT_HOME": str(home.folder), "MLFLOW_TRACKING_URI": ports.address(MLFLOW)}
     prefect = prefect_server.group_server_service(home.group, ports.prefect, surroundings)
     worker = prefect_server.worker_service(home.group, ports.prefect, ports.worker, shared)
@@ -74,15 +81,19 @@ def members(home: Home, ports: Ports, surroundings: Mapping[str, str]) -> list[S
 
 
 def _mlflow(home: Home, port: int) -> ServiceSpec:
-    """Artifacts lie where runs that write to the store themselves put theirs: either kind of run shows all of them."""
+    """Describes MLflow's server.
+
+    Artifacts are stored where runs that write to the store directly put theirs, so that it shows the artifacts
+    of both.
+    """
     artifacts = ["--no-serve-artifacts", "--default-artifact-root", home.artifacts.as_uri()]
-    # A line a request would be hundreds of MB a year.
+    # Logging a line per request would add up to hundreds of MB a year.
     quiet = ["--uvicorn-opts", "--no-access-log"]
     command = ["server", "--host", LOOPBACK, "--port", str(port), "--workers", "1", *artifacts, *quiet]
     return ServiceSpec(
         name=MLFLOW,
         argv=(sys.executable, "-m", "mlflow", *command),
-        # Jobs would be seven processes more, for functions of MLflow that nothing here uses.
+        # Job execution would add seven processes, for features of MLflow that YATT does not use.
         environment={**TELEMETRY_OFF, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
         ready=f"http://{LOOPBACK}:{port}{HEALTH[MLFLOW]}",
         log_file=str(home.group / "logs" / "mlflow.log"),

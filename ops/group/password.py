@@ -1,8 +1,9 @@
-"""What the group's Prefect asks everybody for: whoever may make a flow run there has the worker run any command line, as the
-group's user and with the group's databases in its environment.
+"""The password that the group's Prefect server requires of every client.
 
-Consumes the environment of `yatt up`, or a file in the group's folder that its owner alone can read, made where the environment
-names no password; it is the same for every start of the group.
+It is needed because anyone who can create a flow run there can make the worker run any command line, as the
+group's user and with the group's databases in its environment. Consumes the environment of `yatt up`, or a file
+in the group's folder that only its owner can read. The file is created if the environment names no password, and
+keeps its contents across restarts.
 """
 
 from __future__ import annotations
@@ -20,17 +21,20 @@ FILE, USER = "prefect-password", "yatt"
 
 
 def password_file(home: Home) -> Path:
-    """Where the group's own password lies, as `user:password`; not there where the environment named one."""
+    """Returns the file of the group's own password, as `user:password`.
+
+    It does not exist if the environment names a password.
+    """
     return home.group / FILE
 
 
 def password_of(home: Home) -> str:
-    """What the group's members ask for and bring: the environment's, else the group's own; empty where there is neither."""
+    """Returns the password that the members use: the environment's, else the group's own; empty if there is neither."""
     return os.environ.get(SERVER_PASSWORD_VARIABLE) or own_password(home)
 
 
 def settle_password(home: Home) -> None:
-    """For a group that is about to start: makes its own password once, or removes it where the environment names another."""
+    """Creates the group's own password once before a start, or removes it if the environment names another."""
     if os.environ.get(SERVER_PASSWORD_VARIABLE):
         password_file(home).unlink(missing_ok=True)
     elif not own_password(home):
@@ -38,7 +42,7 @@ def settle_password(home: Home) -> None:
 
 
 def own_password(home: Home) -> str:
-    """The one in the group's file; empty where there is none."""
+    """Returns the password in the group's file; empty if there is none."""
     file = password_file(home)
     with refusals(f"{file}: cannot be read"):
         return file.read_text().strip() if file.exists() else ""

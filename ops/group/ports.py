@@ -1,6 +1,6 @@
-"""Which ports the group serves at: those that were asked for, and free ones for the rest.
+"""Selects the ports of the group: the requested ones, and free ones for the rest.
 
-A group that was killed gets the ports again that it had, so that what was told its addresses finds it there.
+A group that was killed gets its previous ports again, so that clients which know its addresses still find it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from yatt_core.supervisor.runner import free_port, is_free
 
 
 def settled(asked: Ports, last: Ports | None) -> Ports:
-    """The ports for a start. A 0 asks for the port of the last start where that is free, else for any free one."""
+    """Returns the ports for a start. For a 0, this is the port of the last start if it is free, else any free one."""
     taken = {port for port in astuple(asked) if port}
     before = astuple(last) if last is not None else (0, 0, 0, 0)
     return Ports(*(port or _any(old, taken) for port, old in zip(astuple(asked), before, strict=True)))

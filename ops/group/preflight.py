@@ -1,7 +1,7 @@
-"""What is looked at before the group is started: surroundings, installed servers, ports, databases.
+"""Checks before the group is started: environment, installed servers, ports, databases.
 
-Consumes home, ports and the environment. Raises `ConfigurationError`, which says what is wrong, where, and what would be right;
-`InfrastructureError` for a database that does not answer, since it may when the group is started again.
+Consumes home, ports and the environment. Raises `ConfigurationError` with the problem, its place and what is
+expected; `InfrastructureError` for a database that does not answer, because it may answer at the next start.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from yatt_core.logs import redact
 from yatt_core.supervisor.runner import is_free
 
 TRIGRAMS = "pg_trgm"
-RIGHT = "\nright would be postgresql://user:password@host:5432/database of a server that runs, or unset for SQLite"
+RIGHT = (
+    "\nexpected the address of a running server, as postgresql://user:password@host:5432/database, or unset for SQLite"
+)
 
 
 def check_before_start(home: Home, ports: Ports) -> None:
-    """Raises what would otherwise end a member seconds later."""
+    """Raises the errors that would otherwise end a member seconds later."""
     check_installed()
     check_surroundings(ports, os.environ)
     check_ports(ports)
@@ -33,43 +35,46 @@ def check_before_start(home: Home, ports: Ports) -> None:
 
 
 def check_installed() -> None:
-    """MLflow's server is an extra: training needs its client alone."""
+    """Checks that MLflow's server is installed, which is an extra because training needs only its client."""
     try:
         version("mlflow")
     except PackageNotFoundError:
-        raise ConfigurationError(
-            "MLflow's server is not installed; right would be: pip install 'yatt[server]'"
-        ) from None
+        raise ConfigurationError("MLflow's server is not installed; install it: pip install 'yatt[server]'") from None
 
 
 def check_surroundings(ports: Ports, surroundings: Mapping[str, str]) -> None:
-    """The group brings servers of its own: variables that name others would have runs reported elsewhere than it looks."""
+    """Checks that the environment names no other servers.
+
+    Runs would otherwise report to servers that the group does not look at.
+    """
     own = {"MLFLOW_TRACKING_URI": ports.address(MLFLOW), "PREFECT_API_URL": f"{ports.address(PREFECT)}/api"}
     for variable, address in own.items():
         given = surroundings.get(variable)
         if given and given.rstrip("/").replace("localhost", "127.0.0.1") != address:
             raise ConfigurationError(
-                f"{variable} names {redact(given)}, but the group has a server of its own at {address}: "
-                f"unset {variable}, or set it to that"
+                f"{variable} is {redact(given)}, but the group has its own server at {address}: "
+                f"unset {variable}, or set it to that address"
             )
 
 
 def check_ports(ports: Ports) -> None:
-    """Each port has to be free; else the message says who listens there."""
+    """Checks that each port is free; if not, the error names the process that listens there."""
     wanted = {PREFECT: ports.prefect, MLFLOW: ports.mlflow, DASHBOARD: ports.dashboard}
     by_port: dict[int, str] = {}
     for member, port in wanted.items():
         if port in by_port:
-            raise ConfigurationError(f"--{member}-port and --{by_port[port]}-port are both {port}; give each its own")
+            raise ConfigurationError(
+                f"--{member}-port and --{by_port[port]}-port are both {port}; choose different ports"
+            )
         by_port[port] = member
         if not is_free(port):
             raise ConfigurationError(
-                f"--{member}-port {port}: taken by {listener(port)}; end that, or choose another port (0: any free one)"
+                f"--{member}-port {port}: in use by {listener(port)}; stop it, or choose another port (0: any free one)"
             )
 
 
 def listener(port: int) -> str:
-    """Who listens on a TCP port, as far as this user may know."""
+    """Describes the process that listens on a TCP port, as far as this user can see it."""
     for connection in psutil.net_connections("tcp"):
         listens = connection.status == psutil.CONN_LISTEN and tuple(connection.laddr)[1:] == (port,)
         if listens and connection.pid is not None:
@@ -82,7 +87,10 @@ def listener(port: int) -> str:
 
 
 def check_database(variable: str, address: str) -> None:
-    """A PostgreSQL has to answer, and Prefect's to have the extension that its tables need. A ledger is made or migrated."""
+    """Checks that a database can be used: PostgreSQL must answer, and have the extension that Prefect's tables need.
+
+    A ledger is created or migrated.
+    """
     from db.core.engine import dsn_url
     from db.core.errors import LedgerError, LedgerReadOnly, LedgerUnavailable
     from db.ledger import Ledger
@@ -114,6 +122,6 @@ def _check_postgresql(variable: str, address: str) -> None:
         engine.dispose()
     if variable == DATABASE_VARIABLE and not found:
         raise ConfigurationError(
-            f"{variable}: that server has no extension {TRIGRAMS}, which Prefect needs; install PostgreSQL's contrib package "
-            f"there, or unset {variable} for SQLite"
+            f"{variable}: the server lacks the extension {TRIGRAMS}, which Prefect needs; "
+            f"install PostgreSQL's contrib package there, or unset {variable} for SQLite"
         )

@@ -1,7 +1,8 @@
-"""The keeper's rounds over Prefect: flow runs of windows whose process is dead are closed (`flows.schedule.reaper`).
+"""The keeper's rounds over Prefect: they close flow runs whose process is dead (`flows.schedule.reaper`).
 
-A thread of its own, so that a Prefect server that does not answer keeps no row from MLflow. Consumes the ledger and what the
-environment says of Prefect; produces the state `Crashed` and a line in the log for each flow run that it closes.
+They run in a thread of their own, so that an unresponsive Prefect server does not delay deliveries to MLflow.
+Consumes the ledger and Prefect's address from the environment; produces the state `Crashed` and a line in the
+log for each closed flow run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ log = logging.getLogger("yatt.keeper")
 
 
 def start_reaping(home: Home, ended: threading.Event) -> threading.Thread:
-    """Begins to go round until `ended` is set."""
+    """Starts the rounds, which continue until `ended` is set."""
     use_server(home.group, os.environ[PREFECT_VARIABLE].removesuffix("/api"))
     thread = threading.Thread(target=_go_round, args=(home, ended), name="reaper", daemon=True)
     thread.start()
@@ -37,12 +38,12 @@ def _go_round(home: Home, ended: threading.Event) -> None:
             try:
                 with Ledger.open(home.ledger, migrate=False) as ledger:
                     for closed in reap(ledger, home):
-                        log.info("%s: flow run %s is closed: %s", closed.run, closed.flow_run, closed.why)
+                        log.info("%s: closed flow run %s: %s", closed.run, closed.flow_run, closed.why)
             except AWAY as error:
-                log.warning("dead flow runs stay open: %s", server_trouble(error))
+                log.warning("dead flow runs remain open: %s", server_trouble(error))
             except LedgerError as error:
-                log.warning("dead flow runs stay open: %s", redact(str(error)))
+                log.warning("dead flow runs remain open: %s", redact(str(error)))
             ended.wait(ROUND_SECONDS)
     finally:
-        # After an error that nobody foresaw the keeper ends, and is started again.
+        # After an unexpected error, the keeper ends and is restarted.
         ended.set()

@@ -1,6 +1,6 @@
-"""Who holds the group and at which ports it serves: `group.json` in the group's folder, published by rename.
+"""The process that holds the group, and its ports: `group.json` in the group's folder, published by rename.
 
-Written by `yatt up`, read by `yatt up`, `yatt down` and `yatt status` of any terminal.
+Written by `yatt up`; read by `yatt up`, `yatt down` and `yatt status` in any terminal.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ NAME = "group.json"
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """One start of the group. holder: the `yatt up` in whose terminal it runs; none when it was started with --detach.
+    """One start of the group.
 
-    started_at: Unix time. ending: somebody wants it to end, so that its terminal does not start again what is killed for it.
+    holder: the `yatt up` in whose terminal it runs; None if it was started with --detach.
+    started_at: Unix time.
+    ending: True once it is being stopped, so that its terminal does not restart members that are killed on
+        purpose.
     """
 
     holder: ProcessIdentity | None
@@ -31,12 +34,12 @@ class GroupRecord:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether its terminal went away without ending it."""
+        """True if its terminal closed without stopping it."""
         return self.holder is not None and not is_alive(self.holder)
 
     @property
     def held_by(self) -> str:
-        """Who holds it, in words."""
+        """A description of the holder."""
         return "detached" if self.holder is None else f"in the terminal of pid {self.holder.pid}"
 
 
@@ -46,7 +49,7 @@ def write_record(folder: Path, record: GroupRecord) -> None:
 
 
 def read_record(folder: Path) -> GroupRecord | None:
-    """The record of the last start; none where there was none. Raises `InfrastructureError` for a damaged file."""
+    """Returns the record of the last start; None if there was none. Raises `InfrastructureError` for a damaged file."""
     file = folder / NAME
     try:
         value = json.loads(file.read_text())
@@ -57,5 +60,5 @@ def read_record(folder: Path) -> GroupRecord | None:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise InfrastructureError(
-            f"{file}: is no record of a group ({error}); remove it, then `yatt down` ends what is left"
+            f"{file}: not a valid group record ({error}); remove it, then stop what is left with `yatt down`"
         ) from None

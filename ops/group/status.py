@@ -1,4 +1,4 @@
-"""How the group stands: one picture of its members, for `yatt up` and `yatt status`.
+"""The state of the group and its members, for `yatt up` and `yatt status`.
 
 Consumes `HOME/group/` and the members' answers; produces a `GroupStatus`. Changes nothing.
 """
@@ -28,7 +28,11 @@ SILENT = "does not answer"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member. state: that of the service, or `does not answer`. seconds: since it came into that state."""
+    """A member of the group.
+
+    state: that of the service, or `does not answer`.
+    seconds: time since it entered that state.
+    """
 
     name: str
     state: str
@@ -43,10 +47,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """The group of a home. state: up (all well), starting, degraded, down, or lost (its supervisor was killed).
+    """The group of a home.
 
-    supervisor: its pid. held_by: in which terminal it runs. password_file: where what Prefect asks for lies; empty where the
-    environment of `yatt up` named it.
+    state: up (all well), starting, degraded, down, or lost (its supervisor was killed).
+    supervisor: its pid.
+    held_by: the terminal it runs in.
+    password_file: the file of Prefect's password; empty if it is set in the environment of `yatt up`.
     """
 
     home: str
@@ -59,29 +65,32 @@ class GroupStatus:
 
     @property
     def summary(self) -> str:
-        """The state in a line."""
+        """The state in one line."""
         match self.state:
             case "down":
-                return "no group is up; `yatt up` starts it"
+                return "no group is up; start one with `yatt up`"
             case "lost":
-                return "the group's supervisor was killed; `yatt up` starts it anew, `yatt down` ends what is left"
+                return "the group's supervisor was killed; `yatt up` restarts the group, `yatt down` stops what is left"
             case state:
                 return f"the group is {state}, {self.held_by} (supervisor: pid {self.supervisor})"
 
     @property
     def prefect_client(self) -> str:
-        """What points commands of Prefect in another terminal at the group; empty without a server of its. Tells no secret."""
+        """A shell command that points Prefect's client at the group; empty if the group has no Prefect server.
+
+        It contains no secret.
+        """
         address = next((member.address for member in self.members if member.name == PREFECT), "")
         password = f' {PASSWORD_VARIABLE}="$(cat {shlex.quote(self.password_file)})"' if self.password_file else ""
         return f"export PREFECT_API_URL={address}/api{password}" if address else ""
 
     def document(self) -> dict[str, Any]:
-        """Plain values, for programs."""
+        """Returns plain values, for programs."""
         return asdict(self)
 
 
 def group_status(home: Home) -> GroupStatus:
-    """The group as it is now; each member that claims to be ready is asked."""
+    """Returns the current state of the group; checks each member that claims to be ready."""
     record = read_record(home.group)
     state = current_state(home.group)
     if state is None or record is None:
@@ -95,7 +104,7 @@ def group_status(home: Home) -> GroupStatus:
         home=str(home.folder),
         state=overall([member.state for member in members]),
         supervisor=state.identity.pid,
-        held_by="in a terminal that is gone" if record.is_abandoned else record.held_by,
+        held_by="in a terminal that was closed" if record.is_abandoned else record.held_by,
         members=members,
         undelivered=read_undelivered(home.group),
         password_file=str(password) if password.exists() else "",
@@ -103,7 +112,7 @@ def group_status(home: Home) -> GroupStatus:
 
 
 def overall(states: list[str]) -> str:
-    """The group's state from those of its members."""
+    """Returns the group's state, derived from those of its members."""
     if all(state == ServiceState.READY for state in states):
         return UP
     well = (ServiceState.READY, ServiceState.STARTING, ServiceState.WAITING)

@@ -1,1 +1,1 @@
-"""Fills in the flow's protocols over other projects' services: MLflow (tracker, registry, reader) and Apprise."""
+"""Implements the flow's protocols with third-party services: MLflow (tracker, registry, reader) and Apprise."""

@@ -1,8 +1,9 @@
-"""Fills in the flow's `Notifier` over Apprise: webhooks, e-mail, chat.
+"""Implements the flow's `Notifier` with Apprise: webhooks, e-mail, chat.
 
-Consumes the addresses in the environment variable that the spec names, and notices. Addresses are secrets: errors name their
-places in the variable, and what a service said is stripped of every part of them. What was taken by some is sent again to the
-others alone, as long as the process lives; behind a crash it may reach somebody twice.
+Consumes the addresses in the environment variable that the spec names, and notices. Addresses are secrets:
+errors refer to them by position in the variable, and every part of an address is removed from a service's error
+messages. A notice that only some addresses accepted is sent again only to the others, as long as the process
+lives; after a crash, some people may receive it twice.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from yatt_core.spec.sections.guards import NotifySpec
 APPRISE = "apprise"
 EXAMPLES = "jsons://host/path, mailtos://user:password@host, slack://..."
 SHORTEST_SECRET = 3
-"""Parts of an address that are shorter hide nothing, and stand in every sentence."""
+"""Shorter parts of an address are not removed: they reveal nothing and occur in ordinary words."""
 
 
 class AppriseNotifier:
-    """Sends to all addresses, each by its own service. variable: where they are from, for errors."""
+    """Sends to all addresses, each through its own service.
+
+    variable: the variable that contains the addresses, for errors.
+    """
 
     def __init__(self, addresses: Sequence[str], variable: str) -> None:
         _silence()
@@ -41,27 +45,30 @@ class AppriseNotifier:
             service = apprise.Apprise.instantiate(address, asset=asset)
             if service is None:
                 raise ConfigurationError(
-                    f"{self._place(place)} is none that can be sent to; right would be such as {EXAMPLES}"
+                    f"{self._place(place)} is not a valid address; expected something like {EXAMPLES}"
                 )
             self._services.append(service)
         self._taken = [frozenset[str]() for _ in addresses]
-        """By address, the keys of the notices that it took and that are not everywhere yet."""
+        """By address, the keys of the notices that it accepted and that not all addresses have accepted yet."""
 
     @classmethod
     def from_environment(cls, spec: NotifySpec | None) -> AppriseNotifier | None:
-        """None where nobody is to be told. Raises `ConfigurationError` where the variable holds no usable addresses."""
+        """Returns the notifier of a spec; None if the spec has none.
+
+        Raises `ConfigurationError` if the variable contains no usable addresses.
+        """
         if spec is None:
             return None
         addresses = os.environ.get(spec.environment, "").split()
         if not addresses:
             raise ConfigurationError(
-                f"guards.notify.environment: the environment variable {spec.environment} is not set; put addresses into it, with "
-                f"blanks between them, such as {EXAMPLES}, or set guards.notify to null"
+                f"guards.notify.environment: the environment variable {spec.environment} is not set; set it to "
+                f"addresses separated by spaces, such as {EXAMPLES}, or set guards.notify to null"
             )
         return cls(addresses, spec.environment)
 
     def notify(self, run: str, notices: Sequence[Notice]) -> Told:
-        """Sends each address one message of what it has not taken yet."""
+        """Sends each address one message with the notices it has not accepted yet."""
         keys, failures = frozenset(notice.key for notice in notices), list[str]()
         for place in range(len(self._services)):
             lacking = [notice for notice in notices if notice.key not in self._taken[place]]
@@ -74,19 +81,19 @@ class AppriseNotifier:
         return Told(keys.intersection(*self._taken), tuple(failures))
 
     def _send(self, place: int, message: Message) -> str | None:
-        """Why an address did not take the message; None if it did."""
+        """Returns why an address did not accept the message; None if it did."""
         with _captured() as lines:
             taken = self._services[place].notify(
                 body=message.body, title=message.title, notify_type=apprise.NotifyType.WARNING
             )
-        return None if taken else _without(self._addresses[place], " ".join(lines)) or "not taken"
+        return None if taken else _without(self._addresses[place], " ".join(lines)) or "not accepted"
 
     def _place(self, place: int) -> str:
         return f"address {place + 1} of {len(self._addresses)} in ${self._variable}"
 
 
 def _silence() -> None:
-    """What Apprise logs may hold addresses: it goes to nobody, until it is captured."""
+    """Discards Apprise's log records, which may contain addresses, unless they are captured."""
     logger = logging.getLogger(APPRISE)
     logger.propagate = False
     if not logger.handlers:
@@ -94,7 +101,7 @@ def _silence() -> None:
 
 
 class _Lines(logging.Handler):
-    """Keeps messages."""
+    """Collects log messages."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -106,7 +113,7 @@ class _Lines(logging.Handler):
 
 @contextmanager
 def _captured() -> Iterator[list[str]]:
-    """What Apprise says is wrong."""
+    """Collects the problems that Apprise reports."""
     handler = _Lines()
     logger = logging.getLogger(APPRISE)
     logger.addHandler(handler)
@@ -117,7 +124,7 @@ def _captured() -> Iterator[list[str]]:
 
 
 def _without(address: str, text: str) -> str:
-    """The text without any part of an address, as it is written or meant."""
+    """Returns the text without any part of an address, as written or percent-decoded."""
     _, _, secret = address.partition("://")
     quoted = (secret, *re.split(r"[^\w.~%-]+", secret))
     parts = {part for form in quoted for part in (form, unquote(form), *re.split(r"[^\w.~-]+", unquote(form)))}

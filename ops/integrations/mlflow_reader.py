@@ -1,4 +1,4 @@
-"""Fills in the flow's `MetricsReader` over MLflow: what stands there, point by point, for audits.
+"""Implements the flow's `MetricsReader` with MLflow: reads recorded metrics point by point, for audits.
 
 Consumes the address of an MLflow store or server; changes nothing there.
 """
@@ -13,13 +13,16 @@ from ops.integrations.mlflow_tracker import MlflowTracker
 
 
 class MlflowReader:
-    """Reads from one MLflow store or server."""
+    """Reads from an MLflow store or server."""
 
     def __init__(self, tracking_uri: str, artifacts: Path) -> None:
         self._tracker = MlflowTracker(tracking_uri, artifacts)
 
     def points(self, tracking_run: str, key: str) -> Sequence[TrackedPoint]:
-        """All points of a metric; empty where it is unknown. Raises `InfrastructureError` when MLflow cannot be reached."""
+        """Returns all points of a metric; empty if it is unknown.
+
+        Raises `InfrastructureError` if MLflow cannot be reached.
+        """
         with self._tracker.client() as client:
             history = client.get_metric_history(tracking_run, key)
         return [TrackedPoint(point.step, point.timestamp, point.value) for point in history]

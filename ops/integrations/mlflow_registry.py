@@ -1,9 +1,9 @@
-"""Checkpoints in MLflow's model registry: a registered model for each run, a version for each checkpoint, and the aliases.
+"""Checkpoints in MLflow's model registry: a registered model per run, a version per checkpoint, and the aliases.
 
-Consumes outbox rows of the kinds `checkpoint` and `alias`, each with all that is to be known of its checkpoint. Produces an external
-model (its files stay where YATT has them), a version of it, tags and aliases. Every delivery may be repeated: model and version
-are searched for by the checkpoint's id before they are created, and a move of an alias that a later one has overtaken changes
-nothing.
+Consumes outbox rows of the kinds `checkpoint` and `alias`, each with a complete description of its checkpoint.
+Produces an external model (its files stay where YATT stored them), a version of it, tags and aliases. Every
+delivery may be repeated: model and version are searched for by the checkpoint's id before they are created, and
+a move of an alias that a later one has superseded changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PRUNED = "pruned"
 
 
 def alias_tag(alias: str) -> str:
-    """The registered model's tag that says who moved an alias last, and why."""
+    """Returns the registered model's tag that records who last moved an alias, and why."""
     return f"yatt.alias.{alias}"
 
 
@@ -34,13 +34,13 @@ class MlflowRegistry:
         self._client = client
 
     def register(self, item: OutboxItem, tracking_run: str) -> None:
-        """The checkpoint has a version, which says whether its files are kept; what is pruned stays so."""
+        """Ensures that the checkpoint has a version, with a tag for whether its files are kept; pruned is final."""
         version = self._version(item, tracking_run)
         if item.body["state"] == PRUNED:
             self._client.set_model_version_tag(item.body["model"], version.version, STATE_TAG, PRUNED)
 
     def point(self, item: OutboxItem, tracking_run: str) -> None:
-        """The alias points to the checkpoint's version; tags of version and model say since when, by whom and why."""
+        """Points the alias to the checkpoint's version; tags of version and model record when, by whom and why."""
         body, name = item.body, item.body["model"]
         version = self._version(item, tracking_run)
         tag = alias_tag(body["alias"])
@@ -50,11 +50,11 @@ class MlflowRegistry:
         text = json.dumps(said, ensure_ascii=False)
         self._client.set_registered_model_alias(name, body["alias"], version.version)
         self._client.set_model_version_tag(name, version.version, tag, text)
-        # Last: what it says is done, and is not done again.
+        # Last, because this tag marks the move as complete, so it is not repeated.
         self._client.set_registered_model_tag(name, tag, text)
 
     def _last_move(self, name: str, tag: str) -> int:
-        """The number of the alias's last move; 0 where the tag says none, since people can edit it."""
+        """Returns the number of the alias's last move; 0 if the tag, which people can edit, has none."""
         said = self._client.get_registered_model(name).tags.get(tag)
         try:
             return int(json.loads(said)["number"]) if said else 0
@@ -65,19 +65,19 @@ class MlflowRegistry:
         body = item.body
         wanted = f"name = '{body['model']}' and tag.`{ID_TAG}` = '{body['version_id']}'"
         for found in self._client.search_model_versions(wanted):
-            # Another home may deliver a run of the same name to this server.
+            # Another home may also deliver a run of the same name to this server.
             if found.tags.get(MANIFEST_TAG) == body["manifest_sha256"]:
                 return found
         self._ensure_registered(item)
         model = self._external_model(item, tracking_run)
-        # Not `models:/...`: MLflow's SQL store looks such a source up in the process's default store, not in its own.
+        # Not `models:/...`, because MLflow's SQL store resolves it in the process's default store instead of itself.
         return self._client.create_model_version(
             body["model"],
             source=model.artifact_location,
             run_id=tracking_run,
             model_id=model.model_id,
             tags=_tags(item) | {"yatt.model_id": model.model_id, STATE_TAG: body["state"]},
-            description=f"The weights of {item.run} behind iteration {body['iteration']}",
+            description=f"The weights of {item.run} after iteration {body['iteration']}",
         )
 
     def _ensure_registered(self, item: OutboxItem) -> None:
@@ -90,7 +90,10 @@ class MlflowRegistry:
                 raise
 
     def _external_model(self, item: OutboxItem, tracking_run: str) -> Any:
-        """MLflow's model of the checkpoint, ready; the one that an earlier delivery made, though its version never came."""
+        """Returns MLflow's model of the checkpoint, finalized; reuses one that an earlier delivery created.
+
+        That delivery may have ended before it created the version.
+        """
         body = item.body
         experiment = self._client.get_run(tracking_run).info.experiment_id
         wanted = f"tags.`{ID_TAG}` = '{body['version_id']}' AND tags.`{MANIFEST_TAG}` = '{body['manifest_sha256']}'"

@@ -1,9 +1,10 @@
-"""Fills in the flow's `Tracker` over MLflow: one MLflow run for each YATT run, for life, and nested in it one for each rollback.
+"""Implements the flow's `Tracker` with MLflow: one MLflow run per YATT run, with a nested one per rollback.
 
-Consumes outbox rows in their order; produces MLflow runs, params, tags, points and artifacts, and what `mlflow_registry` makes of
-checkpoints and aliases. Every delivery may be repeated: the run is searched for by its row's key and its owner before it is
-created, a point keeps its row's time and step, and the rest overwrites what stands there. Works on MLflow's SQL stores and
-servers. mlflow is imported with the first delivery, since it takes seconds.
+Consumes outbox rows in order; produces MLflow runs, params, tags, points and artifacts, and through
+`mlflow_registry` model versions and aliases. Every delivery may be repeated: the run is searched for by its
+row's key and its owner before it is created, a point keeps its row's time and step, and everything else is
+overwritten. Works with MLflow's SQL stores and servers. mlflow is imported at the first delivery, because the
+import takes seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PARAMS_PER_BATCH = 100
 LONGEST_PARAM = 6000
 LONGEST_TAG = 8000
 _NOT_IN_KEYS = re.compile(r"[^\w\-. :/]")
-# mlflow takes the literal `true` alone. A dead server must cost seconds, not minutes: the outbox tries again by itself.
+# mlflow accepts only the literal `true`. A dead server must cost seconds, not minutes, as the outbox retries anyway.
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
@@ -44,16 +45,20 @@ ENVIRONMENT = {
 
 
 class MlflowTracker:
-    """Delivers to one MLflow store or server. artifacts: the folder for artifacts where no server keeps them."""
+    """Delivers to an MLflow store or server.
+
+    artifacts: the folder for artifacts if no server stores them.
+    """
 
     def __init__(self, tracking_uri: str, artifacts: Path) -> None:
         self._tracking_uri = tracking_uri
         self._artifacts = artifacts
 
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
-        """Sends rows of one run in their order; returns the MLflow run's id by the key of the row that creates it.
+        """Sends rows of one run in order; returns the MLflow run's id by the key of the row that creates it.
 
-        Raises `InfrastructureError` when MLflow cannot be reached or refuses; what had arrived may be sent again.
+        Raises `InfrastructureError` if MLflow cannot be reached or refuses a row; rows that had arrived may be
+        sent again.
         """
         made: dict[str, str] = {}
         with self._translated():
@@ -76,7 +81,7 @@ class MlflowTracker:
 
     @contextmanager
     def client(self) -> Iterator[Any]:
-        """MLflow's client; what it raises within is an `InfrastructureError`."""
+        """Opens MLflow's client; translates its errors into `InfrastructureError`."""
         with self._translated():
             yield self._client
 
@@ -102,12 +107,12 @@ class MlflowTracker:
             yield
         except InfrastructureError:
             raise
-        # MlflowException is a plain Exception and only importable once mlflow is; its SQL store lets SQLAlchemy's through.
+        # MlflowException is importable only with mlflow; MLflow's SQL store passes SQLAlchemy's errors through.
         except (_mlflow_exception(), SQLAlchemyError, OSError) as error:
             raise InfrastructureError(redact(f"MLflow at {self._tracking_uri}: {_first_line(error)}")) from error
 
     def _find_run(self, item: OutboxItem) -> str | None:
-        """The run that an earlier delivery of this row created, though its answer never arrived."""
+        """Returns the run that an earlier delivery of this row created, if its answer was lost."""
         experiment = self._client.get_experiment_by_name(item.body["experiment"])
         if experiment is None:
             return None
@@ -130,7 +135,10 @@ class MlflowTracker:
         return str(run.info.run_id)
 
     def _experiment(self, name: str) -> str:
-        """The experiment's id; created where there is none, with its artifacts in our folder unless a server keeps them."""
+        """Returns the experiment's id; creates the experiment if it does not exist.
+
+        Its artifacts are then stored in our folder, unless a server stores them.
+        """
         found = self._client.get_experiment_by_name(name)
         if found is None:
             served = urlsplit(self._tracking_uri).scheme in ("http", "https")
@@ -143,13 +151,13 @@ class MlflowTracker:
                 found = self._client.get_experiment_by_name(name)
         if found.lifecycle_stage == "deleted":
             raise InfrastructureError(
-                f"MLflow at {redact(self._tracking_uri)}: experiment {name!r} is deleted; restore it "
+                f"MLflow at {redact(self._tracking_uri)}: experiment {name!r} was deleted; restore it "
                 f"(mlflow experiments restore -x {found.experiment_id}), or name another in tracking.experiment"
             )
         return str(found.experiment_id)
 
     def _send_points(self, items: Sequence[OutboxItem]) -> None:
-        """A point is (key, its row's time, iteration, value): sending it again changes nothing."""
+        """Sends points as (key, their row's time, iteration, value), so sending one again changes nothing."""
         from mlflow.entities import Metric
 
         points = [
@@ -182,10 +190,12 @@ class MlflowTracker:
             case "status":
                 self._client.set_terminated(run, status=item.body["status"], end_time=item.at_ms)
             case _:
-                raise InfrastructureError(f"outbox row {item.key}: kind {item.kind!r} is unknown to this tracker")
+                raise InfrastructureError(
+                    f"outbox row {item.key}: this tracker does not support the kind {item.kind!r}"
+                )
 
     def _send_params(self, run: str, params: Mapping[str, Any]) -> None:
-        """MLflow keeps a param's first value for ever and takes the same one again."""
+        """Sends params; MLflow keeps a param's first value for ever and accepts the same value again."""
         from mlflow.entities import Param
 
         listed = [Param(_key(key), str(value)[:LONGEST_PARAM]) for key, value in params.items()]
@@ -207,7 +217,7 @@ def _tracking_run(item: OutboxItem) -> str:
 
 
 def _key(key: str) -> str:
-    """A name that MLflow takes; keys of free-form options may hold anything."""
+    """Returns a name that MLflow accepts; keys of free-form options may contain any characters."""
     return _NOT_IN_KEYS.sub("_", key)
 
 

@@ -1,8 +1,9 @@
-"""Promotes a checkpoint: gives it an alias in the ledger, with who, when and why, and tells MLflow's registry.
+"""Promotes a checkpoint: gives it an alias in the ledger, with who, when and why, and updates MLflow's registry.
 
-Consumes a run's id, an alias, and the name of whoever promotes; called by `yatt promote` and by the dashboard. Produces an event
-and rows in the ledger, all in one transaction, and outbox rows that whoever drives the run delivers, or `deliver` where nobody
-does. Nothing is promoted that is damaged, pruned, or not what its iteration's commit names.
+Consumes a run's id, an alias, and the name of the person; called by `yatt promote` and by the dashboard.
+Produces an event and rows in the ledger, in a single transaction, and outbox rows, which the run's driver
+delivers, or `deliver` if there is no driver. Refuses a checkpoint that is damaged, pruned, or not the one that
+its iteration's commit names.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """What a promotion came to. moves: what moved, in order; nothing where the alias pointed there already.
+    """The result of a promotion.
 
-    model: the address under which MLflow knows what the alias points to; none where the run is not tracked.
+    moves: the moves in order; empty if the alias already pointed there.
+    model: MLflow's address of the alias; None if the run is not tracked.
     """
 
     run: str
@@ -51,10 +53,13 @@ def promote(
     by: str,
     why: str,
 ) -> Promotion:
-    """Has an alias of a run point to a kept checkpoint of its current line, the newest of those that are not ruled out.
+    """Points an alias of a run to a kept checkpoint of its current line: the newest that matches the given numbers.
 
-    by: who decided it, and why. Raises `RunNotFound`; `ConfigurationError` for what cannot be promoted; `DataError` for a
-    checkpoint that no tier has whole. Nothing is written then.
+    by: the person who decided it.
+    why: the reason.
+
+    Raises `RunNotFound`; `ConfigurationError` for a checkpoint that cannot be promoted; `DataError` for one
+    that no tier holds completely. Nothing is written then.
     """
     from flows.files.storage import verify_beside_driver
     from flows.run.creation import current_spec, first_entries
@@ -63,12 +68,12 @@ def promote(
     with Ledger.open(home.ledger, migrate=False) as ledger:
         run = ledger.runs.find(run).id
         row = _choose(ledger, run, iteration, branch, term)
-        # Its files first: this takes long, and the ledger is not to be locked for it.
+        # Checks the files first, because that takes long and the ledger must not be locked for so long.
         verify_beside_driver(ledger, home.run_folder(run), row)
         spec = current_spec(ledger, run)
 
         def tell(moves: Sequence[AliasMove]) -> list[OutboxEntry]:
-            # A run that has not been driven since its tracking was switched on is made known first.
+            # A run that has not been driven since tracking was enabled must be created in the tracker first.
             entries = moved_entries(spec, moves)
             return [*first_entries(run, spec), *entries] if entries else []
 
@@ -82,9 +87,10 @@ def promote(
 
 
 def deliver(home: Home, run: str) -> str | None:
-    """Tells MLflow what waits in a run's outbox, unless somebody drives the run; returns why rows still wait, or none.
+    """Delivers a run's pending outbox rows to MLflow, unless a driver holds the run.
 
-    What waits is sent by the run's driver, by its next resume, or by the service group.
+    Returns why rows are still pending, or None. Those are delivered by the run's driver, by its next resume, or
+    by the service group.
     """
     from flows.branching.branches import operator_lease
     from flows.delivery.outbox import deliver_pending, in_words
@@ -93,29 +99,32 @@ def deliver(home: Home, run: str) -> str | None:
     tracker = MlflowTracker(home.tracking_uri, home.artifacts)
     with Ledger.open(home.ledger, migrate=False) as ledger:
         try:
-            # Again once the lease is given back: whoever found it taken meanwhile counts on us.
+            # Checked again after the lease is released: a process that found it taken relies on us to deliver its rows.
             while ledger.outbox.counts(run)[0]:
                 with operator_lease(ledger, run, f"yatt promote of {run}") as fence:
                     while deliver_pending(ledger, fence, tracker):
                         pass
         except LeaseHeld as error:
-            return f"{error.holder} holds the run and delivers it"
-        except Exception as error:  # noqa: BLE001  # any: the promotion is booked, and others deliver it
+            return f"{error.holder} holds the run and delivers the rows"
+        except Exception as error:  # noqa: BLE001  # any: the promotion is recorded, and others deliver it
             return in_words(error)
     return None
 
 
 def _said(name: str, text: str, longest: int) -> str:
-    """A name or reason, fit to be kept for ever. Raises `ConfigurationError`."""
+    """Returns a name or reason in the form in which it is recorded. Raises `ConfigurationError`."""
     stripped = text.strip()
     if not stripped or len(stripped) > longest or _CONTROL.search(stripped):
         found = f"{len(stripped)} characters" if len(stripped) > longest else repr(stripped)
-        raise ConfigurationError(f"{name}: right would be 1 to {longest} characters of plain text, not {found}")
+        raise ConfigurationError(f"{name}: expected 1 to {longest} characters of plain text, not {found}")
     return stripped
 
 
 def _choose(ledger: Ledger, run: str, iteration: int | None, branch: int | None, term: int | None) -> CheckpointRow:
-    """The kept checkpoint that a person means. Raises `ConfigurationError`, naming what there is."""
+    """Returns the kept checkpoint that matches the given numbers.
+
+    Raises `ConfigurationError`, which lists the available ones.
+    """
 
     def is_meant(row: CheckpointRow) -> bool:
         return row.is_meant(iteration, branch, term)
@@ -127,21 +136,21 @@ def _choose(ledger: Ledger, run: str, iteration: int | None, branch: int | None,
     numbers = (("iteration", iteration), ("branch", branch), ("term", term))
     asked = [f"{name} {number}" for name, number in numbers if number is not None]
     if not asked:
-        raise ConfigurationError(f"run {run}: it has no checkpoint of a committed iteration yet")
+        raise ConfigurationError(f"run {run} has no checkpoint of a committed iteration yet")
     there = ", ".join(str(number) for number in sorted({row.iteration for row in usable})) or "none"
     meant = "the checkpoint of " + ", ".join(asked)
     named = next(filter(is_meant, rows), None)
     if named is not None:
         raise ConfigurationError(
-            f"run {run}: {meant} cannot be promoted, {_obstacle(ledger, run, named)}; there are those of {there}"
+            f"run {run}: {meant} cannot be promoted: {_obstacle(ledger, run, named)}; available iterations: {there}"
         )
     pruned = any(map(is_meant, ledger.records.checkpoints(run, state="pruned")))
     found = "is pruned" if pruned else "does not exist on its current line"
-    raise ConfigurationError(f"run {run}: {meant} {found}; there are those of {there}")
+    raise ConfigurationError(f"run {run}: {meant} {found}; available iterations: {there}")
 
 
 def _obstacle(ledger: Ledger, run: str, row: CheckpointRow) -> str | None:
-    """Why a checkpoint does not hold what its iteration came to, in words."""
+    """Returns why a checkpoint does not contain the result of its iteration; None if it does."""
     from flows.driver.checkpoints import other_weights
 
     commit = ledger.commits.at(run, row.iteration)

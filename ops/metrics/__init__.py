@@ -1,1 +1,1 @@
-"""Metrics for Prometheus, alert rules over them, and Grafana dashboards of them."""
+"""Metrics for Prometheus, with alert rules and Grafana dashboards for them."""

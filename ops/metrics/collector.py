@@ -1,7 +1,7 @@
-"""`/metrics`: what Prometheus scrapes, read from the ledger at each scrape.
+"""`/metrics`: the metrics that Prometheus scrapes, read from the ledger at each scrape.
 
-Consumes the ledger alone, so that a run whose driver is dead is exported like any other. Produces families of metrics. There are
-series of their own for a bounded number of runs: running ones first, then the newest.
+Consumes only the ledger, so a run whose driver is dead is exported like any other. Produces metric families. A
+limited number of runs have their own series: running ones first, then the newest.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from ops.queries.run import HEALTH, THROUGHPUT
 from ops.queries.run_list import DRIVEN, LOST, ListedRun, RunList, run_list
 
 RUNS = 200
-"""With series of their own."""
+"""Maximum number of runs with their own series."""
 ACCOUNTED = 20
-"""Driven runs whose time is accounted for, since that reads their newest attempts."""
+"""Maximum number of driven runs with time accounts, which require reading their newest attempts."""
 LEARNING = (*HEALTH, *THROUGHPUT)
 
 
 class LedgerCollector(Collector):
-    """Reads everything anew at each scrape."""
+    """Reads everything from the ledger at each scrape."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     def collect(self) -> Iterator[Metric]:
-        """All families; without a ledger the two that need none."""
+        """Yields all families; if the ledger is unavailable, only the two that do not need it."""
         yield InfoMetricFamily(names.BUILD.name, names.BUILD.help, {"version": version("yatt"), "ledger": HEAD})
         try:
             families = list(self._read())
@@ -79,7 +79,7 @@ class LedgerCollector(Collector):
 
 
 def registry_of(ledger: Ledger) -> CollectorRegistry:
-    """A registry that holds nothing but the ledger's metrics."""
+    """Returns a registry that contains only the ledger's metrics."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(LedgerCollector(ledger))
     return registry
@@ -91,7 +91,7 @@ def _of_ledger(found: RunList) -> Iterator[Metric]:
 
 
 def _of_lines(runs: Sequence[ListedRun]) -> Iterator[Metric]:
-    """What the runs' own rows say."""
+    """Yields the families that are read from the runs' own rows."""
 
     def gauge(metric: MetricName, values: Mapping[str, float | None]) -> Metric:
         return _filled(metric, {(run,): value for run, value in values.items() if value is not None})
@@ -111,7 +111,7 @@ def _of_lines(runs: Sequence[ListedRun]) -> Iterator[Metric]:
 
 
 def _filled(metric: MetricName, values: Mapping[tuple[str, ...], float]) -> Metric:
-    """A family of gauges or counters, by the values of their labels."""
+    """Returns a family of gauges or counters, from values by label."""
     make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
     family = make(metric.name, metric.help, labels=metric.labels)
     for labels, value in values.items():

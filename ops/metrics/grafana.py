@@ -1,7 +1,7 @@
-"""Grafana dashboards over the metrics of `/metrics`, as JSON to be provisioned: `python -m ops.metrics.grafana`.
+"""Grafana dashboards for the metrics of `/metrics`, as JSON for provisioning: `python -m ops.metrics.grafana`.
 
-Consumes the metrics' names. Produces `ops/metrics/grafana/*.json`, one dashboard a file; a test compares the files with what is
-made here, and every query with what is exported.
+Consumes the metric names. Produces `ops/metrics/grafana/*.json`, one dashboard per file. A test compares the
+files with the output of this module, and every query with the exported metrics.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ops.metrics.names import MetricName
 
 FOLDER = Path(__file__).with_name("grafana")
 SCHEMA = 39
-"""Of Grafana 10 and 11, which migrate older ones themselves."""
+"""The schema version of Grafana 10 and 11, which migrate older versions themselves."""
 WIDTH, HEIGHT = 24, 8
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 RUN = 'run=~"$run"'
@@ -25,7 +25,12 @@ RUN = 'run=~"$run"'
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A picture. queries: expression and legend of each. unit: in Grafana's words. columns: of 24."""
+    """A panel of a dashboard.
+
+    queries: expression and legend of each.
+    unit: the name of the unit in Grafana.
+    columns: width, out of 24.
+    """
 
     title: str
     kind: str
@@ -35,7 +40,7 @@ class Panel:
 
 
 def of(metric: MetricName, *labels: str) -> str:
-    """A metric's series with some labels."""
+    """Returns the selector of a metric's series with the given labels."""
     return f"{metric.exported}{{{', '.join(labels)}}}" if labels else metric.exported
 
 
@@ -51,30 +56,30 @@ ALL_RUNS = (
         "percentunit",
     ),
     Panel(
-        "Since the last commit",
+        "Time since the last commit",
         "timeseries",
         ((f"(time() - {of(names.COMMITTED)}) and on (run) {of(names.DRIVEN)} == 1", "{{run}}"),),
         "s",
     ),
     Panel("Effective training time", "timeseries", ((of(names.ETTR), "{{run}}"),), "percentunit"),
     Panel(
-        "Failed attempts an hour",
+        "Failed attempts per hour",
         "timeseries",
         ((f"sum by (run, failure_class) (increase({of(names.FAILED)}[1h])) > 0", "{{run}} {{failure_class}}"),),
     ),
     Panel(
-        "Alarms a day",
+        "Alarms per day",
         "timeseries",
         ((f"sum by (run, rule) (increase({of(names.ALARMS)}[1d])) > 0", "{{run}} {{rule}}"),),
     ),
-    Panel("Rows that MLflow waits for", "timeseries", ((f"{of(names.OUTBOX)} > 0", "{{run}}"),)),
-    Panel("Runs without series of their own", "stat", ((of(names.RUNS_LEFT_OUT), "left out"),), columns=6),
+    Panel("Undelivered outbox rows", "timeseries", ((f"{of(names.OUTBOX)} > 0", "{{run}}"),)),
+    Panel("Runs without their own series", "stat", ((of(names.RUNS_LEFT_OUT), "left out"),), columns=6),
     Panel("Version", "stat", ((of(names.BUILD), "{{version}}, ledger {{ledger}}"),), columns=6),
 )
 ONE_RUN = (
     Panel("State", "stat", ((f"{of(names.STATE, RUN)} == 1", "{{run}} {{state}}"),), columns=6),
     Panel("Iteration", "stat", ((of(names.ITERATION, RUN), "{{run}}"),), columns=6),
-    Panel("Left", "stat", ((of(names.LEFT_SECONDS, RUN), "{{run}}"),), "s", columns=6),
+    Panel("Time left", "stat", ((of(names.LEFT_SECONDS, RUN), "{{run}}"),), "s", columns=6),
     Panel("Age", "stat", ((f"time() - {of(names.CREATED, RUN)}", "{{run}}"),), "s", columns=6),
     *(
         Panel(title, "timeseries", ((of(names.LEARNING, RUN, f'metric="{metric}"'), "{{run}}"),), unit)
@@ -86,29 +91,31 @@ ONE_RUN = (
             ("Response length", "length/response_mean", "none"),
             ("Truncated responses", "truncated_fraction", "percentunit"),
             ("Gradient norm", "grad_norm", "none"),
-            ("Log-probability gap of trainer and sampler", "train_rollout_logprob_diff_mean", "none"),
+            ("Log-probability gap between trainer and sampler", "train_rollout_logprob_diff_mean", "none"),
             ("Tokens per second", "tokens_per_second", "none"),
         )
     ),
-    Panel("Duration of an iteration", "timeseries", ((of(names.ITERATION_SECONDS, RUN), "{{run}}"),), "s"),
-    Panel("Where the time goes", "timeseries", ((of(names.TIME_SHARE, RUN), "{{run}} {{bucket}}"),), "percentunit"),
+    Panel("Iteration duration", "timeseries", ((of(names.ITERATION_SECONDS, RUN), "{{run}}"),), "s"),
+    Panel(
+        "Share of time by activity", "timeseries", ((of(names.TIME_SHARE, RUN), "{{run}} {{bucket}}"),), "percentunit"
+    ),
     Panel(
         "Failed attempts by phase",
         "timeseries",
         ((f"increase({of(names.FAILED, RUN)}[1h])", "{{phase}} {{failure_class}}"),),
     ),
     Panel("Alarms so far", "timeseries", ((of(names.ALARMS, RUN), "{{run}} {{rule}} {{action}}"),)),
-    Panel("Since the last checkpoint", "timeseries", ((f"time() - {of(names.CHECKPOINT, RUN)}", "{{run}}"),), "s"),
+    Panel("Time since the last checkpoint", "timeseries", ((f"time() - {of(names.CHECKPOINT, RUN)}", "{{run}}"),), "s"),
     Panel(
-        "Asked to stop, lost",
+        "Stop requested, driver lost",
         "timeseries",
-        ((of(names.STOP_ASKED, RUN), "stop asked {{run}}"), (of(names.DRIVER_LOST, RUN), "lost {{run}}")),
+        ((of(names.STOP_ASKED, RUN), "stop requested {{run}}"), (of(names.DRIVER_LOST, RUN), "lost {{run}}")),
     ),
 )
 
 
 def dashboards() -> dict[str, dict[str, Any]]:
-    """Every dashboard by the name of its file."""
+    """Returns every dashboard by file name."""
     return {
         "runs.json": _dashboard("yatt-runs", "YATT: runs", ALL_RUNS, ()),
         "run.json": _dashboard("yatt-run", "YATT: run", ONE_RUN, (_run_variable(),)),
@@ -116,7 +123,7 @@ def dashboards() -> dict[str, dict[str, Any]]:
 
 
 def text_of(dashboard: dict[str, Any]) -> str:
-    """A dashboard as its file holds it."""
+    """Returns a dashboard in the format of its file."""
     return json.dumps(dashboard, indent=1) + "\n"
 
 
@@ -142,7 +149,7 @@ def _run_variable() -> dict[str, Any]:
 
 
 def _placed(panels: Sequence[Panel]) -> list[dict[str, Any]]:
-    """The panels from left to right, row by row."""
+    """Places the panels from left to right, row by row."""
     placed, left, top = [], 0, 0
     for number, panel in enumerate(panels, start=1):
         if left + panel.columns > WIDTH:

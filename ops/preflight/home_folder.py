@@ -1,4 +1,4 @@
-"""Checks the home folder: whether runs can be made in it, and whether its ledger is there."""
+"""Checks the home folder: whether runs can be created in it, and where its ledger is."""
 
 from __future__ import annotations
 
@@ -14,27 +14,31 @@ SQLITE = "sqlite:///"
 
 
 def check_folder(home: Path) -> Path:
-    """The home, or the nearest folder above it that exists. Raises `ConfigurationError` where no folder can be made in it."""
+    """Returns the home folder, or its nearest existing parent.
+
+    Raises `ConfigurationError` if no folder can be created in it.
+    """
     folder = existing_parent(home)
     if not folder.is_dir():
-        raise ConfigurationError(f"{home}: {folder} is no folder; choose another with --home or $YATT_HOME")
+        raise ConfigurationError(f"{home}: {folder} is not a folder; choose another with --home or $YATT_HOME")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigurationError(f"{home}: {folder} is not writable; choose another folder with --home or $YATT_HOME")
     try:
-        # Permissions do not tell: some file systems refuse even root, and some take nothing new.
+        # Permissions are not enough: some file systems refuse even root, and some accept no new files.
         TemporaryDirectory(dir=folder, prefix=".yatt-").cleanup()
     except OSError as error:
-        if error.errno not in FULL:  # which is an outage, said by whoever needs the room
+        if error.errno not in FULL:  # a full disk is an outage, reported where the space is needed
             raise ConfigurationError(
-                f"{home}: no folder can be made in {folder}: {error.strerror}; choose another with --home or $YATT_HOME"
+                f"{home}: cannot create a folder in {folder}: {error.strerror}; "
+                "choose another with --home or $YATT_HOME"
             ) from None
     return folder
 
 
 def existing_parent(folder: Path) -> Path:
-    """The folder itself, or the nearest one above it that exists.
+    """Returns the folder itself, or its nearest existing parent.
 
-    Raises `ConfigurationError` for a path that cannot be looked at, such as one with too long a name.
+    Raises `ConfigurationError` for a path that cannot be accessed, such as one with too long a name.
     """
     try:
         while not folder.exists():
@@ -47,5 +51,5 @@ def existing_parent(folder: Path) -> Path:
 
 
 def ledger_file(home: Home) -> Path | None:
-    """The file of a ledger on SQLite, whether it exists or not; None for a ledger on another database."""
+    """Returns the file of a ledger on SQLite, whether or not it exists; None for a ledger on another database."""
     return Path(home.ledger.removeprefix(SQLITE)) if home.ledger.startswith(SQLITE) else None

@@ -1,6 +1,6 @@
-"""Looks at this machine and the home folder: is a run possible here? What `yatt doctor` prints, with remedies.
+"""Checks this machine and the home folder: can a run work here? `yatt doctor` prints the results, with remedies.
 
-Imports no torch, Ray or Prefect, whose versions are read from what is installed.
+Does not import torch, Ray or Prefect; their versions are read from package metadata.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ENOUGH_MEMORY = 4 << 30
 
 
 def look_at_python(_: Home) -> Iterator[Check]:
-    """Version of Python and kind of machine."""
+    """Checks the version of Python and the kind of machine."""
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     if sys.platform != "linux":
         yield Check("python", Verdict.FAIL, found, "YATT runs on Linux")
@@ -49,7 +49,7 @@ def look_at_python(_: Home) -> Iterator[Check]:
 
 
 def look_at_libraries(_: Home) -> Iterator[Check]:
-    """What is installed; the optional ones are named where they are there."""
+    """Lists the installed libraries; optional ones only if they are installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     missing = []
@@ -60,31 +60,31 @@ def look_at_libraries(_: Home) -> Iterator[Check]:
         except PackageNotFoundError:
             missing += [name] if name in LIBRARIES else []
     if missing:
-        yield Check("libraries", Verdict.FAIL, f"missing: {', '.join(missing)}", "install yatt again: pip install yatt")
+        yield Check("libraries", Verdict.FAIL, f"missing: {', '.join(missing)}", "reinstall yatt: pip install yatt")
     yield Check("libraries", Verdict.OK, ", ".join(versions))
 
 
 def look_at_processors(_: Home) -> Iterator[Check]:
-    """Cores that this process may use, and memory."""
+    """Checks the number of usable cores and the free memory."""
     import psutil
 
     cores, memory = len(os.sched_getaffinity(0)), psutil.virtual_memory().available
     found = f"{cores} cores, {size(memory)} of memory free"
     if memory < ENOUGH_MEMORY:
         yield Check(
-            "processor", Verdict.WARN, found, f"a small run takes about {size(ENOUGH_MEMORY)}; close other programs"
+            "processor", Verdict.WARN, found, f"a small run needs about {size(ENOUGH_MEMORY)}; close other programs"
         )
     else:
         yield Check("processor", Verdict.OK, found)
 
 
 def look_at_accelerators(_: Home) -> Iterator[Check]:
-    """GPUs, and what is missing for the engines to run on them."""
+    """Checks the GPUs, and what the engines lack to run on them."""
     yield from look_at_gpus()
 
 
 def look_at_home(home: Home) -> Iterator[Check]:
-    """Whether the home folder can be written, how much room its disk has, and whether Ray's sockets fit below it."""
+    """Checks that the home folder is writable and that its disk has enough space."""
     from yatt_core.errors import ConfigurationError
 
     folder = existing_parent(home.folder)
@@ -94,25 +94,25 @@ def look_at_home(home: Home) -> Iterator[Check]:
         found, _, remedy = str(error).rpartition("; ")
         yield Check("home", Verdict.FAIL, found, remedy)
     else:
-        yield Check("home", Verdict.OK, f"{home.folder}{'' if home.folder.exists() else ' (made by the first run)'}")
+        yield Check("home", Verdict.OK, f"{home.folder}{'' if home.folder.exists() else ' (created by the first run)'}")
     free = shutil.disk_usage(folder).free
     if free < ENOUGH_DISK:
         verdict = Verdict.FAIL if free < LITTLE_DISK else Verdict.WARN
-        yield Check("disk", verdict, f"{size(free)} free", "make room, or choose another disk with --home")
+        yield Check("disk", verdict, f"{size(free)} free", "free some space, or choose another disk with --home")
     else:
         yield Check("disk", Verdict.OK, f"{size(free)} free")
 
 
 def look_at_sockets(home: Home) -> Iterator[Check]:
-    """Whether Ray's Unix sockets can be reached: below a long path only by way of /proc."""
+    """Checks that Ray's Unix sockets can be reached: below a long path, this works only through /proc."""
     from yatt_core.cluster.ray_head import FOLDER_LIMIT, ray_folder, socket_folder
 
     folder = ray_folder(home.run_folder("any-run"))
-    found = f"Ray's folder has about {len(os.fsencode(folder))} bytes, {FOLDER_LIMIT} fit a socket's path"
+    found = f"the path of Ray's folder takes about {len(os.fsencode(folder))} bytes, sockets allow {FOLDER_LIMIT}"
     if socket_folder(folder) == str(folder):
         yield Check("socket paths", Verdict.OK, found)
     elif Path("/proc/self/cwd").is_dir():
-        yield Check("socket paths", Verdict.OK, f"{found}; it is reached through /proc")
+        yield Check("socket paths", Verdict.OK, f"{found}; reached through /proc")
     else:
         yield Check(
             "socket paths", Verdict.FAIL, found, "mount /proc, or choose a home with a shorter path with --home"
@@ -120,29 +120,31 @@ def look_at_sockets(home: Home) -> Iterator[Check]:
 
 
 def look_at_loopback(_: Home) -> Iterator[Check]:
-    """Whether ports can be had on the loopback address, and reached."""
+    """Checks that ports on the loopback address can be opened and reached."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=5.0).close()
     except OSError as error:
-        yield Check("loopback", Verdict.FAIL, f"127.0.0.1: {error}", "let processes listen and connect on 127.0.0.1")
+        yield Check(
+            "loopback", Verdict.FAIL, f"127.0.0.1: {error}", "allow processes to listen and connect on 127.0.0.1"
+        )
     else:
         yield Check("loopback", Verdict.OK, "ports on 127.0.0.1 can be opened and reached")
 
 
 def look_at_shared_memory(_: Home) -> Iterator[Check]:
-    """Room in /dev/shm, where Ray keeps what actors hand to each other."""
+    """Checks the space in /dev/shm, where Ray keeps the objects that actors exchange."""
     folder = Path("/dev/shm")
     free = shutil.disk_usage(folder).free if folder.is_dir() else 0
     if free < ENOUGH_SHARED_MEMORY:
-        remedy = "give the container more, such as docker run --shm-size=1g; without it Ray uses the disk and is slow"
+        remedy = "increase it, for example with docker run --shm-size=1g; otherwise Ray uses the disk, which is slow"
         yield Check("shared memory", Verdict.WARN, f"{size(free)} free in {folder}", remedy)
     else:
         yield Check("shared memory", Verdict.OK, f"{size(free)} free in {folder}")
 
 
 def look_at_ledger(home: Home) -> Iterator[Check]:
-    """Whether the ledger can be reached and is of this version's making."""
+    """Checks that the ledger can be reached and is at a known version."""
     from db.core.errors import LedgerError, LedgerVersionError
     from db.ledger import Ledger
     from yatt_core.logs import redact
@@ -151,16 +153,14 @@ def look_at_ledger(home: Home) -> Iterator[Check]:
         address = redact(home.ledger)
         file = ledger_file(home)
         if file is not None and not file.exists():
-            yield Check("ledger", Verdict.OK, f"{address} (made by the first run)")
+            yield Check("ledger", Verdict.OK, f"{address} (created by the first run)")
             return
         with Ledger.open(home.ledger, migrate=False) as ledger:
             runs = len(ledger.runs.list())
     except LedgerVersionError as error:
         yield Check("ledger", Verdict.FAIL, redact(str(error)), "use the version of YATT that wrote it, or a newer one")
     except LedgerError as error:
-        yield Check(
-            "ledger", Verdict.FAIL, redact(str(error)), "look at the address in $YATT_LEDGER, and at the database"
-        )
+        yield Check("ledger", Verdict.FAIL, redact(str(error)), "check the address in $YATT_LEDGER and the database")
     else:
         yield Check("ledger", Verdict.OK, f"{address}, {runs} runs")
 

@@ -1,6 +1,7 @@
-"""What is looked at before a run is made: what the spec names, the codec, and room for a checkpoint on the disk.
+"""Checks before a run is created: what the spec refers to, the codec, and disk space for a checkpoint.
 
-Consumes the home folder and the spec. Raises `ConfigurationError` and `InfrastructureError`; leaves nothing behind.
+Consumes the home folder and the spec. Raises `ConfigurationError` and `InfrastructureError`; leaves nothing
+behind.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from yatt_core.spec.sections.data import JsonlSource, ReasoningGymSource
 from yatt_core.spec.sections.model import ModelFolder
 
 SPARE_BYTES = 256 << 20
-"""Room for ledger, logs and experience of a small run."""
+"""Space for the ledger, logs and experience of a small run."""
 TOKENS_OF_OWN_TOKENIZER = 4096
-"""A tokenizer that is trained on the prompts has a few hundred tokens; this is on the safe side."""
+"""A safe upper estimate: a tokenizer trained on the prompts has a few hundred tokens."""
 FLOAT32_BYTES = 4
 
 
 def check_before_start(home: Path, spec: RunSpec) -> None:
-    """Raises what would otherwise end the run minutes later."""
+    """Raises the errors that would otherwise end the run minutes later."""
     check_available(spec)
     for number, source in enumerate(spec.data.sources):
         if isinstance(source, JsonlSource):
@@ -58,7 +59,7 @@ def check_before_start(home: Path, spec: RunSpec) -> None:
 
         ObjectStore(spec.storage.url).check()
     if not attached():
-        # Ray's own account comes with the cluster; here it is said before a run is made.
+        # An attached cluster reports its own devices later; a local one can be checked before the run is created.
         from yatt_core.planning.cluster import core_cluster, read_cards
         from yatt_core.planning.memory.device_memory import check_device_memory
 
@@ -67,12 +68,16 @@ def check_before_start(home: Path, spec: RunSpec) -> None:
     needed, free = checkpoint_bytes(spec) + SPARE_BYTES, shutil.disk_usage(folder).free
     if free < needed:
         raise InfrastructureError(
-            f"{home}: no room for a run: a checkpoint and what comes with it need about {size(needed)}, {size(free)} are free"
+            f"{home}: not enough disk space for a run: with a checkpoint it needs about {size(needed)}, "
+            f"{size(free)} is free"
         )
 
 
 def check_names(spec: RunSpec) -> None:
-    """Tasks, options, tools, reward functions and judges have to exist, the first rows of files be readable and enough."""
+    """Checks that tasks, options, tools, reward functions and judges exist, and that data files start with valid rows.
+
+    Also checks that the files have enough rows.
+    """
     from yatt_core.rewards.registry import resolve
 
     for part in spec.rewards.functions:
@@ -97,7 +102,7 @@ def check_names(spec: RunSpec) -> None:
     if len(gym_sources) < len(spec.data.sources):
         from yatt_core.datasets.sources import look_over
 
-        # A broken row, or too few of them, is said now and not when the cluster is up.
+        # Reports a malformed row, or too few rows, now instead of once the cluster is up.
         whole = look_over(spec.data, spec.seed)
     if spec.sft is not None:
         from yatt_core.input_building.demonstrations import check_demonstrations
@@ -106,7 +111,7 @@ def check_names(spec: RunSpec) -> None:
 
 
 def check_targets(folder: Path, targets: Sequence[str]) -> None:
-    """Raises `ConfigurationError` for a target of adapters that is no matrix of the model."""
+    """Raises `ConfigurationError` for an adapter target that is not a matrix of the model."""
     from yatt_core.models.model_folder import matrix_names
 
     names = matrix_names(folder)
@@ -120,7 +125,10 @@ def check_targets(folder: Path, targets: Sequence[str]) -> None:
 
 
 def checkpoint_bytes(spec: RunSpec) -> int:
-    """About what a checkpoint takes: float32 weights and both moments of AdamW, of a critic too, and a reference of a KL term."""
+    """Returns the approximate size of a checkpoint.
+
+    Counts float32 weights and both moments of AdamW, also of a critic, and the reference model of a KL term.
+    """
     copies = 3 + (spec.algorithm.kl is not None)
     values = 0
     if spec.critic is not None:
@@ -129,7 +137,10 @@ def checkpoint_bytes(spec: RunSpec) -> int:
 
 
 def parameters(spec: RunSpec) -> int:
-    """Parameters of the policy; an estimate for a model that is yet to be made, 0 for a virtual run."""
+    """Returns the number of parameters of the policy.
+
+    That is an estimate for a model that does not exist yet, and 0 for a virtual run.
+    """
     if spec.virtual:
         return 0
     if isinstance(spec.model, ModelFolder):

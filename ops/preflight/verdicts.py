@@ -1,4 +1,4 @@
-"""What a look at the machine found: the rows of `yatt doctor`."""
+"""The results of checks: the rows of `yatt doctor`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """What a look found."""
+    """The result of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -16,7 +16,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One look: what at, what was found, and what to do about it (empty where all is well)."""
+    """One check: its subject, what was found, and the remedy (empty if all is well)."""
 
     name: str
     verdict: Verdict

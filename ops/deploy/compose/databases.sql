@@ -1,4 +1,4 @@
--- Run once, when PostgreSQL makes its data folder: a database for each service. Prefect searches with trigrams.
+-- Runs once, when PostgreSQL creates its data folder: a database for each service. Prefect's searches need trigrams.
 CREATE DATABASE ledger;
 CREATE DATABASE mlflow;
 CREATE DATABASE prefect;

@@ -94,7 +94,7 @@ def test_a_newer_database_is_refused_and_left_alone(tmp_path: Path) -> None:
 def test_looking_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises(LedgerUnavailable, match=f"{tmp_path}/ledger.sqlite"):
         Ledger.open(tmp_path / "ledger.sqlite", migrate=False)
-    with pytest.raises(LedgerUnavailable, match="absent/ledger.sqlite.*folder"):
+    with pytest.raises(LedgerUnavailable, match=r"absent/ledger.sqlite.*folder"):
         Ledger.open(tmp_path / "absent" / "ledger.sqlite")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "empty.sqlite").touch()
@@ -111,7 +111,7 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["mysql://host/ledger", "nonsense://", "postgresql://host:port/x"])
 def test_other_addresses_are_refused(address: str) -> None:
-    with pytest.raises(LedgerError, match="postgresql://user@host/database or sqlite:////folder/ledger.db"):
+    with pytest.raises(LedgerError, match=r"postgresql://user@host/database or sqlite:////folder/ledger.db"):
         database_url(address)
 
 

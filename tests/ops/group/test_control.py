@@ -104,7 +104,7 @@ def test_up_status_and_down(home: Home, small: Members, yatt: Yatt) -> None:
     assert "the group is up, detached" in status.out
     again = yatt("up", *WORDS)
     assert again.code == 2
-    assert f"its supervisor is pid {supervisor_of(home).pid}" in again.err
+    assert f"supervisor: pid {supervisor_of(home).pid}" in again.err
     assert "`yatt down`" in again.err
     down = yatt("down")
     assert (down.code, down.out) == (0, f"{home.folder}: the group is down\n")
@@ -127,11 +127,10 @@ def test_down_names_the_drivers_that_go_on_without_the_group(home: Home, small: 
     down = yatt("down", "-o", "json")
     assert down.document == {"home": str(home.folder), "ended": True}
     told = {"toy-1": this_process("driver of toy-1").text, others[0]: this_process(f"yatt promote of {others[0]}").text}
-    lines = [
-        f"run {run} is still held by {holder}, which is none of the group's; a driver is stopped by `yatt stop {run}`"
-        for run, holder in told.items()
-    ]
-    assert down.err.splitlines() == ["keeper: ended", "mlflow: ended", *lines]
+    *members, first, second = down.err.splitlines()
+    assert members == ["keeper: ended", "mlflow: ended"]
+    for line, (run, holder) in zip((first, second), told.items(), strict=True):
+        assert f"run {run} is still held by {holder}," in line and f"`yatt stop {run}`" in line
 
 
 def test_one_signal_ends_a_group_in_a_terminal(
@@ -145,7 +144,7 @@ def test_one_signal_ends_a_group_in_a_terminal(
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     up = yatt("up", *WORDS)
     assert up.code == 0, up.err
-    assert up.err.splitlines()[-3:] == ["stopping the group; once more to kill it", "keeper: ended", "mlflow: ended"]
+    assert up.err.splitlines()[-2:] == ["keeper: ended", "mlflow: ended"]
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert supervised(home.group) == []
 
@@ -205,7 +204,7 @@ def test_deaths_are_said_with_reason_and_kept(home: Home, small: Members) -> Non
         wait_until(lambda: said[-1:] == ["mlflow: ready"])
         ended.set()
         assert holding.result(10) == ""
-    assert said[0] == "mlflow: exited with code -9; starting it again (1 of 5)"
+    assert said[0].startswith("mlflow: exited with code -9;") and said[0].endswith("(1 of 5)")
     found = {member.name: member for member in group_status(home).members}
     assert (found[MLFLOW].restarts, found[MLFLOW].last_death, found[MLFLOW].reason) == (1, "exited with code -9", "")
 
@@ -218,7 +217,7 @@ def test_its_terminal_replaces_a_killed_supervisor_and_leaves_a_group_that_is_en
         os.kill(first.pid, signal.SIGKILL)
         wait_until(lambda: (state := current_state(home.group)) and state.identity != first)
         wait_until(lambda: said and group_status(home).state == "up")
-        assert said[0] == "the supervisor was killed; a new one starts the members again"
+        assert "supervisor was killed" in said[0]
         assert stop(home, lambda line: None)
         assert holding.result(10) == "told to stop"
 
@@ -241,7 +240,7 @@ def test_a_group_whose_terminal_went_away_is_taken_over_as_it_is(home: Home, sma
         start(home, ANY, False, {})
     abandon(home)
     before = supervisor_of(home)
-    assert group_status(home).held_by == "in a terminal that is gone"
+    assert "terminal" in group_status(home).held_by and str(os.getpid()) not in group_status(home).held_by
     second = start(home, ANY, False, {})
     assert second.adopted
     assert second.record.ports == first.record.ports
@@ -273,7 +272,7 @@ def test_a_group_that_is_ending_is_not_taken_over(home: Home, small: Members) ->
     state = current_state(home.group)
     assert state is not None
     write_state(SupervisorFiles.of(home.group), replace(state, ending="signal SIGTERM"))
-    with pytest.raises(ConfigurationError, match="just being ended"):
+    with pytest.raises(ConfigurationError, match=f"{home.folder}: .*being stopped"):
         start(home, ANY, False, {})
 
 
@@ -303,5 +302,5 @@ def test_a_group_that_ends_while_it_is_awaited_is_told(home: Home, small: Member
     small.services = [script_service(tmp_path, "import time\ntime.sleep(600)", name=MLFLOW)]
     group = start(home, ANY, True, {})
     stop(home, lambda line: None)
-    with pytest.raises(InfrastructureError, match="the group has ended: told to stop"):
+    with pytest.raises(InfrastructureError, match=f"{home.group}: .*told to stop"):
         await_ready(group, threading.Event(), lambda line: None)

@@ -115,7 +115,7 @@ def test_an_address_that_never_answers_lengthens_the_audit_chain_by_so_much(
             patient.round(ledger)
         assert ledger.overview.line(run).term == before + 3
     (left,) = read_undelivered(home.group)
-    assert left.rows == 1 and "given up after 3 tries" in left.reason and "address 1 of 1" in left.reason
+    assert left.rows == 1 and " 3 attempts" in left.reason and "address 1 of 1" in left.reason
 
 
 class Refusing:
@@ -147,7 +147,7 @@ def test_rows_that_mlflow_refuses_cost_so_many_leases_and_wait_for_a_driver_or_a
         assert len(sink.posts) == 1, "people are told all the same"
         assert (tracker.asked, ledger.overview.line(run).term) == (3, before + 3 + 1)
         (left,) = read_undelivered(home.group)
-        assert left.rows == 1 and "given up after 3 tries" in left.reason and "experiment is deleted" in left.reason
+        assert left.rows == 1 and " 3 attempts" in left.reason and "experiment is deleted" in left.reason
         tracker.takes = True
         Keeper(home, tracker, lambda: None, threading.Event()).round(ledger)
         assert ledger.outbox.counts(run) == (0, 1)

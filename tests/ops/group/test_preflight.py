@@ -193,9 +193,9 @@ def test_a_taken_port_is_refused_and_its_holder_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"pid {os.getpid()}" in listener(port)
-        with pytest.raises(ConfigurationError, match=rf"--mlflow-port {port}: taken by pid {os.getpid()}"):
+        with pytest.raises(ConfigurationError, match=rf"--mlflow-port {port}: .*pid {os.getpid()}\b"):
             check_ports(replace(PORTS, prefect=free_port(), mlflow=port))
-    with pytest.raises(ConfigurationError, match="--dashboard-port and --prefect-port are both"):
+    with pytest.raises(ConfigurationError, match=f"--dashboard-port and --prefect-port are both {port}"):
         check_ports(Ports(port, free_port(), port, 0))
 
 
@@ -207,7 +207,7 @@ def test_bad_input_is_refused_before_anything_starts(home: Home, yatt: Yatt, mon
         port = str(taken.getsockname()[1])
         answer = yatt("up", "--prefect-port", port)
         assert (answer.code, answer.out) == (2, "")
-        assert f"--prefect-port {port}: taken by pid {os.getpid()}" in answer.err
+        assert f"--prefect-port {port}: " in answer.err and f"pid {os.getpid()} " in answer.err
     for variable in ("YATT_LEDGER", DATABASE_VARIABLE, "MLFLOW_BACKEND_STORE_URI"):
         for dsn, said, code in (
             (f"postgresql://yatt:{PASSWORD}@127.0.0.1:{free_port()}/db", "onnection", 1),
@@ -237,7 +237,7 @@ def test_a_home_that_cannot_be_one_is_refused(tmp_path: Path, yatt: Yatt) -> Non
     (tmp_path / "file").touch()
     answer = yatt("up", "--home", str(tmp_path / "file" / "runs"), *ANY)
     assert answer.code == 2
-    assert f"{tmp_path / 'file'} is no folder" in answer.err
+    assert f"{tmp_path / 'file'} " in answer.err
 
 
 def test_own_addresses_in_the_surroundings_are_fine() -> None:
@@ -250,7 +250,7 @@ def test_two_starters_keep_out_of_each_others_way(home: Home) -> None:
     home.group.mkdir(parents=True)
     with (home.group / "starting").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(ConfigurationError, match="another `yatt up` is starting"):
+        with pytest.raises(ConfigurationError, match=f"{home.folder}: .*`yatt up`"):
             start(home, PORTS, True, {})
 
 
@@ -298,24 +298,25 @@ def test_a_record_is_read_back_and_a_damaged_one_named(tmp_path: Path) -> None:
     assert not record.is_abandoned
     assert GroupRecord(replace(ProcessIdentity.current(), start_time=1.0), PORTS, 12.5).is_abandoned
     (tmp_path / "group.json").write_text('{"ports": {}}')
-    with pytest.raises(InfrastructureError, match=r"group\.json: is no record"):
+    with pytest.raises(InfrastructureError, match=r"group\.json: "):
         read_record(tmp_path)
 
 
 def test_what_happens_is_said_with_its_reason() -> None:
     waiting = report("mlflow", ServiceState.WAITING, 1, "exited with code 1")
     assert list(changes({}, {"mlflow": report("mlflow", ServiceState.WAITING)})) == []
-    assert list(changes({}, {"mlflow": waiting})) == ["mlflow: exited with code 1; starting it again (2 of 5)"]
+    (line,) = changes({}, {"mlflow": waiting})
+    assert line.startswith("mlflow: exited with code 1;") and line.endswith("(2 of 5)")
     assert list(changes({"mlflow": waiting}, {"mlflow": waiting})) == []
     ready = report("mlflow", ServiceState.READY, 1)
     assert list(changes({"mlflow": waiting}, {"mlflow": ready})) == ["mlflow: ready"]
     once = report("mlflow", ServiceState.READY, 0)
     seen_late = replace(ready, last_death="exited with code 1")
-    assert list(changes({"mlflow": once}, {"mlflow": seen_late})) == [
-        "mlflow: exited with code 1; starting it again (1 of 5)", "mlflow: ready",
-    ]  # fmt: skip
+    line, last = changes({"mlflow": once}, {"mlflow": seen_late})
+    assert line.startswith("mlflow: exited with code 1;") and line.endswith("(1 of 5)") and last == "mlflow: ready"
     failed = report("mlflow", ServiceState.FAILED, 5, "gave up")
-    assert list(changes({"mlflow": ready}, {"mlflow": failed})) == ["mlflow: failed: gave up; its log is a.log"]
+    (line,) = changes({"mlflow": ready}, {"mlflow": failed})
+    assert line.startswith("mlflow: failed: gave up;") and line.endswith(" a.log")
 
 
 # -- keeper -----------------------------------------------------------------------------------------------------------

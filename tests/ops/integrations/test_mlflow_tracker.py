@@ -188,8 +188,8 @@ def test_a_store_that_is_none_is_an_infrastructure_error(tmp_path: Path) -> None
 
 
 def test_rows_before_their_run_and_unknown_kinds_are_refused(tracker: MlflowTracker) -> None:
-    with pytest.raises(InfrastructureError, match="has not been created"):
+    with pytest.raises(InfrastructureError, match=r"outbox row \S+: .*MLflow run"):
         tracker.deliver([row("tags", {"a": "b"})])
     run = created(tracker, "kinds")
-    with pytest.raises(InfrastructureError, match="kind 'postcard' is unknown"):
+    with pytest.raises(InfrastructureError, match="kind 'postcard'"):
         tracker.deliver([replace(row("postcard", {}), tracking_run=run)])

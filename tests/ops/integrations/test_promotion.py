@@ -100,7 +100,7 @@ def test_a_promotion_is_an_event_then_an_alias_with_who_when_and_why(registered:
         said = json.loads(tags[alias_tag("champion")])
         assert (said["by"], said["why"], said["at"]) == ("bob", "won 7 of 10 „Tests“", link.at)
     again = yatt("promote", RUN, "--to", "champion", "--why", "again")
-    assert again.out == "toy-1: champion is iteration 2 already; nothing changed\n"
+    assert again.out == "toy-1: champion is already iteration 2; nothing changed\n"
     assert yatt("audit", "verify", RUN).code == 0
 
 
@@ -147,18 +147,13 @@ def run_ahead(home: Home) -> None:
 
 REFUSED: dict[str, tuple[Callable[[Home], None], list[str], int, str]] = {
     "damaged": (damage, ["--iteration", "2"], 1, "weights.safetensors: has 7 bytes"),
-    "pruned": (prune, ["--iteration", "2"], 2, "checkpoint of iteration 2 is pruned; there are those of 0"),
-    "unknown": (
-        lambda home: None,
-        ["--iteration", "1"],
-        2,
-        "does not exist on its current line; there are those of 0, 2",
-    ),
-    "not committed": (run_ahead, ["--iteration", "2"], 2, "cannot be promoted, its iteration is not committed yet"),
-    "no reason": (lambda home: None, ["--why", " "], 2, "why: right would be 1 to 2000 characters"),
+    "pruned": (prune, ["--iteration", "2"], 2, "checkpoint of iteration 2 is pruned"),
+    "unknown": (lambda home: None, ["--iteration", "1"], 2, "iterations: 0, 2"),
+    "not committed": (run_ahead, ["--iteration", "2"], 2, "its iteration is not committed"),
+    "no reason": (lambda home: None, ["--why", " "], 2, "why: expected 1 to 2000 characters"),
     "long reason": (lambda home: None, ["--why", "x" * 2001], 2, "not 2001 characters"),
-    "no name": (lambda home: None, ["--by", " "], 2, "by: right would be 1 to 200 characters"),
-    "hostile name": (lambda home: None, ["--by", "ann\x1b[2J"], 2, "plain text, not 'ann\\x1b[2J'"),
+    "no name": (lambda home: None, ["--by", " "], 2, "by: expected 1 to 200 characters"),
+    "hostile name": (lambda home: None, ["--by", "ann\x1b[2J"], 2, "not 'ann\\x1b[2J'"),
 }
 
 
@@ -185,7 +180,7 @@ def test_an_alias_keeps_its_checkpoint_and_leads_to_it(registered: Home) -> None
         newest = {"checkpoints/b000-i000000.t0001"}
         open_branch(ledger, fence, current_spec(ledger, RUN), 0, "a rollback")
         assert needed_checkpoints(ledger, RUN, keep=1) == newest
-    with pytest.raises(ConfigurationError, match="does not exist on its current line"):
+    with pytest.raises(ConfigurationError, match="checkpoint of iteration 2 "):
         promote(registered, RUN, "champion", 2, by="ann", why="it is superseded")
     with Ledger.open(registered.ledger) as ledger:
         ledger.aliases.promote(RUN, "champion", CheckpointKey(0, 2, 1), "ann", "before the rollback")
@@ -193,9 +188,9 @@ def test_an_alias_keeps_its_checkpoint_and_leads_to_it(registered: Home) -> None
         assert needed_checkpoints(ledger, RUN, keep=1) == newest | {"checkpoints/b000-i000002.t0001"}
     assert opened_checkpoint(registered, RUN, None, "rollback")[2].iteration == 2
     assert opened_checkpoint(registered, RUN, None, "champion")[2].iteration == 0
-    with pytest.raises(ConfigurationError, match="it has no candidate; aliases: champion, rollback"):
+    with pytest.raises(ConfigurationError, match="candidate; aliases: champion, rollback"):
         opened_checkpoint(registered, RUN, None, "candidate")
-    with pytest.raises(ConfigurationError, match="--iteration and --alias: right would be one of the two"):
+    with pytest.raises(ConfigurationError, match=r"^--iteration and --alias: "):
         opened_checkpoint(registered, RUN, 2, "champion")
 
 
@@ -227,7 +222,7 @@ def test_a_promotion_waits_for_mlflow_to_come_back(
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free.getsockname()[1]}")
     answer = yatt("promote", RUN, "--to", "champion", "--why", "why", "--by", "ann", "-o", "json")
-    assert answer.code == 0 and "MLflow will be told later: MLflow at http://127.0.0.1" in answer.err
+    assert answer.code == 0 and "later: MLflow at http://127.0.0.1" in answer.err
     assert answer.document["waits"]
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert aliases(registered) == {}
@@ -241,7 +236,7 @@ def test_the_driver_of_a_run_delivers_its_promotions(registered: Home, yatt: Yat
     with Ledger.open(registered.ledger) as ledger:
         fence = ledger.leases.acquire(RUN, this_process("the driver"), 600)
         answer = yatt("promote", RUN, "--to", "candidate", "--why", "why", "--by", "ann")
-        assert answer.code == 0 and "holds the run and delivers it" in answer.err
+        assert answer.code == 0 and "holds the run" in answer.err
         assert answer.out == "toy-1: candidate is now iteration 2 (branch 0)\n"
         while deliver_pending(ledger, fence, MlflowTracker(registered.tracking_uri, registered.artifacts)):
             pass
