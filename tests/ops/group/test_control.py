@@ -185,7 +185,7 @@ def test_a_member_that_cannot_live_ends_the_start_with_its_log(home: Home, small
     )
     up = yatt("up", *WORDS)
     assert (up.code, up.out) == (1, "")
-    assert "error: mlflow: exited with code 3; the end of" in up.err
+    assert "error: mlflow: exited with code 3; " in up.err and "mlflow.log:\n" in up.err
     assert "no such database" in up.err
     assert supervised(home.group) == []
 

@@ -260,7 +260,7 @@ def test_without_a_group_down_and_status_say_so(home: Home, yatt: Yatt) -> None:
     assert yatt("down", "-o", "json").document == {"home": str(home.folder), "ended": False}
     status = yatt("status", "-o", "json")
     assert (status.code, status.document["state"], status.document["members"]) == (1, DOWN, [])
-    assert "`yatt up` starts it" in yatt("status").out
+    assert "`yatt up`" in yatt("status").out
     assert not home.folder.exists()
 
 
