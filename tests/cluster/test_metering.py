@@ -90,7 +90,7 @@ def test_other_errors_keep_their_remote_traceback(workers):
 
 
 def test_timeout_names_what_was_waited_for(mortal):
-    with pytest.raises(InfrastructureError, match=r"shard 3 by controller 1: not finished after 0.2 s"):
+    with pytest.raises(InfrastructureError, match=r"^shard 3 by controller 1: .*\b0\.2 s"):
         metered_get(BytesMeter(), [mortal.sleep.remote()], 0.2, "shard 3 by controller 1")
 
 
@@ -103,5 +103,5 @@ def test_first_failure_is_heard_before_the_slowest(workers, mortal):
 
 
 def test_dead_actor_is_an_infrastructure_error_that_names_it(mortal):
-    with pytest.raises(InfrastructureError, match=r"(?s)^learn on rank 0: its actor died.*Worker"):
+    with pytest.raises(InfrastructureError, match=r"(?s)^learn on rank 0: .*Worker"):
         metered_get(BytesMeter(), [mortal.die.remote()], 30, "learn on rank 0")

@@ -17,7 +17,7 @@ from tests.ops.conftest import Yatt
 from tests.ops.conftest import home as home
 from tests.ops.conftest import yatt as yatt
 from tests.read_only import read_only
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.errors import ConfigurationError, InfrastructureError, StorageFullError
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_revoked_token_is_worthless_at_once_for_every_process(store: TokenStor
     assert elsewhere.name_of(alice) == "alice"
     store.revoke("alice")
     assert (elsewhere.name_of(alice), elsewhere.name_of(bob)) == (None, "bob")
-    with pytest.raises(ConfigurationError, match="no token named 'alice'; there are: bob"):
+    with pytest.raises(ConfigurationError, match="'alice'.*bob"):
         store.revoke("alice")
 
 
@@ -49,7 +49,7 @@ def test_a_revoked_token_is_worthless_at_once_for_every_process(store: TokenStor
 def test_a_file_that_others_get_at_is_refused(store: TokenStore, tmp_path: Path, mode: int) -> None:
     token = store.create("alice")
     (tmp_path / FILE).chmod(mode)
-    with pytest.raises(ConfigurationError, match="right would be 0600"):
+    with pytest.raises(ConfigurationError, match=f"{mode:04o}.*0600"):
         store.name_of(token)
 
 
@@ -64,14 +64,14 @@ def test_a_link_is_no_file_of_tokens(store: TokenStore, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "Alice", "a b", "a/b", "../a", "a\n", "-a", "a" * 65, "<b>", "ä"])
 def test_names_are_plain_words(store: TokenStore, name: str) -> None:
-    with pytest.raises(ConfigurationError, match="small letters"):
+    with pytest.raises(ConfigurationError, match="^token name .*alice or ci-2"):
         store.create(name)
     assert store.all() == ()
 
 
 def test_a_name_is_given_once(store: TokenStore) -> None:
     store.create("alice")
-    with pytest.raises(ConfigurationError, match="already"):
+    with pytest.raises(ConfigurationError, match="named alice already"):
         store.create("alice")
 
 
@@ -103,8 +103,9 @@ def test_a_fault_of_the_disk_is_no_wrong_folder(
             patch.setattr(place, failing(number))
             with pytest.raises(InfrastructureError) as raised:
                 store.create("alice")
-        room = "; make room" if number == errno.ENOSPC else ""
-        assert str(raised.value).endswith(f"{FILE}: cannot be {what}: {os.strerror(number)}{room}")
+        assert isinstance(raised.value, StorageFullError) == (number == errno.ENOSPC)
+        message = str(raised.value)
+        assert FILE in message and what in message and os.strerror(number) in message
     assert store.all() == ()
 
 

@@ -123,8 +123,9 @@ def test_what_is_not_possible_is_refused(action: Switch | HandOver) -> None:
     queue = DispatchQueue([1.0])
     queue.submit("a", 8)
     queue.grant()
-    with pytest.raises(ConfigurationError, match="is not possible"):
+    with pytest.raises(ConfigurationError) as caught:
         queue.apply(action)
+    assert str(action) in str(caught.value)
 
 
 def test_an_intake_bounds_what_an_instance_has() -> None:

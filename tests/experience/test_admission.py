@@ -47,7 +47,7 @@ def test_a_batch_has_the_admitted_groups_and_masked_padding_in_prompt_order(tmp_
 
 
 def test_a_group_that_is_not_there_is_named(tmp_path, task):
-    with pytest.raises(DataError, match=r"ordinals \[7\] were admitted"):
+    with pytest.raises(DataError, match=r"ordinals \[7\]"):
         load_admitted_batch(tmp_path, dataclasses.replace(task, admission=Admission((1, 7))))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -93,12 +95,12 @@ def test_the_ledgers_digest_decides_which_manifest_is_right(tmp_path, shards):
 
 
 def test_the_same_prompt_in_two_shards_is_refused(tmp_path, shards):
-    with pytest.raises(DataError, match="two rows for sample 0"):
+    with pytest.raises(DataError, match="sample 0 of prompt ordinal"):
         load_batch(tmp_path, [shards[0], shards[0]])
 
 
 def test_no_shards_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="at least one shard"):
+    with pytest.raises(DataError, match=re.escape(str(tmp_path))):
         load_batch(tmp_path, [])
 
 

@@ -52,7 +52,7 @@ def test_token_advantages_for_credit_by_token(tmp_path):
 
 def test_columns_of_another_length_are_refused(tmp_path):
     ranks = [dataclasses.replace(c, log_probs_ref=c.log_probs_old[:-1]) for c in prepared_ranks()]
-    with pytest.raises(DataError, match="log_probs_ref has"):
+    with pytest.raises(DataError, match=r"^log_probs_ref "):
         write_prepared(tmp_path, KEY, 1, ranks)
 
 
@@ -117,10 +117,11 @@ def test_telemetry_that_a_crash_left_damaged_is_lost_and_no_more(tmp_path, caplo
     (path,) = tmp_path.rglob("telemetry.collect.json")
     path.write_bytes(left)
     assert read_telemetry(tmp_path, 0, 3) == {"learn": {"device": "cpu:0"}}
-    assert f"telemetry is lost: {path}" in caplog.text
+    assert str(path) in caplog.text
 
 
 def test_telemetry_that_cannot_be_written_ends_nothing(tmp_path, caplog):
     (tmp_path / "experience").write_text("a file in the folder's place")
     write_telemetry(tmp_path, 0, 1, "collect", {"seconds": 1.0})
-    assert "telemetry is lost" in caplog.text
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and str(tmp_path / "experience") in record.getMessage()

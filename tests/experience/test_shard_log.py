@@ -139,7 +139,7 @@ def test_scores_of_other_responses_do_not_count(tmp_path):
 
 
 def test_scores_need_responses(tmp_path):
-    with pytest.raises(DataError, match="scores of batch 0 without its responses"):
+    with pytest.raises(DataError, match=r"scores of batch 0\b"):
         ShardLog(tmp_path, KEY, 1).append_scores(0, batch_of(0)[1])
 
 
@@ -151,7 +151,7 @@ def test_any_arrow_reader_opens_a_chunk(tmp_path):
 
 def test_an_older_holder_must_leave(tmp_path):
     ShardLog(tmp_path, KEY, 5).append_responses(0, batch_of(0)[0])
-    with pytest.raises(FencedError, match="term 5 works on this shard"):
+    with pytest.raises(FencedError, match=r"\bterm 5\b"):
         ShardLog(tmp_path, KEY, 4)
 
 
@@ -218,7 +218,7 @@ def test_a_damaged_sealed_shard_is_named_and_made_again(tmp_path, caplog, term, 
         verify_shard(tmp_path, str(shard_folder(KEY, 1)), manifest_sha256)
     with caplog.at_level(logging.WARNING):
         assert adopt(tmp_path, KEY) is None
-    assert "cannot be used" in caplog.text or (name, damage) == ("manifest.json", "remove")
+    assert (str(KEY) in caplog.text and name in caplog.text) or (name, damage) == ("manifest.json", "remove")
     redone, _ = make(tmp_path, term)
     assert redone == WORK
 
@@ -259,7 +259,7 @@ def test_leftovers_of_another_plan_do_not_count(tmp_path, caplog):
     assert ShardLog(tmp_path, KEY, 2, "plan a").scores(0) is not None
     log.seal(SAMPLES, {})
     assert adopt(tmp_path, KEY, "plan b") is None
-    assert "does not agree with its task and samples in ['plan']" in caplog.text
+    assert str(shard_folder(KEY, 1)) in caplog.text and "['plan']" in caplog.text
     assert adopt(tmp_path, KEY, "plan a").term == 1
 
 

@@ -145,14 +145,14 @@ def test_sums_against_plain_arithmetic():
     [
         (lambda t: t.drop_columns(["finish"]), r"missing columns \['finish'\]"),
         (lambda t: t.append_column("seconds", pa.array([0.1] * 12)), r"unknown columns \['seconds'\]"),
-        (lambda t: pa.concat_tables([t, t.slice(4, 1)]), "two rows for sample 1 of prompt ordinal 6"),
+        (lambda t: pa.concat_tables([t, t.slice(4, 1)]), "sample 1 of prompt ordinal 6"),
         (
             lambda t: change(t, "loss_mask", 4, [True] * 40),
-            "loss_mask and response_tokens differ in length at prompt ordinal 6",
+            "loss_mask and response_tokens .* prompt ordinal 6",
         ),
         (
             lambda t: change(t, "reward/exact", 2, float("nan")),
-            "reward/exact is not finite at prompt ordinal 5, sample 2",
+            "reward/exact .* prompt ordinal 5, sample 2",
         ),
         (lambda t: t.set_column(0, "prompt_ordinal", pa.array(["x"] * 12)), "wrong type or a null"),
         (lambda t: t.set_column(13, "reward", pa.array([None] * 12, pa.float64())), "wrong type or a null|no value"),

@@ -26,12 +26,12 @@ def test_entry_points_and_dotted_names():
 @pytest.mark.parametrize(
     ("function", "options", "message"),
     [
-        ("exact_mach", {}, r"'exact_mach' is no entry point of 'yatt\.rewards'; did you mean 'exact_match'\?"),
+        ("exact_mach", {}, r"'exact_mach' .*'yatt\.rewards'; .*'exact_match'"),
         ("zzz", {}, "known: exact_match, reasoning_gym, virtual_score"),
         ("tests.rewards.broken_rewards:lenght", {}, "has no 'lenght'; did you mean 'length'"),
         ("tests.rewards.no_such_module:f", {}, "importing tests.rewards.no_such_module failed: ModuleNotFoundError"),
         ("tests.rewards.leaving_module:f", {}, "importing tests.rewards.leaving_module failed: SystemExit: 0"),
-        ("tests.rewards.broken_rewards:CONSTANT", {}, "is float, it cannot be called"),
+        ("tests.rewards.broken_rewards:CONSTANT", {}, "CONSTANT'? is float"),
         ("tests.rewards.broken_rewards:", {}, "write package.module:function"),
         (
             "exact_match",

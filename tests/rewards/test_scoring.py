@@ -27,7 +27,7 @@ FAILURES = {
     "infinite": "returned inf, not a finite number",
     "boundless": "returned a number beyond float64; a reward times its weight may be at most 1e+30",
     "unwritable": "raised ValueError: bad \\udc80 name",
-    "speechless": "raised SpeechlessError: (its text cannot be had: RuntimeError)",
+    "speechless": "raised SpeechlessError: (its text is unavailable: RuntimeError)",
     "wordy": "returned str, not a number",
     "silent": "returned NoneType, not a number",
 }

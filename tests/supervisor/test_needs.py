@@ -51,7 +51,7 @@ def test_users_end_before_what_they_need():
 
 @pytest.mark.parametrize("services", [[named("a", "b"), named("b", "a")], [named("a", "missing")]])
 def test_needs_that_cannot_be_met_are_refused(services):
-    with pytest.raises(ConfigurationError, match="cannot be met"):
+    with pytest.raises(ConfigurationError, match=f"services {', '.join(service.name for service in services)}:"):
         ending_order(services)
 
 
@@ -75,7 +75,7 @@ def test_a_service_whose_need_is_gone_for_good_is_never_started(run_folder):
     first = replace(script_service(run_folder, "raise SystemExit(3)", name="first"), restart=False)
     second = replace(script_service(run_folder, "", name="second"), needs=("first",))
     ensure_supervisor(run_folder, [first, second], grace=None)
-    with pytest.raises(InfrastructureError, match="exited with code 3"):
+    with pytest.raises(InfrastructureError, match=r"\bcode 3\b"):
         wait_ready(run_folder, ["first"], 20)
     state = read_state(SupervisorFiles.of(run_folder))
     assert state is not None

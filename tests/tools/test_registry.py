@@ -22,8 +22,8 @@ def test_entry_points_and_dotted_names() -> None:
 @pytest.mark.parametrize(
     ("function", "options", "message"),
     [
-        ("calculater", {}, r"is no entry point of 'yatt\.tools'; did you mean 'calculator'\?"),
-        ("tests.tools.functions:CALLS", {}, "is int, it cannot be called"),
+        ("calculater", {}, r"'calculater' .*'yatt\.tools'; .*'calculator'"),
+        ("tests.tools.functions:CALLS", {}, "CALLS'? is int"),
         ("calculator", {"digits": 3}, r"options \['digits'\]: "),
     ],
 )

@@ -87,7 +87,7 @@ def ask(toolbox: Toolbox, name: str, **arguments: object) -> ToolAnswer:
         ("signalled", "died: signalled: its process was ended by signal 35"),
         ("hang_elsewhere", "timeout: hang_elsewhere: took longer than 0.2 s"),
         ("unwritable", "raised: unwritable: raised ValueError: bad \\udc80 name in 1"),
-        ("speechless", "raised: speechless: raised SpeechlessError: (its text cannot be had: RuntimeError)"),
+        ("speechless", "raised: speechless: raised SpeechlessError: (its text is unavailable: RuntimeError)"),
     ],
 )
 def test_whatever_a_tool_does_is_an_answer(toolbox: Toolbox, tool: str, error: str) -> None:
