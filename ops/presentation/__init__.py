@@ -1,1 +1,1 @@
-"""Shows things to people: words, tables, pages and pictures that commands, dashboard and workers share."""
+"""Text, tables, pages and pictures for people, shared by commands, dashboard and workers."""

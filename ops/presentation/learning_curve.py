@@ -1,4 +1,4 @@
-"""The learning curve of a run as a small picture in its folder. Needs matplotlib, which is no dependency of YATT."""
+"""Draws a run's learning curve as a small picture in the run's folder. Needs matplotlib, which is an optional dependency."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ACCURACY, REWARD, ENTROPY = "evaluation/accuracy", "reward/mean", "entropy"
 
 
 def write_learning_plot(ledger: Ledger, run: str, folder: Path) -> Path | None:
-    """Draws held-out accuracy, reward and entropy over the iterations; none where matplotlib is missing."""
+    """Draws held-out accuracy, reward and entropy over the iterations and returns the file; None without matplotlib."""
     if find_spec("matplotlib") is None:
         return None
     from matplotlib.figure import Figure
@@ -28,7 +28,7 @@ def write_learning_plot(ledger: Ledger, run: str, folder: Path) -> Path | None:
     left.grid(alpha=0.25)
     right = left.twinx()
     right.plot(*_columns(entropy), color="tab:orange", linewidth=1.0, alpha=0.7, label="entropy (right)")
-    right.set(ylabel="entropy, nats a token")
+    right.set(ylabel="entropy, nats per token")
     right.set_ylim(bottom=0.0)
     lines = [*left.get_lines(), *right.get_lines()]
     figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), frameon=False, fontsize="small")

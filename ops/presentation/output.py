@@ -1,6 +1,6 @@
-"""Writing to people and programs: data goes to standard output, everything else to standard error.
+"""Writes output for people and programs: data goes to standard output, everything else to standard error.
 
-Colours go to terminals only, and NO_COLOR switches them off (rich sees to that).
+Colours are used on terminals only, and NO_COLOR turns them off (handled by rich).
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ WIDTH_OF_FILES = 200
 
 
 def write(text: str) -> None:
-    """A line of data."""
+    """Writes a line of data."""
     sys.stdout.write(text + "\n")
 
 
 def write_json(value: Mapping[str, Any]) -> None:
-    """One JSON object on one line of its own."""
+    """Writes a JSON object on a single line."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def message(text: str) -> None:
-    """A line for the person at the keyboard."""
+    """Writes a line to standard error, for the user."""
     sys.stderr.write(text + "\n")
 
 
 def console(to_stderr: bool = False) -> Console:
-    """A rich console; where it is no terminal, wide enough to cut nothing."""
+    """Returns a rich console; if it is not a terminal, wide enough that nothing is cut."""
     from rich.console import Console
 
     stream = sys.stderr if to_stderr else sys.stdout
@@ -42,7 +42,7 @@ def console(to_stderr: bool = False) -> Console:
 
 
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """A table; numbers to the right, none as an empty cell."""
+    """Writes a table; numbers are right-aligned, None is an empty cell."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text

@@ -1,7 +1,7 @@
-"""Self-contained HTML pages around inline SVG: no network, light and dark, walked through with the arrow keys.
+"""Self-contained HTML pages around inline SVG: no network access, light and dark themes, navigation with the arrow keys.
 
-Consumes markup whose texts are escaped already, by `text`; produces a page. Elements of class `item` are what the keys go
-through: their `aria-label` is shown below the picture.
+Consumes markup whose texts have been escaped with `text`; produces a page. The arrow keys move through elements of class
+`item`, whose `aria-label` is shown below the picture.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 LEFT, WIDTH = 60, 1000
-"""Of a picture, in its own units: margin for names, and whole width."""
+"""Left margin for names, and total width of a picture, in SVG units."""
 MOST_TICKS = 8
 
 _STYLE = """
@@ -53,12 +53,16 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 
 def text(value: object) -> str:
-    """A value as it may stand in markup and in attributes."""
+    """Escapes a value for use in markup and in attributes."""
     return escape(str(value), quote=True)
 
 
 def page(title: str, summary: str, keys: Sequence[tuple[str, str]], picture: str, below: str) -> str:
-    """A page. keys: class and meaning of each colour. picture, below: markup."""
+    """Returns a page.
+
+    keys: CSS class and meaning of each colour.
+    picture, below: markup.
+    """
     legend = "".join(
         f'<span class="key"><svg viewBox="0 0 10 8" aria-hidden="true"><rect class="{text(kind)}" width="10" height="8"/>'
         f"</svg>{text(meaning)}</span>"
@@ -70,18 +74,22 @@ def page(title: str, summary: str, keys: Sequence[tuple[str, str]], picture: str
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{text(title)}</title><style>{_STYLE}</style></head>\n<body><main>"
         f"<h1>{text(title)}</h1><p>{text(summary)}</p><p>{legend}</p>\n{picture}\n"
-        '<output aria-live="polite">Arrow keys go through the picture.</output>\n'
+        '<output aria-live="polite">Use the arrow keys to move through the picture.</output>\n'
         f"{below}</main><script>{_SCRIPT}</script></body></html>\n"
     )
 
 
 def scale_of(longest: float) -> float:
-    """Units of a picture for a second, where so many seconds are its width."""
+    """Returns the SVG units per second if the picture's width shows `longest` seconds."""
     return (WIDTH - LEFT) / longest if longest else 0.0
 
 
 def picture(label: str, longest: float, bottom: float, rows: str) -> str:
-    """A picture over an axis of seconds, from 0 to the longest. bottom: where its rows end. rows: markup."""
+    """Returns a picture over an axis from 0 to `longest` seconds.
+
+    bottom: the y coordinate at which the rows end.
+    rows: markup.
+    """
     marks = [(at, LEFT + at * scale_of(longest)) for at in ticks(longest)]
     axis = "".join(
         f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{bottom}"/>'
@@ -92,14 +100,14 @@ def picture(label: str, longest: float, bottom: float, rows: str) -> str:
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table with a caption."""
+    """Returns a table with a caption."""
     head = "".join(f'<th scope="col">{text(column)}</th>' for column in columns)
     body = "".join(f"<tr>{''.join(f'<td>{text(value)}</td>' for value in row)}</tr>" for row in rows)
     return f"<table><caption>{text(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def ticks(longest: float) -> list[float]:
-    """Round numbers from 0 to at most `longest`, for an axis."""
+    """Returns round numbers from 0 to at most `longest`, for an axis."""
     if longest <= 0:
         return [0.0]
     step = 10.0 ** (len(f"{int(longest)}") - 1) if longest >= 1 else 10.0**-3

@@ -1,6 +1,6 @@
-"""A comparison of policies as bars: for each iteration the seconds measured, simulated as recorded, simulated under another.
+"""Draws a comparison of placement policies: bars of each iteration's measured and simulated seconds under both policies.
 
-Consumes a `flows.placement.replay.Comparison`; produces an HTML page without any other file, or a PNG.
+Consumes a `flows.placement.replay.Comparison`; produces a self-contained HTML page or a PNG.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from flows.placement.replay import ComparedDecision, Comparison
 
 BAR, GAP = 9, 8
-"""Of the picture, in its own units: height of a bar, room between iterations."""
+"""Height of a bar and gap between iterations, in SVG units."""
 CLASSES = ("third", "first", "second")
 COLOURS = ("tab:gray", "tab:blue", "tab:orange")
 
 
 def write_comparison(comparison: Comparison, path: Path) -> None:
-    """Draws it, as the file's name ends. Raises `ConfigurationError` for a PNG where matplotlib is missing."""
+    """Writes the picture in the format of the file's suffix. Raises `ConfigurationError` for a PNG without matplotlib."""
     if path.suffix.lower() == ".png":
         _write_png(comparison, path)
     else:
@@ -30,17 +30,17 @@ def write_comparison(comparison: Comparison, path: Path) -> None:
 
 
 def labels(comparison: Comparison) -> tuple[str, str, str]:
-    """What the three bars are."""
+    """Returns the labels of the three bars."""
     return "measured", "simulated as recorded", f"simulated under {comparison.policy}"
 
 
 def seconds_of(row: ComparedDecision) -> tuple[float | None, float | None, float | None]:
-    """An iteration's bars."""
+    """Returns the lengths of an iteration's bars, in seconds."""
     return row.collect_s, row.recorded_s, row.other_s
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """The HTML page."""
+    """Returns the HTML page."""
     rows = [
         (
             row.iteration,
@@ -50,7 +50,7 @@ def comparison_page(comparison: Comparison) -> str:
         )
         for row in comparison.rows
     ]
-    columns = ("iteration", "start on record", f"start under {comparison.policy}", *labels(comparison))
+    columns = ("iteration", "recorded start", f"start under {comparison.policy}", *labels(comparison))
     keys = tuple(zip(CLASSES, labels(comparison), strict=True))
     return page(
         title_of(comparison), summary_of(comparison), keys, _picture(comparison), table("seconds", columns, rows)
@@ -58,17 +58,17 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def title_of(comparison: Comparison) -> str:
-    """What the picture shows."""
+    """Returns the picture's title."""
     return f"{comparison.run}: what {comparison.policy} would have cost"
 
 
 def summary_of(comparison: Comparison) -> str:
-    """The totals."""
+    """Returns a sentence with the totals."""
     if comparison.ratio is None:
         return "No iteration has recorded work."
     return (
-        f"Over {comparison.iterations} iterations {comparison.other_s:.1f} s of collect, {comparison.ratio:.3f} of the "
-        f"{comparison.recorded_s:.1f} s as recorded, both simulated; measured were {comparison.collect_s:.1f} s."
+        f"Simulated collect over {comparison.iterations} iterations: {comparison.other_s:.1f} s, {comparison.ratio:.3f} of "
+        f"the {comparison.recorded_s:.1f} s of the recorded decisions; measured: {comparison.collect_s:.1f} s."
     )
 
 

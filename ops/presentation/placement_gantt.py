@@ -1,6 +1,6 @@
-"""The Gantt of an iteration's collect: a bar for each instance, coloured by role, filled as far as it was work.
+"""Draws the Gantt chart of an iteration's collect: one bar per instance, coloured by role and filled by its busy fraction.
 
-Consumes the spans of an iteration (`flows.placement.explain.Gantt`); produces an HTML page without any other file, or a PNG.
+Consumes the spans of an iteration (`flows.placement.explain.Gantt`); produces a self-contained HTML page or a PNG.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 CLASSES = {ROLLOUT: "first", JUDGE: "second", "": "third"}
 COLOURS = {ROLLOUT: "tab:blue", JUDGE: "tab:orange", "": "tab:gray"}
-KEYS = (("first", "rollout"), ("second", "judge"), ("third", "going over to another role"))
+KEYS = (("first", "rollout"), ("second", "judge"), ("third", "switching to another role"))
 TALL, FLAT, TALL_UP_TO, GAP = 18, 6, 64, 0.15
-"""Of the picture, in its own units: heights of a row, instances with tall rows, gap by height."""
+"""Heights of tall and flat rows in SVG units, maximum number of instances with tall rows, and gap as a fraction of height."""
 
 
 def write_gantt(found: Gantt, path: Path) -> None:
-    """Draws it, as the file's name ends. Raises `ConfigurationError` for a PNG where matplotlib is missing."""
+    """Writes the chart in the format of the file's suffix. Raises `ConfigurationError` for a PNG without matplotlib."""
     if path.suffix.lower() == ".png":
         _write_png(found, path)
     else:
@@ -34,23 +34,23 @@ def write_gantt(found: Gantt, path: Path) -> None:
 
 
 def title_of(found: Gantt) -> str:
-    """What the picture shows."""
+    """Returns the chart's title."""
     return f"{found.run}, iteration {found.iteration}: {found.mode}"
 
 
 def summary_of(found: Gantt) -> str:
-    """The figures that it is about."""
+    """Returns a sentence with the totals and an explanation of the bars."""
     return (
-        f"{found.collect_s:.2f} s of collect on {found.instances} instances, idle share {found.idle_fraction:.1%}. "
-        "The filled part of a bar is the share of the instance's time in the role that was work."
+        f"{found.collect_s:.2f} s of collect on {found.instances} instances, {found.idle_fraction:.1%} idle. "
+        "The filled part of a bar shows how much of its time in the role the instance was busy."
     )
 
 
 def gantt_page(found: Gantt) -> str:
-    """The HTML page."""
+    """Returns the HTML page."""
     roles = table(
         "roles",
-        ("role", "device seconds", "busy", "idle share", "tokens", "tokens/s"),
+        ("role", "device seconds", "busy", "idle fraction", "tokens", "tokens/s"),
         [
             (
                 role_name(u.role),
@@ -76,7 +76,7 @@ def gantt_page(found: Gantt) -> str:
 
 
 def gantt_picture(found: Gantt) -> str:
-    """The picture itself, as SVG."""
+    """Returns the chart itself, as SVG."""
     tall = TALL if found.instances <= TALL_UP_TO else FLAT
     scale = scale_of(found.collect_s)
     rows = "".join(_row(found, index, tall, scale) for index in range(found.instances))
@@ -84,7 +84,7 @@ def gantt_picture(found: Gantt) -> str:
 
 
 def _row(found: Gantt, index: int, tall: int, scale: float) -> str:
-    """An instance: one element that can be focused, and says all of itself."""
+    """Returns an instance's row: one focusable element whose label describes all its spans."""
     spans = [span for span in found.spans if span.instance == index]
     top = tall * index
     bars = "".join(part for span in spans for part in _bars(found, span, top, tall, scale))
@@ -100,7 +100,7 @@ def _row(found: Gantt, index: int, tall: int, scale: float) -> str:
 
 
 def _bars(found: Gantt, span: Span, top: int, tall: int, scale: float) -> Iterator[str]:
-    """A faint band as long as the span, and in it the filled part."""
+    """Yields a faint band as long as the span, and the filled part of it."""
     height = tall * (1 - GAP)
     place = f'class="{CLASSES[span.role]}{{}}" x="{LEFT + span.start_s * scale:.2f}" width="{span.seconds * scale:.2f}"'
     yield f'<rect {place.format(" band")} y="{top}" height="{height:.2f}"/>'
@@ -129,7 +129,7 @@ def _write_png(found: Gantt, path: Path) -> None:
         )
         axes.barh(rows, widths, left=lefts, height=1 - GAP, color=COLOURS[role], alpha=0.3)
         shares = [found.busy.get(f"{span.instance}/{role}", 0.0) * (1 - GAP) for span in spans]
-        # A row's filled part stands on its lower edge; the axis is turned round.
+        # The filled part starts at the row's lower edge, which has the larger value since the axis is inverted.
         middles = [row + (1 - GAP - share) / 2 for row, share in zip(rows, shares, strict=True)]
         axes.barh(middles, widths, left=lefts, height=shares, color=COLOURS[role], label=role_name(role))
     axes.yaxis.get_major_locator().set_params(integer=True)

@@ -1,4 +1,4 @@
-"""What `yatt placement` says to a person: explanations, replays, comparisons and spans as lines and tables."""
+"""Text output of `yatt placement`: explanations, replays, comparisons and spans as lines and tables."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MARKS = {ROLLOUT: "█", JUDGE: "▒", "": "·"}
 
 
 def print_explanation(found: Explanation) -> None:
-    """A decision and its outcome."""
-    state = "" if found.committed else ", under way"
+    """Prints a decision and its outcome."""
+    state = "" if found.committed else ", in progress"
     write(f"{found.run}, iteration {found.iteration} of branch {found.branch}{state}: {found.mode}")
     for name, value in _facts(found):
         write(f"  {name:<12}{value}")
     if found.seen:
         columns = (
-            "made from",
+            "based on",
             "samples",
             "response tokens",
             "p50",
@@ -43,7 +43,7 @@ def print_explanation(found: Explanation) -> None:
         )
         write_table(columns, [_seen_row(seen) for seen in found.seen])
     for lost in found.lost:
-        write(f"gone: {lost}")
+        write(f"lost input: {lost}")
     late = [change for change in found.changes if change.how == "start"]
     if late:
         numbers = instance_list(change.instance for change in late)
@@ -54,28 +54,28 @@ def print_explanation(found: Explanation) -> None:
             ("hand-over at s", "instance", "from", "to", "how", "serves from s"), [_change_row(each) for each in asked]
         )
     if any(found.moves.values()):
-        write(f"besides: {found.moves['take']} times stragglers moved, {found.moves['intake']} limits of intake")
+        write(f"also: {found.moves['take']} moves of stragglers, {found.moves['intake']} intake limits set")
     if found.roles:
         write_roles(found.roles)
-        write(f"idle share of all devices: {found.idle_fraction:.1%}")
+        write(f"idle fraction of all devices: {found.idle_fraction:.1%}")
 
 
 def _facts(found: Explanation) -> Iterator[tuple[str, str]]:
     for role, numbers in ((ROLLOUT, found.rolling), (JUDGE, found.judging)):
         if numbers:
             yield role_name(role), f"{len(numbers)} instances from the start: {instance_list(numbers)}"
-    yield "why", found.reason
+    yield "reason", found.reason
     if not found.seen and not found.lost:
-        yield "made from", "no past iteration's work"
+        yield "based on", "no earlier iteration"
     if found.predicted_s is not None:
         yield "predicted", f"{found.predicted_s:.2f} s of collect"
     if found.collect_s is not None:
         error = (
             ""
             if found.error is None
-            else f"; predicted were {abs(found.error):.1%} {'more' if found.error > 0 else 'less'}"
+            else f"; the prediction was {abs(found.error):.1%} too {'high' if found.error > 0 else 'low'}"
         )
-        yield "took", f"{found.collect_s:.2f} s, of which {found.judging_s:.2f} s behind the last rollout{error}"
+        yield "took", f"{found.collect_s:.2f} s, of which {found.judging_s:.2f} s after the last rollout{error}"
     if found.seconds:
         yield "phases", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in found.seconds.items())
 
@@ -97,7 +97,7 @@ def _change_row(change: Change) -> tuple[object, ...]:
 
 
 def write_roles(roles: Iterable[RoleUse]) -> None:
-    """The roles' shares of the devices."""
+    """Writes a table of device time by role."""
     rows = [
         (
             role_name(use.role),
@@ -110,11 +110,11 @@ def write_roles(roles: Iterable[RoleUse]) -> None:
         )
         for use in roles
     ]
-    write_table(("role", "device seconds", "of these busy", "idle %", "tokens", "tokens/s"), rows)
+    write_table(("role", "device seconds", "busy seconds", "idle %", "tokens", "tokens/s"), rows)
 
 
 def instance_list(numbers: Iterable[int]) -> str:
-    """Numbers as a person writes them: 0-4, 6."""
+    """Formats numbers as ranges, such as 0-4, 6."""
     from flows.branching.restore_points import ranges
 
     return ranges(set(numbers))
@@ -124,13 +124,13 @@ def instance_list(numbers: Iterable[int]) -> str:
 
 
 def print_replayed(rows: Sequence[ReplayedDecision]) -> None:
-    """Whether each decision came out as it was recorded."""
+    """Prints whether the replay reproduced each recorded decision."""
     table = [
         (
             row.iteration,
             row.mode,
             roles_text(row.recorded),
-            "same" if row.same else "cannot be made again" if row.replayed is None else "differs",
+            "same" if row.same else "cannot be replayed" if row.replayed is None else "differs",
             row.predicted_s,
             row.collect_s,
         )
@@ -144,11 +144,11 @@ def print_replayed(rows: Sequence[ReplayedDecision]) -> None:
     if differing:
         message(f"not as recorded: {instance_list(row.iteration for row in differing)}")
     else:
-        write(f"all {len(rows)} decisions come out exactly as recorded")
+        write(f"all {len(rows)} decisions are exactly as recorded")
 
 
 def print_compared(comparison: Comparison) -> None:
-    """What another policy would have decided and cost."""
+    """Prints what another policy would have decided and cost."""
     longest = max((row.other_s or row.recorded_s or 0.0 for row in comparison.rows), default=0.0)
     table = [_compared_row(row, longest) for row in comparison.rows]
     columns = (
@@ -166,12 +166,12 @@ def print_compared(comparison: Comparison) -> None:
         for why in row.why:
             write(f"iteration {row.iteration}: {why}")
     if comparison.ratio is None:
-        write("of no iteration both are known, so that nothing can be simulated")
+        write("no iteration has both simulations, so there is nothing to compare")
     else:
         write(
-            f"{comparison.policy} on {comparison.iterations} iterations: {comparison.other_s:.1f} s of collect simulated, "
-            f"{comparison.ratio:.3f} of the {comparison.recorded_s:.1f} s that the decisions on record take in the same "
-            f"simulation; measured were {comparison.collect_s:.1f} s"
+            f"{comparison.policy} over {comparison.iterations} iterations: {comparison.other_s:.1f} s of simulated collect, "
+            f"{comparison.ratio:.3f} of the {comparison.recorded_s:.1f} s that the recorded decisions take in the same "
+            f"simulation; measured: {comparison.collect_s:.1f} s"
         )
     if comparison.differing:
         message(f"not as recorded: {instance_list(comparison.differing)}")
@@ -189,7 +189,7 @@ def _compared_row(row: ComparedDecision, longest: float) -> tuple[object, ...]:
 
 
 def print_gantt(found: Gantt) -> None:
-    """A line for each instance; neighbours that look alike share one."""
+    """Prints one line per instance; adjacent instances with equal lines share one."""
     write(f"{found.run}, iteration {found.iteration}: {found.mode}, {found.collect_s:.2f} s of collect")
     lines = [
         _line([span for span in found.spans if span.instance == index], found.collect_s)
@@ -199,13 +199,13 @@ def print_gantt(found: Gantt) -> None:
         numbers = list(group)
         name = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
         write(f"{name:>9} {line}")
-    write(f"{'':>9} {MARKS[ROLLOUT]} rollout  {MARKS[JUDGE]} judge  {MARKS['']} going over")
+    write(f"{'':>9} {MARKS[ROLLOUT]} rollout  {MARKS[JUDGE]} judge  {MARKS['']} switching")
     write_roles(found.roles)
-    write(f"idle share of all devices: {found.idle_fraction:.1%}")
+    write(f"idle fraction of all devices: {found.idle_fraction:.1%}")
 
 
 def _line(spans: Sequence[Span], collect_s: float) -> str:
-    """What the instance was at in the middle of each of so many equal parts."""
+    """Returns the mark of the instance's role at the middle of each of `WIDTH` equal parts of collect."""
     middles = ((place + 0.5) * collect_s / WIDTH for place in range(WIDTH))
     return "".join(
         next((MARKS[span.role] for span in spans if span.start_s <= middle < span.end_s), " ") for middle in middles

@@ -1,4 +1,4 @@
-"""Puts roles of devices, and how they change, into words."""
+"""Words for the roles of devices and for changes between them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from yatt_core.placement.actions import JUDGE, ROLE_NAMES, ROLLOUT
 HOW = {
     "start": "joins the iteration late",
     "empty": "empty",
-    "migrate": "its sequences move to others",
-    "drain": "it works its sequences off first",
+    "migrate": "its sequences move to other instances",
+    "drain": "it finishes its sequences first",
 }
 
 
 def role_name(role: str) -> str:
-    """A role in words."""
-    return ROLE_NAMES.get(role, "going over")
+    """Returns a role's name for display."""
+    return ROLE_NAMES.get(role, "switching")
 
 
 def roles_text(roles: str) -> str:
-    """How many roll out and judge: 6 R + 2 J."""
+    """Returns the number of instances in each role, such as 6 R + 2 J."""
     counts = ((role, roles.count(role)) for role in (ROLLOUT, JUDGE))
     return " + ".join(f"{count} {role}" for role, count in counts if count)

@@ -1,6 +1,6 @@
-"""Figures of seconds of collect for PNG files.
+"""PNG figures over an axis of seconds of collect.
 
-Needs matplotlib, which is no dependency of YATT: who has none can have an HTML page.
+Needs matplotlib, which is an optional dependency; HTML pages work without it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from yatt_core.errors import ConfigurationError
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty matplotlib figure, in inches. Raises `ConfigurationError` where matplotlib is missing."""
+    """Returns an empty matplotlib figure, with its size in inches. Raises `ConfigurationError` without matplotlib."""
     if find_spec("matplotlib") is None:
-        raise ConfigurationError("--out: a PNG needs matplotlib, which is not installed; right would be FILE.html")
+        raise ConfigurationError("--out: a PNG needs matplotlib, which is not installed; use FILE.html instead")
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def write_figure(figure: Any, axes: Any, title: str, summary: str, rows: str, path: Path) -> None:
-    """Writes a figure whose rows run downwards over an axis of seconds. rows: what each of them is."""
+    """Writes a figure whose rows run downwards, over an axis of seconds.
+
+    rows: label of the vertical axis.
+    """
     axes.invert_yaxis()
     axes.set_xlabel(f"seconds of collect\n\n{summary}", fontsize="small", parse_math=False)
     axes.set_ylabel(rows)

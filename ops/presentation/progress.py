@@ -1,6 +1,6 @@
-"""Watching a session: a live picture on a terminal, a line now and then everywhere else. All of it goes to standard error.
+"""Shows a session's progress on standard error: a live display on a terminal, occasional lines everywhere else.
 
-Consumes what the flow tells its `Observer`, from any of its threads; `Pace` and `Picture` own no output and no clock.
+Consumes the flow's calls to its `Observer`, from any of the flow's threads; `Picture` writes no output and reads no clock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ ACCURACY, REWARD, SPEED = "evaluation/accuracy", "reward/mean", "tokens_per_seco
 
 @dataclass(slots=True)
 class Picture:
-    """What is known of a session at a moment. accuracy: (iteration, held-out accuracy) as they were measured."""
+    """The current state of a session.
+
+    accuracy: (iteration, held-out accuracy) of each evaluation.
+    """
 
     run: str
     doing: str = "starting"
@@ -42,7 +45,7 @@ class Picture:
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_ITERATIONS))
 
     def take(self, summary: IterationSummary) -> None:
-        """Brings in a committed iteration."""
+        """Updates the state with a committed iteration."""
         self.iteration, self.target = summary.iteration, summary.target
         self.doing = self.phase = ""
         self.reward = summary.metrics.get(REWARD, self.reward)
@@ -54,13 +57,13 @@ class Picture:
 
     @property
     def remaining_seconds(self) -> float | None:
-        """Time to the target at the pace of the last iterations; none before the first."""
+        """Estimated time to the target at the pace of the last iterations; None before the first."""
         if not self.seconds:
             return None
         return (self.target - self.iteration) * sum(self.seconds) / len(self.seconds)
 
     def facts(self) -> list[str]:
-        """The figures in words; those that are not known yet are left out."""
+        """Returns the figures as text, leaving out those not known yet."""
         words = []
         if self.reward is not None:
             words.append(f"reward {self.reward:.3f}")
@@ -70,12 +73,12 @@ class Picture:
         if self.tokens_per_second is not None:
             words.append(f"{self.tokens_per_second:,.0f} tokens/s")
         if self.remaining_seconds is not None and self.iteration < self.target:
-            words.append(f"about {duration(self.remaining_seconds)} to go")
+            words.append(f"about {duration(self.remaining_seconds)} remaining")
         return words
 
 
 class LineObserver:
-    """A line for each stage, each evaluation, each warning, and at least every ten seconds of progress."""
+    """Writes a line for each stage, evaluation and warning, and at least one every ten seconds while iterations commit."""
 
     def __init__(
         self, run: str, write: Callable[[str], None] = message, now: Callable[[], float] = time.monotonic
@@ -85,51 +88,51 @@ class LineObserver:
         self._last_line = now()
 
     def stage(self, text: str) -> None:
-        """Says what is being done."""
+        """Writes the name of the stage."""
         self._write(text)
 
     def phase_started(self, iteration: int, phase: str) -> None:
-        """Says the long phase before the first iteration; the others show in the next line."""
+        """Reports SFT, the long phase before the first iteration; other phases need no line."""
         if phase == "sft":
             self._write("supervised fine-tuning")
 
     def committed(self, summary: IterationSummary) -> None:
-        """Says how far the run is, when it was measured or when nothing was said for long."""
+        """Writes a progress line after an evaluation, or if the last line is ten seconds old."""
         self._picture.take(summary)
         if ACCURACY in summary.metrics or self._now() - self._last_line >= LINE_SECONDS:
             self._last_line = self._now()
             self._write("  ".join((f"iteration {summary.iteration}/{summary.target}", *self._picture.facts())))
 
     def warned(self, text: str) -> None:
-        """Says what went wrong."""
+        """Writes a warning."""
         self._write(f"warning: {text}")
 
 
 class LiveObserver:
-    """Keeps the picture that `render` draws; rich asks for it a few times a second."""
+    """Keeps the state that `render` draws; rich calls it a few times per second."""
 
     def __init__(self, run: str, now: Callable[[], float] = time.monotonic) -> None:
         self.picture = Picture(run)
         self._now, self._started = now, now()
 
     def stage(self, text: str) -> None:
-        """Takes note."""
+        """Records the stage."""
         self.picture.doing = text
 
     def phase_started(self, iteration: int, phase: str) -> None:
-        """Takes note."""
+        """Records the phase."""
         self.picture.doing, self.picture.phase = "", phase.replace("_", " ")
 
     def committed(self, summary: IterationSummary) -> None:
-        """Takes note."""
+        """Records a committed iteration."""
         self.picture.take(summary)
 
     def warned(self, text: str) -> None:
-        """Takes note; the newest few stay in sight."""
+        """Records a warning; the newest few stay visible."""
         self.picture.warnings.append(text)
 
     def render(self) -> RenderableType:
-        """Bar, phase, figures, warnings."""
+        """Draws the progress bar, phase, figures and warnings."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
@@ -149,7 +152,7 @@ class LiveObserver:
 
 @contextmanager
 def watching(run: str) -> Iterator[Observer]:
-    """The observer that fits where standard error goes to."""
+    """Yields an observer: a live display if standard error is a terminal, lines otherwise."""
     if not sys.stderr.isatty():
         yield LineObserver(run)
         return

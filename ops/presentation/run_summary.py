@@ -1,4 +1,4 @@
-"""The closing words of `yatt train` and `yatt resume`: what improved, where things lie, what to type next."""
+"""The closing summary of `yatt train` and `yatt resume`: improvements, file locations and next commands."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ REWARD = "reward/mean"
 
 
 def print_summary(ledger: Ledger, home: Home, results: RunResults) -> None:
-    """Writes the summary; draws the learning curve on the way."""
+    """Writes the summary, and draws the learning curve."""
     run = ledger.runs.find(results.run)
     write(f"\n{run.id} is {run.state}, {place(run.iteration, run.target_iterations)} ({run.state_reason})")
     for line in improvements(ledger, results):
         write(f"  {line}")
     write(f"  {duration(results.seconds)}, of which SFT {duration(results.sft_seconds or 0.0)}")
-    write("where things lie")
+    write("files")
     folder = home.run_folder(run.id)
     write(f"  run       {folder}")
     write(f"  logs      {folder / 'logs'}")
     plot = write_learning_plot(ledger, run.id, folder)
     write(f"  picture   {plot or 'none: matplotlib is not installed'}")
     write(f"  MLflow    {mlflow_command(home)}")
-    write("what to type next")
+    write("next commands")
     for command in next_commands(run.id, run.iteration, run.state):
         write(f"  {command}")
 
 
 def improvements(ledger: Ledger, results: RunResults) -> list[str]:
-    """How accuracy and reward went from SFT to now."""
+    """Returns lines on how accuracy and reward have changed since SFT."""
     lines = []
     if results.accuracy is not None and results.accuracy_sft is not None:
         lines.append(f"held-out accuracy {results.accuracy_sft:.3f} after SFT, now {results.accuracy:.3f}")
@@ -51,19 +51,19 @@ def improvements(ledger: Ledger, results: RunResults) -> list[str]:
 
 
 def mlflow_command(home: Home) -> str:
-    """How to look at the run in MLflow: the server that keeps it, or the command that shows a local store."""
+    """Returns how to view the run in MLflow: the server's address, or the command that serves a local store."""
     from yatt_core.logs import redact
 
     address = redact(home.tracking_uri)
     if address.startswith(("http://", "https://")):
         return address
     command = f"mlflow ui --backend-store-uri {address} --default-artifact-root {home.artifacts}"
-    # YATT itself does with mlflow-skinny, which keeps runs but has no user interface.
+    # YATT depends only on mlflow-skinny, which stores runs but has no user interface.
     return command if find_spec("flask") else f"pip install mlflow=={version('mlflow-skinny')}, then {command}"
 
 
 def next_commands(run: str, iteration: int, state: str) -> list[str]:
-    """What makes sense now."""
+    """Returns commands that are useful in the run's state."""
     commands = [f"yatt show {run}"]
     if iteration > 0:
         commands.append(f"yatt rollouts {run} --iteration {iteration} --sort reward")

@@ -1,4 +1,4 @@
-"""What `yatt show` says of a run's time: the bar of its buckets, what crashes cost by phase, and how often to take a checkpoint."""
+"""The time account in `yatt show`: the bar of its buckets, crash costs by phase, and the checkpoint interval."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ MARKS = {"productive": "█", "redone": "▓", "checkpoint": "▒", "restart": "
 
 
 def time_facts(ledger: Ledger, run: str, every: int) -> dict[str, Any]:
-    """The accounts of a run's wall time and the advice on its checkpoints, as plain values. every: as its spec has it."""
+    """Returns the accounts of a run's wall time and the advice on its checkpoints as plain values.
+
+    every: the spec's `checkpoints.every`.
+    """
     from flows.reports.accounting import accounts_of
     from flows.reports.advice import advise
 
@@ -26,7 +29,7 @@ def time_facts(ledger: Ledger, run: str, every: int) -> dict[str, Any]:
 
 
 def write_time(facts: dict[str, Any]) -> None:
-    """The same for a person; nothing where nothing was done yet."""
+    """Writes the accounts and the advice as text; nothing if no time has been recorded yet."""
     time = facts["time"]
     if not time["wall_seconds"]:
         return
@@ -36,13 +39,13 @@ def write_time(facts: dict[str, Any]) -> None:
     if time["ettr"] is not None:
         write(f"  ETTR {time['ettr']:.3f}: productive time over all but idle time")
     if time["crashes"]:
-        title = f"what {len(time['crashes'])} crashes cost"
-        write_table(("phase", "crashes in it", "redone", "restart behind them"), crash_rows(time["crashes"]), title)
+        title = f"cost of {len(time['crashes'])} crashes"
+        write_table(("phase", "crashes", "redone", "restart"), crash_rows(time["crashes"]), title)
     write(advice_line(facts["checkpoint_advice"]))
 
 
 def bar(buckets: dict[str, float], wall: float) -> str:
-    """A line of marks, as many for each bucket as its share; cumulative rounding, so that they fill the line."""
+    """Returns a line of marks, in proportion to the buckets; rounding is cumulative, so that they fill the line."""
     line, done = "", 0.0
     for name, seconds in buckets.items():
         done += seconds
@@ -51,7 +54,7 @@ def bar(buckets: dict[str, float], wall: float) -> str:
 
 
 def crash_rows(crashes: list[dict[str, Any]]) -> list[tuple[str, int, str, str]]:
-    """By phase: crashes that struck in it, time of it that was redone (whichever crash made it so), restarts behind them."""
+    """Returns, for each phase, the crashes in it, its redone time (after any crash), and the restart time after its crashes."""
     struck: dict[str, int] = {}
     redone: dict[str, float] = {}
     restart: dict[str, float] = {}
@@ -66,20 +69,20 @@ def crash_rows(crashes: list[dict[str, Any]]) -> list[tuple[str, int, str, str]]
 
 
 def advice_line(advice: dict[str, Any]) -> str:
-    """The advice in words, with the figures that it rests on."""
+    """Returns the advice as text, with the figures that it is based on."""
     if advice["every"] is None:
-        return "checkpoints.every: no advice before an iteration was committed and a checkpoint taken"
-    seen = f"{advice['failures']} failures that lost the tensors, one in {duration(advice['seconds_between_failures'])}"
+        return "checkpoints.every: no advice until an iteration has been committed and a checkpoint taken"
+    seen = f"{advice['failures']} failures lost the tensors, one every {duration(advice['seconds_between_failures'])}"
     if not advice["failures"]:
-        seen = f"no failure lost the tensors; one in {duration(advice['seconds_between_failures'])} is assumed"
+        seen = f"no failure lost the tensors; one every {duration(advice['seconds_between_failures'])} is assumed"
     figures = (
-        f"a checkpoint stalls {duration(advice['stall_seconds'])} ({advice['checkpoints']} seen), replay takes "
-        f"{duration(advice['replay_seconds'])} an iteration of {duration(advice['iteration_seconds'])}; {seen}"
+        f"a checkpoint stalls training for {duration(advice['stall_seconds'])} ({advice['checkpoints']} measured), replay takes "
+        f"{duration(advice['replay_seconds'])} per iteration of {duration(advice['iteration_seconds'])}; {seen}"
     )
-    costs = f"{advice['overhead']:.2%} of the time, {advice['overhead_now']:.2%} at {advice['now']} as now"
+    costs = f"{advice['overhead']:.2%} of the time; {advice['overhead_now']:.2%} with the current {advice['now']}"
     if advice["firm"]:
         return f"checkpoints.every: {advice['every']} would cost least ({costs}): {figures}"
-    return f"checkpoints.every: too little was seen for firm advice, perhaps {advice['every']} ({costs}): {figures}"
+    return f"checkpoints.every: too few measurements for firm advice, possibly {advice['every']} ({costs}): {figures}"
 
 
 def _time(seconds: float | None) -> str:

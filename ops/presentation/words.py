@@ -1,16 +1,16 @@
-"""Puts figures and long texts into words for people: durations, sizes, progress, shortened errors."""
+"""Formats figures and long texts for people: durations, sizes, progress, shortened errors."""
 
 from __future__ import annotations
 
 import re
 
 LONGEST_WORD, LONGEST_LINE = 300, 1_000
-"""Of an error, in characters: more than what we say takes, with a path in it."""
+"""Maximum lengths of a word and of a line in an error, in characters; YATT's own messages, with a path, are shorter."""
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
 def cut(text: str, characters: int) -> str:
-    """A text on one line, cut behind a word where it is longer than that."""
+    """Returns the text on one line, cut after a word if it is longer than `characters`."""
     line = " ".join(text.split())
     if len(line) <= characters:
         return line
@@ -19,7 +19,7 @@ def cut(text: str, characters: int) -> str:
 
 
 def shortened(text: str) -> str:
-    """An error without the middle of what is too long to be read in it, such as a wrong value."""
+    """Returns an error's text with overlong parts, such as an invalid value, shortened in the middle."""
     words = _LONG_WORD.sub(lambda match: _ends(match[0], LONGEST_WORD), text)
     return "\n".join(_ends(line, LONGEST_LINE) for line in words.split("\n"))
 
@@ -30,16 +30,16 @@ def _ends(text: str, characters: int) -> str:
 
 
 def place(iteration: int, target: int) -> str:
-    """How far a run has come."""
+    """Describes a run's progress."""
     return (
         f"iteration {iteration} of {target}"
         if iteration >= 0
-        else f"before its first commit, {target} iterations to go"
+        else f"before its first commit, {target} iterations remaining"
     )
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them."""
+    """Formats seconds for people."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 60:
@@ -52,7 +52,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes as a person says them."""
+    """Formats a number of bytes for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

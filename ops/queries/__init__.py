@@ -1,1 +1,1 @@
-"""Read models of pages, API, metrics and commands: each a function of ledger and home folder that returns frozen values."""
+"""Read models for pages, API, metrics and commands: functions of the ledger and the home folder that return frozen values."""

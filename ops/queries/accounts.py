@@ -1,8 +1,8 @@
-"""Where a run's time went and what its crashes cost, made once for all who ask within some seconds.
+"""A run's use of time and the cost of its crashes, cached for a few seconds.
 
-Consumes the history of a run's newest attempts, and of its failures; produces `Accounted`. Making it takes tens of milliseconds
-of a processor, and several pages and Prometheus ask for it. It is made anew once it is `FRESH_SECONDS` old or the audit chain has
-another link.
+Consumes the history of a run's newest attempts and of its failures; produces `Accounted`. Computing it takes tens of
+milliseconds of CPU time, and several pages and Prometheus request it. It is recomputed once it is `FRESH_SECONDS` old or the
+audit chain has a new event.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from flows.reports.accounting import Accounts, Crash, accounts_of, book, crashes
 from flows.reports.session_times import session_spans
 
 ATTEMPTS = 2_000
-"""Attempts that the accounts are made from at most: some 250 iterations."""
+"""Maximum number of attempts that the accounts are computed from: about 250 iterations."""
 FAULTS = 500
 FRESH_SECONDS = 5.0
 RUNS = 32
-"""Runs whose accounts are kept."""
+"""Maximum number of runs whose accounts are cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accounted:
-    """A run's newest history and its accounts, and the crashes of the whole run (the newest `FAULTS`, where it has more).
+    """A run's newest history, the accounts of it, and the crashes of the whole run (the newest `FAULTS` if there are more).
 
-    event_seq: of the audit chain as it stood. made_at: by the monotonic clock, in seconds.
+    event_seq: number of the audit chain's last event at that time.
+    made_at: seconds on the monotonic clock.
     """
 
     history: RunHistory
@@ -41,14 +42,14 @@ class Accounted:
 
 
 class _Kept:
-    """What was made for one ledger; one thread at a time makes it, the others wait for it."""
+    """The cache of one ledger; one thread at a time computes, the others wait."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs: OrderedDict[str, Accounted] = OrderedDict()
 
     def get(self, ledger: Ledger, run: str) -> Accounted:
-        """The accounts of a run. Raises `RunNotFound`."""
+        """Returns the accounts of a run. Raises `RunNotFound`."""
         head = ledger.events.head(run).seq
         with self._lock:
             found = self._runs.get(run)
@@ -75,5 +76,5 @@ _kept: WeakKeyDictionary[Ledger, _Kept] = WeakKeyDictionary()
 
 
 def accounts(ledger: Ledger, run: str) -> Accounted:
-    """Where the time of a run went lately. Raises `RunNotFound`."""
+    """Returns the accounts of a run's newest attempts. Raises `RunNotFound`."""
     return _kept.setdefault(ledger, _Kept()).get(ledger, run)

@@ -1,7 +1,7 @@
-"""The checkpoints of a run, and what the newest verification of each found.
+"""The checkpoints of a run, with the result of each one's newest verification.
 
-Consumes the ledger's rows and the links of kind `checkpoint_verified` in the audit chain; produces `Checkpoints`. Verifying reads
-every byte of a checkpoint, so it is asked for (`ops.dashboard.actions`), not done in passing.
+Consumes the ledger's rows and the events of kind `checkpoint_verified` in the audit chain; produces `Checkpoints`. Verifying
+reads every byte of a checkpoint, so it is done only on request (`ops.dashboard.actions`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,17 @@ from yatt_core.errors import ConfigurationError, DataError
 
 VERIFIED = "checkpoint_verified"
 REMEMBERED = 500
-"""Verifications that are looked through, the newest first."""
+"""Maximum number of newest verifications searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a verification found. at: milliseconds since 1970. by: who asked for it. damage: empty for a sound checkpoint."""
+    """The result of a verification.
+
+    at: milliseconds since 1970.
+    by: who requested it.
+    damage: empty for a sound checkpoint.
+    """
 
     at: int
     by: str
@@ -42,7 +47,10 @@ class CheckpointView:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Checkpoints of a run, the newest iteration first. next: give it as `before` for the following ones; none at the end."""
+    """Checkpoints of a run, newest iteration first.
+
+    next: the value of `before` for the next page; None on the last page.
+    """
 
     run: str
     checkpoints: tuple[CheckpointView, ...]
@@ -50,7 +58,7 @@ class Checkpoints:
 
 
 def checkpoints(ledger: Ledger, run: str, limit: int = 100, before: str | None = None) -> Checkpoints:
-    """A run's own checkpoints, on all branches. Raises `RunNotFound`; `ConfigurationError` for a `before` that is none."""
+    """Returns a run's own checkpoints, on all branches. Raises `RunNotFound`; `ConfigurationError` if `before` is invalid."""
     find_line(ledger, run)
     rows = ledger.browse.checkpoints(run, limit, None if before is None else _place(before))
     found: dict[tuple[int, int, int], Verification] = {}
@@ -73,7 +81,7 @@ def checkpoints(ledger: Ledger, run: str, limit: int = 100, before: str | None =
 
 @dataclass(frozen=True, slots=True)
 class AliasesView:
-    """Where the aliases of a run point, and the newest promotions, newest first."""
+    """The checkpoints that a run's aliases point to, and its newest promotions, newest first."""
 
     run: str
     current: tuple[AliasMove, ...]
@@ -81,7 +89,7 @@ class AliasesView:
 
 
 def aliases(ledger: Ledger, run: str, limit: int = 100) -> AliasesView:
-    """The aliases of a run: who promoted what, when and why. Raises `RunNotFound`."""
+    """Returns the aliases of a run and its promotions: who, when and why. Raises `RunNotFound`."""
     find_line(ledger, run)
     moves = ledger.aliases.history(run)
     return AliasesView(run, tuple(ledger.aliases.current(run).values()), tuple(reversed(moves[-limit:])))
@@ -96,10 +104,11 @@ def verify(
     branch: int | None = None,
     term: int | None = None,
 ) -> tuple[CheckpointRow, Verification]:
-    """Reads every byte of the kept checkpoint of an iteration, and records in the audit chain what was found and who asked.
+    """Reads every byte of an iteration's kept checkpoint, and records the result and who requested it in the audit chain.
 
-    Damaged is one that no tier has whole. Raises `RunNotFound`; `ConfigurationError` where no checkpoint of the iteration is kept,
-    also where it was pruned meanwhile; `InfrastructureError` for an object store that is away. Nothing is recorded then.
+    A checkpoint is damaged if no storage tier has it intact. Raises `RunNotFound`; `ConfigurationError` if no checkpoint of the
+    iteration is kept, or if it is pruned meanwhile; `InfrastructureError` if the object store is unreachable. In these cases
+    nothing is recorded.
     """
     find_line(ledger, run)
     row = kept(ledger, run, iteration, branch, term)
@@ -122,17 +131,17 @@ def verify(
 
 
 def kept(ledger: Ledger, run: str, iteration: int, branch: int | None = None, term: int | None = None) -> CheckpointRow:
-    """The newest kept checkpoint of an iteration, of a branch and a term where they are given. Raises `ConfigurationError`."""
+    """Returns an iteration's newest kept checkpoint, optionally of a given branch and term. Raises `ConfigurationError`."""
     for row in ledger.records.own_checkpoints(run, "kept"):
         if row.is_meant(iteration, branch, term):
             return row
     place = "".join(f", {name} {at}" for name, at in (("branch", branch), ("term", term)) if at is not None)
-    raise ConfigurationError(f"run {run}: no checkpoint of iteration {iteration}{place} is kept")
+    raise ConfigurationError(f"run {run}: no checkpoint is kept for iteration {iteration}{place}")
 
 
 def _place(text: str) -> tuple[int, int, int]:
     parts = text.split(".")
     if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-        raise ConfigurationError(f"before={text!r:.60}: right would be what `next` of the last page said")
+        raise ConfigurationError(f"before={text!r:.60}: expected the previous page's `next`")
     iteration, branch, term = map(int, parts)
     return iteration, branch, term

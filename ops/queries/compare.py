@@ -1,4 +1,4 @@
-"""Runs side by side: what their specs say differently, their newest metrics, and their series over the same steps.
+"""Compares runs: differences between their specs, their newest metrics, and their series over the same steps.
 
 Consumes the ledger; produces `Comparison`.
 """
@@ -14,12 +14,12 @@ from ops.queries.run_list import ListedRun, find_line
 from ops.queries.series import RunSeries, series
 
 RUNS = 8
-"""Most runs that are compared at a time."""
+"""Maximum number of runs compared at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key of the specs with its value in each run, as JSON; none where a run does not have it."""
+    """A key of the specs with its value in each run, as JSON; None if a run does not have it."""
 
     key: str
     values: Mapping[str, str | None]
@@ -35,7 +35,7 @@ class ComparedMetric:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Runs side by side."""
+    """A comparison of runs."""
 
     runs: tuple[ListedRun, ...]
     differences: tuple[Difference, ...]
@@ -44,7 +44,7 @@ class Comparison:
 
 
 def compare(ledger: Ledger, runs: Sequence[str], keys: Sequence[str] = (), buckets: int = 300) -> Comparison:
-    """Compares some runs, by their whole ids. Raises `RunNotFound`."""
+    """Compares runs, given by their full ids. Raises `RunNotFound`."""
     names = list(dict.fromkeys(runs))[:RUNS]
     lines = tuple(find_line(ledger, name) for name in names)
     specs = {name: dotted_text(ledger.runs.revision(name).spec) for name in names}
@@ -61,7 +61,7 @@ def compare(ledger: Ledger, runs: Sequence[str], keys: Sequence[str] = (), bucke
 
 
 def differences(specs: Mapping[str, Mapping[str, str]]) -> tuple[Difference, ...]:
-    """The keys that are not the same in all specs."""
+    """Returns the keys whose values are not the same in all specs."""
     keys = sorted({key for spec in specs.values() for key in spec})
     rows = (Difference(key, {name: spec.get(key) for name, spec in specs.items()}) for key in keys)
     return tuple(row for row in rows if len(set(row.values.values())) > 1)

@@ -1,4 +1,4 @@
-"""What went wrong in a run, and what each cost.
+"""The faults of a run and their cost.
 
 Consumes the ledger; produces `Faults`.
 """
@@ -16,7 +16,10 @@ from ops.queries.accounts import accounts
 
 @dataclass(frozen=True, slots=True)
 class CrashView:
-    """A driver that was lost or an attempt that failed, and its cost in seconds. at: milliseconds since 1970."""
+    """A lost driver or a failed attempt, and its cost in seconds.
+
+    at: milliseconds since 1970.
+    """
 
     at: int
     kind: str
@@ -31,9 +34,10 @@ class CrashView:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Crashes with their costs, and failed attempts, some at a time; the newest first. next: as `before`, for more attempts.
+    """Crashes with their costs, and a page of failed attempts, both newest first.
 
-    since: the crashes are those from then on, in milliseconds since 1970; none: all.
+    since: time of the oldest crash listed, in milliseconds since 1970; None if all crashes are listed.
+    next: the value of `before` for the next page of attempts; None on the last page.
     """
 
     run: str
@@ -44,7 +48,7 @@ class Faults:
 
 
 def faults(ledger: Ledger, run: str, limit: int = 100, before: int | None = None) -> Faults:
-    """The faults of a run. Raises `RunNotFound`."""
+    """Returns the faults of a run. Raises `RunNotFound`."""
     crashes = accounts(ledger, run).crashes
     rows = ledger.browse.faults(run, limit, before)
     return Faults(

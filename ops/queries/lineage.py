@@ -1,4 +1,4 @@
-"""What made a checkpoint, and the tree of the run's branches and forks.
+"""The lineage of a checkpoint, and the tree of the run's branches and forks.
 
 Consumes the ledger and the manifests in the run folders; produces `LineageView`.
 """
@@ -16,7 +16,11 @@ from yatt_core.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class LineageView:
-    """The branches of a run, and the lineage of a checkpoint; none where there is no such checkpoint, as `missing` says."""
+    """The branches of a run, and the lineage of a checkpoint.
+
+    lineage: None if there is no such checkpoint.
+    missing: why there is no lineage, otherwise empty.
+    """
 
     run: str
     branches: tuple[BranchNode, ...]
@@ -32,9 +36,9 @@ def lineage(
     branch: int | None = None,
     term: int | None = None,
 ) -> LineageView:
-    """The lineage of a checkpoint, along the current branch unless one is given; the newest of those that are not ruled out.
+    """Returns the lineage of a checkpoint, on the current branch unless another is given.
 
-    Raises `RunNotFound`, also for a branch that there is not.
+    If several checkpoints match, the newest is used. Raises `RunNotFound`, also for an unknown branch.
     """
     find_line(ledger, run)
     try:

@@ -1,6 +1,7 @@
 """Reads the logs of a run: JSON-lines files, one for each actor and term, each in order of time.
 
-`LogTail` reads every record once, as they come; `LogEnd` reads the newest of a file backwards. `Filter` says which are wanted.
+`LogTail` reads each record once, as records are written; `LogEnd` reads a file's newest records backwards; `Filter` selects
+records.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which records are wanted; none: all. actor: an actor's name or its beginning. level: the lowest one."""
+    """Selects records by the given criteria; None matches all.
+
+    actor: an actor's name or the beginning of it.
+    level: the minimum level.
+    """
 
     iteration: int | None = None
     phase: str | None = None
@@ -29,7 +34,7 @@ class Filter:
     level: str = "debug"
 
     def __call__(self, record: Record) -> bool:
-        """True for a wanted record."""
+        """Returns True if the record matches."""
         return (
             (self.iteration is None or record.get("iteration") == self.iteration)
             and (self.phase is None or record.get("phase") == self.phase)
@@ -39,13 +44,13 @@ class Filter:
 
 
 def _begins(actor: str, wanted: str) -> bool:
-    """A number is not cut: controller-1 is no beginning of controller-10."""
+    """Returns True if the name begins with `wanted`, without cutting a number: controller-1 does not match controller-10."""
     cut = wanted[-1:].isdigit() and actor[len(wanted) :][:1].isdigit()
     return actor.startswith(wanted) and not cut
 
 
 def log_files(folder: Path) -> list[Path]:
-    """The run's log files, those of the newest drivers first; no links."""
+    """Returns the run's log files, those of the newest drivers first, without symbolic links."""
     found = []
     for path in folder.glob("*.jsonl"):
         match = LOG_NAME.fullmatch(path.name)
@@ -55,21 +60,21 @@ def log_files(folder: Path) -> list[Path]:
 
 
 def actor_of(path: Path) -> str:
-    """The actor that wrote one of the `log_files`."""
+    """Returns the actor that wrote one of the `log_files`."""
     match = LOG_NAME.fullmatch(path.name)
     assert match is not None, path
     return match["actor"]
 
 
 class LogTail:
-    """Reads a folder's log files again and again, each record once; a line still being written waits for its end."""
+    """Reads a folder's log files repeatedly, each record once; an incomplete line is read once it is complete."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._offsets: dict[Path, int] = {}
 
     def new_records(self) -> Iterator[Record]:
-        """What was written since the last call, in order of time."""
+        """Yields the records written since the last call, in order of time."""
         streams = [self._new_in(path) for path in sorted(log_files(self._folder))]
         return heapq.merge(*streams, key=lambda record: float(record["time"]))
 
@@ -89,7 +94,7 @@ class LogTail:
 
 
 class LogEnd:
-    """The end of a file: whole lines of its last so many bytes."""
+    """The complete lines within a file's last `limit` bytes."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self._path = path
@@ -102,7 +107,7 @@ class LogEnd:
         self.whole = self._start == 0
 
     def newest_first(self) -> Iterator[Record]:
-        """The records, the last one first; a line that the start cuts is left out."""
+        """Yields the records, newest first, leaving out a line cut off at the start."""
         try:
             stream = self._path.open("rb")
         except FileNotFoundError:  # an old part, deleted since the folder was listed
@@ -116,7 +121,7 @@ class LogEnd:
 
 
 def parsed(line: bytes) -> Record | None:
-    """The record in a line; none for one that a kill tore before the next process went on behind it."""
+    """Returns the record in a line; None for a line that a killed process left incomplete."""
     try:
         record = json.loads(line)
     except ValueError:

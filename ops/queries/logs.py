@@ -1,8 +1,7 @@
 """The newest log records of a run, by iteration, phase, actor and level.
 
-Consumes the ends of the JSON-lines files in the run's log folder, each in order of time; produces `Logs`. Only so much of each
-file is read and only so many records are looked at, so that a log of gigabytes answers at once; `whole` tells whether that was
-all there is.
+Consumes the ends of the JSON-lines files in the run's log folder, each in order of time; produces `Logs`. The bytes read per file
+and the records examined are limited, so that logs of gigabytes cause no delay; `whole` is True if nothing was left out.
 """
 
 from __future__ import annotations
@@ -19,14 +18,17 @@ from ops.queries.log_files import Filter, LogEnd, actor_of, log_files
 from ops.queries.run_list import find_line
 
 TAIL_BYTES, ALL_BYTES = 1 << 20, 16 << 20
-"""Of each file, and of all files together, at most."""
+"""Maximum number of bytes read from each file, and from all files together."""
 RECORDS = 10_000
-"""That are looked at, the newest first, at most."""
+"""Maximum number of records examined, newest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """A record. time: seconds since 1970."""
+    """A log record.
+
+    time: seconds since 1970.
+    """
 
     time: float
     level: str
@@ -38,7 +40,11 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """The newest records that were asked for, oldest first. actors: those that have logs. whole: nothing was left out."""
+    """The newest matching records, oldest first.
+
+    actors: names of all actors that have logs.
+    whole: True if nothing was left out.
+    """
 
     run: str
     actors: tuple[str, ...]
@@ -47,7 +53,7 @@ class Logs:
 
 
 def logs(ledger: Ledger, home: Home, run: str, wanted: Filter, limit: int = 200) -> Logs:
-    """The newest records of a run that a filter lets through. Raises `RunNotFound`."""
+    """Returns the newest records of a run that match a filter. Raises `RunNotFound`."""
     find_line(ledger, run)
     files = log_files(home.run_folder(run) / "logs")
     tails, room = [], ALL_BYTES
@@ -61,7 +67,7 @@ def logs(ledger: Ledger, home: Home, run: str, wanted: Filter, limit: int = 200)
         looked_at += 1
         if wanted(record):
             found.append(_record(record))
-            if len(found) > limit:  # one more than is told says that there are more
+            if len(found) > limit:  # one more than is returned shows that there are more
                 break
     actors = sorted({actor_of(path) for path in files})
     whole = all(tail.whole for tail in tails) and looked_at < RECORDS and len(found) <= limit

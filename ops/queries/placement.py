@@ -1,4 +1,4 @@
-"""Where each role sat, and why: the newest decisions, and one iteration's decision with its device Gantt.
+"""Placement decisions of a run, and one iteration's decision explained, with a Gantt chart of its devices.
 
 Consumes the ledger and the work files of the run folders; produces `Decisions` and `PlacementView`.
 """
@@ -18,7 +18,12 @@ from yatt_core.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class DecisionView:
-    """A decision at a glance. start: a letter for each instance's first role. Times: seconds; recorded_at in milliseconds."""
+    """The summary of a decision.
+
+    start: one letter per instance for its first role.
+    predicted_s, collect_s: predicted and measured seconds of collect.
+    recorded_at: milliseconds since 1970.
+    """
 
     iteration: int
     branch: int
@@ -32,7 +37,10 @@ class DecisionView:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Decisions of a run, the newest first. next: give it as `before` for the following ones; none at the end."""
+    """Decisions of a run, newest first.
+
+    next: the value of `before` for the next page; None on the last page.
+    """
 
     run: str
     decisions: tuple[DecisionView, ...]
@@ -41,7 +49,11 @@ class Decisions:
 
 @dataclass(frozen=True, slots=True)
 class PlacementView:
-    """An iteration's placement. gantt: none where nothing can be drawn, as `gantt_missing` says."""
+    """An iteration's placement.
+
+    gantt: None if nothing can be drawn.
+    gantt_missing: why there is no chart, otherwise empty.
+    """
 
     explanation: Explanation
     gantt: Gantt | None
@@ -49,13 +61,13 @@ class PlacementView:
 
 
 def decisions(ledger: Ledger, run: str, limit: int = 50, before: int | None = None) -> Decisions:
-    """Decisions of the current line, of iterations less than `before`. Raises `RunNotFound`."""
+    """Returns the decisions of the current line, of iterations less than `before`. Raises `RunNotFound`."""
     rows = ledger.browse.decisions(run, limit, before)
     return Decisions(run, tuple(_view(row) for row in rows), rows[-1].iteration if len(rows) >= limit else None)
 
 
 def placement(ledger: Ledger, home: Home, run: str, iteration: int) -> PlacementView:
-    """One iteration. Raises `RunNotFound`; `ConfigurationError` where the iteration has no placement."""
+    """Explains one iteration. Raises `RunNotFound`; `ConfigurationError` if the iteration has no placement."""
     if ledger.run_list.line(run) is None:
         raise RunNotFound(f"there is no run {run!r} in this ledger")
     found = PlacementRecord(ledger, home, run).at(iteration)

@@ -1,8 +1,8 @@
-"""The samples of an iteration: searched, sorted, some at a time; and two iterations side by side.
+"""The samples of an iteration, searched, sorted and paged, and comparisons of two iterations.
 
-Consumes the sealed shards that the ledger names (Parquet); produces `Rollouts` and `RolloutComparison`. What is read is bounded:
-small columns first, then the texts of the samples that are shown, cut to a length. A file is compared with the ledger's digests
-before it is first parsed.
+Consumes the sealed shards that the ledger names (Parquet); produces `Rollouts` and `RolloutComparison`. The amount read is
+bounded: small columns first, then only the texts of the samples shown, cut to a maximum length. Each file is verified against
+the ledger's digests before it is first parsed.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from yatt_core.experience.table import PART_PREFIX
 from yatt_core.manifests import load_manifest
 
 SAMPLES = 100_000
-"""Of one iteration that are looked at, at most."""
+"""Maximum number of samples of an iteration that are examined."""
 CHARACTERS = 100_000
-"""Of a text that is shown, at most."""
+"""Maximum number of characters of a text that are returned."""
 BATCH = 256
 BINS = 20
 PROMPTS = 50
-"""Prompts that two iterations share and that are compared, at most."""
+"""Maximum number of shared prompts in a comparison."""
 KEYS = ("prompt_ordinal", "sample", "prompt_id", "reward", "correct", "truncated")
 TEXTS = ("source", "prompt", "response", "finish", "weight_version", "reward_error")
 OPTIONAL = ("turns", "tool_error")
 
 
 class Order(StrEnum):
-    """What samples are sorted by; length: the longest response first, in characters."""
+    """Sort orders of samples; `LENGTH` puts the longest response first, in characters."""
 
     PROMPT = "prompt"
     BEST = "best"
@@ -53,7 +53,11 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SampleView:
-    """A sample. characters: of the whole response. prompt_cut, response_cut: its text goes on."""
+    """A sample.
+
+    characters: length of the whole response.
+    prompt_cut, response_cut: True if the text was cut.
+    """
 
     prompt_ordinal: int
     sample: int
@@ -77,7 +81,12 @@ class SampleView:
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """Samples of an iteration. total: that it has. seen: that were looked at. matching: of those, that were asked for."""
+    """A page of an iteration's samples.
+
+    total: number of samples in the iteration.
+    seen: number of samples examined.
+    matching: number of examined samples that match the search.
+    """
 
     run: str
     branch: int
@@ -92,7 +101,10 @@ class Rollouts:
 
 @dataclass(frozen=True, slots=True)
 class RewardSummary:
-    """The rewards of an iteration's samples. counts: of the samples between two neighbouring edges of the comparison."""
+    """Statistics of the rewards of an iteration's samples.
+
+    counts: number of samples between each two adjacent edges of the comparison.
+    """
 
     iteration: int
     samples: int
@@ -105,7 +117,7 @@ class RewardSummary:
 
 @dataclass(frozen=True, slots=True)
 class SharedPrompt:
-    """A prompt that both iterations drew, with its mean reward in each."""
+    """A prompt that both iterations sampled, with its mean reward in each."""
 
     prompt_id: str
     before: float
@@ -114,7 +126,10 @@ class SharedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class RolloutComparison:
-    """Two iterations of a run. prompts: that both drew, those that changed most first."""
+    """A comparison of two iterations of a run.
+
+    prompts: prompts that both iterations sampled, largest change first.
+    """
 
     run: str
     edges: tuple[float, ...]
@@ -125,7 +140,7 @@ class RolloutComparison:
 
 @dataclass(frozen=True, slots=True)
 class _Iteration:
-    """Where an iteration's shards lie."""
+    """The location of an iteration's shards."""
 
     branch: int
     committed: bool
@@ -145,10 +160,13 @@ def rollouts(
     offset: int = 0,
     characters: int = 2_000,
 ) -> Rollouts:
-    """Samples of an iteration along the current line, also of one that is under way.
+    """Returns samples of an iteration along the current line, even if it is still in progress.
 
-    text: that prompt or response hold, in upper or lower case. prompt: its ordinal. Raises `RunNotFound`;
-    `ConfigurationError` where no experience of the iteration is recorded; `DataError` where a file is not what was recorded.
+    text: text that the prompt or the response must contain, ignoring case.
+    prompt: ordinal of the prompt.
+
+    Raises `RunNotFound`; `ConfigurationError` if no experience of the iteration is recorded; `DataError` if a file does not
+    match its recorded digest.
     """
     place = _iteration(ledger, home, run, iteration)
     table = _keys(place, text.strip(), order is Order.LENGTH)
@@ -171,7 +189,7 @@ def rollouts(
 
 
 def compare_rollouts(ledger: Ledger, home: Home, run: str, before: int, after: int) -> RolloutComparison:
-    """Two iterations side by side. Raises as `rollouts`."""
+    """Compares two iterations. Raises what `rollouts` raises."""
     tables = [_keys(_iteration(ledger, home, run, iteration), "", False) for iteration in (before, after)]
     rewards = [table["reward"].to_numpy() for table in tables]
     both = np.concatenate(rewards)
@@ -207,7 +225,7 @@ def _shared(before: pa.Table, after: pa.Table) -> tuple[SharedPrompt, ...]:
 
 
 def _iteration(ledger: Ledger, home: Home, run: str, iteration: int) -> _Iteration:
-    """The iteration's shards as far as they are looked at."""
+    """Finds the iteration's shards along the current line."""
     line = find_line(ledger, run)
     owner, branch, committed = ledger.commits.maker(run, iteration)
     shards = ledger.records.shards(owner, branch, iteration)
@@ -219,7 +237,7 @@ def _iteration(ledger: Ledger, home: Home, run: str, iteration: int) -> _Iterati
 
 
 def _keys(place: _Iteration, text: str, lengths: bool) -> pa.Table:
-    """Small columns of the samples, with their shard and row, whether they hold the text, and where wanted their lengths."""
+    """Returns the samples' small columns with shard, row, whether the text was found and, if requested, response lengths."""
     parts, rows = [], 0
     for number, shard in enumerate(place.shards):
         if rows >= SAMPLES:
@@ -237,7 +255,7 @@ def _keys(place: _Iteration, text: str, lengths: bool) -> pa.Table:
 
 
 def _scanned(file: pq.ParquetFile, text: str, lengths: bool) -> dict[str, pa.ChunkedArray]:
-    """Which samples hold the text, and how long their responses are; some rows at a time."""
+    """Returns which samples contain the text and how long their responses are, reading a few rows at a time."""
     wanted, length = [], []
     if text or lengths:
         for batch in file.iter_batches(batch_size=BATCH, columns=["prompt", "response"], use_threads=False):
@@ -263,7 +281,7 @@ def _sorted(table: pa.Table, order: Order) -> pa.Table:
 
 
 def _views(place: _Iteration, chosen: pa.Table, characters: int) -> Iterator[SampleView]:
-    """The chosen samples with their texts, in order."""
+    """Yields the chosen samples with their texts, in order."""
     places = list(zip(chosen["shard"].to_pylist(), chosen["row"].to_pylist(), strict=True))
     rows: dict[tuple[int, int], Mapping[str, Any]] = {}
     for number in dict.fromkeys(shard for shard, _ in places):
@@ -276,7 +294,7 @@ def _views(place: _Iteration, chosen: pa.Table, characters: int) -> Iterator[Sam
 
 
 def _taken(file: pq.ParquetFile, rows: Sequence[int]) -> Iterator[Mapping[str, Any]]:
-    """Some rows of a file, in order, with all columns that are shown."""
+    """Yields the given rows of a file, in order, with all displayed columns."""
     names = file.schema_arrow.names
     columns = [name for name in names if name in (*TEXTS, *OPTIONAL) or name.startswith(PART_PREFIX)]
     start, left = 0, list(rows)
@@ -307,17 +325,17 @@ def _view(key: Mapping[str, Any], row: Mapping[str, Any], characters: int) -> Sa
 
 
 def _opened(folder: Path, shard: ShardRow) -> pq.ParquetFile:
-    """A shard's samples. Raises `DataError` where the folder is not here, or not what the ledger names."""
+    """Opens a shard's samples. Raises `DataError` if the folder is missing or does not match the ledger."""
     path = folder / shard.folder
     if not path.exists():
-        raise DataError(f"{path}: its files are not on this machine: pruned, or `yatt rollouts` fetches them")
+        raise DataError(f"{path}: not on this machine; unless the files were pruned, `yatt rollouts` fetches them")
     entry = load_manifest(path, SHARD_KIND, shard.manifest_sha256).files.get(SAMPLES_FILE)
     file = path / SAMPLES_FILE
     if entry is None or not file.is_file() or file.is_symlink():
-        raise DataError(f"{file}: is not the file that its manifest names")
+        raise DataError(f"{file}: does not match its manifest")
     found = file.stat()
     if found.st_size != entry.size or _sha256(file, found.st_size, found.st_mtime_ns) != entry.sha256:
-        raise DataError(f"{file}: is not the file that its manifest names")
+        raise DataError(f"{file}: does not match its manifest")
     try:
         return pq.ParquetFile(file)
     except (OSError, pa.ArrowException) as error:
@@ -326,5 +344,5 @@ def _opened(folder: Path, shard: ShardRow) -> pq.ParquetFile:
 
 @lru_cache(maxsize=4096)
 def _sha256(file: Path, size: int, modified_ns: int) -> str:
-    """Digest of a file; again only once it was written anew, since an iteration is looked at many times."""
+    """Returns the digest of a file, cached until the file changes, since an iteration is read many times."""
     return file_sha256(file)

@@ -1,6 +1,6 @@
-"""One run: how it stands, where its time went, what its phases did, and what its metrics are now.
+"""One run: its status, use of time, phases and newest metrics.
 
-Consumes the ledger; produces `RunView`. The accounts of a long run are those of its newest attempts: `since` says from when on.
+Consumes the ledger; produces `RunView`. The accounts of a long run cover only its newest attempts, from `since` on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ops.queries.accounts import accounts
 from ops.queries.run_list import ListedRun, find_line
 
 SESSIONS, ALARMS = 20, 20
-"""The newest that are shown."""
+"""Maximum numbers of newest sessions and alarms shown."""
 HEALTH = (
     "reward/mean",
     "evaluation/accuracy",
@@ -32,13 +32,17 @@ HEALTH = (
     "grad_norm",
     "train_rollout_logprob_diff_mean",
 )
-"""Metrics of learning's health, in the order in which a person looks at them."""
+"""Metrics that show whether learning is healthy, in display order."""
 THROUGHPUT = ("tokens_per_second", "seconds/iteration")
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseUse:
-    """A phase over the accounted attempts. mean_seconds: of a finished attempt. failures: by class."""
+    """A phase's totals over the accounted attempts.
+
+    mean_seconds: mean duration of a finished attempt.
+    failures: number of failures by class.
+    """
 
     phase: str
     attempts: int
@@ -49,7 +53,10 @@ class PhaseUse:
 
 @dataclass(frozen=True, slots=True)
 class OpenPhase:
-    """A phase that is under way. since_at: milliseconds since 1970."""
+    """A phase in progress.
+
+    since_at: milliseconds since 1970.
+    """
 
     phase: str
     branch: int
@@ -60,9 +67,11 @@ class OpenPhase:
 
 @dataclass(frozen=True, slots=True)
 class TimeView:
-    """Where the time went: seconds by bucket, and effective training time over all but idle time (`flows.reports.accounting`).
+    """A run's use of time (`flows.reports.accounting`).
 
-    since: milliseconds since 1970; none where the whole run is accounted for.
+    since: start of the accounts, in milliseconds since 1970; None if they cover the whole run.
+    buckets: seconds by bucket.
+    ettr: effective training time as a fraction of all but idle time.
     """
 
     since: int | None
@@ -74,7 +83,10 @@ class TimeView:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """Everything about a run that needs no picture. alarms, sessions: the newest, newest first."""
+    """Everything that is shown of a run without reading its series.
+
+    alarms, sessions: the newest ones, newest first.
+    """
 
     run: ListedRun
     mlflow_run_id: str | None
@@ -93,7 +105,7 @@ class RunView:
 
 
 def run_view(ledger: Ledger, run: str) -> RunView:
-    """One run, by its whole id. Raises `RunNotFound`."""
+    """Returns one run, by its full id. Raises `RunNotFound`."""
     line = find_line(ledger, run)
     revision = ledger.runs.revision(run)
     accounted = accounts(ledger, run)
@@ -121,12 +133,12 @@ def run_view(ledger: Ledger, run: str) -> RunView:
 
 
 def time_view(history: RunHistory, made: Accounts) -> TimeView:
-    """The accounts in short."""
+    """Returns a summary of the accounts."""
     return TimeView(history.since, made.wall_seconds, made.buckets, made.ettr, len(made.crashes))
 
 
 def phase_uses(attempts: Sequence[AttemptTimes]) -> tuple[PhaseUse, ...]:
-    """What each phase did, in the order in which they first came."""
+    """Returns the totals of each phase, in order of first appearance."""
     seconds: dict[str, list[float]] = defaultdict(list)
     failures: dict[str, Counter[str]] = defaultdict(Counter)
     counts = Counter(attempt.phase for attempt in attempts)

@@ -1,6 +1,7 @@
-"""The run list: all runs at a glance, some at a time, and one run's line of it.
+"""The paged list of all runs, and the line of a single run.
 
-Consumes the ledger; produces `RunList` and `ListedRun`. Times are seconds, but for those called `_at`: milliseconds since 1970.
+Consumes the ledger; produces `RunList` and `ListedRun`. Times are in seconds, except fields ending in `_at`, which are
+milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ DRIVEN, LOST, NOBODY = "driven", "lost", "nobody"
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
-    """A run at a glance.
+    """The summary of a run.
 
-    driver: `driven`, `lost` (its lease ran out) or `nobody`; holder: who. progress: share of the target. eta_seconds: until the
-    target at the pace of the newest iterations, none where nobody drives it or nothing is known. event_seq: of its audit
-    chain's last link.
+    progress: completed fraction of the target.
+    driver: `driven`, `lost` (the lease expired) or `nobody`.
+    holder: who holds or held the lease.
+    eta_seconds: time to the target at the pace of the newest iterations; None without a driver or a known pace.
+    event_seq: number of the audit chain's last event.
     """
 
     id: str
@@ -48,7 +51,11 @@ class ListedRun:
 
 @dataclass(frozen=True, slots=True)
 class RunList:
-    """Some of the runs that were asked for. total: of all of those. states: runs of the whole ledger by state."""
+    """A page of matching runs.
+
+    total: number of all matching runs.
+    states: number of runs in the whole ledger by state.
+    """
 
     total: int
     limit: int
@@ -58,13 +65,13 @@ class RunList:
 
 
 def run_list(ledger: Ledger, text: str = "", state: str | None = None, limit: int = 50, offset: int = 0) -> RunList:
-    """Runs whose id holds the text, in a state: running ones first, then the newest."""
+    """Returns the runs whose id contains the text and that are in a state: running ones first, then the newest."""
     page = ledger.run_list.page(text, state, limit, offset)
     return RunList(page.total, limit, offset, page.states, tuple(listed_run(line) for line in page.lines))
 
 
 def find_line(ledger: Ledger, run: str) -> ListedRun:
-    """One run, by its whole id. Raises `RunNotFound`."""
+    """Returns one run, by its full id. Raises `RunNotFound`."""
     line = ledger.run_list.line(run)
     if line is None:
         raise RunNotFound(f"there is no run {run!r} in this ledger")
@@ -72,7 +79,7 @@ def find_line(ledger: Ledger, run: str) -> ListedRun:
 
 
 def listed_run(found: RunListLine) -> ListedRun:
-    """A line of the ledger as it is shown."""
+    """Converts a line of the ledger for display."""
     line, run = found.line, found.line.run
     driver = NOBODY if line.holder is None else DRIVEN if line.lease_expires_in > 0 else LOST
     target, done = run.target_iterations, max(0, run.iteration)

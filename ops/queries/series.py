@@ -1,6 +1,6 @@
-"""Metric series for pictures: reduced by the database to some hundreds of buckets, however long the run is.
+"""Metric series for charts, reduced by the database to a few hundred buckets, however long the run is.
 
-Consumes the ledger; produces `SeriesView`, in columns as plotting libraries take them.
+Consumes the ledger; produces `SeriesView`, in the columns that plotting libraries expect.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ from db.ledger import Ledger
 from db.read.series import ReducedSeries, SeriesKey
 
 KEYS, BUCKETS = 32, 1024
-"""Most series at a time, and most buckets of one."""
+"""Maximum number of series per request, and of buckets per series."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesView:
-    """A series. width: steps to a bucket. Columns of equal length: each bucket's first step, and lowest, highest, mean value."""
+    """A series, as columns of equal length with one value per bucket.
+
+    width: number of steps in a bucket.
+    steps: each bucket's first step.
+    low, high, mean: each bucket's lowest, highest and mean value.
+    """
 
     key: str
     metric_class: str
@@ -30,7 +35,7 @@ class SeriesView:
 
 @dataclass(frozen=True, slots=True)
 class RunSeries:
-    """Series of a run along its current line; those that it has not are empty."""
+    """Series of a run along its current line; a series that the run does not have is empty."""
 
     run: str
     series: tuple[SeriesView, ...]
@@ -39,13 +44,13 @@ class RunSeries:
 def series(
     ledger: Ledger, run: str, keys: Sequence[str], buckets: int = 300, first: int = 0, last: int | None = None
 ) -> RunSeries:
-    """Series of the steps first..last, to the newest if none is given. Raises `RunNotFound`."""
+    """Returns series over the steps from `first` to `last`, by default the newest. Raises `RunNotFound`."""
     found = ledger.series.reduced(run, keys[:KEYS], min(buckets, BUCKETS), first, last)
     return RunSeries(run, tuple(_view(each) for each in found))
 
 
 def series_keys(ledger: Ledger, run: str) -> tuple[SeriesKey, ...]:
-    """The metrics that there are along the run's line. Raises `RunNotFound`."""
+    """Returns the metrics recorded along the run's line. Raises `RunNotFound`."""
     return ledger.series.keys(run)
 
 

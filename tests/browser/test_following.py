@@ -59,10 +59,10 @@ def test_a_dialog_stays_open_while_the_run_moves(
     sign_in(page, address, token, f"/runs/{fence.run}")
     page.get_by_role("button", name="Stop", exact=True).click()
     dialog = page.get_by_role("dialog", name="Stop the run")
-    dialog.get_by_label("Why").fill("half a rea")
+    dialog.get_by_label("Reason").fill("half a rea")
     ledger.commits.commit(fence, commit_of(3))
     expect(page.locator("#now dd").first).to_contain_text("3")
-    expect(dialog.get_by_label("Why")).to_have_value("half a rea")
+    expect(dialog.get_by_label("Reason")).to_have_value("half a rea")
 
 
 def test_a_hidden_tab_holds_no_stream(context: BrowserContext, page: Page, address: str) -> None:

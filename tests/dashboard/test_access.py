@@ -66,17 +66,17 @@ def test_nothing_is_changed_without_a_token(client: TestClient, served: Context)
     }
     before = events(served)
     for headers, lacking in (
-        ({}, "this needs a token: `yatt token create NAME`"),
-        ({"Authorization": "Bearer yatt_wrong"}, "this token is not known, or was revoked; `yatt token list`"),
-        ({"Authorization": "Basic abc"}, "this needs a token: `yatt token create NAME`"),
-        ({"Cookie": "yatt_session_8686=wrong", "Origin": ORIGIN}, "this session is over; sign in again"),
+        ({}, "`yatt token create NAME`"),
+        ({"Authorization": "Bearer yatt_wrong"}, "`yatt token list`"),
+        ({"Authorization": "Basic abc"}, "`yatt token create NAME`"),
+        ({"Cookie": "yatt_session_8686=wrong", "Origin": ORIGIN}, "sign in again"),
     ):
         for method, path, body in routes:
             answer = client.request(method, path, json=body, headers=headers)
             assert answer.status_code == 401, (method, path, headers)
             assert answer.headers["content-type"] == "application/problem+json"
             assert answer.headers["www-authenticate"] == "Bearer"
-            assert answer.json()["detail"].startswith(lacking) and "wrong" not in answer.text
+            assert lacking in answer.json()["detail"] and "wrong" not in answer.text
     assert events(served) == before
     assert served.ledger.runs.desired_state("toy-2") == "run"
 
@@ -188,7 +188,7 @@ def test_an_error_that_nobody_foresaw_tells_nothing_and_has_the_headers(
     monkeypatch.setattr("ops.queries.run_list.run_list", fail)
     with TestClient(create_app(home), base_url=ORIGIN, raise_server_exceptions=False) as client:
         answer = client.get("/api/v1/runs")
-    assert (answer.status_code, answer.json()["detail"]) == (500, "unexpected RuntimeError; the server's log says more")
+    assert answer.status_code == 500 and "RuntimeError" in answer.json()["detail"]
     assert answer.headers["content-security-policy"] == POLICY
     assert "hunter2" not in answer.text and "hunter2" in caplog.text
 

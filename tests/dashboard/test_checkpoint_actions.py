@@ -121,7 +121,7 @@ def test_few_checkpoints_are_read_at_a_time_and_pages_have_threads_left(
         for path, body in (("checkpoints/1/verify", {}), ("promote", {"to": "candidate", "why": "wins"})):
             answer = ask(f"toy-1/{path}", **body)
             assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
-            assert "2 checkpoints are being read already" in answer.json()["detail"]
+            assert "2 checkpoints" in answer.json()["detail"]
         assert client.get("/api/v1/runs").status_code == 200
     assert ask("toy-1/checkpoints/1/verify").status_code == 200
     assert served.ledger.aliases.history("toy-1") == []

@@ -37,7 +37,7 @@ def test_a_form_without_a_token_is_refused(client: TestClient, served: Context) 
     for action, fields in ACTIONS.items():
         answer = client.post(f"/runs/toy-2/{action}", data=fields, headers=OURS)
         assert answer.status_code == 401, action
-        assert "needs a token" in words(check_page(answer.text))
+        assert "`yatt token create NAME`" in words(check_page(answer.text))
     assert served.ledger.events.head("toy-2").seq == before
 
 
@@ -45,7 +45,7 @@ def test_whoever_signed_in_stops_a_run_and_is_named_for_it(client: TestClient, s
     sign_in(client, token, next="/runs/toy-2")
     page = client.get("/runs/toy-2", headers=BROWSER)
     check_page(page.text)
-    assert "signed in as" in page.text and 'action="/runs/toy-2/stop"' in page.text
+    assert 'action="/sign-out"' in page.text and 'action="/runs/toy-2/stop"' in page.text
     stop = {"reason": "enough", "within_seconds": ""}
     for elsewhere in ({"Origin": "http://evil.example"}, {}):
         assert client.post("/runs/toy-2/stop", data=stop, headers=elsewhere).status_code == 403
@@ -120,7 +120,7 @@ def test_what_cannot_be_done_is_said_on_a_page(client: TestClient, token: str) -
 def test_a_wrong_token_is_refused_and_not_repeated(client: TestClient) -> None:
     answer = client.post("/sign-in", data={"token": "yatt_guess"}, headers=OURS)
     assert answer.status_code == 401
-    assert "this token is not known" in words(check_page(answer.text)) and "yatt_guess" not in answer.text
+    assert "`yatt token list`" in words(check_page(answer.text)) and "yatt_guess" not in answer.text
     assert not client.cookies
 
 
@@ -147,7 +147,7 @@ def test_a_file_of_tokens_that_others_can_read_is_said_on_a_page(client: TestCli
     for path in ("/", "/runs/toy-1", "/nowhere"):
         page = client.get(path, headers=BROWSER)
         assert page.status_code in (404, 409, 503)
-        assert path == "/nowhere" or "right would be 0600" in words(check_page(page.text))
+        assert path == "/nowhere" or "expected 0600" in words(check_page(page.text))
 
 
 def test_back_leads_to_our_own_pages_alone(client: TestClient) -> None:

@@ -87,13 +87,13 @@ def test_pages_tell_what_they_are_there_for(browser: TestClient) -> None:
     rollouts = text_of("/runs/toy-2/rollouts?iteration=2&order=best")
     assert rollouts.index("answer 3.1") < rollouts.index("answer 0.0")
     assert "answer 1.1" not in text_of("/runs/toy-2/rollouts?iteration=2&text=answer+3.1")
-    assert "Iteration 1 against 2" in text_of("/runs/toy-2/rollouts?iteration=2&against=1")
+    assert "Iteration 1 compared with 2" in text_of("/runs/toy-2/rollouts?iteration=2&against=1")
     assert "no experience of iteration 9" in text_of("/runs/toy-2/rollouts?iteration=9")
     assert "an actor was lost" in text_of("/runs/toy-1/faults")
     logs = text_of("/runs/toy-1/logs?actor=controller-0&level=error")
     assert "shard 1" in logs and "driver started" not in logs and "shard 0" not in logs
-    assert "branch 1 behind iteration 1, no commit yet current reward fell" in text_of("/runs/toy-1/lineage")
-    assert "What their specs say differently" in text_of("/compare?run=toy-1&run=judged-1")
+    assert "branch 1 after iteration 1, no commit yet current reward fell" in text_of("/runs/toy-1/lineage")
+    assert "Differences between the specs" in text_of("/compare?run=toy-1&run=judged-1")
     assert "there is no run 'none'" in words(check_page(browser.get("/compare?run=none").text))
 
 

@@ -41,7 +41,7 @@ def test_a_revoked_token_is_worthless_at_once_for_every_process(store: TokenStor
     assert elsewhere.name_of(alice) == "alice"
     store.revoke("alice")
     assert (elsewhere.name_of(alice), elsewhere.name_of(bob)) == (None, "bob")
-    with pytest.raises(ConfigurationError, match="'alice'.*bob"):
+    with pytest.raises(ConfigurationError, match=r"'alice'.*bob"):
         store.revoke("alice")
 
 
@@ -64,7 +64,7 @@ def test_a_link_is_no_file_of_tokens(store: TokenStore, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "Alice", "a b", "a/b", "../a", "a\n", "-a", "a" * 65, "<b>", "ä"])
 def test_names_are_plain_words(store: TokenStore, name: str) -> None:
-    with pytest.raises(ConfigurationError, match="^token name .*alice or ci-2"):
+    with pytest.raises(ConfigurationError, match=r"^token name .*alice or ci-2"):
         store.create(name)
     assert store.all() == ()
 
@@ -143,6 +143,6 @@ def test_the_command_line_makes_lists_and_revokes(yatt: Yatt) -> None:
     assert [row["name"] for row in listed.document["tokens"]] == ["alice"]
     assert made["token"] not in listed.out and "digest" not in listed.out
     refused = yatt("token", "create", "Alice")
-    assert refused.code == 2 and "small letters" in refused.err
+    assert refused.code == 2 and "token name 'Alice': " in refused.err
     assert yatt("token", "revoke", "alice", "-o", "json").document == {"name": "alice", "revoked": True}
     assert yatt("token", "list", "-o", "json").document == {"tokens": []}

@@ -1,7 +1,7 @@
-"""What forms do: sign in and out with a named token, and the actions of the API for whoever is signed in.
+"""Handles forms: sign in and out with a named token, and the API's actions for a signed-in user.
 
-Consumes forms of our own pages; produces redirects to the page that shows what came of it. Everything that is checked is checked
-by the API's own functions (`ops.dashboard.access`, `ops.dashboard.actions`).
+Consumes forms of the dashboard's pages; produces redirects to the page that shows the result. All checks are done by the API's
+own functions (`ops.dashboard.access`, `ops.dashboard.actions`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Next = Annotated[str, Query(max_length=500)]
 
 
 @router.get("/sign-in")
-def show_sign_in(visit: Visited, next: Next = "/") -> Response:  # noqa: A002 - as the address calls it
-    """The form for a token."""
+def show_sign_in(visit: Visited, next: Next = "/") -> Response:  # noqa: A002 - the name of the URL parameter
+    """Shows the sign-in form."""
     return visit.render("sign_in.html", next=own_path(next), problem="")
 
 
@@ -36,7 +36,7 @@ def sign_in(
     token: Annotated[str, Form(max_length=500)],
     next: Annotated[str, Form(max_length=500)] = "/",  # noqa: A002
 ) -> Response:
-    """Opens a session, and goes back to where one came from."""
+    """Opens a session and redirects to the page that the user came from."""
     opened = visit.served.sessions.begin(token.strip())
     if opened is None:
         return visit.render("sign_in.html", HTTPStatus.UNAUTHORIZED, next=own_path(next), problem=UNKNOWN_TOKEN)
@@ -56,14 +56,14 @@ def sign_out(visit: Visited) -> Response:
 
 
 def own_path(address: str) -> str:
-    """A path of our own; the first page for an address that leads elsewhere, in whatever way browsers read it."""
+    """Returns the address if it is a path of the dashboard, else `/`; covers all ways in which browsers read foreign ones."""
     parts = urlsplit(address)
     led_away = parts.scheme or parts.netloc or not address.startswith("/") or address[1:2] in ("/", "\\")
     return "/" if led_away or not address.isprintable() else address
 
 
 class StopForm(actions.Stop):
-    """A browser sends an empty field too."""
+    """The form's stop request, in which a browser sends empty fields as empty strings."""
 
     @field_validator("within_seconds", mode="before")
     @classmethod
@@ -76,7 +76,7 @@ class StopForm(actions.Stop):
 
 @router.post("/runs/{run_id}/stop")
 def stop(served: Served, by: Acting, run_id: RunId, asked: Annotated[StopForm, Form()]) -> Response:
-    """Asks the run's driver to end."""
+    """Asks the run's driver to stop."""
     actions.stop(served, by, run_id, asked)
     return behind(run_id, "stop")
 
@@ -90,14 +90,14 @@ def resume(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.R
 
 @router.post("/runs/{run_id}/retry")
 def retry(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Retry, Form()]) -> Response:
-    """Gives a phase its budget again, and starts a driver."""
+    """Restores a phase's retry budget, and starts a driver."""
     actions.retry(served, by, run_id, asked)
     return behind(run_id, "retry")
 
 
 @router.post("/runs/{run_id}/rollback")
 def rollback(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Rollback, Form()]) -> Response:
-    """Goes back to an iteration, on a new branch."""
+    """Rolls the run back to an iteration, on a new branch."""
     actions.rollback(served, by, run_id, asked)
     return behind(run_id, "rollback", "lineage")
 
@@ -118,11 +118,11 @@ def verify(
 
 @router.post("/runs/{run_id}/promote")
 def promote(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Promote, Form()]) -> Response:
-    """Has an alias point to a checkpoint."""
+    """Points an alias at a checkpoint."""
     actions.promote(served, by, run_id, asked)
     return behind(run_id, "promote", "checkpoints")
 
 
 def behind(run: str, action: str, page: str = "") -> Response:
-    """To the page that shows what came of an action."""
+    """Returns a redirect to the page that shows the result of an action."""
     return RedirectResponse(run_url(run, page, done=action), HTTPStatus.SEE_OTHER)

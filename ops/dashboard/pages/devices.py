@@ -1,4 +1,4 @@
-"""The page of devices: which role had which device when, and the placement decisions with their reasons."""
+"""The devices page: the role of each device over time, and the placement decisions with their reasons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PER_PAGE = 30
 
 @router.get("/devices")
 def show_devices(visit: Visited, run_id: RunId, iteration: Number | None = None, before: Before = None) -> Response:
-    """The placement of an iteration, by default of the newest that has one, and a list of decisions."""
+    """Shows an iteration's placement, by default the newest, and a list of decisions."""
     served, run = visit.served, visit.find(run_id)
     newest = decisions(served.ledger, run_id, 1).decisions
     last = newest[0].iteration if newest else 0
@@ -48,6 +48,6 @@ def show_devices(visit: Visited, run_id: RunId, iteration: Number | None = None,
 
 
 def attempts_of(ledger: Ledger, run: str, iteration: int) -> list[AttemptRow]:
-    """The attempts at an iteration's phases, as planned, by whichever run and branch of the line made it."""
+    """Returns the attempts at an iteration's phases, from the run and branch of the line that made the iteration."""
     owner, branch, _ = ledger.commits.maker(run, iteration)
     return ledger.phases.attempts(owner, branch, iteration)

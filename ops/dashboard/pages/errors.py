@@ -1,6 +1,6 @@
-"""Errors as pages, for browsers; programs get the problem document that `ops.dashboard.problems` makes of them.
+"""Renders errors as pages for browsers; programs get the problem documents of `ops.dashboard.problems`.
 
-Consumes the application's handlers of errors; produces handlers that render their answers where a page was asked for.
+Consumes the application's error handlers; produces handlers that render their responses as pages if a page was requested.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROGRAMS = ("/api/", "/metrics", "/static/", "/health")
 
 
 def install(app: FastAPI) -> None:
-    """Has the application answer browsers with pages when something goes wrong."""
+    """Makes the application show errors to browsers as pages."""
     for kind, handler in list(app.exception_handlers.items()):
         app.add_exception_handler(kind, _paged(handler))
 
@@ -39,29 +39,29 @@ def _paged(handler: Handler) -> Handler:
 
 
 def wants_page(request: Request) -> bool:
-    """True for a browser that asked for a page."""
+    """Returns True if a browser requested a page."""
     return not request.url.path.startswith(PROGRAMS) and "text/html" in request.headers.get("accept", "")
 
 
 def error_page(request: Request, answered: Response) -> Response:
-    """A problem document as a page."""
+    """Renders a problem document as a page."""
     told = json.loads(bytes(answered.body))
     served = context_of(request)
     try:
         looking = visit(request, served)
-    except ConfigurationError:  # of the file of tokens: whoever looks is nobody then
+    except ConfigurationError:  # from the token file; the page is then shown without a user
         looking = Visit(request, served, None)
     status = answered.status_code
     page = looking.render(
         "error.html", status, title=told["title"], detail=told["detail"], refused=status in REFUSED, back=back(request)
     )
-    for name in set(answered.headers) - set(page.headers):  # such as those that say how to be let in
+    for name in set(answered.headers) - set(page.headers):  # such as WWW-Authenticate
         page.headers[name] = answered.headers[name]
     return page
 
 
 def back(request: Request) -> str:
-    """The page that one came from, if it is one of ours; else the run's, else the first."""
+    """Returns the previous page if it is one of the dashboard's, else the run's page, else `/`."""
     came = urlsplit(request.headers.get("referer", ""))
     if came.netloc == request.headers.get("host") and came.path != request.url.path:
         return own_path(came.path)

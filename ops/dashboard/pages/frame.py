@@ -1,6 +1,6 @@
-"""What every page is rendered with: who looks, which run it is about, its tabs, and what can be done to it as it stands.
+"""Renders pages with their common parts: the user, the run, its tabs, and the actions that its state allows.
 
-Consumes a request and the application's context; produces answers of HTML.
+Consumes a request and the application's context; produces HTML responses.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TEMPLATES = make_templates()
 
 @dataclass(frozen=True, slots=True)
 class Possible:
-    """What an operator can do to a run as it stands."""
+    """The actions that a run's state allows."""
 
     stop: bool
     resume: bool
@@ -42,7 +42,7 @@ class Possible:
 
 
 def possible(run: ListedRun) -> Possible:
-    """Stopping needs a driver; everything else that nobody drives it."""
+    """Returns the actions that a run's state allows: stopping needs a driver, all others need that there is none."""
     driven = run.driver == DRIVEN
     return Possible(
         stop=driven and run.desired_state != "stop",
@@ -54,22 +54,25 @@ def possible(run: ListedRun) -> Possible:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Somebody who looks at a page. user: the name of the token that the browser signed in with."""
+    """A visit to a page.
+
+    user: the name of the token that the browser signed in with; None for a visitor who is not signed in.
+    """
 
     request: Request
     served: Context
     user: str | None
 
     def render(self, template: str, status: int = 200, **values: Any) -> Response:
-        """A page."""
+        """Renders a page."""
         return TEMPLATES.TemplateResponse(self.request, template, {"user": self.user, **values}, status_code=status)
 
     def render_run(self, template: str, run: ListedRun, tab: str, **values: Any) -> Response:
-        """One of a run's pages."""
+        """Renders one of a run's pages."""
         return self.render(template, **self.about(run), tab=tab, tabs=TABS, out_of_band=False, **values)
 
     def about(self, run: ListedRun) -> Mapping[str, Any]:
-        """What the head of a run's pages says."""
+        """Returns the values for the header of a run's pages."""
         can = possible(run)
         newest = self.served.ledger.browse.faults(run.id, 1) if can.retry else []
         failed_phase = newest[0].phase if newest else ""
@@ -83,23 +86,23 @@ class Visit:
         }
 
     def find(self, run: str) -> ListedRun:
-        """A run by its whole id. Raises `RunNotFound`."""
+        """Finds a run by its full id. Raises `RunNotFound`."""
         return find_line(self.served.ledger, run)
 
 
 DONE = {
-    "stop": "The run was asked to stop; it ends at its next safe point.",
-    "resume": "A driver was started; the page shows it once it has the lease.",
-    "retry": "The phase has its budget again, and a driver was started.",
-    "rollback": "The run stands on a new branch. Resume it to go on.",
-    "verify": "The checkpoint was read; what was found stands in the table.",
+    "stop": "The run was asked to stop; it will stop at its next safe point.",
+    "resume": "A driver was started; it appears here once it has the lease.",
+    "retry": "The phase's retry budget was restored, and a driver was started.",
+    "rollback": "The run is now on a new branch. Resume it to continue.",
+    "verify": "The checkpoint was verified; the result is in the table.",
     "promote": "The alias was moved.",
 }
-"""What a page says behind an action, by the name that its address carries."""
+"""The message shown after an action, by the action's name in the URL."""
 
 
 def visit(request: Request, served: Served) -> Visit:
-    """Who looks."""
+    """Returns the visit with the signed-in user."""
     return Visit(request, served, session_name(served, request))
 
 

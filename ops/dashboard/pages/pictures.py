@@ -1,6 +1,6 @@
-"""Pictures that pages draw as SVG: where a run's time went, the phases of an iteration, its devices, and rewards side by side.
+"""SVG pictures of the pages: a run's use of time, an iteration's phases and devices, and a comparison of rewards.
 
-Consumes plain values of the read models; produces markup whose texts are escaped, or the figures from which a template draws.
+Consumes plain values of the read models; produces markup with escaped texts, or the figures from which a template draws.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ops.queries.rollouts import RolloutComparison
 
 HISTOGRAM_HEIGHT = 120
 BUCKETS = {
-    PRODUCTIVE: (3, "in phases whose results stand"),
-    REDONE: (6, "work that was thrown away and made again"),
-    CHECKPOINT: (5, "the trainer stands still while its tensors are copied"),
-    RESTART: (2, "a driver starts, or starts again what was lost"),
-    WAITING: (1, "a driver is there, but no phase is under way"),
-    IDLE: (7, "nobody was asked to run it"),
+    PRODUCTIVE: (3, "phases whose results were kept"),
+    REDONE: (6, "work that was discarded and repeated"),
+    CHECKPOINT: (5, "the trainer waits while its tensors are copied"),
+    RESTART: (2, "a driver starts, or restarts what was lost"),
+    WAITING: (1, "there is a driver, but no phase is in progress"),
+    IDLE: (7, "the run was not meant to be running"),
 }
-"""Of time: number of its colour, and what it means (`flows.reports.accounting`)."""
+"""Colour number and meaning of each bucket of time (`flows.reports.accounting`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimePart:
-    """A bucket of time as a part of a bar that is 1000 wide."""
+    """A bucket of time as a segment of a bar 1000 units wide."""
 
     name: str
     meaning: str
@@ -44,7 +44,7 @@ class TimePart:
 
 
 def time_parts(buckets: Mapping[str, float], wall_seconds: float) -> tuple[TimePart, ...]:
-    """The bar of a run's time; empty where there was none."""
+    """Returns the segments of the bar of a run's time; empty if no time has passed."""
     if not wall_seconds:
         return ()
     parts, start = [], 0.0
@@ -57,13 +57,16 @@ def time_parts(buckets: Mapping[str, float], wall_seconds: float) -> tuple[TimeP
 
 
 def device_picture(found: Gantt) -> Markup:
-    """Which device had which role when."""
+    """Draws the role of each device over time."""
     return Markup(gantt_picture(found))
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseBar:
-    """A try at a phase of an iteration, as a part of a bar that is 1000 wide. start_s: from the first phase on."""
+    """An attempt at a phase, as a bar on an axis 1000 units wide.
+
+    start_s: seconds since the iteration's first phase began.
+    """
 
     attempt: AttemptRow
     kind: str
@@ -74,7 +77,10 @@ class PhaseBar:
 
 
 def phase_bars(attempts: Sequence[AttemptRow], now: int) -> tuple[PhaseBar, ...]:
-    """The attempts at an iteration's phases over time, in their order. now: milliseconds since 1970, for those under way."""
+    """Returns the attempts at an iteration's phases as bars, in order.
+
+    now: milliseconds since 1970, the end of bars still in progress.
+    """
     spans = [
         (each.planned_at, max(each.planned_at, now if each.ended_at is None else each.ended_at)) for each in attempts
     ]
@@ -94,7 +100,7 @@ def phase_bars(attempts: Sequence[AttemptRow], now: int) -> tuple[PhaseBar, ...]
 
 
 def histogram(found: RolloutComparison) -> Markup:
-    """Rewards of two iterations: shares of the samples between neighbouring edges, the older behind the newer."""
+    """Draws the reward histograms of two iterations as fractions of samples, the older one behind the newer one."""
     width = WIDTH / len(found.after.counts)
     tallest = max(max(_shares(side.counts)) for side in (found.before, found.after)) or 1.0
     bars = "".join(

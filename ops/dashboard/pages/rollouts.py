@@ -1,4 +1,4 @@
-"""The rollouts browser: an iteration's samples searched and sorted, and two iterations compared."""
+"""The rollouts page: searches and sorts an iteration's samples, and compares two iterations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ORDERS = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the form asks for."""
+    """The values of the form."""
 
     iteration: int
     text: str
@@ -47,7 +47,7 @@ def show_rollouts(
     against: OptionalNumber = "",
     offset: Offset = 0,
 ) -> Response:
-    """Samples of an iteration, by default of the newest committed one."""
+    """Shows the samples of an iteration, by default the newest committed one."""
     run = visit.find(run_id)
     asked = Asked(
         number_of(iteration) or max(1, run.iteration), text, number_of(prompt), order.value, number_of(against)
@@ -78,7 +78,7 @@ def show_rollouts(
 def _read(
     visit: Visited, run_id: str, asked: Asked, offset: int
 ) -> tuple[Rollouts | None, RolloutComparison | None, str]:
-    """What could be read, and what was in the way of the rest."""
+    """Returns the samples and the comparison, as far as they could be read, and the error that prevented the rest."""
     ledger, home = visit.served.ledger, visit.served.home
     found, comparison = None, None
     try:

@@ -1,4 +1,4 @@
-"""Adds the pages to the application: their routes, the static files, and errors that browsers can read."""
+"""Adds the pages to the application: their routes, the static files and the error pages."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FOR_GOOD = "public, max-age=31536000, immutable"
 
 
 class DigestedFiles(StaticFiles):
-    """Static files. One whose address carries its digest may be kept for good."""
+    """Static files; browsers may cache a file indefinitely if its address contains its digest."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """A file, or what says that there is none."""
+        """Returns the file or an error response, with the cache header for addresses with a digest."""
         answer = await super().get_response(path, scope)
         if answer.status_code == 200 and b"v=" in scope["query_string"]:
             answer.headers["Cache-Control"] = FOR_GOOD
@@ -27,7 +27,7 @@ class DigestedFiles(StaticFiles):
 
 
 def install(app: FastAPI) -> None:
-    """Adds the pages; behind everything else that the application has handlers for."""
+    """Adds the pages; must be called after all other error handlers have been added."""
     modules: tuple[Any, ...] = (run_list, run, devices, rollouts, acting)
     for module in modules:
         app.include_router(module.router)

@@ -1,4 +1,4 @@
-"""The pages of one run that need no file of samples: how it stands, checkpoints, faults, logs and lineage."""
+"""The pages of one run that read no samples: status, checkpoints, faults, logs and lineage."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from ops.queries.run import RunView, run_view
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
 OptionalNumber = Annotated[str, Like(r"^\d{0,9}$", "a number of up to nine digits, or nothing")]
-"""A number of a form, whose empty field is sent too."""
+"""A number in a form field that may be left empty."""
 
 
 def number_of(value: str) -> int | None:
-    """What a field of a form says; none for an empty one."""
+    """Returns the number in a form field; None if the field is empty."""
     return int(value) if value else None
 
 
 @router.get("")
 def show_run(visit: Visited, run_id: RunId) -> Response:
-    """A run: learning, throughput, phases, where its time went."""
+    """Shows a run: learning, throughput, phases and use of time."""
     view = run_view(visit.served.ledger, run_id)
     return visit.render_run(
         "run.html",
@@ -54,14 +54,14 @@ def show_run(visit: Visited, run_id: RunId) -> Response:
 
 @router.get("/now")
 def show_now(visit: Visited, run_id: RunId) -> Response:
-    """How the run stands, as a part of its page, and what can be done to it, as another."""
+    """Renders the parts of the run's page that show its status and the possible actions."""
     view = run_view(visit.served.ledger, run_id)
     return visit.render("run_live.html", **visit.about(view.run), tab="", out_of_band=True, **_standing(view))
 
 
 @router.get("/time")
 def show_time(visit: Visited, run_id: RunId) -> Response:
-    """Where the run's time went, as a part of its page."""
+    """Renders the part of the run's page that shows its use of time."""
     return visit.render("run_time.html", **_standing(run_view(visit.served.ledger, run_id)))
 
 
@@ -71,14 +71,14 @@ def _standing(view: RunView) -> dict[str, Any]:
 
 @router.get("/faults")
 def show_faults(visit: Visited, run_id: RunId, before: Before = None) -> Response:
-    """What went wrong, and what it cost."""
+    """Shows the run's faults and their cost."""
     found = faults(visit.served.ledger, run_id, before=before)
     return visit.render_run("faults.html", visit.find(run_id), "faults", found=found)
 
 
 @router.get("/checkpoints")
 def show_checkpoints(visit: Visited, run_id: RunId, before: Place = None) -> Response:
-    """Checkpoints, what verifying them found, and their aliases."""
+    """Shows checkpoints, the results of verifying them, and their aliases."""
     found = checkpoints(visit.served.ledger, run_id, before=before)
     return visit.render_run(
         "checkpoints.html",
@@ -99,7 +99,7 @@ def show_logs(
     actor: Text = "",
     level: Level = "info",
 ) -> Response:
-    """What driver and actors say, by iteration, phase, actor and level."""
+    """Shows log records of the driver and the actors, filtered by iteration, phase, actor and level."""
     asked = Filter(number_of(iteration), phase or None, actor or None, level)
     found = logs(visit.served.ledger, visit.served.home, run_id, asked)
     return visit.render_run(
@@ -116,7 +116,7 @@ def show_logs(
 
 @dataclass(frozen=True, slots=True)
 class TreeNode:
-    """A branch, and those that begin on it."""
+    """A branch and the branches that begin on it."""
 
     branch: BranchNode
     below: tuple[TreeNode, ...]
@@ -130,7 +130,7 @@ def show_lineage(
     branch: Number | None = None,
     term: Number | None = None,
 ) -> Response:
-    """Branches and forks, and what made a checkpoint."""
+    """Shows branches and forks, and the lineage of a checkpoint."""
     found = lineage(visit.served.ledger, visit.served.home, run_id, checkpoint, branch, term)
     return visit.render_run(
         "lineage.html",
@@ -143,7 +143,7 @@ def show_lineage(
 
 
 def tree_of(run: str, branches: Iterable[BranchNode]) -> tuple[TreeNode, ...]:
-    """A run's branches as a tree; its roots are the first one, and a fork's."""
+    """Returns a run's branches as trees; the roots are the first branch and branches inherited from another run."""
     listed = list(branches)
 
     def below(number: int | None) -> tuple[TreeNode, ...]:

@@ -1,4 +1,4 @@
-"""The pages about many runs: the list of all runs, and runs side by side."""
+"""The pages about several runs: the list of all runs, and the comparison."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ router = APIRouter(include_in_schema=False)
 PER_PAGE = 50
 StateOrNone = Annotated[str, Like(f"^({'|'.join(STATES)})?$", f"one of {', '.join(STATES)}, or nothing")]
 SUGGESTED = 200
-"""Runs whose names a browser offers while one types."""
+"""Number of run names that the browser suggests for completion."""
 
 
 @router.get("/")
@@ -32,7 +32,7 @@ def show_run_list(
     state: StateOrNone = "",
     offset: Offset = 0,
 ) -> Response:
-    """All runs at a glance."""
+    """Shows the list of runs."""
     found = run_list(visit.served.ledger, text, state or None, PER_PAGE, offset)
 
     def beginning_at(other: int) -> str:
@@ -51,7 +51,7 @@ def show_run_list(
 
 @router.get("/compare")
 def show_comparison(visit: Visited, run: Annotated[list[Text] | None, Query(max_length=RUNS + 2)] = None) -> Response:
-    """Some runs side by side; fields for their names where none are given."""
+    """Shows several runs side by side, or fields for their names if none are given."""
     ledger = visit.served.ledger
     named = list(dict.fromkeys(name for name in run or () if name))[:RUNS]
     known = [line.id for line in run_list(ledger, limit=SUGGESTED).runs]

@@ -1,6 +1,6 @@
-"""How pages are rendered: Jinja with escaping that cannot be switched off by a file's name, and a few words for figures.
+"""The template environment: Jinja with escaping always on, whatever a template's name, and filters that format figures.
 
-Consumes the templates and static files beside this package; produces the environment that all pages share.
+Consumes the dashboard's templates and static files; produces the environment that all pages share.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NOTHING = "–"
 
 
 def make_templates() -> Jinja2Templates:
-    """The templates. A name that a page does not give is an error, and all text is escaped."""
+    """Creates the templates. Undefined names are errors, and all text is escaped."""
     environment = Environment(
         loader=FileSystemLoader(DASHBOARD / "templates"),
         autoescape=True,
@@ -54,20 +54,20 @@ def make_templates() -> Jinja2Templates:
 
 @cache
 def static(name: str) -> str:
-    """Address of a static file, with the beginning of its digest, so that a browser may keep it and still see a new one."""
+    """Returns a static file's address with the beginning of its digest, so that browsers may cache it and still see changes."""
     digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()
     return f"{STATIC_PATH}/{name}?v={digest[:12]}"
 
 
 def run_url(run: str, page: str = "", **query: object) -> str:
-    """Address of one of a run's pages; what is none is left out of the query."""
+    """Returns the address of one of a run's pages; query values that are None are left out."""
     path = "/".join(["/runs", quote(run, safe=""), *filter(None, [page])])
     given = {name: value for name, value in query.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path
 
 
 def figure(value: float | None) -> str:
-    """A number with four digits that count."""
+    """Formats a number with four significant digits."""
     if value is None:
         return NOTHING
     if isinstance(value, int):
@@ -76,17 +76,20 @@ def figure(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share of one, in percent."""
+    """Formats a fraction as a percentage."""
     return NOTHING if value is None else f"{value:.1%}"
 
 
 def ago(seconds: float | None) -> str:
-    """An age."""
+    """Formats an age."""
     return NOTHING if seconds is None else f"{duration(max(0.0, seconds))} ago"
 
 
 def moment(milliseconds: int | None, seconds: bool = True) -> Markup:
-    """A time, for people and for programs. milliseconds: since 1970."""
+    """Formats a time as a `<time>` element.
+
+    milliseconds: since 1970.
+    """
     if milliseconds is None:
         return Markup(NOTHING)
     at = datetime.fromtimestamp(milliseconds / 1000, UTC)

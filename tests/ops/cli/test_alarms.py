@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from db.core.holder import this_process
@@ -59,7 +61,7 @@ def test_show_has_the_newest_alarms_and_what_was_used(yatt: Yatt, run: str) -> N
     assert (document["notifications_pending"], document["outbox_pending"]) == (1, 3)
     assert set(document["spent"]) == {"wall_hours", "device_hours"}
     text = yatt("show", run).out
-    assert "the newest 5 of 7 alarms" in text and "1 that nobody was sent yet" in text
+    assert "the newest 5 of 7 alarms" in text and re.search(r"notifications +1 ", text)
     assert "paused (guard entropy: found 6)" in text
 
 
@@ -90,7 +92,7 @@ def test_a_resume_says_why_the_run_was_paused(yatt: Yatt, run: str) -> None:
 def test_a_service_leaves_a_paused_run_to_a_person(yatt: Yatt, home: Home, run: str) -> None:
     answer = yatt("resume", run, "--unless-paused")
     assert (answer.code, answer.out) == (0, "")
-    assert f"{run} was paused: guard entropy: found 6" in answer.err and f"`yatt resume {run}` goes on" in answer.err
+    assert f"{run} was paused: guard entropy: found 6" in answer.err and f"`yatt resume {run}`" in answer.err
     assert yatt("resume", run, "--unless-paused", "-o", "json").document["state"] == "paused"
     with Ledger.open(home.ledger) as ledger:
         assert ledger.runs.find(run).state == "paused"

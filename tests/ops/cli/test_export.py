@@ -121,7 +121,7 @@ def test_an_alias_names_the_checkpoint(yatt: Yatt, home: Home, run: str, tmp_pat
         ledger.aliases.promote(run, "champion", CheckpointKey(0, 0, 1), "ann", "good")
     document = yatt("export", run, "--alias", "champion", "--to", str(tmp_path / "champion"), "-o", "json").document
     assert document["iteration"] == 0 and (tmp_path / "champion" / "config.json").exists()
-    assert "it has no candidate" in yatt("export", run, "--alias", "candidate").err
+    assert "no alias candidate" in yatt("export", run, "--alias", "candidate").err
 
 
 def test_large_weights_are_several_files(
@@ -192,7 +192,4 @@ def test_a_virtual_run_has_no_model(yatt: Yatt, home: Home) -> None:
     with Ledger.open(home.ledger) as ledger:
         ledger.records.checkpoint(Fence(run, 1), CheckpointRow(run, 0, 0, 1, "checkpoints/x", "", 0, "", 0.0))
     answer = yatt("export", run)
-    assert (answer.code, answer.err) == (
-        2,
-        f"error: run {run}: its engines are virtual, there is no model to export\n",
-    )
+    assert answer.code == 2 and answer.err.startswith(f"error: run {run}: ") and "virtual" in answer.err

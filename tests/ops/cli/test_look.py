@@ -119,7 +119,8 @@ def test_logs_are_merged_by_time_and_filtered(yatt: Yatt, run: str, options: lis
 def test_logs_as_text_name_actor_and_place(yatt: Yatt, run: str) -> None:
     line = yatt("logs", run, "--level", "error").out
     assert [word in line for word in ("controller-0", "2 collect", "shard 1")] == [True] * 3
-    assert "no such records" in yatt("logs", run, "--iteration", "99").err
+    nothing = yatt("logs", run, "--iteration", "99")
+    assert (nothing.code, nothing.out) == (0, "") and nothing.err.endswith(f"{run}/logs\n")
 
 
 def test_a_followed_log_gives_each_record_once_and_waits_for_whole_lines(home: Home, run: str) -> None:
@@ -154,7 +155,7 @@ def test_rollouts_are_sorted_limited_and_chosen(yatt: Yatt, run: str) -> None:
     one = yatt("rollouts", run, "--iteration", "1", "--prompt", "2", "-o", "json").document
     assert {row["prompt_ordinal"] for row in one["samples"]} == {2}
     limited = yatt("rollouts", run, "--iteration", "1", "--limit", "3")
-    assert limited.err == "3 of 8 samples; --limit 0 shows all\n"
+    assert "3 of 8 samples" in limited.err and "--limit 0" in limited.err
     assert "answer 1.0" in limited.out
     full = yatt("rollouts", run, "--iteration", "1", "--full", "--limit", "1").out
     assert "Spell word 0 backward, please\n>>> answer 0.0" in full
@@ -202,7 +203,7 @@ def test_show_tells_where_the_time_went_and_what_crashes_cost(yatt: Yatt, home: 
     assert (crash["kind"], crash["phase"], crash["iteration"]) == ("driver lost", "learn", 2)
     assert document["checkpoint_advice"]["every"] is None
     text = yatt("show", run).out
-    for words in ("what 1 crashes cost", "restart behind them", "productive", "ETTR", "checkpoints.every: no advice"):
+    for words in ("1 crashes", "restart", "productive", "ETTR", "checkpoints.every: no advice"):
         assert words in text
 
 
@@ -221,10 +222,11 @@ def test_the_advice_names_its_figures_and_says_when_they_are_few() -> None:
         "overhead_now": 0.0848,
     }
     line = advice_line(advice)
-    assert line.startswith("checkpoints.every: 3 would cost least (2.53% of the time, 8.48% at 20 as now)")
-    assert "12 failures that lost the tensors, one in 2 h 5 min" in line
+    assert line.startswith("checkpoints.every: 3 ")
+    assert all(fact in line for fact in ("2.53%", "8.48% with the current 20", "15 s", "1 min 5 s", "5 min 0 s", "40 "))
+    assert "12 failures" in line and "2 h 5 min" in line and "assumed" not in line
     unsure = advice_line(advice | {"firm": False, "failures": 0})
-    assert "too little was seen for firm advice" in unsure and "is assumed" in unsure
+    assert "possibly 3" in unsure and "2 h 5 min is assumed" in unsure
 
 
 def test_the_bar_is_filled_by_the_shares() -> None:

@@ -44,8 +44,8 @@ def test_a_line_at_each_evaluation_and_at_least_every_ten_seconds() -> None:
         "starting Ray",
         "supervised fine-tuning",
         "iteration 0/40  accuracy 0.100",
-        "iteration 5/40  reward 0.250  accuracy 0.100  1,500 tokens/s  about 1 min 10 s to go",
-        "iteration 8/40  reward 0.250  accuracy 0.500 (SFT 0.100)  1,500 tokens/s  about 1 min 4 s to go",
+        "iteration 5/40  reward 0.250  accuracy 0.100  1,500 tokens/s  about 1 min 10 s remaining",
+        "iteration 8/40  reward 0.250  accuracy 0.500 (SFT 0.100)  1,500 tokens/s  about 1 min 4 s remaining",
         "warning: collect failed",
     ]
 
@@ -60,7 +60,7 @@ def test_the_pace_is_that_of_the_last_iterations_without_the_sft() -> None:
     for iteration in range(21, 41):
         picture.take(summary(iteration, seconds=1.0))
     assert picture.remaining_seconds == 0.0
-    assert not any("to go" in word for word in picture.facts())
+    assert not any("remaining" in word for word in picture.facts())
 
 
 def test_the_live_picture_shows_all_of_it() -> None:

@@ -1,6 +1,6 @@
-// Draws every `figure.chart` with uPlot, and draws it again when the run moves or the colours change; one without points is hidden.
-// Consumes `data-sources`: addresses of series (`/api/v1/runs/{run}/series`), and what they are called; produces a canvas, and in
-// words what is under the cursor, which the arrow keys move.
+// Draws every `figure.chart` with uPlot, and redraws it when the run makes progress or the theme changes; hides charts without
+// points. Consumes `data-sources`: addresses of series (`/api/v1/runs/{run}/series`) and their labels; produces a canvas, and text
+// with the values under the cursor, which the arrow keys move.
 
 const HEIGHT = 190;
 const REFRESH_MS = 1000;
@@ -14,17 +14,17 @@ const number = (value) => {
   return String(Number(value.toPrecision(4)));
 };
 
-// uPlot wants one column of steps, and beside it a column for each series' lowest, mean and highest value.
+// uPlot expects one column of steps, followed by columns of each series' lowest, mean and highest values.
 const columns = (series) => uPlot.join(series.map(({ steps, low, mean, high }) => [steps, low, mean, high]));
 
-// A line that never moves gets some room above and below.
+// A constant line gets some room above and below.
 const around = (_, low, high) => {
   if (low === null || low !== high) return uPlot.rangeNum(low ?? 0, high ?? 1, 0.1, true);
   const room = Math.abs(low) / 10 || 1;
   return [low - room, high + room];
 };
 
-// A single value has no line that could be seen.
+// A single value is drawn as a point, since it has no visible line.
 const alone = (plot, index) => plot.data[index].filter((value) => value != null).length < 2;
 
 const options = (chart, width) => {
@@ -57,7 +57,7 @@ const options = (chart, width) => {
   };
 };
 
-// Words for the values at one place of the series, each with its colour.
+// Writes the values at one position of the series as text, each with its colour.
 const write = (figure, when, series, values) => {
   const place = figure.querySelector(".told");
   place.replaceChildren(`${when}:`);
@@ -85,7 +85,7 @@ const writeNewest = (figure, series) => {
 
 const read = async ({ url, names }) => {
   const answer = await fetch(url, { headers: { Accept: "application/json" } });
-  if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+  if (!answer.ok) throw new Error(`the server returned status ${answer.status}`);
   const { series } = await answer.json();
   return series.map((one) => ({ ...one, name: names[one.key] }));
 };
@@ -105,11 +105,11 @@ class Chart {
   async load() {
     try {
       const found = (await Promise.all(this.sources.map(read))).flat();
-      // The colour is that of the place, so that it stays when another series gets its first points.
+      // A series keeps its colour when another one gets its first points, since the colour depends on the position.
       const coloured = found.map((one, at) => ({ ...one, colour: (at % 8) + 1 }));
       this.series = coloured.filter((one) => one.steps.length);
     } catch (error) {
-      this.figure.querySelector(".told").textContent = `no figures: ${error.message}`;
+      this.figure.querySelector(".told").textContent = `could not load: ${error.message}`;
       return;
     } finally {
       this.figure.querySelector(".loading")?.remove();
@@ -117,7 +117,7 @@ class Chart {
     this.renew();
   }
 
-  // New points of the same series: what was zoomed into stays, and so does the place under the cursor.
+  // New points of the same series keep the zoom and the cursor position.
   renew() {
     const drawn = this.plot?.data[0];
     if (!drawn || this.plot.series.length !== 1 + 3 * this.series.length) {
@@ -140,7 +140,7 @@ class Chart {
     this.plot = new uPlot(options(this, this.box.clientWidth), columns(this.series), this.box);
     writeNewest(this.figure, this.series);
     const words = this.figure.querySelector(".told").textContent;
-    this.box.setAttribute("aria-label", `${this.figure.dataset.title}, ${words}; arrow keys tell other iterations`);
+    this.box.setAttribute("aria-label", `${this.figure.dataset.title}, ${words}; use the arrow keys to read other iterations`);
   }
 
   walk(event) {

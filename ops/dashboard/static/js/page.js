@@ -1,6 +1,6 @@
-// What every page needs: dialogs that confirm, pictures walked through by arrow keys, and the state of the live connection.
+// Behaviour of every page: confirmation dialogs, arrow-key navigation of pictures, and the state of the live connection.
 // Consumes `data-opens`, `data-closes`, `data-walk`, `data-calm`, `data-live` and htmx's events; produces `yatt:progress` whenever
-// the run has moved.
+// the run makes progress.
 
 const STEPS = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1, Home: -Infinity, End: Infinity };
 
@@ -11,7 +11,7 @@ document.addEventListener("click", (event) => {
   if (closer) closer.closest("dialog").close();
 });
 
-// A form that was sent is not sent again by a second click.
+// Disables a form's buttons after submission, so that a second click does not send it again.
 document.addEventListener("submit", (event) => {
   if (event.target.method !== "post") return;
   for (const button of event.target.querySelectorAll("button[type=submit]")) button.disabled = true;
@@ -20,7 +20,7 @@ addEventListener("pageshow", () => {
   for (const button of document.querySelectorAll("form[method=post] button[type=submit]")) button.disabled = false;
 });
 
-// -- pictures whose items say what they are ----------------------------------------------------------------------------
+// -- pictures with labelled items --------------------------------------------------------------------------------------
 
 const told = (item) => {
   const output = document.getElementById(item.closest("[data-walk]").dataset.walk);
@@ -45,7 +45,7 @@ document.addEventListener("keydown", (event) => {
   next.focus();
 });
 
-// One item of each picture is reached by Tab; the arrow keys go on from there.
+// Tab reaches one item of each picture; the arrow keys continue from there.
 const firstStops = (root) => {
   for (const picture of root.querySelectorAll("[data-walk]")) {
     picture.querySelectorAll(".item").forEach((item, at) => item.setAttribute("tabindex", at ? "-1" : "0"));
@@ -55,7 +55,7 @@ firstStops(document);
 document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 document.addEventListener("htmx:load", (event) => firstStops(event.target));
 
-// What renews itself waits while somebody is in it with the keyboard, has marked a text or opened a dialog in it.
+// Parts that reload themselves wait while they have the keyboard focus, selected text or an open dialog.
 const isBusy = (target) => {
   const chosen = getSelection();
   const marked = !chosen.isCollapsed && target.contains(chosen.anchorNode);
@@ -64,19 +64,19 @@ const isBusy = (target) => {
 for (const kind of ["htmx:beforeSwap", "htmx:oobBeforeSwap"]) {
   document.addEventListener(kind, (event) => {
     const { target, fragment } = event.detail;
-    const isSame = fragment?.firstElementChild?.innerHTML === target.innerHTML; // a screen reader may be at it
+    const isSame = fragment?.firstElementChild?.innerHTML === target.innerHTML; // a screen reader may be reading it
     if (target.hasAttribute("data-calm") && (isSame || isBusy(target))) event.detail.shouldSwap = false;
   });
 }
 
-// Nobody sees what a hidden tab would ask for.
+// Hidden tabs do not reload anything.
 document.addEventListener("htmx:beforeRequest", (event) => {
   if (document.hidden && event.detail.elt.hasAttribute("data-calm")) event.preventDefault();
 });
 
 // -- live ----------------------------------------------------------------------------------------------------------------
 
-// A page listens while it is seen: a browser has six connections for all tabs of a dashboard, and a stream takes one.
+// A page listens only while it is visible: a browser has six connections for all tabs of a dashboard, and a stream takes one.
 const REOPEN_MS = 5000;
 const badge = document.querySelector("[data-live]");
 let stream = null;
@@ -98,9 +98,9 @@ const listen = () => {
   stream.addEventListener("open", () => say("live", "good"));
   stream.addEventListener("run", () => document.dispatchEvent(new CustomEvent("yatt:progress")));
   stream.addEventListener("error", () => {
-    say("connection lost, trying again", "warn");
+    say("connection lost, reconnecting", "warn");
     if (stream?.readyState !== EventSource.CLOSED) return;
-    hang(); // a browser gives up once it was refused
+    hang(); // browsers give up after a refused connection
     setTimeout(listen, REOPEN_MS);
   });
 };

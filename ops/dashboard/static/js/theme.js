@@ -1,6 +1,6 @@
-// Light or dark: the system's wish until somebody chooses otherwise. Loaded before the page is drawn, so that nothing flashes.
-// Consumes and keeps `yatt-theme` in local storage; produces `data-theme` on the document, `light` or `dark`, and the event
-// `yatt:theme`. Without it the page is light.
+// Applies the light or dark theme: the system's preference unless the user chooses one. Loaded before the page is drawn, to avoid
+// a flash. Consumes and stores `yatt-theme` in local storage; produces `data-theme` on the document, `light` or `dark`, and the
+// event `yatt:theme`. Without this script the page is light.
 (() => {
   "use strict";
   const KEY = "yatt-theme";
@@ -13,7 +13,7 @@
       const value = localStorage.getItem(KEY);
       return ORDER.includes(value) ? value : "system";
     } catch {
-      return "system"; // storage may be forbidden; the choice then lasts as long as the page
+      return "system"; // storage may be blocked; the choice then lasts as long as the page
     }
   };
 
