@@ -133,7 +133,7 @@ def sweep_prepared(run_folder: Path, branch: int, iteration: int, keep_folders: 
     Only for the driver that holds the lease.
     """
     relative = iteration_folder(branch, iteration)
-    found = sorted(path.name for path in (run_folder / relative).glob("prepared.e*"))
+    found = sorted(path.name for path in (run_folder / relative).glob("prepared.t*"))
     removed = [str(relative / name) for name in found if str(relative / name) not in keep_folders]
     for folder in removed:
         durable.remove_folder(run_folder / folder)
