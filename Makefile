@@ -1,17 +1,18 @@
-# make run    set up, then train the quickstart           make test    set up, then the tests (at most 15 minutes)
+# make run    set up, then train the quickstart           make test    set up, then the tests (at most 10 minutes)
+# make quick  the tests that need no process, server, ledger, Ray or training, for while one writes (at most a minute)
 # make proof  a run that is killed twice, beside an undisturbed one: equal digests (at most 5 minutes)
 # make check  ruff, codespell, mypy, import-linter        make verify  the full matrices (at most 75 minutes)
 # make chaos  200 faults against a real run (75 minutes)  make sabotage  each protection switched off once
 # make soak   5,000 iterations in 20 sessions: what grows make docs    the documentation as a site in build/site
 # ARGS passes options on: make run ARGS="--set seed=1"
-.PHONY: run proof test verify chaos soak sabotage check docs setup engines clean
+.PHONY: run proof test quick lint types imports tests verify chaos soak sabotage check docs setup engines clean
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := true
 # Tests write below the repository alone.
 TEST_FOLDER := $(CURDIR)/.tmp
 TEST_PYTHON := mkdir -p $(TEST_FOLDER)/home && HOME=$(TEST_FOLDER)/home TMPDIR=$(TEST_FOLDER) $(PY)
-PYTEST := $(TEST_PYTHON) -m pytest -n 2 --dist loadscope --basetemp=$(TEST_FOLDER)/pytest
+PYTEST := $(TEST_PYTHON) -m pytest -n 3 --dist loadgroup --basetemp=$(TEST_FOLDER)/pytest
 
 run: setup
 	.venv/bin/yatt train configs/quickstart.yaml $(ARGS)
@@ -19,8 +20,15 @@ run: setup
 proof: setup
 	@$(PY) -m benchmarks.proof $(ARGS)
 
-test: engines check
+# Types and imports are checked beside the tests, which wait now and then.
+test: engines lint
+	@$(MAKE) --no-print-directory -j 3 types imports tests
+
+tests:
 	$(PYTEST) -m "not verify" $(ARGS)
+
+quick: setup
+	$(PYTEST) -n 2 --quick -m "not verify" $(ARGS)
 
 verify: engines check
 	@$(PY) -m tests.browser.install
@@ -35,11 +43,17 @@ soak: setup
 sabotage: setup
 	@$(TEST_PYTHON) -m tests.sabotage.run $(ARGS)
 
-check: setup
+check: setup lint types imports
+
+lint:
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	.venv/bin/codespell
+
+types:
 	$(PY) -m mypy
+
+imports:
 	.venv/bin/lint-imports --no-cache
 
 # Links without a target are errors; nothing is fetched.

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
-import re
+import signal
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
 
-SHARING = ("recovery", "flows", "cluster", "object_store")
-"""Folders whose tests share a Ray head or a Prefect server, the longest first."""
-OF_THEIR_OWN = ("test_exact",)
-"""Long enough to be worth services of its own, so that two workers have equal shares."""
-AS_A_WHOLE = ("train/test_contract", "train/test_ranks")
-"""Files whose fixtures start processes that train: one worker has them, not each."""
-POSTGRESQL = "[postgresql"
-"""Begins the parameters of tests that share a database server."""
-VLLM = "vllm"
-"""Folder, or a parameter, of tests that run vLLM in their own process, which is to be one process."""
+from tests.grouping import InOrder, mark_groups
+from tests.quick import needs_more, refuse_processes
+
+if TYPE_CHECKING:
+    from tests.recovery.nursery import Nursery
 
 # Before anything of ours is imported: children inherit it.
 os.environ.update(
@@ -43,38 +39,71 @@ for name in (
 ):
     os.environ.pop(name, None)
 
+# A shell that starts us in the background ignores SIGINT, and whatever we start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # How long an example takes says nothing: the machine has other work too.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
-def group_of(nodeid: str) -> str:
-    """Tests of a group run one after another in the same worker; most are a group of their own."""
-    path, _, name = nodeid.partition("::")
-    folder, stem = Path(path).parent.name, Path(path).stem
-    if folder in SHARING:
-        return stem if stem in OF_THEIR_OWN else folder
-    if (file := f"{folder}/{stem}") in AS_A_WHOLE:
-        return file
-    if VLLM in (folder, *re.split(r"[\[\]-]", name)[1:]):
-        return VLLM
-    return POSTGRESQL if POSTGRESQL in name else nodeid
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick", action="store_true", help="leave out what needs a process, server, ledger, Ray or training"
+    )
 
 
-class Groups(LoadScopeScheduling):
-    """Hands groups to workers, in the order of collection."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return group_of(nodeid)
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
-    config.option.loadscopereorder = False
-    return Groups(config, log)
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`make quick` does not even import what it leaves out."""
+    left_out = config.getoption("quick") and collection_path.match("test_*.py") and needs_more(collection_path)
+    return True if left_out else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long groups first, so that no worker is left with one at the end."""
-    long = ("recovery", "flows", *OF_THEIR_OWN, "cluster", VLLM, *AS_A_WHOLE, POSTGRESQL)
-    order = {group: place for place, group in enumerate(long)}
-    items.sort(key=lambda item: order.get(group_of(item.nodeid), len(order)))
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if session.config.getoption("quick") and not session.config.getoption("numprocesses", None):
+        refuse_processes()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> InOrder:
+    return InOrder(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    mark_groups(items)
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector what imports have made: a million objects, which it would look at again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def failpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which a test arms failpoints of the drivers and actors that share services."""
+    return tmp_path_factory.mktemp("failpoints")
+
+
+@pytest.fixture(scope="session")
+def service_environment(tmp_path_factory: pytest.TempPathFactory, failpoints: Path) -> Iterator[Mapping[str, str]]:
+    """One Ray head, whose actors have failpoints, and one Prefect server."""
+    from tests.services import failpoints_of_actors, start_shared_services
+    from yatt_core.supervisor.client import stop_supervisor
+
+    folder = tmp_path_factory.mktemp("services")
+    try:
+        yield start_shared_services(folder, failpoints_of_actors(failpoints))
+    finally:
+        stop_supervisor(folder)
+
+
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory: pytest.TempPathFactory, service_environment: Mapping[str, str]) -> Iterator[Nursery]:
+    """Forks drivers on these services."""
+    from tests.recovery.nursery import Nursery
+
+    nursery = Nursery(tmp_path_factory.mktemp("drivers"), service_environment)
+    yield nursery
+    nursery.close()

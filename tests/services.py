@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flows.prefect_io import prefect_server
 from tests import faults
+from tests.recovery.failpoints import VARIABLE
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_environment, ray_head_service
 from yatt_core.supervisor.client import ensure_supervisor, wait_ready
 
@@ -35,3 +36,8 @@ def start_shared_services(folder: Path, actors: Mapping[str, str] | None = None)
         "PREFECT_API_URL": f"http://{state.service(prefect_server.NAME).address}/api",
         "PYTHONPATH": str(ROOT),
     }
+
+
+def failpoints_of_actors(folder: Path) -> dict[str, str]:
+    """What makes durable steps and methods of actors failpoints, which kill while the folder says so."""
+    return {VARIABLE: str(folder), "PYTHONPATH": str(ROOT / "tests" / "recovery" / "site")}

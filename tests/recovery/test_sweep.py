@@ -58,7 +58,7 @@ NEVER_MISSING = (
     "actor dies: yatt_core.experience.chunks.write_chunk: rename of batch-#.responses.arrow",
     "driver dies while an actor is at: yatt_core.experience.chunks.write_chunk: rename of batch-#.scores.arrow",
     "driver dies while an actor is at: yatt_core.experience.shard_log.ShardLog.seal: rename of manifest.json",
-    "driver dies while an actor is at: yatt_core.checkpoints.publish.publish_checkpoint: rename of b#-i#.e#",
+    "driver dies while an actor is at: yatt_core.checkpoints.publish.publish_checkpoint: rename of b#-i#.t#",
 )
 
 

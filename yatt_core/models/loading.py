@@ -59,7 +59,7 @@ def read_config(path: str) -> Any:
     folder = Path(path)
     kind = _model_type(folder)
     try:
-        return _quiet_transformers().AutoConfig.from_pretrained(
+        return quiet_transformers().AutoConfig.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
     except (OSError, ValueError) as error:
@@ -70,7 +70,7 @@ def _loaded(folder: Path, dtype: str, factory: Callable[[Any], Any], kind: str) 
     """Returns the complete model that the transformers factory loads from the folder."""
     if dtype not in DTYPES:
         raise ConfigurationError(f"unknown dtype {dtype!r}; expected one of {', '.join(DTYPES)}")
-    transformers = _quiet_transformers()
+    transformers = quiet_transformers()
     import torch
     from safetensors import SafetensorError
 
@@ -117,12 +117,22 @@ def _model_type(folder: Path) -> str:
     return model_type
 
 
-def _quiet_transformers() -> Any:
-    """Returns the transformers package, offline and without progress bars and advice."""
+def quiet_transformers() -> Any:
+    """Returns the transformers package, offline and without progress bars and advice.
+
+    Hides scikit-learn from it: where that is installed, importing it for assisted generation, which nobody here uses, would
+    cost each process more than a second and 100 MB.
+    """
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     import transformers
+    import transformers.utils
 
+    transformers.utils.is_sklearn_available = _is_not_used
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     return transformers
+
+
+def _is_not_used() -> bool:
+    return False

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from yatt_core.digests import file_sha256
 from yatt_core.errors import ConfigurationError
 from yatt_core.keys import stable_seed
+from yatt_core.models.loading import quiet_transformers
 from yatt_core.models.tokenizer import END_ID, IMAGE_ID, PAD_ID, load_tokenizer
 from yatt_core.spec.sections.model import ModelFromConfig, VisionSpec
 
@@ -55,17 +56,15 @@ def make_model(model: ModelFromConfig, vocabulary: int, seed: int, folder: Path)
     vocabulary: rows of the embedding.
     """
     import torch
-    from transformers import AutoModelForCausalLM, LlavaForConditionalGeneration
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
+    transformers = quiet_transformers()
     config = _text_config(model, vocabulary)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stable_seed("weights", seed))
         if model.vision is None:
-            network = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+            network = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         else:
-            network = LlavaForConditionalGeneration(_vision_language_config(model.vision, config))
+            network = transformers.LlavaForConditionalGeneration(_vision_language_config(model.vision, config))
             _image_processor(model.vision).save_pretrained(folder)
     network.save_pretrained(folder)
 

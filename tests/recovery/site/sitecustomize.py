@@ -1,7 +1,8 @@
 """Failpoints in actors: every Python process below a Ray head that has this folder on its path loads this first.
 
 Consumes the folder that `YATT_TEST_FAILPOINTS` names. Durable steps are watched at once, methods of actors and engines as
-soon as their module has been imported.
+soon as their module has been imported. Of two folders with such a file Python loads one, so the faults of `tests.faults` are
+arranged here too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tests.after_import import after_import
+from tests.faults.engines import add_faults
 from tests.recovery.failpoints import VARIABLE, Failpoints, around, watch_files
 
 AROUND = {
@@ -44,3 +46,4 @@ if VARIABLE in os.environ:
     _failpoints = Failpoints(Path(os.environ[VARIABLE]))
     watch_files(_failpoints.in_actor, _failpoints.published, _failpoints.synced)
     after_import({name: _wrap(_failpoints, name) for name in AROUND})
+after_import({"yatt_core.engines.registry": add_faults})

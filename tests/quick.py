@@ -1,0 +1,78 @@
+"""What `make quick` leaves out: tests that need another process, a server, a ledger, Ray or an engine that trains.
+
+A file is left out by what it, its conftest and the helpers it uses import, before any of that is imported. A test of the
+others is skipped where it is about to start a process.
+"""
+
+from __future__ import annotations
+
+import ast
+import multiprocessing.process
+import os
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+TESTS = Path(__file__).parent
+HEAVY = (
+    "db.ledger", "fastapi", "megatron", "mlflow", "multiprocessing", "playwright", "prefect", "psycopg", "ray", "sqlalchemy",
+    "subprocess", "torch", "transformers", "vllm",
+)  # fmt: skip
+"""Modules, each with all below it. A ledger is a database, whose statements take longest of all to prepare."""
+
+
+def needs_more(file: Path) -> bool:
+    """Whether a file of tests imports something heavy, itself or by way of other files of tests."""
+    return any(_is_heavy(name) for part in _reached(file) for name in _imports(part))
+
+
+def _is_heavy(name: str) -> bool:
+    return any(name == heavy or name.startswith(f"{heavy}.") for heavy in HEAVY)
+
+
+def _reached(file: Path) -> set[Path]:
+    """The file, the conftest files above it but the topmost, and what they import from the tests."""
+    reached: set[Path] = set()
+    waiting = [file]
+    waiting += [
+        found for folder in file.parents if TESTS in folder.parents if (found := folder / "conftest.py").exists()
+    ]
+    while waiting:
+        if (path := waiting.pop()) not in reached:
+            reached.add(path)
+            waiting += _own(path)
+    return reached
+
+
+@cache
+def _imports(file: Path) -> frozenset[str]:
+    """Names of modules, and of what is imported from them."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(names)
+
+
+def _own(file: Path) -> Iterator[Path]:
+    for name in _imports(file):
+        path = TESTS.parent.joinpath(*name.split("."))
+        if name.startswith("tests.") and (found := path.with_suffix(".py")).is_file():
+            yield found
+
+
+def refuse_processes() -> None:
+    """Skips each test that starts one from here on."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        pytest.skip("starts a process: make test runs it")
+
+    subprocess.Popen.__init__ = refuse  # type: ignore[method-assign]
+    multiprocessing.process.BaseProcess.start = refuse  # type: ignore[method-assign]
+    os.fork = refuse
