@@ -49,7 +49,8 @@ SPEC: dict[str, Any] = {
         "prompts_per_iteration": 8, "logical_shards": 1, "held_out": 8, "max_prompt_tokens": PROMPT,
     },
     "rollout": {
-        "engine": {"kind": "torch", "instances": 1, "kernels": "general"}, "samples_per_prompt": SAMPLES, "max_new_tokens": RESPONSE,
+        "engine": {"kind": "torch", "instances": 1, "kernels": "general"},
+        "samples_per_prompt": SAMPLES, "max_new_tokens": RESPONSE,
         "temperature": 0.8,
     },
     "rewards": {"parts": [{"name": "exact", "function": "exact_match"}]},

@@ -1,7 +1,7 @@
 """How much of its time does a run spend on training while parts of it die again and again, and what does its safety cost?
 
-Consumes nothing, or a report of `make chaos`. Drives runs through the product's own loop, ledger and recovery on simulated time,
-beside the same faults met with checkpoints alone, each way at its own best checkpoint interval; and measures commits and the stall
+Consumes nothing, or a report of `make chaos`. Drives runs through the product's own loop, ledger and recovery on simulated
+time, beside the same faults met with checkpoints alone, each way at its own best checkpoint interval; and measures commits and the stall
 of checkpoints for real.
 """
 

@@ -61,7 +61,8 @@ FAILING, SESSION, CHECKPOINT = 400, 1_000, 200
 """Every so many iterations an attempt fails, a session begins, a checkpoint is taken."""
 METRICS = (
     "reward/mean", "reward/std", "accuracy", "evaluation/accuracy", "kl", "entropy", "length/response_mean",
-    "truncated_fraction", "clip_fraction", "ratio_min", "ratio_max", "grad_norm", "train_rollout_logprob_diff_mean", "train_rollout_logprob_diff_max", "loss",
+    "truncated_fraction", "clip_fraction", "ratio_min", "ratio_max", "grad_norm",
+    "train_rollout_logprob_diff_mean", "train_rollout_logprob_diff_max", "loss",
     "policy_loss", "learning_rate", "tokens", "reward/exact", "zero_spread_fraction",
 )  # fmt: skip
 TIMINGS = (

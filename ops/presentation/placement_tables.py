@@ -51,7 +51,7 @@ def print_explanation(found: Explanation) -> None:
         write(f"joined at the start, the last after {last:.2f} s: instances {numbers}")
     if asked := [change for change in found.changes if change.how != "start"]:
         write_table(
-            ("hand-over at s", "instance", "from", "to", "how", "serves from s"), [_change_row(each) for each in asked]
+            ("requested at s", "instance", "from", "to", "how", "serves from s"), [_change_row(each) for each in asked]
         )
     if any(found.moves.values()):
         write(f"also: {found.moves['take']} moves of stragglers, {found.moves['intake']} intake limits set")

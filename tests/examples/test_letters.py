@@ -34,7 +34,9 @@ def test_the_spec_names_a_reward_that_can_be_called(monkeypatch: pytest.MonkeyPa
     assert all(callable(resolve(part)) for part in made.rewards.parts if part.kind == "function")
 
 
-@pytest.mark.parametrize(("response", "value"), [("nus", 1.0), (" nus\n", 1.0), ("nos", 2 / 3), ("nuss", 0.75), ("", 0.0)])
+@pytest.mark.parametrize(
+    ("response", "value"), [("nus", 1.0), (" nus\n", 1.0), ("nos", 2 / 3), ("nuss", 0.75), ("", 0.0)]
+)
 def test_near_misses_earn_part_of_the_credit(response: str, value: float) -> None:
     prompt = cast(Prompt, cast(Any, SimpleNamespace(answer="nus")))
     assert letters_in_place(prompt, response) == pytest.approx(value)

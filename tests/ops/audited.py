@@ -1,4 +1,4 @@
-"""A small run in which everything agrees, with real inputs, shards, checkpoints and MLflow points; tests then change one thing."""
+"""A small run in which everything agrees, with real inputs, shards, checkpoints and MLflow points; tests change one thing."""
 
 from __future__ import annotations
 

@@ -248,7 +248,9 @@ def open_codec(spec: RunSpec, model_path: str) -> TextCodec:
     """
     if isinstance(spec.rollout.engine, VirtualRollout):
         engine = spec.rollout.engine
-        return VirtualCodec(engine.vocabulary, spec.data.max_prompt_tokens, spec.rollout.tools, engine.tool_call_fraction)
+        return VirtualCodec(
+            engine.vocabulary, spec.data.max_prompt_tokens, spec.rollout.tools, engine.tool_call_fraction
+        )
     folder = Path(model_path)
     config = read_config(folder)
     tokenizer = load_tokenizer(folder)

@@ -92,7 +92,7 @@ def test_a_sound_run_is_sound(sound: Home, yatt: Yatt) -> None:
 
 @pytest.mark.parametrize("before", ["spec", "commits", "checkpoints", "metrics"])
 def test_a_run_that_is_driven_meanwhile_is_sound(sound: Home, before: str) -> None:
-    """An iteration, a checkpoint and a promotion come between two checks, and their points after the tracker's were noted down."""
+    """An iteration, a checkpoint and a promotion are recorded between two checks, after the tracker's points were noted."""
     reader = MlflowReader(sound.tracking_uri, sound.artifacts)
     with Ledger.open(sound.ledger) as ledger:
         driven: list[str] = []

@@ -73,7 +73,7 @@ def test_explain_says_it_in_words(yatt: Yatt, run: str) -> None:
     text = yatt("placement", "explain", run, "3").out
     for words in (
         "judged-1, iteration 3 of branch 0: dynamic", "instances from the start: ", "reason ", "predicted ", "took ",
-        "after the last rollout", "iteration 1 of judged-1", "hand-over at s", "switching", "idle fraction of all devices",
+        "after the last rollout", "iteration 1 of judged-1", "requested at s", "switching", "idle fraction of all devices",
     ):  # fmt: skip
         assert words in text
     first, under_way = (yatt("placement", "explain", run, number).out for number in ("1", "5"))
