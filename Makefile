@@ -1,15 +1,15 @@
 # make run    set up, then train the quickstart           make test    set up, then the tests (at most 10 minutes)
-# make quick  the tests that need no process, server, ledger, Ray or training, for while one writes (at most a minute)
-# make proof  a run that is killed twice, beside an undisturbed one: equal digests (at most 5 minutes)
+# make quick  only the tests without processes, servers, ledger, Ray or training (at most a minute)
+# make proof  compare a run killed twice with an undisturbed one: equal digests (at most 5 minutes)
 # make check  ruff, codespell, mypy, import-linter        make verify  the full matrices (at most 75 minutes)
 # make chaos  200 faults against a real run (75 minutes)  make sabotage  each protection switched off once
-# make soak   5,000 iterations in 20 sessions: what grows make docs    the documentation as a site in build/site
-# ARGS passes options on: make run ARGS="--set seed=1"
+# make soak   5,000 iterations in 20 sessions: growth     make docs    the documentation as a site in build/site
+# ARGS passes options: make run ARGS="--set seed=1"
 .PHONY: run proof test quick lint types imports tests verify chaos soak sabotage check docs setup engines clean
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := true
-# Tests write below the repository alone.
+# Tests write only below the repository.
 TEST_FOLDER := $(CURDIR)/.tmp
 TEST_PYTHON := mkdir -p $(TEST_FOLDER)/home && HOME=$(TEST_FOLDER)/home TMPDIR=$(TEST_FOLDER) $(PY)
 PYTEST := $(TEST_PYTHON) -m pytest -n 3 --dist loadgroup --basetemp=$(TEST_FOLDER)/pytest
@@ -56,14 +56,14 @@ types:
 imports:
 	.venv/bin/lint-imports --no-cache
 
-# Links without a target are errors; nothing is fetched.
+# Links without a target are errors; nothing is downloaded.
 docs: setup
 	$(PY) -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -d build/site-cache docs build/site
 
 setup:
 	@python3 ops/bootstrap.py
 
-# The optional engines, which tests try where they are installed.
+# The optional engines, which tests use if they are installed.
 engines:
 	@python3 ops/bootstrap.py --engines
 

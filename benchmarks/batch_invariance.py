@@ -1,8 +1,8 @@
-"""Does a response of the torch rollout engine depend on the batch it is in? And how fast is it beside transformers?
+"""Does a response of the torch rollout engine depend on its batch? And how fast is the engine, against transformers?
 
-Consumes nothing. Makes small models with seeded weights, answers 160 prompts of mixed lengths in one batch, and answers
-them again in other batches: every token and every bit of every log-probability must be the same. Then times decode batches
-of two shapes against transformers' own `generate`, each at its best of several runs, one thread.
+Consumes nothing. Creates small models with seeded weights, answers 160 prompts of mixed lengths in one batch, and
+answers them again in other batches: every token and every bit of every log-probability must be the same. Then times
+decode batches of two shapes against transformers' own `generate`, both at their best of several runs, on one thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What does a checkpoint cost the iteration that it begins in? A real run of a 20M-parameter model tells.
+"""How much does a checkpoint lengthen the iteration in which it begins? Measured on a real run of a 20M-parameter model.
 
-Consumes nothing. Drives a session with every real part, a checkpoint every five iterations, and compares the iterations that a
-checkpoint begins in with the others; the first two and the last one, which is evaluated, do not count.
+Consumes nothing. Drives a session with all real parts and a checkpoint every five iterations, and compares the
+iterations in which a checkpoint begins with the others; the first two and the last one, which is evaluated, do not
+count.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a commit of the ledger costs, and whether that grows with the run.
+"""How much does a commit of the ledger cost, and does the cost grow with the run?
 
-Compared in the same run, in turn, with a bare one-row transaction of the same durability on the same disk. The run is
-booked as a driver books it: 4 controllers' shards, 30 metrics, six phases, placement, outbox, now and then a checkpoint; nothing
-is pruned.
+Compares commits with a bare one-row transaction of the same durability on the same disk, alternating within one run.
+The iterations are recorded as a driver records them: 4 controllers' shards, 30 metrics, six phases, placement,
+outbox, occasional checkpoints; nothing is pruned.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What all benchmarks share: their arguments, the facts of the machine, and the report that they end with.
+"""What all benchmarks share: their arguments, the facts of the machine, and the final report.
 
-A benchmark is a module with a `main()`; it takes `--json`, tells its progress on standard error, and ends with one report.
+A benchmark is a module with a `main()`. It takes `--json`, reports progress on standard error, and ends with one
+report.
 """
 
 from __future__ import annotations

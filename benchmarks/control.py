@@ -1,7 +1,8 @@
-"""Does the quickstart learn from its rewards, or from something else? The same run with its advantages shuffled tells.
+"""Does the quickstart learn from its rewards, or from something else? Compares it with a run of shuffled advantages.
 
-Consumes configs/quickstart.yaml. Trains it twice per seed through `yatt train`, once as it is and once with the advantages
-permuted over the batch (seeded), and compares how far the held-out accuracy rises above SFT's.
+Consumes configs/quickstart.yaml. Trains it twice per seed through `yatt train`, once unchanged and once with the
+advantages permuted over the batch (seeded), and compares how far the held-out accuracy rises above the accuracy after
+SFT.
 """
 
 from __future__ import annotations

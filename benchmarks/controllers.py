@@ -1,8 +1,8 @@
-"""Do heavy samples stay out of the driver, and what does that buy over one central controller that all of them go through?
+"""Do heavy samples stay out of the driver, and what is gained compared with one central controller?
 
-Consumes nothing: makes images of 1 to 4 MB as files, 16 MB to 2 GB an iteration, and a Ray head of its own. The same engines and
-trainer ranks look at every byte of every image, by the product's data plane, by a central controller as the classic design has
-it, and by one that passes single batches on without waiting, in turn.
+Consumes nothing: writes images of 1 to 4 MB as files, 16 MB to 2 GB per iteration, and starts its own Ray head. The
+same engines and trainer ranks process every byte of every image, in turn through the product's data plane, through a
+central controller in the classic design, and through one that forwards single batches without waiting.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""How quickly the dashboard answers over a large ledger: 1,000 runs, one of them of 100,000 iterations.
+"""How quickly does the dashboard answer over a large ledger: 1,000 runs, one of them with 100,000 iterations?
 
-Each page is asked for by an HTTP client over a socket, several at a time, from the server as `yatt dashboard` starts it; once on
-SQLite and once on PostgreSQL. The figures are those of the slowest page. A page is asked for once before it is measured.
+An HTTP client requests each page over a socket, several at a time, from the server that `yatt dashboard` starts; once
+on SQLite and once on PostgreSQL. The figures are those of the slowest page. Each page is requested once before it is
+measured.
 """
 
 from __future__ import annotations

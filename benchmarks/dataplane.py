@@ -1,10 +1,10 @@
-"""How fast a batch travels through Ray, how evenly samples are shared out by length, and how tightly they are packed.
+"""How fast does a batch travel through Ray, how evenly are samples balanced by length, and how tightly are they packed?
 
-The batch is 10.5 MB of experience in two halves. Each half goes to a worker, which adds one to every byte and
-returns new arrays: ours as one object that both workers map, as weights go to engines; compared in the same run, in turn,
-with raw Ray and a plain dict of the same arrays for each. Both sides begin with
-a batch in their own form, do the same sums on the same bytes and end with arrays that the driver can read; packing a dict
-first is measured beside it. Then balance and packing, on log-normal lengths.
+The batch is 10.5 MB of experience in two halves. Each half goes to a worker, which adds one to every byte and returns
+new arrays. YATT sends one object that both workers map, as it does with weights; the comparison, alternating within
+one run, is raw Ray with a plain dict of the same arrays for each worker. Both start with a batch in their own form,
+compute the same sums on the same bytes and end with arrays that the driver can read; the time to pack a dict first is
+measured too. Then measures balance and packing on log-normal lengths.
 """
 
 from __future__ import annotations

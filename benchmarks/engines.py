@@ -1,7 +1,7 @@
-"""The real engines, each on the same work: generation and new weights, and what five updates come to, beside transformers itself.
+"""Compares the real engines with transformers on the same work: generation, loading weights, and five updates.
 
-Consumes nothing. Each part takes a folder with a small model and gives its figures and baselines; those of engines that are not
-installed are none.
+Consumes nothing. Each part takes a folder with a small model and returns its figures and baselines; those of engines
+that are not installed are None.
 """
 
 from __future__ import annotations

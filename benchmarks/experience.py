@@ -1,4 +1,4 @@
-"""Generated responses as an iteration's sealed experience, for benchmarks that learn without controllers."""
+"""Writes generated responses as an iteration's sealed experience, for benchmarks that learn without controllers."""
 
 from __future__ import annotations
 

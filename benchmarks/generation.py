@@ -1,8 +1,9 @@
-"""Tokens a second of mixed lengths and of bfloat16: the torch engine beside transformers' `generate`, one thread.
+"""Measures tokens per second on mixed lengths and in bfloat16: the torch engine and transformers' `generate`, one thread.
 
-Consumes nothing. Mixed: 128 requests of forced, log-normal lengths (8 to 256 tokens), which the engine takes at once and
-`generate` in static batches of several sizes in the order of arrival; only wanted tokens count. Beside it transformers' own
-continuous batching. bfloat16: 64 responses of one length. Part of `benchmarks.engines`, whose other engines take the same work.
+Consumes nothing. Mixed: 128 requests of forced, log-normal lengths (8 to 256 tokens), which the engine takes at once
+and `generate` in static batches of several sizes in the order of arrival; only requested tokens count. Also measures
+transformers' continuous batching. bfloat16: 64 responses of one length. Part of `benchmarks.engines`, whose other
+engines do the same work.
 """
 
 from __future__ import annotations

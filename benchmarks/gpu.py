@@ -1,14 +1,18 @@
 """How fast are the torch engines on a GPU, at a billion parameters in bfloat16?
 
-Consumes a GPU; without one it says so and exits with code 2. A rollout engine answers 64 prompts of 256 tokens 8 times with 512
-tokens each, a trainer learns from that, the weights go back, and the trainer makes room and has its tensors again: the product's
-own engines in one process, without orchestration. The best of the rounds. Figures:
+Consumes a GPU; without one it reports this and exits with code 2. A rollout engine generates 8 responses of 512
+tokens for each of 64 prompts of 256 tokens. A trainer learns from them, sends its weights back, and offloads and
+reloads its tensors: the product's own engines in one process, without orchestration. The figures are the best of all
+rounds:
 
-- `rollout_tokens_per_s`: generated tokens; `train_tokens_per_s`: rows that the trainer computes, a group's prompt once;
-- `train_mfu`: operations of those rows' forward and backward passes over what the GPU's data sheet allows in that time, none for
-  a GPU that has no card in `yatt plan`; `train_gemm_fraction`: the same over the rate of large products in this run;
-- `sync_gb_s`: float32 weights from the trainer's memory into the engine's; `offload_gb_s`, `reload_gb_s`: what the trainer holds;
-- `rollout_peak_gib`, `train_peak_gib`: most memory of tensors at once, as torch counts it; `parameters`.
+- `rollout_tokens_per_s`: generated tokens; `train_tokens_per_s`: rows that the trainer computes, a group's prompt
+  once;
+- `train_mfu`: operations of those rows' forward and backward passes, divided by the data sheet's maximum in that
+  time; None for a GPU that has no card in `yatt plan`; `train_gemm_fraction`: the same, relative to the rate of large
+  products in this run;
+- `sync_gb_s`: float32 weights from the trainer's memory to the engine's; `offload_gb_s`, `reload_gb_s`: the trainer's
+  tensors;
+- `rollout_peak_gib`, `train_peak_gib`: peak memory of tensors, as counted by torch; `parameters`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Memory that a runner of the torch rollout engine holds."""
+"""Counts the memory that a runner of the torch rollout engine holds."""
 
 from __future__ import annotations
 

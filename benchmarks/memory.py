@@ -1,9 +1,10 @@
-"""Are the tensor bytes that `yatt plan` predicts those that the torch engines hold? A model of over 50 million parameters tells.
+"""Do the torch engines hold the tensor bytes that `yatt plan` predicts? Measured with over 50 million parameters.
 
-Consumes nothing. Generates with the real rollout engine, seals what it generated as experience, and learns from it with the real
-trainer of one rank, a KL term included. Lasting tensors are walked and counted by storage; what a call needs besides is the peak
-of torch's own account of allocations. Both run transformers' module, by which the plan counts, since the fast path holds less.
-The runtime's memory (interpreter and libraries) is measured apart, before any tensor.
+Consumes nothing. Generates with the real rollout engine, seals the responses as experience, and learns from them with
+the real trainer of one rank, including a KL term. Persistent tensors are counted by storage; temporary memory of a
+call is the peak of the allocations that torch's profiler reports. Both engines run the transformers module, as the
+plan assumes, since the custom kernels hold less. The runtime's memory (interpreter and libraries) is measured
+separately, before any tensor.
 """
 
 from __future__ import annotations

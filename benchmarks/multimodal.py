@@ -1,7 +1,7 @@
-"""Does a vision-language run learn from images? It trains `configs/multimodal.yaml` from start to end and asks what it saw.
+"""Does a vision-language run learn from images? Trains `configs/multimodal.yaml` completely and tests the result.
 
-Compared in the same run with the weights behind SFT, with the best answer that looks at nothing, and with the trained
-weights shown the pictures of other rows: a policy that counts what it sees falls back to chance there.
+Compares it, in the same run, with the weights after SFT, with the best constant answer, and with the trained weights
+shown the pictures of other rows: a policy that counts what it sees falls back to chance there.
 """
 
 from __future__ import annotations

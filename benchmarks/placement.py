@@ -1,8 +1,8 @@
-"""What `dynamic` placement gains on described workloads, in simulated time, against every fixed placement and a lower bound.
+"""What does `dynamic` placement gain on described workloads, in simulated time, over every fixed placement?
 
-Each workload is run under `colocate`, under every fixed split that a search for the best one tries (in hindsight, over the
-whole run), and under `dynamic`: once with the engines' constants as a fact, once with constants fitted to telemetry. The
-baselines are compared with golden figures first. A log of all actions of `dynamic` is written on request.
+Each workload runs under `colocate`, under every fixed split that a search for the best one tries (in hindsight, over
+the whole run), and under `dynamic`: once with the engines' exact constants, once with constants fitted to telemetry.
+The baselines are first compared with golden figures. On request, writes a log of all actions of `dynamic`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The placement benchmarks' workloads, as YAML files describe them."""
+"""Reads the placement benchmarks' workloads from YAML files."""
 
 from __future__ import annotations
 

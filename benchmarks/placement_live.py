@@ -1,9 +1,9 @@
-"""Does the simulator say what really happens? Described workloads under the real flow, controllers and dispatcher.
+"""Does the simulator predict reality? Runs described workloads under the real flow, controllers and dispatcher.
 
-Consumes a described workload; makes a spec of it whose virtual engines have its constants and lengths of its kind, trains it
-through `yatt train` on a clock that runs two and a half times as fast as the wall's, and then has the simulator carry out the
-recorded work under the recorded actions. Produces both times of each iteration, and a third: what the simulator foresees where
-the runtime policy acts there by itself. A part of `benchmarks.placement`.
+Consumes a described workload. Creates a spec whose virtual engines have its constants and lengths of its kind, trains
+it through `yatt train` on a clock that runs two and a half times as fast as wall time, and then lets the simulator
+repeat the recorded work under the recorded actions. Produces both times of each iteration, and a third: the
+simulator's prediction if the runtime policy acts freely in it. Part of `benchmarks.placement`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A placement that was logged, carried out again: the same actions at the same times.
+"""Repeats a logged placement: the same actions at the same times.
 
 Consumes the lines of an action log (see `actions.py`); produces plans and runtime policies. Raises
 `ConfigurationError` for a log that does not fit the run.

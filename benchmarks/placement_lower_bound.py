@@ -1,9 +1,9 @@
-"""No policy can beat this: the least time in which a clairvoyant one could collect a wave, by chains, work and losses.
+"""Computes a bound that no policy can beat: the least time in which a clairvoyant one could collect a wave.
 
-Consumes a wave's work and the pool that it runs on; produces seconds. The argument: every sample's own chain at batch 1 bounds
-the time from below; who shares decode steps pays for it in time, so that the time left bounds how much of an engine's fixed
-step time a sample can share; the work that follows has to fit the pool. All parts fall with the time, so that bisection finds
-the least feasible one.
+Consumes a wave's work and the pool on which it runs; produces seconds. The argument: every sample's own chain at
+batch 1 bounds the time from below. Sharing decode steps costs a sample time, so the remaining time bounds the part of
+an engine's fixed step time that it can share. The resulting work must fit the pool. All parts decrease as the time
+grows, so bisection finds the least feasible time.
 """
 
 from __future__ import annotations

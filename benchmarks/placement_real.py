@@ -1,7 +1,7 @@
-"""What does dynamic placement gain where policy and judge are real models and every core is a device?
+"""What does dynamic placement gain if policy and judge are real models and every core is a device?
 
-Consumes configs/genrm.yaml. Trains it a few iterations under `colocate` and under `dynamic` through `yatt train`, with the same
-seeds, and compares the time that collecting takes and what is collected.
+Consumes configs/genrm.yaml. Trains it for a few iterations under `colocate` and under `dynamic` through `yatt train`,
+with the same seeds, and compares the duration of `collect` and the collected samples.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How much of its time does a run spend on training while parts of it die again and again, and what does its safety cost?
+"""How much of its time does a run with frequent faults spend on training, and what does its safety cost?
 
-Consumes nothing, or a report of `make chaos`. Drives runs through the product's own loop, ledger and recovery on simulated
-time, beside the same faults met with checkpoints alone, each way at its own best checkpoint interval; and measures commits and the stall
-of checkpoints for real.
+Consumes nothing, or a report of `make chaos`. Drives runs through the product's own loop, ledger and recovery on
+simulated time, and compares them with runs that recover from the same faults with checkpoints alone, each at its own
+best checkpoint interval. Also measures real commits and the stall of real checkpoints.
 """
 
 from __future__ import annotations

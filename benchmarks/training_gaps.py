@@ -1,7 +1,7 @@
-"""How far the trainers are from a plain model of transformers after five AdamW steps, and from its gradient norms.
+"""How far are the trainers from a plain transformers model after five AdamW steps, and from its gradient norms?
 
-Consumes nothing but the scenarios of the trainers' contract tests (float32, ragged batches, micro-batches, with clipping and
-without). Each rank is a process. Part of `benchmarks.engines`.
+Consumes only the scenarios of the trainers' contract tests (float32, ragged batches, micro-batches, with and without
+clipping). Each rank is a process. Part of `benchmarks.engines`.
 """
 
 from __future__ import annotations

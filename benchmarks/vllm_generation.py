@@ -1,6 +1,6 @@
-"""vLLM on the work of `benchmarks.generation`: tokens a second, its log-probabilities against transformers', and new weights.
+"""Runs vLLM on the work of `benchmarks.generation`: tokens per second, log-probabilities, loading weights.
 
-Consumes nothing. It runs in a process of its own, since vLLM changes the environment of its process; one thread. Part of
+Consumes nothing. Runs in a separate process, since vLLM changes the environment of its process; one thread. Part of
 `benchmarks.engines`.
 """
 

@@ -1,1 +1,1 @@
-"""An iteration whose samples carry images, by the product's data plane and by one central controller, on the same actors."""
+"""Runs an iteration of samples with images on the same actors: by the data plane, and by central controllers."""

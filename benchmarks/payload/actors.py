@@ -1,4 +1,4 @@
-"""The engines and trainer ranks of both designs: the same work, given image files by address or by value."""
+"""The engines and trainer ranks of all designs: the same work, given image files by address or by value."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The same iteration by one central controller, as the classic design does it: phase by phase, every byte through the driver.
+"""Runs the iteration through one central controller in the classic design: phase by phase, every byte through the driver.
 
-Consumes an iteration's image addresses. The driver fetches all images from the loaders and packs them into one batch; puts a
-part for each engine; fetches what comes back, images included, and packs the batch again; puts a part for each trainer rank.
-The codec is packed buffers, which Ray hands over without a copy of its own.
+Consumes an iteration's image addresses. The driver fetches all images from the loaders and packs them into one batch,
+puts a part for each engine, fetches the results, images included, packs the batch again, and puts a part for each
+trainer rank. The codec is packed buffers, which Ray passes on without copying them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What one wave of dynamic sampling costs its coordinator: settling what 256 controllers tell of their groups.
+"""Measures what one wave of dynamic sampling costs its coordinator: settling the reports of 256 controllers.
 
-The coordinator is the product's; the controllers are simulated by receipts' metadata, which come in a drawn order.
+The coordinator is the product's; the controllers are simulated by receipts' metadata, which arrive in a random order.
 """
 
 from __future__ import annotations

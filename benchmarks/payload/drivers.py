@@ -1,4 +1,4 @@
-"""A driver of either design in a process of its own, so that what it takes of memory is its own, and both can work in turn."""
+"""Runs the driver of a design in its own process, so that its memory is measured alone and designs can alternate."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Images of an iteration as files under their content address, and what engines and trainers do with each: look at every byte.
+"""Writes an iteration's images under their content address, and defines the work on each: processing every byte.
 
-The codec of both designs is the binary pixmap (PPM, P6): a header and the pixels as they are, so that what is measured is the
-way of the bytes and not a decompressor.
+The codec of all designs is the binary pixmap (PPM, P6): a header and raw pixels, so that the benchmark measures the
+transport of bytes and no decompression.
 """
 
 from __future__ import annotations

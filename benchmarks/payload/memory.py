@@ -1,8 +1,9 @@
-"""How much memory a process takes beyond what it had: its peak, private pages apart from those of Ray's object store.
+"""Measures how far a process's memory grows: its peak, and the peak of its private pages without Ray's object store.
 
-Linux keeps the peak itself (VmHWM), so nothing is missed between two looks. It counts private pages (RssAnon), mapped files
-and the pages of the object store that the process has touched (RssShmem): what a driver keeps alive by its references lies
-there, and is its memory as much as a private copy would be. The peak of the private pages alone is sampled beside it.
+Linux keeps the peak itself (VmHWM), so nothing is missed between two samples. It counts private pages (RssAnon),
+mapped files and the pages of the object store that the process has touched (RssShmem). What a driver keeps alive by
+its references is among these, and occupies its memory like a private copy. The peak of the private pages alone is
+sampled in addition.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A central controller that nobody has: it fetches every image and puts it again, but batch by batch and without waiting.
+"""An idealised central controller: it fetches every image and puts it again, but batch by batch and without waiting.
 
-Consumes an iteration's image addresses. As many batches are under way as keep all actors busy, and the iteration's batch is
-never assembled in one piece. It shows what is left of the difference on this machine where only the bytes' way differs.
+Consumes an iteration's image addresses. Enough batches are in flight to keep all actors busy, and the iteration's
+batch is never assembled as a whole. This shows the difference that remains on this machine if only the path of the
+bytes differs.
 """
 
 from __future__ import annotations

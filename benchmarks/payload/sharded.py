@@ -1,6 +1,6 @@
-"""An iteration by the product's data plane: images stay files, the driver sees receipts.
+"""Runs an iteration through the product's data plane: images stay files, and the driver sees receipts.
 
-Consumes an iteration's image addresses; the product's dispatcher, generation streams, shard logs and batches carry it.
+Consumes an iteration's image addresses; uses the product's dispatcher, generation streams, shard logs and batches.
 """
 
 from __future__ import annotations

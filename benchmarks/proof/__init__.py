@@ -1,5 +1,5 @@
-"""Shows that a run killed twice ends as an undisturbed one does; run it with `make proof`.
+"""Shows that a run killed twice ends like an undisturbed one; run it with `make proof`.
 
-Both runs are real: Prefect, Ray, torch engines, the ledger and MLflow train a small model from the same spec and seed. One of
-them is killed with SIGKILL at moments drawn from the system's randomness, once while it collects and once while it learns.
+Both runs are real: Prefect, Ray, torch engines, the ledger and MLflow train a small model from the same spec and
+seed. One of them is killed with SIGKILL at random moments, once while it collects and once while it learns.
 """

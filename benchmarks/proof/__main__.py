@@ -1,6 +1,6 @@
-"""Trains a small model twice, kills one of the runs while it collects and while it learns, and compares what both end with.
+"""Trains a small model twice, kills one of the runs while it collects and while it learns, and compares the results.
 
-Ends with 0 if weights, experience and metrics are equal, 1 if not, and 2 if an argument is wrong.
+Exits with 0 if weights, experience and metrics are equal, 1 if not, and 2 if an argument is wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which kills a proof makes, and the drawing of their moments. Starts no process and reads no ledger."""
+"""Chooses the kills of a proof and draws their moments. Starts no process and reads no ledger."""
 
 from __future__ import annotations
 

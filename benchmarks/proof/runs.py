@@ -1,4 +1,4 @@
-"""Drives the two runs of a proof with `yatt train` and `yatt resume`, and kills one of them on the way.
+"""Drives the two runs of a proof with `yatt train` and `yatt resume`, and kills one of them during its phases.
 
 Every signal goes to a process that was identified before, never to a name.
 """

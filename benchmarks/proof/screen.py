@@ -1,4 +1,4 @@
-"""What a proof shows while it works: lines that stay, and a bar for the run under way where there is a terminal."""
+"""Displays a proof's progress: permanent lines, and on a terminal a bar for the current run."""
 
 from __future__ import annotations
 

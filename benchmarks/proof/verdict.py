@@ -1,4 +1,4 @@
-"""What a proof comes to: the two runs side by side, and whether the killed one is the undisturbed one bit for bit."""
+"""Computes the result of a proof: compares the two runs and checks whether they are equal bit for bit."""
 
 from __future__ import annotations
 

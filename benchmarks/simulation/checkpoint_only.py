@@ -1,6 +1,6 @@
-"""The same faults met with checkpoints alone: after each, everything since the last checkpoint is done again, iterations whole.
+"""Recovers from the same faults with checkpoints alone: each fault repeats all iterations since the last checkpoint.
 
-This is what a run does that keeps no log of its experience. It gets the same iterations, the same stalls and restarts, and its
+This models a run without a log of its experience. It gets the same iterations, stalls and restarts, and its
 checkpoints are durable at once.
 """
 

@@ -1,8 +1,8 @@
-"""A simulated cluster: its clock, the work that goes on in its actors, and the faults that strike them.
+"""A simulated cluster: its clock, the work of its actors, and the faults that strike them.
 
-Actors outlive the driver here as in the product: shards under way go on being sealed and an update under way is finished while
-nobody drives. Shards and checkpoints are real files with real manifests, of a few bytes each. The trainer's weights are a chain
-of digests over the experience that it learnt from, so that a replay that went wrong would show.
+Actors outlive the driver as in the product: without a driver, shards in progress are still sealed and an update in
+progress is finished. Shards and checkpoints are real files with real manifests, of a few bytes each. The trainer's
+weights are a chain of digests over the experience that it learned from, so that a wrong replay would show.
 """
 
 from __future__ import annotations

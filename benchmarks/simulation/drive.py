@@ -1,7 +1,7 @@
-"""Drives a simulated run with the product's own loop, phases, recovery, accounts and ledger, driver after driver.
+"""Drives a simulated run with the product's own loop, phases, recovery, accounts and ledger, one driver after another.
 
-Tasks are called without Prefect, since there is nothing to schedule; the ledger is a real one on simulated time, in memory-backed
-files where the system has them, since what the disk takes is no part of simulated time.
+Tasks are called without Prefect, since there is nothing to schedule. The ledger is a real one on simulated time, in
+memory-backed files if the system has them, since disk time is not part of simulated time.
 """
 
 from __future__ import annotations

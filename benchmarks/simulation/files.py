@@ -1,4 +1,4 @@
-"""The files of a simulated cluster: sealed shards and checkpoints as the product knows them, of a few bytes each."""
+"""Writes the files of a simulated cluster: sealed shards and checkpoints in the product's format, of a few bytes each."""
 
 from __future__ import annotations
 

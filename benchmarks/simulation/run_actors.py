@@ -1,7 +1,7 @@
-"""A driver's view of a simulated cluster: the calls of `yatt_core.run_actors.run_actors.RunActors`, on simulated time.
+"""The driver's view of a simulated cluster: the calls of `yatt_core.run_actors.run_actors.RunActors`, on simulated time.
 
-What the real class learns from Ray, that an actor is gone, it learns here from the cluster: at the call that needs the actor,
-also when the actor was lost long before.
+The real class learns from Ray that an actor is gone; this one learns it from the cluster, at the call that needs the
+actor, even if the actor was lost long before.
 """
 
 from __future__ import annotations

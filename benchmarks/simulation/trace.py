@@ -1,7 +1,7 @@
-"""What a simulated run is like: how long its phases take, and which faults strike it when. Seeded; printed with the results.
+"""Describes a simulated run: durations of its phases, faults and their times. Seeded; printed with the results.
 
-A fault belongs to an iteration and strikes at a uniformly drawn share of that iteration's time, the first time that it is
-worked on. So every way to recover is struck by the same faults, and none by more because it takes longer.
+A fault belongs to an iteration and strikes at a uniformly drawn fraction of that iteration's time, during the first
+attempt at it. All recovery methods therefore suffer the same faults, and a slower one does not suffer more.
 """
 
 from __future__ import annotations
