@@ -20,7 +20,7 @@ run: setup
 proof: setup
 	@$(PY) -m benchmarks.proof $(ARGS)
 
-# Types and imports are checked beside the tests, which wait now and then.
+# Types and imports are checked in parallel with the tests, which leave a core idle at times.
 test: engines lint
 	@$(MAKE) --no-print-directory -j 3 types imports tests
 

@@ -1,4 +1,4 @@
-"""How much does a checkpoint lengthen the iteration in which it begins? Measured on a real run of a 20M-parameter model.
+"""How much does a checkpoint lengthen the iteration in which it begins? Measured with 20 million parameters.
 
 Consumes nothing. Drives a session with all real parts and a checkpoint every five iterations, and compares the
 iterations in which a checkpoint begins with the others; the first two and the last one, which is evaluated, do not

@@ -1,4 +1,4 @@
-"""Measures tokens per second on mixed lengths and in bfloat16: the torch engine and transformers' `generate`, one thread.
+"""Measures tokens per second on mixed lengths and in bfloat16: torch engine against `generate`, one thread.
 
 Consumes nothing. Mixed: 128 requests of forced, log-normal lengths (8 to 256 tokens), which the engine takes at once
 and `generate` in static batches of several sizes in the order of arrival; only requested tokens count. Also measures
