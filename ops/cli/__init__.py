@@ -1,1 +1,1 @@
-"""The command line `yatt`: `main` is the program, `commands` holds its commands by subject, `options` and `lookup` are shared."""
+"""The command line `yatt`: the program in `main`, its commands by subject in `commands`, and what they share."""

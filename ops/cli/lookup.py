@@ -51,7 +51,7 @@ def find_run(ledger: Ledger, name: str) -> str:
 
 
 def kept_checkpoint(ledger: Ledger, run: str, iteration: int | None) -> CheckpointRow:
-    """Returns an iteration's kept checkpoint, by default the newest. Raises `ConfigurationError`, listing the kept ones."""
+    """Returns a kept checkpoint, by default the newest. Raises `ConfigurationError`, listing the kept ones."""
     from yatt_core.errors import ConfigurationError
 
     rows = ledger.records.checkpoints(run)
@@ -65,7 +65,7 @@ def kept_checkpoint(ledger: Ledger, run: str, iteration: int | None) -> Checkpoi
 
 
 def aliased_checkpoint(ledger: Ledger, run: str, alias: str) -> CheckpointRow:
-    """Returns the checkpoint that an alias points to, on any branch. Raises `ConfigurationError`, listing the aliases."""
+    """Returns the checkpoint of an alias, on any branch. Raises `ConfigurationError`, listing the aliases."""
     from yatt_core.errors import ConfigurationError
 
     pointing = ledger.aliases.pointing(run)

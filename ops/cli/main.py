@@ -91,7 +91,7 @@ def options(
 
 
 def _check_words(words: Sequence[str]) -> None:
-    """Raises `ConfigurationError` if an argument is empty, since treating it as absent could do something unintended."""
+    """Raises `ConfigurationError` for an empty argument; treating it as absent could do something unintended."""
     for before, word in zip(("yatt", *words), words, strict=False):
         if NOTHING.fullmatch(word):
             where = repr(word) if word else f"after {before!r}"

@@ -27,7 +27,7 @@ SESSION_OVER = "this session has ended; sign in again"
 
 
 def cookie_name(request: Request) -> str:
-    """Returns the name of the session cookie, which contains the port because browsers share cookies among a host's ports."""
+    """Returns the session cookie's name; it contains the port, since browsers share cookies among a host's ports."""
     port = request.url.port or (443 if request.url.scheme == "https" else 80)
     return f"yatt_session_{port}"
 

@@ -106,7 +106,7 @@ class TokenStore:
                 raise ConfigurationError(f"{self._path}: not a token file: {error!r}") from None
 
     def name_of(self, token: str) -> str | None:
-        """Returns the name of a token; None if it is unknown or revoked. Compares all digests, each in constant time."""
+        """Returns a token's name; None if it is unknown or revoked. Compares all digests, each in constant time."""
         digest, found = digest_of(token), None
         for known in (NamedToken("", _NOBODY, 0), *self.all()):
             if hmac.compare_digest(digest, known.digest):

@@ -1,4 +1,4 @@
-"""Draws a run's learning curve as a small picture in the run's folder. Needs matplotlib, which is an optional dependency."""
+"""Draws a run's learning curve as a small picture in its folder. Needs matplotlib, an optional dependency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages around inline SVG: no network access, light and dark themes, navigation with the arrow keys.
+"""Self-contained HTML pages around inline SVG: no network access, light and dark themes, arrow-key navigation.
 
 Consumes markup whose texts have been escaped with `text`; produces a page. The arrow keys move through elements of class
 `item`, whose `aria-label` is shown below the picture.

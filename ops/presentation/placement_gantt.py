@@ -1,4 +1,4 @@
-"""Draws the Gantt chart of an iteration's collect: one bar per instance, coloured by role and filled by its busy fraction.
+"""Draws the Gantt chart of an iteration's collect: a bar per instance, coloured by role, filled by busy fraction.
 
 Consumes the spans of an iteration (`flows.placement.explain.Gantt`); produces a self-contained HTML page or a PNG.
 """
@@ -22,7 +22,7 @@ CLASSES = {ROLLOUT: "first", JUDGE: "second", "": "third"}
 COLOURS = {ROLLOUT: "tab:blue", JUDGE: "tab:orange", "": "tab:gray"}
 KEYS = (("first", "rollout"), ("second", "judge"), ("third", "switching to another role"))
 TALL, FLAT, TALL_UP_TO, GAP = 18, 6, 64, 0.15
-"""Heights of tall and flat rows in SVG units, maximum number of instances with tall rows, and gap as a fraction of height."""
+"""Heights of tall and flat rows (SVG units), maximum instances with tall rows, gap as a fraction of height."""
 
 
 def write_gantt(found: Gantt, path: Path) -> None:

@@ -54,7 +54,7 @@ def bar(buckets: dict[str, float], wall: float) -> str:
 
 
 def crash_rows(crashes: list[dict[str, Any]]) -> list[tuple[str, int, str, str]]:
-    """Returns, for each phase, the crashes in it, its redone time (after any crash), and the restart time after its crashes."""
+    """Returns for each phase its crashes, its redone time (after any crash) and the restart time after its crashes."""
     struck: dict[str, int] = {}
     redone: dict[str, float] = {}
     restart: dict[str, float] = {}

@@ -1,1 +1,1 @@
-"""Read models for pages, API, metrics and commands: functions of the ledger and the home folder that return frozen values."""
+"""Read models for pages, API, metrics and commands: functions of ledger and home folder that return frozen values."""

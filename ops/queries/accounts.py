@@ -28,7 +28,7 @@ RUNS = 32
 
 @dataclass(frozen=True, slots=True)
 class Accounted:
-    """A run's newest history, the accounts of it, and the crashes of the whole run (the newest `FAULTS` if there are more).
+    """A run's newest history, its accounts, and the crashes of the whole run (at most the newest `FAULTS`).
 
     event_seq: number of the audit chain's last event at that time.
     made_at: seconds on the monotonic clock.

@@ -58,7 +58,7 @@ class Checkpoints:
 
 
 def checkpoints(ledger: Ledger, run: str, limit: int = 100, before: str | None = None) -> Checkpoints:
-    """Returns a run's own checkpoints, on all branches. Raises `RunNotFound`; `ConfigurationError` if `before` is invalid."""
+    """Returns a run's own checkpoints, on all branches. Raises `RunNotFound`, `ConfigurationError` (bad `before`)."""
     find_line(ledger, run)
     rows = ledger.browse.checkpoints(run, limit, None if before is None else _place(before))
     found: dict[tuple[int, int, int], Verification] = {}
@@ -104,7 +104,7 @@ def verify(
     branch: int | None = None,
     term: int | None = None,
 ) -> tuple[CheckpointRow, Verification]:
-    """Reads every byte of an iteration's kept checkpoint, and records the result and who requested it in the audit chain.
+    """Reads every byte of an iteration's kept checkpoint, and records result and requester in the audit chain.
 
     A checkpoint is damaged if no storage tier has it intact. Raises `RunNotFound`; `ConfigurationError` if no checkpoint of the
     iteration is kept, or if it is pruned meanwhile; `InfrastructureError` if the object store is unreachable. In these cases
@@ -131,7 +131,7 @@ def verify(
 
 
 def kept(ledger: Ledger, run: str, iteration: int, branch: int | None = None, term: int | None = None) -> CheckpointRow:
-    """Returns an iteration's newest kept checkpoint, optionally of a given branch and term. Raises `ConfigurationError`."""
+    """Returns an iteration's newest kept checkpoint, of a branch and term if given. Raises `ConfigurationError`."""
     for row in ledger.records.own_checkpoints(run, "kept"):
         if row.is_meant(iteration, branch, term):
             return row

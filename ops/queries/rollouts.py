@@ -237,7 +237,7 @@ def _iteration(ledger: Ledger, home: Home, run: str, iteration: int) -> _Iterati
 
 
 def _keys(place: _Iteration, text: str, lengths: bool) -> pa.Table:
-    """Returns the samples' small columns with shard, row, whether the text was found and, if requested, response lengths."""
+    """Returns the samples' small columns with shard, row, whether they match and, if requested, response lengths."""
     parts, rows = [], 0
     for number, shard in enumerate(place.shards):
         if rows >= SAMPLES:

@@ -1,4 +1,4 @@
-"""Defines which metrics share a chart, and each chart's title and caption. Consumes a run's metrics; produces `Chart`s."""
+"""Defines the charts: their metrics, titles and captions. Consumes the id and metrics of runs; produces `Chart`s."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def make_templates() -> Jinja2Templates:
 
 @cache
 def static(name: str) -> str:
-    """Returns a static file's address with the beginning of its digest, so that browsers may cache it and still see changes."""
+    """Returns a static file's address with part of its digest, so that browsers may cache it and still see changes."""
     digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()
     return f"{STATIC_PATH}/{name}?v={digest[:12]}"
 

@@ -1,4 +1,4 @@
-"""`yatt evaluate`: measures the held-out accuracy of a kept checkpoint in this process, without Ray or the run's driver."""
+"""`yatt evaluate`: measures a kept checkpoint's held-out accuracy in this process, without Ray or the run's driver."""
 
 from __future__ import annotations
 

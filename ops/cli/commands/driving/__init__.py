@@ -1,1 +1,1 @@
-"""Commands that drive a run or change how it is driven: `train`, `resume`, `stop`, `deploy`, `fork`, `rollback`, `retry`."""
+"""Commands that drive or redirect a run: `train`, `resume`, `stop`, `deploy`, `fork`, `rollback`, `retry`."""

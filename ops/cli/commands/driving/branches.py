@@ -138,7 +138,7 @@ def lineage(
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show what a checkpoint was made from (data, code, spec, placement, parents, environment) and the run's branches."""
+    """Show a checkpoint's origin (data, code, spec, placement, parents, environment) and the run's branches."""
     from flows.reports.lineage import lineage_of
     from flows.run.home import Home
 

@@ -178,7 +178,7 @@ def stop(
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Ask a run's driver to stop after the current iteration, or within a time limit; it leaves a checkpoint, nothing is lost."""
+    """Ask a run's driver to stop after the current iteration or within a time limit, with a checkpoint."""
     from flows.run.home import Home
 
     with opened_ledger(Home.locate(home)) as ledger:

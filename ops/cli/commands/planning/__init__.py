@@ -1,1 +1,1 @@
-"""Commands for before a run: check the machine (`doctor`), predict cost (`plan`), print the spec's schema (`schema`)."""
+"""Commands to use before a run: check the machine (`doctor`), predict cost (`plan`), print the schema (`schema`)."""

@@ -105,7 +105,7 @@ def _batches(ledger: Ledger, home: Home, run: str, iteration: int, spec: RunSpec
 
 
 def _work(prompts: np.ndarray, responses: np.ndarray, spec: RunSpec, seconds: float) -> BatchWork:
-    """Returns the work of decode batches cut as controllers do: whole prompts, at most `rollout.batch_samples` responses."""
+    """Returns the work of batches cut as controllers do: whole prompts, at most `rollout.batch_samples` responses."""
     samples = spec.rollout.samples_per_prompt
     size = max(1, spec.rollout.batch_samples // samples) * samples
     steps = sum(int(responses[start : start + size].max()) for start in range(0, len(responses), size))

@@ -1,4 +1,4 @@
-"""`yatt doctor`: checks whether this machine is ready for a run; prints one line per check, with a remedy for each problem.
+"""`yatt doctor`: checks whether this machine is ready for a run; prints a line per check and a remedy per problem.
 
 Works wherever YATT is installed. It does not import torch, Ray or Prefect, but reads the versions of the installed packages.
 """

@@ -148,7 +148,7 @@ def down(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
 
 
 def status(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
-    """Show the state, address, restarts and last trouble of the group's members; exit code 1 unless all of them are up."""
+    """Show state, address, restarts and last trouble of the group's members; exit code 1 unless all are up."""
     from flows.run.home import Home
     from ops.group.status import UP, group_status
     from yatt_core.errors import ExitCode
