@@ -95,7 +95,7 @@ def test_a_rollback_goes_on_along_another_line(finished: Finished, heir: str) ->
     ]
     assert found.data["data_digest"] and found.code_revision and found.placement
     said = yatt(driver, "lineage", heir)
-    assert f"branch 1 behind 3 of {run} branch 0, to iteration 4, current (reward fell)" in said
+    assert f"branch 1 after 3 of {run} branch 0, to iteration 4, current (reward fell)" in said
 
 
 def check_nested(driver: Driver, run: str, nested: str | None) -> None:

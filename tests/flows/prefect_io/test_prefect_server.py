@@ -119,4 +119,4 @@ def test_a_driver_names_a_server_that_does_not_answer(monkeypatch: pytest.Monkey
     monkeypatch.setenv(PREFECT_VARIABLE, address)
     with temporary_settings({PREFECT_API_URL: address}), pytest.raises(InfrastructureError, match=address) as told:
         _require_prefect()
-    assert f"{PREFECT_VARIABLE} names another" in str(told.value)
+    assert PREFECT_VARIABLE in str(told.value)
