@@ -12,7 +12,7 @@ export DO_NOT_TRACK := true
 # Tests write only below the repository.
 TEST_FOLDER := $(CURDIR)/.tmp
 TEST_PYTHON := mkdir -p $(TEST_FOLDER)/home && HOME=$(TEST_FOLDER)/home TMPDIR=$(TEST_FOLDER) $(PY)
-PYTEST := $(TEST_PYTHON) -m pytest -n 3 --dist loadgroup --basetemp=$(TEST_FOLDER)/pytest
+PYTEST := $(TEST_PYTHON) -m pytest -n 3 --dist loadscope --basetemp=$(TEST_FOLDER)/pytest
 
 run: setup
 	.venv/bin/yatt train configs/quickstart.yaml $(ARGS)

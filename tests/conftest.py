@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from tests.grouping import InOrder, mark_groups
+from tests.grouping import VARIABLE, InOrder, sort_by_group
 from tests.quick import needs_more, refuse_processes
 
 if TYPE_CHECKING:
@@ -65,13 +66,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         refuse_processes()
 
 
+def pytest_xdist_setupnodes() -> None:
+    # Workers inherit it.
+    os.environ[VARIABLE] = str(Path(tempfile.mkdtemp(prefix="yatt-groups-")) / "groups.json")
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> InOrder:
     return InOrder(config, log)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    mark_groups(items)
+    sort_by_group(items)
 
 
 def pytest_collection_finish() -> None:

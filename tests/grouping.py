@@ -6,11 +6,14 @@ together. Everything else goes to whichever worker is free.
 
 from __future__ import annotations
 
+import json
+import os
 import re
+from functools import cached_property
 from pathlib import Path
 
 import pytest
-from xdist.scheduler import LoadGroupScheduling
+from xdist.scheduler import LoadScopeScheduling
 
 FIXTURES = {"service_environment": "services", "head": "ray", "postgresql": "postgresql"}
 """Session-wide fixtures, each one or more processes, and the group of the tests that ask for them."""
@@ -21,6 +24,8 @@ VLLM = "vllm"
 FIRST = ("services", *OF_THEIR_OWN, "ray", VLLM, "postgresql")
 """The longest groups; a worker that was left with one at the end would keep everybody waiting."""
 WIDE = ("module", "package")
+VARIABLE = "YATT_TEST_GROUPS"
+"""Names the file in which the first worker tells the scheduler the groups."""
 
 
 def group_of(item: pytest.Function) -> str | None:
@@ -38,21 +43,27 @@ def group_of(item: pytest.Function) -> str | None:
     return path.as_posix() if shares else None
 
 
-def mark_groups(items: list[pytest.Function]) -> None:
-    """Marks the tests for xdist and puts groups first, the longest of them in front."""
+def sort_by_group(items: list[pytest.Function]) -> None:
+    """Puts groups first, the longest of them in front; a worker tells the scheduler which they are."""
     order = {group: place for place, group in enumerate(FIRST)}
-    places: dict[str, int] = {}
-    for item in items:
-        group = group_of(item)
-        if group is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
-        places[item.nodeid] = len(order) + 1 if group is None else order.get(group, len(order))
-    items.sort(key=lambda item: places[item.nodeid])
+    groups = {item.nodeid: group for item in items if (group := group_of(item)) is not None}
+    items.sort(key=lambda item: order.get(groups[item.nodeid], len(order)) if item.nodeid in groups else len(order) + 1)
+    if os.environ.get("PYTEST_XDIST_WORKER") == "gw0":
+        Path(os.environ[VARIABLE]).write_text(json.dumps(groups))
 
 
-class InOrder(LoadGroupScheduling):
-    """Hands groups to workers in the order of collection, not by how many tests they have."""
+class InOrder(LoadScopeScheduling):
+    """Hands groups to workers in the order of collection, and every other test by itself."""
 
     def __init__(self, config: pytest.Config, log: object) -> None:
         config.option.loadscopereorder = False
         super().__init__(config, log)
+
+    @cached_property
+    def _groups(self) -> dict[str, str]:
+        """By test, as the first worker found them; all have been collected by now."""
+        groups: dict[str, str] = json.loads(Path(os.environ[VARIABLE]).read_text())
+        return groups
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self._groups.get(nodeid, nodeid)

@@ -183,7 +183,7 @@ def test_policies_are_named_as_in_a_spec() -> None:
 
 def test_an_unknown_policy_is_refused(home: Home) -> None:
     run = record_run(home, judged_spec(*MODES["colocate"]), iterations=1)
-    with pytest.raises(ConfigurationError, match="'dynamc'.*colocate, split, dynamic"):
+    with pytest.raises(ConfigurationError, match=r"'dynamc'.*colocate, split, dynamic"):
         compared(home, run, "dynamc")
 
 
