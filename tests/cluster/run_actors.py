@@ -81,6 +81,7 @@ def begin(actors: RunActors) -> None:
 DRIVER = """
 import sys, time
 from pathlib import Path
+from tests.cluster.run_actors import *
 from yatt_core.cluster.connect import connect_ray
 address, namespace, ray_folder, folder, moment, *overrides = sys.argv[1:]
 connect_ray(address, namespace, Path(ray_folder))

@@ -11,6 +11,7 @@ import torch
 
 import yatt_core
 from tests.spec.trees import ROOT, VIRTUAL, spec
+from yatt_core import code_revision as revision
 from yatt_core.code_revision import code_revision
 from yatt_core.engines import environment
 from yatt_core.engines.environment import environment_facts
@@ -48,7 +49,7 @@ def test_what_changes_no_bits_is_no_fact():
 
 
 def revision_of(monkeypatch, folder) -> str:
-    monkeypatch.setattr(environment, "__file__", str(folder / "environment.py"))
+    monkeypatch.setattr(revision, "__file__", str(folder / "code_revision.py"))
     return code_revision.__wrapped__()
 
 

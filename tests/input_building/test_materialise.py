@@ -191,13 +191,13 @@ def test_a_kill_after_any_durable_step_leaves_nothing_or_all(tmp_path):
         (
             [SPELL, SUM],
             "d490bdd98406e82e5194ce4f91836c17fdc1067f49a9c403a48901046f829d1a",
-            "6a51afdcee1c826839276c8577a921b78db7e3b83691ffa64463c6c46942afc6",
+            "942bb2bae0dd6c333842d3a0d2db9fd09b118f098f12da71f3846c753a53a7e4",
             "b1d6ce2cb8f2ce4a80995bc4d3472025c4cc0d968c4c1b531101671c2b0f2474",
         ),
         (
             [{"kind": "jsonl", "path": "a.jsonl", "weight": 2.0}, SPELL],
             "20dfdaf91a6a41f70637d7ed8863b4947fb75ad7dc00915cc3bbf63a431265e1",
-            "8e3dbbf075e94379419a37015bf95b6d2068641232975edd19cdb361ece782d4",
+            "a852d22f86b1523b1b6fa3f427274e54359224ccdb1eb4d29dcf984f7a170574",
             "d7e1f9e7f278fa28457b3cfe7b1a9cace7698853afdc66c5dd170e97d52b50cc",
         ),
     ],
