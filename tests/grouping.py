@@ -1,4 +1,4 @@
-"""Which tests one worker runs together, and which `make quick` leaves out.
+"""Which tests one worker runs together, and in which order.
 
 Tests share what is dear to start, once a session, module or package, only within a process: those that ask for it stay
 together. Everything else goes to whichever worker is free.

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yatt_core.keys import WorkKey, checkpoint_folder, iteration_folder, sample_seed, shard_folder, stable_seed
+from yatt_core.keys import (
+    CHECKPOINT_NAME,
+    SHARD_NAME,
+    WorkKey,
+    checkpoint_folder,
+    iteration_folder,
+    sample_seed,
+    shard_folder,
+    stable_seed,
+)
 
 KEY = WorkKey("quickstart-3", branch=1, iteration=12, phase="collect", wave=2, shard=7)
 COUNTERS = st.tuples(*[st.integers(0, 40)] * 7)
@@ -34,6 +44,12 @@ def test_folders():
     assert str(iteration_folder(0, 12)) == "experience/b000/i000012"
     assert str(shard_folder(KEY, term=3)) == "experience/b001/i000012/w02-s0007.t0003"
     assert str(checkpoint_folder(1, 20, 4)) == "checkpoints/b001-i000020.t0004"
+
+
+def test_a_folder_is_known_by_its_name():
+    """Names and the patterns by which sweeps find them cannot drift apart."""
+    assert re.fullmatch(SHARD_NAME, shard_folder(KEY, term=3).name).group(1) == "0003"
+    assert re.fullmatch(CHECKPOINT_NAME, checkpoint_folder(1, 20, 4).name).group(1) == "0004"
 
 
 def test_term_and_writer_are_in_the_folder_and_not_in_the_key():

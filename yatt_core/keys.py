@@ -10,6 +10,13 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+TERM = r"\.t(\d+)"
+"""Pattern of the term under which a folder was written, in the folder's name."""
+SHARD_NAME = r"w\d+-s\d+" + TERM
+"""Pattern of the name of a shard's folder (`shard_folder`), without the writer's number."""
+CHECKPOINT_NAME = r"b\d+-i\d+" + TERM
+"""Pattern of the name of a checkpoint's folder (`checkpoint_folder`)."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class WorkKey:

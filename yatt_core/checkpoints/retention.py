@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from yatt_core import durable
-from yatt_core.keys import checkpoint_folder
+from yatt_core.keys import CHECKPOINT_NAME, checkpoint_folder
 from yatt_core.storage.fetching import FETCHED, fetching
 
-_HIDDEN = re.compile(r"\.(b\d+-i\d+\.t\d+)\..+")
+_HIDDEN = re.compile(rf"\.({CHECKPOINT_NAME})\..+")
 
 
 def checkpoints_to_keep(iterations: Iterable[int], keep: int) -> frozenset[int]:

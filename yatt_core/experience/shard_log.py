@@ -30,16 +30,16 @@ from yatt_core.experience.judge_log import JudgeLog
 from yatt_core.experience.shard_work import shard_work
 from yatt_core.experience.table import canonical_table, group_digests, group_facts, sums_of
 from yatt_core.experience.turn_log import TurnLog
-from yatt_core.keys import WorkKey, iteration_folder, shard_folder
+from yatt_core.keys import SHARD_NAME, WorkKey, iteration_folder, shard_folder
 from yatt_core.manifests import MANIFEST, Manifest, entry_of_bytes, load_manifest, publish_manifest, verify_files
 from yatt_core.protocols.receipts import GroupFacts, ShardReceipt, ShardRef, ShardWork
 from yatt_core.wire.columns import fixed_column
 
 JUDGEMENTS_FILE = "judgements.parquet"
 _log = logging.getLogger(__name__)
-_FOLDER = re.compile(r"w\d+-s\d+\.t(\d+)(?:\.(\d+))?")
+_FOLDER = re.compile(SHARD_NAME + r"(?:\.(\d+))?")
 _REPEATED = ["prompt_id", "prompt", "part"]
-_TRASH = re.compile(r"\.w\d+-s\d+\.t\d+\..+")
+_TRASH = re.compile(rf"\.{SHARD_NAME}\..+")
 
 
 class ShardLog:

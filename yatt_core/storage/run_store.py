@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from yatt_core import durable
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.keys import TERM
 from yatt_core.manifests import MANIFEST
 from yatt_core.prompts.media import MEDIA
 from yatt_core.spec import RunSpec
@@ -31,7 +32,7 @@ from yatt_core.storage.objects import ObjectStore
 
 log = logging.getLogger(__name__)
 OWNER = "owner.json"
-_TERM = re.compile(r"\.t(\d+)(\.\d+)?$")
+_TERM = re.compile(TERM + r"(\.\d+)?$")
 
 
 class RunStore(Protocol):
