@@ -126,7 +126,7 @@ class SimulatedRunActors:
     def prepare(self, task: BatchTask) -> PrepareReceipt:
         """Takes its time; an attempt that is lost begins anew."""
         self._cluster.spend(self._cluster.trace.durations.prepare, needs=(TRAINER,))
-        return PrepareReceipt(task.key, f"prepared.e{self._term:04d}", {}, {}, {})
+        return PrepareReceipt(task.key, f"prepared.t{self._term:04d}", {}, {}, {})
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
         """Files are not lost here; a rank has to be there to say so."""

@@ -232,7 +232,7 @@ def figures(
         one, other = run_results(ledger, struck.run), run_results(ledger, quiet)
         broken = ledger.events.verify(struck.run)
     missing = [i for i in range(one.iteration + 1) if not any(iteration == i for _, iteration in counts)]
-    shards = Counter(line.partition(".e")[0] for line in published.read_text().splitlines() if struck.run in line)
+    shards = Counter(line.rpartition(".t")[0] for line in published.read_text().splitlines() if struck.run in line)
     kinds = Counter(strike.kind for strike in record.faults)
     kinds["during_recovery"] = sum(strike.phase == RECOVER for strike in record.faults)
     return {

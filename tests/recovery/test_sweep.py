@@ -149,5 +149,5 @@ def check_the_ledger(driver: Driver, run: str) -> None:
 
 def published_twice(file: Path) -> list[str]:
     """Shards whose manifest got its name more than once, whatever the term."""
-    times = Counter(line.partition(".e")[0] for line in file.read_text().splitlines())
+    times = Counter(line.rpartition(".t")[0] for line in file.read_text().splitlines())
     return [shard for shard, count in times.items() if count > 1]
