@@ -57,7 +57,7 @@ def drive(session: DriverSession, progress: artifacts.Progress) -> Outcome:
         try:
             if state is not None and roll_back(session, state):
                 state = None
-            elif state is not None and not session.goes_on(state):
+            elif state is not None and not session.should_continue(state):
                 return session.close(state)
             state = advance(session, state)
             progress.update(state.iteration)

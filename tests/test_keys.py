@@ -20,7 +20,7 @@ from yatt_core.keys import (
 )
 
 KEY = WorkKey("quickstart-3", branch=1, iteration=12, phase="collect", wave=2, shard=7)
-COUNTERS = st.tuples(*[st.integers(0, 40)] * 7)
+COUNTERS = st.tuples(*[st.integers(0, 40)] * 6)
 
 
 def test_a_key_as_text():

@@ -1,7 +1,7 @@
 """Names and seeds that are the same in every process: idempotency keys and counter-based seeds.
 
-Seeds are functions of (spec seed, branch number, iteration, prompt ordinal, sample, turn, judgement) only, so
-that workers, time and attempts never change a result.
+Seeds are functions of (spec seed, branch number, iteration, prompt ordinal, sample, turn) only, so that
+workers, time and attempts never change a result.
 """
 
 from __future__ import annotations
@@ -63,8 +63,6 @@ def stable_seed(purpose: str, *parts: int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
-def sample_seed(
-    seed: int, branch: int, iteration: int, ordinal: int, sample: int, turn: int = 0, judgement: int = 0
-) -> int:
-    """Returns the seed of the noise that draws one response (or one judgement of it)."""
-    return stable_seed("sample", seed, branch, iteration, ordinal, sample, turn, judgement)
+def sample_seed(seed: int, branch: int, iteration: int, ordinal: int, sample: int, turn: int = 0) -> int:
+    """Returns the seed of the noise that draws one response. The seed's last part is 0, as runs on record have it."""
+    return stable_seed("sample", seed, branch, iteration, ordinal, sample, turn, 0)

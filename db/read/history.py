@@ -153,7 +153,7 @@ def read_history(connection: Connection, run: str, newest: int | None = None) ->
     return RunHistory(
         run=run,
         line=line,
-        sessions=tuple(_begun_behind(row, since) for row in sessions if row.term in terms),
+        sessions=tuple(_clipped(row, since) for row in sessions if row.term in terms),
         leases=leases,
         attempts=_rows(connection, attempts),
         sealed=_sealed(connection, run, since),
@@ -178,7 +178,7 @@ def _begin_of(connection: Connection, run: str, newest: int) -> int | None:
     return int(rows[0]) if len(rows) == 2 else None
 
 
-def _begun_behind(session: DriverSessionTimes, since: int | None) -> DriverSessionTimes:
+def _clipped(session: DriverSessionTimes, since: int | None) -> DriverSessionTimes:
     return session if since is None else replace(session, started_at=max(session.started_at, since))
 
 

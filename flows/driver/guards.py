@@ -102,7 +102,7 @@ class Guards:
         since: the value of `JudgedIteration.since` in the last commit.
         """
         known = self._history if self._place == (branch, iteration - 1) else self._known()
-        self._history = known.behind(iteration, {metric.key: metric.value for metric in metrics})
+        self._history = known.extended(iteration, {metric.key: metric.value for metric in metrics})
         self._place = (branch, iteration)
         judged = self._judge.judge(self._history, iteration, since)
         bodies = tuple(alarm.body(self._fence.run, branch, iteration) for alarm in judged.alarms)

@@ -172,7 +172,7 @@ class DriverSession:
 
     # -- conditions of the loop ---------------------------------------------------------------------------------------
 
-    def goes_on(self, state: ControlState) -> bool:
+    def should_continue(self, state: ControlState) -> bool:
         """Returns False at the target, or once an operator, a signal, a window or a guard has requested an end."""
         self.threads.check()
         self._see_requests(self.context.ledger)

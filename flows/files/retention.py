@@ -75,12 +75,12 @@ def needed_files(
     kept = checkpoints_to_keep((row.iteration for row in on_line), keep)
     folders |= {row.folder for row in on_line if row.iteration in kept}
     newest = sorted({row.iteration for row in on_line}, reverse=True)[:keep]
-    experience = _behind(current, newest[-1] if len(newest) == keep else 0, OPEN_END)
+    experience = _after(current, newest[-1] if len(newest) == keep else 0, OPEN_END)
     for line in base_lines:
         before = [row for row in rows if _holds(line, row)]
         last = max((row.iteration for row in before), default=0)
         folders |= {row.folder for row in before if row.iteration == last}
-        experience += _behind(line, last, line[-1].last)
+        experience += _after(line, last, line[-1].last)
     return Needed(frozenset(folders), tuple(experience))
 
 
@@ -140,7 +140,7 @@ def _holds(line: Sequence[IterationRange], row: CheckpointRow) -> bool:
     return any((s.run, s.branch) == (row.run, row.branch) and s.first <= row.iteration <= s.last for s in line)
 
 
-def _behind(line: Sequence[IterationRange], iteration: int, last: int) -> list[IterationRange]:
+def _after(line: Sequence[IterationRange], iteration: int, last: int) -> list[IterationRange]:
     """Returns the part of a line after an iteration, up to and including `last`."""
     parts = [IterationRange(s.run, s.branch, max(s.first, iteration + 1), min(s.last, last)) for s in line]
     return [part for part in parts if part.first <= part.last]

@@ -19,7 +19,7 @@ from db.write.phases import Attempt
 from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.driver.stopping import StopNow
-from flows.phases.failure_policy import answer
+from flows.phases.failure_policy import handle_failure
 from flows.run.control_state import Recovered
 from yatt_core.errors import FencedError, YattError
 from yatt_core.logs import log_context, redact
@@ -62,7 +62,7 @@ def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Con
             raise
         except YattError as error:
             _fail(session.context, attempt, error)
-            answer(session, iteration, name, error)
+            handle_failure(session, iteration, name, error)
             raise
         seconds = session.context.clock.monotonic() - started
         session.deadlines.took(name, seconds)

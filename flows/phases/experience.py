@@ -146,7 +146,7 @@ def _sealed_wave(
     return [sealed[shard] for shard in sorted(sealed)]
 
 
-def cursor_behind(context: RunContext, iteration: int, cursor: Cursor) -> Cursor:
+def cursor_after(context: RunContext, iteration: int, cursor: Cursor) -> Cursor:
     """Returns the cursor after all prompts that an uncommitted iteration has drawn.
 
     cursor: the position before the iteration.

@@ -13,7 +13,7 @@ from db.write.records import ChoiceRow
 from flows.branching.branches import open_branch
 from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
-from flows.phases.experience import cursor_behind, has_damage
+from flows.phases.experience import cursor_after, has_damage
 from flows.run.control_state import ControlState
 from yatt_core.errors import DataError, FailureClass, NumericError, ReplayError, StorageFullError, YattError
 from yatt_core.guards.rules import non_finite_alarm
@@ -33,7 +33,7 @@ class Paused(Exception):
     """The run cannot continue without an operator; the text gives the reason."""
 
 
-def answer(session: DriverSession, iteration: int, name: str, error: YattError) -> None:
+def handle_failure(session: DriverSession, iteration: int, name: str, error: YattError) -> None:
     """Raises `PhaseRetry` or `Paused` if the policy calls for it; returns if the error must end the session."""
     reason = redact(str(error))
     if isinstance(error, StorageFullError):
@@ -44,7 +44,7 @@ def answer(session: DriverSession, iteration: int, name: str, error: YattError) 
         session.context.observer.warned(f"{name} of iteration {iteration} failed, retrying: {reason}")
         raise PhaseRetry(reason) from error
     if isinstance(error, NumericError) and name == "learn":
-        _answer_non_finite(session, iteration, reason)
+        _handle_non_finite(session, iteration, reason)
 
 
 def within_budget(session: DriverSession, iteration: int, name: str, error: YattError) -> bool:
@@ -65,7 +65,7 @@ def within_budget(session: DriverSession, iteration: int, name: str, error: Yatt
 # -- updates that are not finite --------------------------------------------------------------------------------------
 
 
-def _answer_non_finite(session: DriverSession, iteration: int, reason: str) -> None:
+def _handle_non_finite(session: DriverSession, iteration: int, reason: str) -> None:
     """Raises according to `recovery.on_non_finite`; returns for `stop`."""
     context = session.context
     wanted = context.spec.recovery.on_non_finite
@@ -121,7 +121,7 @@ def obey_rollback(session: DriverSession, state: ControlState) -> bool:
     choice = context.ledger.records.choices(context.run, context.branch, iteration).get(NON_FINITE)
     if choice is None or choice.body["answer"] != ROLLBACK:
         return False
-    cursor = cursor_behind(context, iteration, state.cursor)
+    cursor = cursor_after(context, iteration, state.cursor)
     at, reason = int(choice.body["to"]), f"{NON_FINITE}: update {iteration} of branch {context.branch}"
     choices = {CURSOR: {"cursor": cursor.to_json()}}
     session.enter_branch(open_branch(context.ledger, context.fence, context.spec, at, reason, choices))

@@ -24,7 +24,7 @@ from yatt_core.placement.simulation.campaign import collect
 from yatt_core.spec.sections.placement import PlacementSpec
 
 SPLIT = "split"
-NOBODY_JUDGES = "no judge runs on a device, so there is nothing to place"
+NO_JUDGE = "no judge runs on a device, so there is nothing to place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class OtherPolicy:
             collect_s=(row.outcome or {}).get("collect_s"),
             recorded_s=None,
             other_s=None,
-            why=placement.lost or (() if row.inputs["setting"]["judgements"] else (NOBODY_JUDGES,)),
+            why=placement.lost or (() if row.inputs["setting"]["judgements"] else (NO_JUDGE,)),
         )
         if found.why:
             return found

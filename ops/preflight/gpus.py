@@ -12,8 +12,12 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import distributions
+from typing import TYPE_CHECKING
 
 from ops.preflight.verdicts import Check, Verdict
+
+if TYPE_CHECKING:
+    from flows.run.home import Home
 
 QUERY_SECONDS = 10.0
 BUSY_SHARE = 0.1
@@ -36,7 +40,7 @@ class Gpus:
     cuda: str
 
 
-def look_at_gpus() -> Iterator[Check]:
+def look_at_gpus(_: Home) -> Iterator[Check]:
     """Yields one check for the GPUs, and one for each problem."""
     tool = shutil.which("nvidia-smi")
     if tool is None:

@@ -78,11 +78,6 @@ def look_at_processors(_: Home) -> Iterator[Check]:
         yield Check("processor", Verdict.OK, found)
 
 
-def look_at_accelerators(_: Home) -> Iterator[Check]:
-    """Checks the GPUs, and what the engines lack to run on them."""
-    yield from look_at_gpus()
-
-
 def look_at_home(home: Home) -> Iterator[Check]:
     """Checks that the home folder is writable and that its disk has enough space."""
     from yatt_core.errors import ConfigurationError
@@ -169,7 +164,7 @@ LOOKS: tuple[Callable[[Home], Iterator[Check]], ...] = (
     look_at_python,
     look_at_libraries,
     look_at_processors,
-    look_at_accelerators,
+    look_at_gpus,
     look_at_home,
     look_at_sockets,
     look_at_loopback,

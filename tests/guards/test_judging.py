@@ -56,11 +56,11 @@ def drive(ledger: Ledger, stream: Sequence[Values], killed_behind: frozenset[int
     judge = Judge(SMALL)
     history = ledger.history(judge)
     for number, values in enumerate(stream, 1):
-        history = history.behind(number, values)
+        history = history.extended(number, values)
         judged = judge.judge(history, number, ledger.since)
         if number in killed_in:  # judged, not committed: nothing of it counts
             judge = Judge(SMALL)
-            history = ledger.history(judge).behind(number, values)
+            history = ledger.history(judge).extended(number, values)
             judged = judge.judge(history, number, ledger.since)
         ledger.commit(number, values, judged.since, judged.alarms)
         if number in killed_behind:
@@ -92,7 +92,7 @@ def test_a_rollback_brings_the_memory_of_where_it_leads(stream: list[Values], ot
     past = drive(Ledger(), stream[:at], frozenset(), frozenset())
     line = drive(Ledger(), [*stream[:at], other], frozenset(), frozenset())
     judge = Judge(SMALL)
-    judged = judge.judge(past.history(judge).behind(at + 1, other), at + 1, past.since)
+    judged = judge.judge(past.history(judge).extended(at + 1, other), at + 1, past.since)
     assert [alarm for number, alarm in line.alarms if number == at + 1] == list(judged.alarms)
 
 

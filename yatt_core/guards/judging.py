@@ -50,7 +50,7 @@ class History:
         """Returns the history with these (iteration, value) pairs of each metric, oldest first, as in the ledger."""
         return History(self.depths, {metric: tuple(Seen(*point) for point in values[metric]) for metric in self.series})
 
-    def behind(self, iteration: int, values: Mapping[str, float]) -> History:
+    def extended(self, iteration: int, values: Mapping[str, float]) -> History:
         """Returns the history after one more iteration; values that no rule reads are dropped."""
         grown = {
             metric: (*seen, Seen(iteration, values[metric]))[-self.depths[metric] :] if metric in values else seen

@@ -78,28 +78,28 @@ class StopForm(actions.Stop):
 def stop(served: Served, by: Acting, run_id: RunId, asked: Annotated[StopForm, Form()]) -> Response:
     """Asks the run's driver to stop."""
     actions.stop(served, by, run_id, asked)
-    return behind(run_id, "stop")
+    return redirect_after(run_id, "stop")
 
 
 @router.post("/runs/{run_id}/resume")
 def resume(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Resume, Form()]) -> Response:
     """Starts a driver."""
     actions.resume(served, by, run_id, asked)
-    return behind(run_id, "resume")
+    return redirect_after(run_id, "resume")
 
 
 @router.post("/runs/{run_id}/retry")
 def retry(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Retry, Form()]) -> Response:
     """Restores a phase's retry budget, and starts a driver."""
     actions.retry(served, by, run_id, asked)
-    return behind(run_id, "retry")
+    return redirect_after(run_id, "retry")
 
 
 @router.post("/runs/{run_id}/rollback")
 def rollback(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Rollback, Form()]) -> Response:
     """Rolls the run back to an iteration, on a new branch."""
     actions.rollback(served, by, run_id, asked)
-    return behind(run_id, "rollback", "lineage")
+    return redirect_after(run_id, "rollback", "lineage")
 
 
 @router.post("/runs/{run_id}/verify")
@@ -113,16 +113,16 @@ def verify(
 ) -> Response:
     """Reads every byte of a checkpoint."""
     actions.verify(served, by, run_id, iteration, branch, term)
-    return behind(run_id, "verify", "checkpoints")
+    return redirect_after(run_id, "verify", "checkpoints")
 
 
 @router.post("/runs/{run_id}/promote")
 def promote(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Promote, Form()]) -> Response:
     """Points an alias at a checkpoint."""
     actions.promote(served, by, run_id, asked)
-    return behind(run_id, "promote", "checkpoints")
+    return redirect_after(run_id, "promote", "checkpoints")
 
 
-def behind(run: str, action: str, page: str = "") -> Response:
+def redirect_after(run: str, action: str, page: str = "") -> Response:
     """Returns a redirect to the page that shows the result of an action."""
     return RedirectResponse(run_url(run, page, done=action), HTTPStatus.SEE_OTHER)

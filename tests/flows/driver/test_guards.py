@@ -14,7 +14,7 @@ from flows.driver.guards import Guards
 from flows.driver.run_status import set_state
 from flows.driver.session import DriverSession
 from flows.driver.stopping import StopRequests
-from flows.phases.failure_policy import Paused, answer
+from flows.phases.failure_policy import Paused, handle_failure
 from flows.phases.guard_rollback import roll_back
 from flows.run.home import Home
 from flows.run.protocols import SilentObserver
@@ -166,7 +166,7 @@ def test_an_update_that_is_not_finite_raises_an_alarm_whatever_the_answer(opener
         session.context.ledger.phases.dispatch(session.context.fence, attempt)
         session.context.ledger.phases.fail(session.context.fence, attempt, "numeric", "the loss is nan")
         with suppress(Paused):
-            answer(session, 3, "learn", NumericError("the loss is nan"))
+            handle_failure(session, 3, "learn", NumericError("the loss is nan"))
     (alarm,) = session.context.ledger.alarms.of(session.context.run)
     assert (alarm.rule, alarm.iteration, alarm.action) == ("non_finite", 3, "alert")
     assert "update 3 " in alarm.text and wanted in alarm.text and alarm.evidence == {"reason": "the loss is nan"}

@@ -158,6 +158,6 @@ def test_no_actors_are_started_behind_the_end(session: DriverSession, monkeypatc
 def test_a_segment_stops_at_the_end_of_its_window(session: DriverSession, seconds_left: float, stops: bool) -> None:
     now = datetime.fromtimestamp(session.context.clock.time_ms() / 1000, UTC)
     session.window = Window(now - timedelta(hours=8), now + timedelta(seconds=seconds_left))
-    assert session.goes_on(ControlState.initial(session.context.spec.data)) is not stops
+    assert session.should_continue(ControlState.initial(session.context.spec.data)) is not stops
     assert session.stops.reason == (f"its window is over: {session.window}" if stops else "")
     session.end("ended")

@@ -11,7 +11,7 @@ from db.write.commit import IterationCommit
 from db.write.records import CheckpointRow
 from flows.driver.session import DriverSession
 from flows.launch import open_session
-from flows.phases.failure_policy import CURSOR, Paused, PhaseRetry, answer, is_skipped, obey_rollback
+from flows.phases.failure_policy import CURSOR, Paused, PhaseRetry, handle_failure, is_skipped, obey_rollback
 from flows.phases.recovery import committed_state
 from flows.phases.waves import plan_wave
 from flows.run.control_state import ControlState
@@ -44,7 +44,7 @@ def fail(session: DriverSession, phase: str, iteration: int, error: YattError) -
     attempt = session.context.ledger.phases.plan(session.context.fence, session.context.branch, iteration, phase)
     session.context.ledger.phases.dispatch(session.context.fence, attempt)
     session.context.ledger.phases.fail(session.context.fence, attempt, error.failure_class.value, str(error))
-    answer(session, iteration, phase, error)
+    handle_failure(session, iteration, phase, error)
 
 
 def commit(session: DriverSession, iteration: int) -> ControlState:

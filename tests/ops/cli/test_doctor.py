@@ -103,12 +103,12 @@ def driver_tool(folder: Path, *rows: str, cuda: str = "12.4") -> None:
 def test_gpus_are_what_the_drivers_tool_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     driver_tool(tmp_path, "NVIDIA H200, 143771, 4", "NVIDIA H200, 143771, 90000")
-    first, *others = gpus.look_at_gpus()
+    first, *others = gpus.look_at_gpus(Home(tmp_path))
     assert first.found.startswith("NVIDIA H200, 143771 MiB; NVIDIA H200, 143771 MiB; ")
     assert first.found.endswith("CUDA 12.4")
     assert others[0].found == "memory of GPU 1 is in use" and all(check.verdict == "warn" for check in others)
     driver_tool(tmp_path, "no devices were found")
-    assert [check.found for check in gpus.look_at_gpus()] == ["nvidia-smi does not answer"]
+    assert [check.found for check in gpus.look_at_gpus(Home(tmp_path))] == ["nvidia-smi does not answer"]
 
 
 @pytest.mark.parametrize(("visible", "hidden"), [("", True), ("-1", True), ("0", False), (None, False)])
@@ -120,7 +120,9 @@ def test_hidden_gpus_are_named(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    found = [check for check in gpus.look_at_gpus() if check.found.startswith("CUDA_VISIBLE_DEVICES hides all")]
+    found = [
+        check for check in gpus.look_at_gpus(Home(tmp_path)) if check.found.startswith("CUDA_VISIBLE_DEVICES hides all")
+    ]
     assert [check.remedy for check in found] == ["unset CUDA_VISIBLE_DEVICES"] * hidden
 
 

@@ -20,7 +20,7 @@ import safetensors.numpy
 from yatt_core.algorithms.moments import scaled
 from yatt_core.digests import weights_digest
 from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
-from yatt_core.engines.train.steps.batch_advantages import batch_advantages, moments_behind
+from yatt_core.engines.train.steps.batch_advantages import batch_advantages, moments_after
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.experience.admission import admitted_batch, admitted_table, load_admitted_batch
@@ -104,7 +104,7 @@ class VirtualTrainEngine:
         values = batch_advantages(self._spec, batch, rewards, task.key.branch, task.key.iteration)
         columns = PreparedColumns(batch.ordinals, batch.samples, values, batch.response_offsets)
         folder, files = write_prepared(self._context.run_folder, task.key, task.term, [columns])
-        moments = moments_behind(task.reward_moments, batch)
+        moments = moments_after(task.reward_moments, batch)
         return PrepareReceipt(task.key, folder, files, metrics, {"prepare": time.perf_counter() - started}, moments)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:

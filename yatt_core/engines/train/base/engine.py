@@ -33,7 +33,7 @@ from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.roles.critic import Critic
 from yatt_core.engines.train.roles.sft import SftTraining
 from yatt_core.engines.train.roles.teacher import Teacher
-from yatt_core.engines.train.steps.batch_advantages import moments_behind
+from yatt_core.engines.train.steps.batch_advantages import moments_after
 from yatt_core.engines.train.steps.plan import PlanShape
 from yatt_core.engines.train.steps.supervised import SupervisedStep
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
@@ -230,7 +230,7 @@ class PolicyTrainEngine(ABC):
             return None
         folder, digests = publish_prepared(self._context.run_folder, task.key, task.term, files)
         timing = {"load": loaded - started, "seconds": time.perf_counter() - started}
-        moments = moments_behind(task.reward_moments, batch)
+        moments = moments_after(task.reward_moments, batch)
         return PrepareReceipt(task.key, folder, digests, preparation.metrics, timing, moments)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:

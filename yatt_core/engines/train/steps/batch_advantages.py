@@ -32,7 +32,7 @@ def batch_advantages(spec: RunSpec, batch: ExperienceBatch, rewards: Float64, br
     return values
 
 
-def moments_behind(before: RewardMoments, batch: ExperienceBatch) -> RewardMoments:
+def moments_after(before: RewardMoments, batch: ExperienceBatch) -> RewardMoments:
     """Returns the moments of all rewards learnt from so far, including a batch's."""
     if not batch.learnt.any():
         return before
