@@ -1,4 +1,4 @@
-"""Calls a function on a module as soon as it has been imported. Standard library alone: Ray's workers load it first."""
+"""Calls a function on a module once it is imported. Standard library only, because Ray's workers load this first."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Hook = Callable[[ModuleType], None]
 
 
 def after_import(hooks: Mapping[str, Hook]) -> None:
-    """From here on, in this process: module name -> what is called on it."""
+    """Calls each hook with the module of its name once that module is imported in this process."""
     sys.meta_path.insert(0, _AfterImport(hooks))
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Lets the others find a module and calls its hook once it has been executed."""
+    """Lets the standard path finder load a module and calls its hook after the module has been executed."""
 
     def __init__(self, hooks: Mapping[str, Hook]) -> None:
         self._hooks = hooks

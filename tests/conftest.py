@@ -1,4 +1,4 @@
-"""What all tests share: one torch thread, no telemetry, no secrets or settings of the surroundings, no deadlines of examples."""
+"""Setup shared by all tests: one torch thread, no telemetry, no settings or secrets from outside, no deadlines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.quick import needs_more, refuse_processes
 if TYPE_CHECKING:
     from tests.recovery.nursery import Nursery
 
-# Before anything of ours is imported: children inherit it.
+# Set before any of our modules is imported; child processes inherit it.
 os.environ.update(
     OMP_NUM_THREADS="1",
     DO_NOT_TRACK="true",
@@ -40,23 +40,23 @@ for name in (
 ):
     os.environ.pop(name, None)
 
-# A shell that starts us in the background ignores SIGINT, and whatever we start would inherit that.
+# A shell that starts pytest in the background ignores SIGINT, and every process started here would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes says nothing: the machine has other work too.
+# The duration of an example says nothing, because the machine has other work too.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--quick", action="store_true", help="leave out what needs a process, server, ledger, Ray or training"
+        "--quick", action="store_true", help="leave out tests that need a process, server, ledger, Ray or training"
     )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`make quick` does not even import what it leaves out."""
+    """Keeps `make quick` from importing the files it leaves out."""
     left_out = config.getoption("quick") and collection_path.match("test_*.py") and needs_more(collection_path)
     return True if left_out else None
 
@@ -67,7 +67,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_xdist_setupnodes() -> None:
-    # Workers inherit it.
+    # The workers inherit this variable.
     os.environ[VARIABLE] = str(Path(tempfile.mkdtemp(prefix="yatt-groups-")) / "groups.json")
 
 
@@ -80,20 +80,20 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spares the garbage collector what imports have made: a million objects, which it would look at again and again."""
+    """Exempts the million objects that imports created from garbage collection, which would rescan them."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def failpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which a test arms failpoints of the drivers and actors that share services."""
+    """Returns the folder in which tests arm failpoints for the drivers and actors that share the services."""
     return tmp_path_factory.mktemp("failpoints")
 
 
 @pytest.fixture(scope="session")
 def service_environment(tmp_path_factory: pytest.TempPathFactory, failpoints: Path) -> Iterator[Mapping[str, str]]:
-    """One Ray head, whose actors have failpoints, and one Prefect server."""
+    """Starts one Ray head, whose actors have failpoints, and one Prefect server; yields their environment."""
     from tests.services import failpoints_of_actors, start_shared_services
     from yatt_core.supervisor.client import stop_supervisor
 
@@ -106,7 +106,7 @@ def service_environment(tmp_path_factory: pytest.TempPathFactory, failpoints: Pa
 
 @pytest.fixture(scope="session")
 def nursery(tmp_path_factory: pytest.TempPathFactory, service_environment: Mapping[str, str]) -> Iterator[Nursery]:
-    """Forks drivers on these services."""
+    """Yields a process that forks drivers attached to these services."""
     from tests.recovery.nursery import Nursery
 
     nursery = Nursery(tmp_path_factory.mktemp("drivers"), service_environment)

@@ -1,7 +1,7 @@
-"""Runs a scenario in a child process that dies, without a word, right after its n-th durable step.
+"""Runs a scenario in a child process that dies without cleanup right after its n-th durable step.
 
-A step is an fsync, a rename, a new folder, a deletion, or an answer of an object store. The child tells what was acknowledged
-through a file descriptor, as a caller would see it return. Nothing of the product knows of this.
+A step is an fsync, a rename, a new folder, a deletion, or an answer from an object store. The child reports what was
+acknowledged through a file descriptor, when a caller would see it return. The product contains no hook for this.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _context.set_forkserver_preload(
 
 
 def run_until(scenario: Scenario, folder: Path, step: int) -> tuple[bool, list[str]]:
-    """Runs the scenario up to its step; tells whether it was killed, and what it had acknowledged."""
+    """Runs the scenario up to a step; returns whether it was killed, and what it had acknowledged."""
     acknowledged = folder.parent / f"{folder.name}.acknowledged"
     acknowledged.write_bytes(b"")
     child = _context.Process(target=_child, args=(scenario, folder, acknowledged, step))

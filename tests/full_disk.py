@@ -1,7 +1,7 @@
-"""A program for `tests/test_full_disk.py`: writes to a real file system with next to no room, given as its argument.
+"""A program for `tests/test_full_disk.py` that writes to a nearly full file system, whose folder is its argument.
 
-Fills the disk up to a few kilobytes, does a scenario's work until the disk refuses, makes room, and checks that what had been
-told is there and that work goes on. Ends with code 0 if all of that holds for every amount of room.
+Fills the disk up to a few kilobytes, runs a scenario until the disk refuses, frees space, and checks that everything
+acknowledged is there and that work can continue. Exits with code 0 if all of that holds for every amount of free space.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEAVE_KILOBYTES = (0, 4, 8, 12, 16, 24, 32)
 
 
 def attempt(disk: Path, scenario: Scenario, kilobytes: int) -> bool:
-    """Runs a scenario with so much room; true if the disk refused."""
+    """Runs a scenario with `kilobytes` of free space; returns whether the disk refused."""
     folder, ballast, told = disk / "run", disk / "ballast", []
     folder.mkdir()
     room = shutil.disk_usage(disk).free - 1024 * kilobytes
@@ -37,7 +37,7 @@ def attempt(disk: Path, scenario: Scenario, kilobytes: int) -> bool:
 
 
 def main() -> None:
-    """Every scenario with every amount of room; each has to be refused with the least."""
+    """Runs every scenario with every amount of free space; the smallest amount must be refused."""
     disk = Path(sys.argv[1])
     publish.SPARE_BYTES = 0
     for scenario in SCENARIOS:

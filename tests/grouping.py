@@ -1,7 +1,7 @@
-"""Which tests one worker runs together, and in which order.
+"""Decides which tests a worker runs together, and in which order.
 
-Tests share what is dear to start, once a session, module or package, only within a process: those that ask for it stay
-together. Everything else goes to whichever worker is free.
+Fixtures that are expensive to start, once per session, module or package, are shared within one process only, so tests
+that request them stay together. Every other test goes to any free worker.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 FIXTURES = {"service_environment": "services", "head": "ray", "postgresql": "postgresql"}
-"""Session-wide fixtures, each one or more processes, and the group of the tests that ask for them."""
+"""Session-wide fixtures that start one or more processes, and the group of the tests that request them."""
 OF_THEIR_OWN = ("test_exact",)
-"""Long enough to be worth services of their own, so that workers have equal shares."""
+"""Modules long enough to justify services of their own, so that workers get equal shares."""
 VLLM = "vllm"
-"""Folder, or a parameter, of tests that run vLLM in their own process, which is to be one process."""
+"""Folder or parameter of tests that run vLLM inside the test process; only one process should do so."""
 FIRST = ("services", *OF_THEIR_OWN, "ray", VLLM, "postgresql")
-"""The longest groups; a worker that was left with one at the end would keep everybody waiting."""
+"""The longest groups; starting one of them last would keep all other workers waiting."""
 WIDE = ("module", "package")
 VARIABLE = "YATT_TEST_GROUPS"
-"""Names the file in which the first worker tells the scheduler the groups."""
+"""Environment variable with the path of the file in which the first worker passes the groups to the scheduler."""
 
 
 def group_of(item: pytest.Function) -> str | None:
-    """The group of a test; None if any worker may run it by itself."""
+    """Returns the group of a test, or None if any worker may run it by itself."""
     path = Path(item.nodeid.partition("::")[0])
     if VLLM in (path.parent.name, *re.split(r"[\[\]-]", item.name)[1:]):
         return VLLM
@@ -44,7 +44,7 @@ def group_of(item: pytest.Function) -> str | None:
 
 
 def sort_by_group(items: list[pytest.Function]) -> None:
-    """Puts groups first, the longest of them in front; a worker tells the scheduler which they are."""
+    """Sorts groups to the front, longest first; the first worker passes them to the scheduler."""
     order = {group: place for place, group in enumerate(FIRST)}
     groups = {item.nodeid: group for item in items if (group := group_of(item)) is not None}
     items.sort(key=lambda item: order.get(groups[item.nodeid], len(order)) if item.nodeid in groups else len(order) + 1)
@@ -53,7 +53,7 @@ def sort_by_group(items: list[pytest.Function]) -> None:
 
 
 class InOrder(LoadScopeScheduling):
-    """Hands groups to workers in the order of collection, and every other test by itself."""
+    """Scheduler that assigns groups to workers in collection order, and every other test by itself."""
 
     def __init__(self, config: pytest.Config, log: object) -> None:
         config.option.loadscopereorder = False
@@ -61,7 +61,7 @@ class InOrder(LoadScopeScheduling):
 
     @cached_property
     def _groups(self) -> dict[str, str]:
-        """By test, as the first worker found them; all have been collected by now."""
+        """Group by test, as found by the first worker; collection is complete by now."""
         groups: dict[str, str] = json.loads(Path(os.environ[VARIABLE]).read_text())
         return groups
 

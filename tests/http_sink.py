@@ -1,4 +1,4 @@
-"""A web server on loopback that keeps what is posted to it, and is down, slow or unwilling when a test wants it to be."""
+"""A web server on loopback that keeps what is posted to it, and can be made to fail, refuse or hang."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from typing import Any
 
 
 class Sink:
-    """status: what it answers. stalled: it answers nothing while this is set. posts: what came, whatever was answered."""
+    """A running server.
+
+    status: code of every answer.
+    stalled: while set, requests get no answer.
+    posts: all bodies received, whatever the answer was.
+    """
 
     def __init__(self) -> None:
         self.status = 200
@@ -32,7 +37,7 @@ class Sink:
                 self.end_headers()
 
             def log_message(self, *args: Any) -> None:
-                """Silent."""
+                """Logs nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.port = self._server.server_address[1]
@@ -41,7 +46,7 @@ class Sink:
 
     @property
     def taken(self) -> str:
-        """The text of all that came."""
+        """Messages of all posts, one per line."""
         return "\n".join(post["message"] for post in self.posts)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What some tests need beside the base installation."""
+"""Marks for tests that need more than the base installation."""
 
 import pytest
 

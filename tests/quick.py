@@ -1,7 +1,7 @@
-"""What `make quick` leaves out: tests that need another process, a server, a ledger, Ray or an engine that trains.
+"""Selects what `make quick` leaves out: tests that need another process, a server, a ledger, Ray or a training engine.
 
-A file is left out by what it, its conftest and the helpers it uses import, before any of that is imported. A test of the
-others is skipped where it is about to start a process.
+A file is left out because of what it, its conftest and its helpers import, which is decided before any of them is
+imported. A remaining test is skipped if it is about to start a process.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ HEAVY = (
     "db.ledger", "fastapi", "megatron", "mlflow", "multiprocessing", "playwright", "prefect", "psycopg", "ray", "sqlalchemy",
     "subprocess", "torch", "transformers", "vllm",
 )  # fmt: skip
-"""Modules, each with all below it. A ledger is a database, whose statements take longest of all to prepare."""
+"""Modules, each with its submodules. A ledger is a database, whose statements take longest to prepare."""
 
 
 def needs_more(file: Path) -> bool:
-    """Whether a file of tests imports something heavy, itself or by way of other files of tests."""
+    """Returns whether a test file imports a heavy module, directly or through other files of `tests`."""
     return any(_is_heavy(name) for part in _reached(file) for name in _imports(part))
 
 
@@ -35,7 +35,7 @@ def _is_heavy(name: str) -> bool:
 
 
 def _reached(file: Path) -> set[Path]:
-    """The file, the conftest files above it but the topmost, and what they import from the tests."""
+    """Returns the file, the conftest files above it except the topmost, and everything they import from `tests`."""
     reached: set[Path] = set()
     waiting = [file]
     waiting += [
@@ -50,7 +50,7 @@ def _reached(file: Path) -> set[Path]:
 
 @cache
 def _imports(file: Path) -> frozenset[str]:
-    """Names of modules, and of what is imported from them."""
+    """Returns the names of imported modules and of the names imported from them."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -68,7 +68,7 @@ def _own(file: Path) -> Iterator[Path]:
 
 
 def refuse_processes() -> None:
-    """Skips each test that starts one from here on."""
+    """Makes every test that starts a process skip from now on."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
         pytest.skip("starts a process: make test runs it")

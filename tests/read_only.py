@@ -1,4 +1,4 @@
-"""Paths that may be read and not written, for root too: its capability to pass over permissions is given up meanwhile."""
+"""Makes paths read-only, even for root, whose capability to override permissions is dropped meanwhile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def read_only(*paths: Path) -> Iterator[None]:
-    """Within, this thread and those that it starts may read the files and folders, and write neither."""
+    """Lets this thread, and threads it starts, read the files and folders but not write them."""
     modes = [path.stat().st_mode for path in paths]
     for path in paths:
         path.chmod(0o555 if path.is_dir() else 0o444)
@@ -29,7 +29,7 @@ def read_only(*paths: Path) -> Iterator[None]:
     fewer[0] &= ~PASSES_OVER_PERMISSIONS
     _checked(_libc.capset(header, fewer))
     try:
-        # By itself it asks what the user might do with all that the process could take up again.
+        # By default, access() judges by the real user and all permitted capabilities, not by the effective ones.
         with mock.patch.object(os, "access", partial(os.access, effective_ids=True)):
             yield
     finally:

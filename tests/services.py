@@ -1,4 +1,4 @@
-"""One Ray head and one Prefect server for all tests of a session, as a run's supervisor would start them."""
+"""One Ray head and one Prefect server for all tests of a session, started the way a run's supervisor would."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from yatt_core.supervisor.client import ensure_supervisor, wait_ready
 
 ROOT = Path(__file__).parent.parent
 GRACE_SECONDS = 3 * 3600.0
-"""Nobody shows life to these services, and all matrices may take longer than an hour."""
+"""Nobody sends heartbeats to these services, and a whole session may take longer than an hour."""
 
 
 def start_shared_services(folder: Path, actors: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Starts both and returns the environment in which a driver uses them; `stop_supervisor(folder)` ends them.
+    """Starts both and returns the environment for drivers that use them; `stop_supervisor(folder)` ends them.
 
-    actors: more for the environment of Ray's processes; a PYTHONPATH among it goes in front of ours.
+    actors: additional environment of Ray's processes; a PYTHONPATH in it takes precedence.
     """
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     head = ray_head_service(folder, cpus=8)
-    # Workers find the reward functions that tests bring, and the faults that tests arrange.
+    # Workers must find the reward functions of tests and the faults that tests inject.
     path = {"PYTHONPATH": os.pathsep.join([*filter(None, [(actors or {}).get("PYTHONPATH")]), faults.PYTHONPATH])}
     head = replace(head, environment={**head.environment, **(actors or {}), **path})
     ensure_supervisor(folder, [head, prefect_server.server_service(folder)], GRACE_SECONDS)
@@ -39,5 +39,5 @@ def start_shared_services(folder: Path, actors: Mapping[str, str] | None = None)
 
 
 def failpoints_of_actors(folder: Path) -> dict[str, str]:
-    """What makes durable steps and methods of actors failpoints, which kill while the folder says so."""
+    """Returns the environment that turns durable steps and methods of actors into failpoints, armed by the folder."""
     return {VARIABLE: str(folder), "PYTHONPATH": str(ROOT / "tests" / "recovery" / "site")}

@@ -1,24 +1,24 @@
-"""A disk that lies: at a crash it drops what was not synced, as a real one may when the power goes.
+"""A disk that lies: in a crash it drops whatever was not synced, as a real disk may when power is lost.
 
-SIGKILL never shows a missing fsync, because the kernel still has everything. Here a scenario runs against a real folder while
-each durable step (fsync, rename, mkdir, unlink) is watched, and behind every step the crash is imagined: `Crash.write`
-makes, in another folder, a state that the disk may legally be in. The worst one has nothing but what was synced; a seeded
-one lets each unsynced change reach the disk or not.
+SIGKILL never shows a missing fsync, because the kernel still has everything. Here a scenario runs against a real folder
+while each durable step (fsync, rename, mkdir, unlink) is watched, and a crash is simulated after every step: a `Crash`
+creates, in another folder, a state that the disk may legally be in. The worst state contains only what was synced; in a
+seeded one, each unsynced change has either reached the disk or not.
 
     a file's bytes        durable from the fsync of the file
     a name in a folder    (created, renamed, deleted) durable from the fsync of that folder
 
-Which test catches which missing fsync (`tests.storage.missing` drops one by its place in the product, and
-`tests/test_storage.py` proves for every place that there is a test which notices):
+What each missing fsync would break (`tests.storage.missing` drops one by its place in the product, and
+`tests/test_storage.py` proves that some test notices each of them):
 
-    durable.write_file, the file          a chunk, manifest or Parquet file is torn behind a crash: what was told is gone
-    durable.sync_folder in write_file     the file's name is gone, though it was acknowledged
-    durable.sync_folder in make_folder    a new folder is gone, with all that was acknowledged inside
+    durable.write_file, the file          a chunk, manifest or Parquet file is torn by a crash: told data is lost
+    durable.sync_folder in write_file     the file's name is lost, though it was acknowledged
+    durable.sync_folder in make_folder    a new folder is lost, with everything acknowledged inside it
     durable.sync_folder in move_folder    a published checkpoint has lost its name
-    durable.sync_file                     a checkpoint's object is torn behind its publication
-    durable.sync_folder in publish._seal  files below a checkpoint's folder are gone
+    durable.sync_file                     a checkpoint's object is torn after its publication
+    durable.sync_folder in publish._seal  files below a checkpoint's folder are lost
     durable.sync_folder in ShardLog, _adopt_term, _published, find_unrecorded
-                                          what a killed writer left is built upon, and then gone
+                                          what a killed writer left is built upon and then lost
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ WATCHED = ("rename", "mkdir", "unlink")
 
 @dataclass
 class Inode:
-    """A file or folder. durable: a file's bytes at its last fsync, none before; a folder's names at its last fsync."""
+    """A file or folder.
+
+    durable: a file's bytes at its last fsync, None before the first.
+    durable_names: a folder's names at its last fsync.
+    """
 
     is_folder: bool
     durable: bytes | None = None
@@ -48,10 +52,10 @@ class Inode:
     durable_names: dict[str, int] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
     unsynced: list[tuple[str | None, str | None, int]] = field(default_factory=list)
-    """Changes of names since the last fsync, in order: (old name, new name, inode)."""
+    """Name changes since the last fsync, in order: (old name, new name, inode)."""
 
     def copy(self) -> Inode:
-        """As it stands now."""
+        """Returns a copy of the current state."""
         return Inode(
             self.is_folder,
             self.durable,
@@ -64,7 +68,7 @@ class Inode:
 
 @dataclass(frozen=True)
 class Crash:
-    """The disk behind one step: what of it is durable, and what was acknowledged by then."""
+    """The disk after one step: what is durable, and what was acknowledged by then."""
 
     step: str
     acknowledged: tuple[str, ...]
@@ -72,16 +76,16 @@ class Crash:
     root: int
 
     def worst(self, folder: Path) -> Path:
-        """Makes the state in which nothing has survived that was not synced."""
+        """Creates the state in which only synced changes survived."""
         return self._make(folder, lambda: False)
 
     def seeded(self, folder: Path, seed: int) -> Path:
-        """Makes a state in which each unsynced change has survived or not."""
+        """Creates a state in which each unsynced change survived or not, chosen by the seed."""
         chance = random.Random(seed)
         return self._make(folder, lambda: chance.random() < 0.5)
 
     def killed(self, folder: Path) -> tuple[Path, Crash]:
-        """Makes the state behind a kill alone (the kernel still has everything); a later watch goes on from this one."""
+        """Creates the state after a mere kill (the kernel still has everything); a later watch can continue from it."""
         return self._make(folder, lambda: True), self
 
     def _make(self, folder: Path, survives: Choose) -> Path:
@@ -100,7 +104,7 @@ class Crash:
 
 
 def _names(folder: Inode, survives: Choose) -> dict[str, int]:
-    """The folder's names when some of the unsynced changes have reached the disk."""
+    """Returns the folder's names after the surviving unsynced changes."""
     names = dict(folder.durable_names)
     for old, new, number in folder.unsynced:
         if survives():
@@ -112,7 +116,7 @@ def _names(folder: Inode, survives: Choose) -> dict[str, int]:
 
 
 def _bytes(file: Inode, survives: Choose) -> bytes:
-    """The file's bytes: as synced, or as written, or, of a file never synced, a torn part of them."""
+    """Returns the file's bytes: as synced, as written, or, for a file that was never synced, a torn part."""
     if file.durable == file.visible or survives():
         return file.visible
     if file.durable is not None:
@@ -121,7 +125,7 @@ def _bytes(file: Inode, survives: Choose) -> bytes:
 
 
 class LyingDisk:
-    """Watches a folder and keeps a `Crash` behind each durable step. One at a time, in one thread."""
+    """Watches a folder and keeps a `Crash` after each durable step. One at a time, in one thread."""
 
     def __init__(self, folder: Path, before: Crash | None = None, ignored: Callable[[], bool] = lambda: False) -> None:
         self._folder, self._ignored = folder, ignored
@@ -133,13 +137,13 @@ class LyingDisk:
         self.root = self._begin(folder, before, before.root if before else 0)
 
     def acknowledge(self, word: str) -> None:
-        """The scenario was told that something is done."""
+        """Notes that the scenario was told that something is done."""
         self._acknowledged.append(word)
         self._keep(f"told {word}")
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Every durable step within is seen."""
+        """Records every durable step inside the block."""
         patches = [mock.patch.object(os, "fsync", self._fsync(os.fsync))]
         patches += [mock.patch.object(Path, name, self._stepping(name, getattr(Path, name))) for name in WATCHED]
         for patch in patches:
@@ -190,7 +194,7 @@ class LyingDisk:
         self.crashes.append(Crash(step, tuple(self._acknowledged), inodes, self.root))
 
     def _begin(self, path: Path, before: Crash | None, number: int) -> int:
-        """Takes over what stands there: as `before` knows it, or all of it durable."""
+        """Takes over existing contents: as `before` knows them, or as durable."""
         own = self._number(path)
         inode = self._inodes[own]
         old = before.inodes[number] if before else None
@@ -209,7 +213,7 @@ class LyingDisk:
         return own
 
     def _take_over_names(self, inode: Inode, old: Inode, before: Crash | None) -> None:
-        """The unsynced changes of an earlier watch, with this one's numbers for the same files; lost ones get new numbers."""
+        """Takes over unsynced changes of an earlier watch, renumbered; lost files get new numbers."""
         assert before is not None
         here = {old.names[name]: number for name, number in inode.names.items()}
 
@@ -230,7 +234,7 @@ class LyingDisk:
         return inode
 
     def _number(self, path: Path) -> int:
-        """Our number of what stands at a path. It is held open, so that the system gives its own number to nothing else."""
+        """Returns the number of a file or folder, held open so that its inode number is not reused."""
         status = path.stat(follow_symlinks=False)
         key = (status.st_dev, status.st_ino)
         if key not in self._numbers:
@@ -240,7 +244,7 @@ class LyingDisk:
         return self._numbers[key]
 
     def _look(self, path: Path, inode: Inode) -> None:
-        """Finds what has changed since the last look: names by folder, bytes of files."""
+        """Finds changes since the last look: names in folders, bytes of files."""
         found = {child.name: self._number(child) for child in sorted(path.iterdir())}
         gone = {name: number for name, number in inode.names.items() if found.get(name) != number}
         new = {name: number for name, number in found.items() if inode.names.get(name) != number}
@@ -260,7 +264,7 @@ class LyingDisk:
 
 
 def place_of_sync() -> str:
-    """Which line of the product asks for the fsync under way: functions from the innermost, up to the first outside `durable`."""
+    """Returns the functions and lines of the product that request the current fsync, innermost first."""
     frame = sys._getframe()
     names = []
     while frame is not None:
@@ -274,5 +278,5 @@ def place_of_sync() -> str:
 
 
 def missing(place: str) -> Callable[[], bool]:
-    """For `LyingDisk(ignored=...)`: the fsync of one place does nothing."""
+    """Returns a predicate for `LyingDisk(ignored=...)` that drops the fsync of one place."""
     return lambda: place_of_sync() == place

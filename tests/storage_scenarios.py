@@ -1,7 +1,7 @@
-"""What writers do to a disk that may lose power, and what must hold behind it: for `tests/test_storage.py`.
+"""What writers do to a disk that may lose power, and what must hold afterwards: for `tests/test_storage.py`.
 
-A scenario tells each thing that is done; `check` gets the disk as the crash left it, with what had been told, and goes on from
-there. It raises when something told is gone, or something half-made is taken for whole.
+A scenario tells each thing that is done. `check` gets the disk as the crash left it, and what had been told, and
+continues from there. It raises if something told is lost, or something half-made is accepted as whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Scenario:
-    """run: what is done on a fresh disk. again: what the next process does behind a kill. check: what must hold."""
+    """Work of a writer.
+
+    run: what is done on a fresh disk.
+    again: what the next process does after a kill.
+    check: what must hold after a crash.
+    """
 
     name: str
     run: Callable[[Path, Tell], None]
@@ -47,7 +52,7 @@ def _files(folder: Path, tell: Tell) -> None:
 
 
 def _check_files(folder: Path, told: tuple[str, ...]) -> None:
-    """What was told last is there, or else what was being done next, also by the process that began anew."""
+    """Requires what was told last, or what was in progress then, also by the process that started over."""
     path = folder / "a" / "b" / "file"
     last = next((word for word in reversed(told) if word != "folder"), "nothing")
     allowed = {"first": {b"first", b"second"}, "second": {b"second", b"first"}, "nothing": {None, b"first"}}
@@ -58,7 +63,7 @@ def _check_files(folder: Path, told: tuple[str, ...]) -> None:
 
 
 def _shard(term: int) -> Callable[[Path, Tell], None]:
-    """One holder's work; what it finds and builds upon counts as told, since its scores are worth nothing without it."""
+    """Returns one holder's work; what it finds counts as told, because its scores are useless without it."""
 
     def make(folder: Path, tell: Tell) -> None:
         if not sealed_folders(folder):
@@ -75,7 +80,7 @@ def _shard(term: int) -> Callable[[Path, Tell], None]:
 def _check_shard(folder: Path, told: tuple[str, ...]) -> None:
     redone: list[str] = []
     receipt = make_shard(folder, 9, redone.append)
-    assert not set(redone) & set(told), f"{redone} was done again, though {told} had been told"
+    assert not set(redone) & set(told), f"{redone} was done again, although {told} had been told"
     assert redone == [] or "sealed" not in told
     assert receipt.group_digests == group_digests(SAMPLES)
     verify_shard(folder, receipt.folder, receipt.manifest_sha256)
@@ -85,14 +90,14 @@ def _check_shard(folder: Path, told: tuple[str, ...]) -> None:
 
 
 def _publish_again(folder: Path, tell: Tell) -> None:
-    """A driver that takes over: adopts what is whole, else has it published again."""
+    """Takes over as a driver: adopts a whole checkpoint, otherwise publishes it again."""
     if not find_unrecorded(folder, []):
         publish_checkpoint(folder, FOLDER, IDENTITY, write, NEEDED)
     tell("published")
 
 
 def _republish(folder: Path, tell: Tell) -> None:
-    """A trainer that is asked for the same checkpoint again."""
+    """Publishes the same checkpoint again, as a trainer that is asked twice."""
     publish_checkpoint(folder, FOLDER, IDENTITY, write, NEEDED)
     tell("published")
 

@@ -1,4 +1,4 @@
-"""Digests: pinned against an independent computation, and blind to everything but contents."""
+"""Digests: equal to an independent computation, and dependent on contents only."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def by_hand() -> str:
     ).hexdigest()
 
 
-def test_the_digest_of_weights_is_what_it_says_it_is():
+def test_the_digest_of_weights_matches_an_independent_computation():
     assert weights_digest(TENSORS) == by_hand() == PINNED
     assert weights_digest({}) == hashlib.sha256(b"").hexdigest()
 
 
-def test_order_byte_order_and_layout_do_not_show():
+def test_order_byte_order_and_layout_do_not_matter():
     digest = weights_digest(TENSORS)
     assert weights_digest(dict(reversed(TENSORS.items()))) == digest
     big_endian = {name: array.astype(array.dtype.newbyteorder(">")) for name, array in TENSORS.items()}
@@ -59,7 +59,7 @@ def test_order_byte_order_and_layout_do_not_show():
     assert weights_digest(strided) == digest
 
 
-def test_name_type_shape_and_every_bit_show():
+def test_name_type_shape_and_every_bit_matter():
     weight = TENSORS["b.weight"]
     negative_zero = weight.copy()
     negative_zero[0, 0] = -0.0
@@ -95,7 +95,7 @@ def test_canonical_json():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_has_no_canonical_form_is_refused(value):
+def test_values_without_a_canonical_form_are_refused(value):
     with pytest.raises(ValueError, match="not JSON compliant"):
         canonical_json({"a": [value]})
 

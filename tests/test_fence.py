@@ -1,4 +1,4 @@
-"""The fence: the highest term ever heard of rules."""
+"""The fence: only the highest term seen so far is admitted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yatt_core.errors import ExitCode, FailureClass, FencedError
 from yatt_core.fence import TermFence
 
 
-def test_a_replaced_driver_is_refused_for_ever():
+def test_a_replaced_driver_is_refused_forever():
     fence = TermFence(3)
     fence.check(3)
     fence.check(5)
@@ -22,7 +22,7 @@ def test_a_replaced_driver_is_refused_for_ever():
 
 
 @given(st.integers(0, 9), st.lists(st.integers(0, 9), max_size=20))
-def test_who_is_let_through(start, terms):
+def test_which_terms_are_admitted(start, terms):
     fence, highest = TermFence(start), start
     for term in terms:
         if term < highest:
@@ -34,12 +34,12 @@ def test_who_is_let_through(start, terms):
         assert fence.term == highest
 
 
-def test_being_fenced_is_a_class_of_its_own():
+def test_being_fenced_has_its_own_error_class():
     assert FencedError.failure_class is FailureClass.FENCED
     assert FencedError.exit_code == ExitCode.LEASE_HELD
 
 
-def test_who_drives_the_run_can_be_looked_up():
+def test_an_announced_term_is_adopted():
     announced = [2]
     fence = TermFence(3, lambda: announced[0])
     assert not fence.renew() and fence.term == 3

@@ -1,4 +1,4 @@
-"""A full disk at every step of what is written: a `StorageFullError`, nothing half-made left, and work goes on with room."""
+"""A disk that is full at any step: `StorageFullError`, nothing half-made left, and work resumes once there is space."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @contextmanager
 def refusing(step: int, error: int) -> Iterator[list[int]]:
-    """The disk refuses from the given write, sync, rename or new folder on; yields how many there were."""
+    """Makes the disk refuse from the given write, sync, rename or new folder on; yields the number of steps so far."""
     taken = [0]
 
     def counted(real: Callable[..., Any], writes: Callable[..., bool] = lambda *_, **__: True) -> Callable[..., Any]:
@@ -66,7 +66,7 @@ def test_a_disk_that_is_full_from_any_step_on(tmp_path: Path, scenario: Scenario
                 refused = False
         scenario.check(folder, tuple(told))
     assert step > 5
-    assert taken[0] == step - 1, "only a run without a refusal ends without an error"
+    assert taken[0] == step - 1, "only a scenario that met no refusal may end without an error"
 
 
 def test_a_real_file_system_without_room(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Keys, folders and seeds: pinned, since files and results of old runs depend on them."""
+"""Keys, folders and seeds: pinned, because files and results of old runs depend on them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_keys_are_ordered_by_wave_and_shard_within_a_phase():
 
 
 @given(st.lists(COUNTERS, min_size=2, max_size=2, unique_by=lambda counters: counters[:4]))
-def test_two_keys_are_two_texts(pair):
+def test_different_keys_have_different_texts(pair):
     first, second = (WorkKey("r", b, i, "collect", w, s) for b, i, w, s, *_ in pair)
     assert first != second
     assert str(first) != str(second)
@@ -47,7 +47,7 @@ def test_folders():
 
 
 def test_a_folder_is_known_by_its_name():
-    """Names and the patterns by which sweeps find them cannot drift apart."""
+    """Names cannot drift apart from the patterns with which sweeps find them."""
     assert re.fullmatch(SHARD_NAME, shard_folder(KEY, term=3).name).group(1) == "0003"
     assert re.fullmatch(CHECKPOINT_NAME, checkpoint_folder(1, 20, 4).name).group(1) == "0004"
 

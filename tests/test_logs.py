@@ -1,4 +1,4 @@
-"""Logs: JSON lines with their surroundings, one file a process, and no secrets."""
+"""Logs: JSON lines with their context, one file per process, and no secrets."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_secrets_are_replaced(text, shown):
         "",
     ],
 )
-def test_what_is_no_secret_stays(text):
+def test_text_without_secrets_stays(text):
     assert redact(text) == text
 
 
@@ -89,7 +89,7 @@ def test_a_traceback_is_part_of_the_message_and_has_no_secrets():
     assert "hunter2" not in line
 
 
-def test_the_surroundings_are_fields():
+def test_the_log_context_becomes_fields():
     form = JsonLinesFormatter("a")
     with log_context(iteration=3, phase="collect"):
         with log_context(phase="reward", shard=1):
@@ -102,7 +102,7 @@ def test_the_surroundings_are_fields():
     assert "iteration" not in after
 
 
-def test_the_surroundings_end_with_an_error_and_do_not_reach_other_threads():
+def test_the_log_context_ends_with_an_error_and_does_not_reach_other_threads():
     form = JsonLinesFormatter("a")
     with pytest.raises(ZeroDivisionError), log_context(iteration=1):
         with ThreadPoolExecutor(1) as pool:
@@ -113,7 +113,7 @@ def test_the_surroundings_end_with_an_error_and_do_not_reach_other_threads():
 
 @pytest.fixture
 def root_logger():
-    """The root logger as it was."""
+    """Yields the root logger and restores it afterwards."""
     root, ours = logging.getLogger(), logging.getLogger("yatt_core")
     handlers, level = list(root.handlers), ours.level
     yield root
@@ -142,7 +142,7 @@ def test_a_second_term_does_not_touch_the_first_ones_file(tmp_path):
     assert log_file(tmp_path, "a", 1) != log_file(tmp_path, "a", 2)
 
 
-def test_timing_adds_up_also_when_it_fails(monkeypatch):
+def test_timing_adds_up_even_after_an_error(monkeypatch):
     clock = iter([10.0, 12.5, 20.0, 20.5])
     monkeypatch.setattr(logs.time, "monotonic", lambda: next(clock))
     timing: dict[str, float] = {}
@@ -154,12 +154,12 @@ def test_timing_adds_up_also_when_it_fails(monkeypatch):
 
 
 def parts_of(run_folder):
-    """The driver's parts, oldest first."""
+    """Returns the parts of the driver's log, oldest first."""
     parts = (log_file(run_folder, "driver", 3, number) for number in range(1, 100))
     return [path for path in parts if path.exists()]
 
 
-def test_a_long_log_goes_on_in_parts_and_the_newest_are_kept(tmp_path):
+def test_a_long_log_is_split_into_parts_of_which_the_newest_are_kept(tmp_path):
     (tmp_path / "logs").mkdir()
     handler = logs.PartsHandler(tmp_path, "driver", 3, part_bytes=200)
     for number in range(40):
@@ -177,7 +177,7 @@ def test_a_long_log_goes_on_in_parts_and_the_newest_are_kept(tmp_path):
     assert "the next process" in parts_of(tmp_path)[-1].read_text()
 
 
-def test_a_process_that_drives_a_second_run_logs_there_and_no_longer_in_the_first(tmp_path):
+def test_a_process_that_drives_a_second_run_logs_only_there(tmp_path):
     root, before = logging.getLogger(), list(logging.getLogger().handlers)
     try:
         actor_logs(tmp_path / "one", "driver", 1)

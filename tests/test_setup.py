@@ -1,4 +1,4 @@
-"""What sets the project up: pinned versions without addresses, pip's own settings passed on, the promised targets."""
+"""Setup of the project: pinned versions without addresses, pip's settings passed on, documented make targets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_constraints_pin_every_dependency_and_name_no_address() -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+( ;.*)?", line) for line in lines), "name==version only"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    # An accelerator's build of vLLM takes the place of the one for processors; both cannot be pinned together.
+    # vLLM's build for GPUs replaces the one for CPUs; both cannot be pinned together.
     declared = [*project["dependencies"], *(need for name, needs in extras.items() if name != "vllm" for need in needs)]
     names = {re.split(r"[\[<>=~!]", need)[0].lower() for need in declared}
     assert names - {line.split("==")[0].lower() for line in lines} == set()
@@ -41,7 +41,7 @@ def test_pips_settings_reach_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert [sources[i + 1] for i, word in enumerate(sources) if word == "--index"] == ["file:///one", "file:///two"]
 
 
-def test_a_change_of_the_pins_sets_up_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_changed_pins_trigger_a_new_setup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "ops").mkdir()
     for name in ("pyproject.toml", "constraints.txt", "ops/bootstrap.py"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
@@ -52,6 +52,6 @@ def test_a_change_of_the_pins_sets_up_again(monkeypatch: pytest.MonkeyPatch, tmp
     assert bootstrap.fingerprint() != before
 
 
-def test_the_projects_gate_is_the_readmes_test_command() -> None:
+def test_the_ci_gate_runs_the_readmes_test_command() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text()
     assert "    make test " in (ROOT / "README.md").read_text()

@@ -1,6 +1,6 @@
-"""The publish protocol on a disk that lies: behind any crash, what was acknowledged is there and nothing half-made counts.
+"""The publish protocol on a disk that lies: after any crash, acknowledged data is there and nothing half-made counts.
 
-The last tests prove that the others can fail: each fsync of the product, left out alone, is noticed.
+The last tests prove that the others can fail: leaving out any single fsync of the product is noticed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ by_name = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: sc
 
 
 class Bench:
-    """Runs scenarios and crashes them, each in a folder of its own that goes away."""
+    """Runs scenarios and crashes them, each in a temporary folder of its own."""
 
     def __init__(self, folder: Path, ignored: Ignored = lambda: False) -> None:
         self._folder, self._ignored, self._count = folder, ignored, 0
 
     def first(self, scenario: Scenario) -> list[Crash]:
-        """The crashes of the scenario on a fresh disk."""
+        """Returns the crashes of the scenario on a fresh disk."""
         folder = self._fresh()
         folder.mkdir()
         disk = LyingDisk(folder, ignored=self._ignored)
@@ -38,7 +38,7 @@ class Bench:
         return disk.crashes
 
     def second(self, scenario: Scenario, killed: Crash) -> list[Crash]:
-        """The crashes of the next process, where the first was killed."""
+        """Returns the crashes of the next process, after the first was killed."""
         folder = self._fresh()
         killed.killed(folder)
         disk = LyingDisk(folder, before=killed, ignored=self._ignored)
@@ -48,25 +48,25 @@ class Bench:
         return disk.crashes
 
     def check(self, scenario: Scenario, crash: Crash, seed: int | None = None) -> str | None:
-        """What is wrong behind a crash, if anything; without a seed the worst one."""
+        """Returns what is wrong after a crash, or None. Without a seed, checks the worst state."""
         folder = self._fresh()
         crash.worst(folder) if seed is None else crash.seeded(folder, seed)
         try:
             scenario.check(folder, crash.acknowledged)
         except (AssertionError, YattError) as error:
-            return f"{scenario.name}, seed {seed}, behind {crash.step!r}, told {crash.acknowledged}: {error!r}"
+            return f"{scenario.name}, seed {seed}, after {crash.step!r}, told {crash.acknowledged}: {error!r}"
         finally:
             shutil.rmtree(folder)
         return None
 
     def faults(self, scenario: Scenario, seeds: range = SEEDS) -> Iterator[str]:
-        """All that is wrong behind crashes of the first process, then behind those of the second."""
+        """Yields everything wrong after crashes of the first process, then after those of the second."""
         for crash in self.first(scenario):
             yield from (fault for seed in (None, *seeds) if (fault := self.check(scenario, crash, seed)))
         for killed in self.first(scenario):
             for crash in self.second(scenario, killed):
                 if crash.step.startswith("told") and (fault := self.check(scenario, crash)):
-                    yield f"killed behind {killed.step!r}, then {fault}"
+                    yield f"killed after {killed.step!r}, then {fault}"
 
     def _fresh(self) -> Path:
         self._count += 1
@@ -78,14 +78,14 @@ class Bench:
     [s for s in SCENARIOS if s.name != "shard resumed in its term"],
     ids=lambda scenario: scenario.name,
 )
-def test_what_was_told_survives_any_crash(tmp_path: Path, scenario: Scenario) -> None:
+def test_acknowledged_data_survives_any_crash(tmp_path: Path, scenario: Scenario) -> None:
     assert list(Bench(tmp_path).faults(scenario)) == []
 
 
 @pytest.mark.verify
 @pytest.mark.timeout(900)
 @by_name
-def test_behind_every_step_of_two_processes_and_many_seeds(tmp_path: Path, scenario: Scenario) -> None:
+def test_crashes_after_every_step_of_two_processes_with_many_seeds(tmp_path: Path, scenario: Scenario) -> None:
     bench = Bench(tmp_path)
     assert list(bench.faults(scenario, MANY_SEEDS)) == []
     for killed in bench.first(scenario):
@@ -94,7 +94,7 @@ def test_behind_every_step_of_two_processes_and_many_seeds(tmp_path: Path, scena
 
 
 def places_of(tmp_path: Path, scenarios: Sequence[Scenario], twice: bool = False) -> list[str]:
-    """Every line of the product that asks for an fsync in these scenarios; twice: also in the second process."""
+    """Returns every product line that requests an fsync in these scenarios. twice: also in the second process."""
     seen: set[str] = set()
 
     def note() -> bool:
@@ -111,9 +111,9 @@ def places_of(tmp_path: Path, scenarios: Sequence[Scenario], twice: bool = False
 
 @pytest.mark.verify
 @pytest.mark.timeout(900)
-def test_each_fsync_that_is_left_out_is_noticed(tmp_path: Path) -> None:
+def test_every_left_out_fsync_is_noticed(tmp_path: Path) -> None:
     found = places_of(tmp_path, SCENARIOS, twice=True)
-    assert len(found) > 8, "the layer must see the protocol's fsyncs"
+    assert len(found) > 8, "the disk must see the protocol's fsyncs"
     unnoticed = []
     for place in found:
         bench = Bench(tmp_path, missing(place))

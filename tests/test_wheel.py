@@ -1,4 +1,4 @@
-"""The built wheel is whole: installed where there is no checkout, it can check a machine and print its schema."""
+"""The built wheel is complete: installed without a checkout, it can check a machine and print its schema."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    outside = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}  # which may name the checkout
+    outside = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}  # it may name the checkout
     finished = subprocess.run(command, cwd=cwd, env=outside, capture_output=True, text=True, timeout=600, check=False)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return finished.stdout
@@ -28,7 +28,7 @@ def files_of(folder: Path) -> set[Path]:
 
 @pytest.mark.timeout(900)
 def test_an_installed_wheel_runs_doctor_and_schema(tmp_path: Path) -> None:
-    """Its libraries are those of the tests' environment, so that nothing has to be fetched."""
+    """The wheel uses the libraries of the tests' environment, so that nothing has to be downloaded."""
     source = tmp_path / "source"
     run("git", "clone", "-q", ROOT, source, cwd=tmp_path)
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", tmp_path, source, cwd=tmp_path)
@@ -38,7 +38,7 @@ def test_an_installed_wheel_runs_doctor_and_schema(tmp_path: Path) -> None:
     python = environment / "bin" / "python"
     run(python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel, cwd=tmp_path)
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])", cwd=tmp_path).strip())
-    # A path file of a path file is not followed, so the checkout that is installed here for editing stays invisible.
+    # Path files in that folder are not followed, so the editable install of the checkout stays invisible.
     (site / "libraries.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     yatt = environment / "bin" / "yatt"
     schema = json.loads(run(yatt, "schema", cwd=tmp_path))
@@ -47,7 +47,7 @@ def test_an_installed_wheel_runs_doctor_and_schema(tmp_path: Path) -> None:
     assert "python" in doctor
     where = run(python, "-c", "import db, flows, ops, yatt_core; print(yatt_core.__file__)", cwd=tmp_path)
     assert str(site) in where
-    assert files_of(source / "ops" / "dashboard") <= files_of(site / "ops" / "dashboard"), "pages and what they load"
+    assert files_of(source / "ops" / "dashboard") <= files_of(site / "ops" / "dashboard"), "pages and their assets"
     run(
         python,
         "-c",

@@ -1,4 +1,4 @@
-"""Waiting for what another process or thread does, with a bound."""
+"""Waits, with a time limit, for another process or thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 15.0) -> None:
-    """Returns when the condition holds; fails the test where it does not in time."""
+    """Returns once the condition holds; fails the test if it does not within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s"
