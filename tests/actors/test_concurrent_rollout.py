@@ -1,4 +1,4 @@
-"""The actor around an engine that serves several calls at once: what runs together, what one by one, and what is booked."""
+"""The actor around an engine that serves several calls at once: what runs concurrently, what serially, what is reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VLLM = "rollout.engine={kind: vllm, instances: 1, dtype: float32, max_num_seqs: 
 
 
 class SharedEngine:
-    """Answers a call only once another is there too."""
+    """An engine that answers a call only once a second call has arrived."""
 
     def __init__(self) -> None:
         self.capabilities: dict[str, bool] = {}
@@ -46,7 +46,7 @@ class SharedEngine:
 
 
 class LonelyJudge:
-    """Notices when it is asked while it is at work."""
+    """A judge that notices if it is called while it is busy."""
 
     def __init__(self) -> None:
         self.busy, self.disturbed = False, False
@@ -89,17 +89,17 @@ def all_at_once(*calls: Any) -> None:
             answer.result(SECONDS)
 
 
-def test_decode_batches_are_answered_together(actor: ConcurrentRolloutActor, engine: SharedEngine) -> None:
+def test_decode_batches_are_answered_concurrently(actor: ConcurrentRolloutActor, engine: SharedEngine) -> None:
     all_at_once(lambda: actor.generate(1, None), lambda: actor.generate(1, None))
     assert not engine.together.broken
 
 
-def test_a_judge_that_serves_one_call_at_a_time_is_asked_one_by_one(actor: ConcurrentRolloutActor) -> None:
+def test_a_judge_that_serves_one_call_at_a_time_is_called_serially(actor: ConcurrentRolloutActor) -> None:
     all_at_once(*[lambda: actor.judge(1, "judge", None)] * 4)
     assert not actor._judges["judge"].disturbed
 
 
-def test_work_is_the_engine_s_own_account(actor: ConcurrentRolloutActor, engine: SharedEngine) -> None:
+def test_usage_is_what_the_engine_reports(actor: ConcurrentRolloutActor, engine: SharedEngine) -> None:
     assert actor.usage(1) == (Usage(0, ROLLING, 5, 40, decode_s=0.5),)
     assert actor.usage(1) == ()
     judged = SimpleNamespace(engine=SharedEngine(), judge=lambda _: iter([()]))
@@ -109,12 +109,14 @@ def test_work_is_the_engine_s_own_account(actor: ConcurrentRolloutActor, engine:
         assert actor.usage(1) == (Usage(0, JUDGE, 5, 40, decode_s=0.5),)
 
 
-def test_only_real_engines_that_batch_continuously_have_it() -> None:
+def test_only_real_engines_with_continuous_batching_use_it() -> None:
     shared = load_spec(ROOT / "configs" / "genrm.yaml", [VLLM])
     assert _rollout_class(shared) == CONCURRENT_ROLLOUT
     limits = dispatch_limits(shared)[ROLLING]
-    assert (limits.batches, limits.sequences) == (WORK_THREADS, 64), "no batch waits within Ray, where nobody sees it"
-    assert not pool_setting(shared).migrates, "a response that leaves is begun anew"
+    assert (limits.batches, limits.sequences) == (WORK_THREADS, 64), (
+        "no batch may wait inside Ray, where it is invisible"
+    )
+    assert not pool_setting(shared).migrates, "an interrupted response would restart from the beginning"
     assert _rollout_class(load_spec(ROOT / "configs" / "genrm.yaml")) == ROLLOUT
     virtual = load_spec(ROOT / "tests" / "specs" / "judged.yaml")
     assert _rollout_class(virtual) == CONTINUOUS and pool_setting(virtual).migrates

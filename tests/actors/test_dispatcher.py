@@ -1,4 +1,4 @@
-"""The dispatcher carries a placement out: roles change as its runtime policy says, and one that fails costs no run."""
+"""The dispatcher carries out a placement: roles change as its runtime policy says; a failing policy fails no run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ SPEC = Path(__file__).parent.parent / "specs" / "judged.yaml"
 
 
 class Engine:
-    """Takes up roles as soon as it may. roles: those that it was told."""
+    """An engine that takes up a role as soon as `may_switch` is set.
+
+    roles: the roles that it took up, in order.
+    """
 
     def __init__(self, number: int) -> None:
         self._actor_id, self.roles = number, list[str]()
@@ -76,7 +79,7 @@ def test_roles_are_taken_in_turn_when_a_wave_is_drained(pool: tuple[Dispatcher, 
 
 
 class Broken:
-    """Asks for what cannot be, or raises, at the first moment."""
+    """A runtime policy that asks for something impossible, or raises, at every moment."""
 
     def __init__(self, answer: Any) -> None:
         self._answer = answer
@@ -102,7 +105,7 @@ class Broken:
         (42, "42 is not an action"),
     ],
 )
-def test_a_runtime_policy_that_fails_is_said_and_the_work_goes_on(
+def test_a_failing_runtime_policy_is_reported_and_work_continues(
     pool: tuple[Dispatcher, list[Engine]], answer: Any, said: str
 ) -> None:
     dispatcher, engines = pool
@@ -119,10 +122,12 @@ def test_a_runtime_policy_that_fails_is_said_and_the_work_goes_on(
 
     report = asyncio.run(wave())
     assert said in report.defect
-    assert not [line for line in report.actions if line["do"] == "switch"], "what could not be was not done"
+    assert not [line for line in report.actions if line["do"] == "switch"], (
+        "an impossible action must not be carried out"
+    )
 
 
-def test_numbers_that_a_runtime_policy_computed_are_logged_as_plain_ones(pool: tuple[Dispatcher, list[Engine]]) -> None:
+def test_numpy_numbers_of_a_runtime_policy_are_logged_as_plain_numbers(pool: tuple[Dispatcher, list[Engine]]) -> None:
     dispatcher, engines = pool
 
     async def wave() -> Any:
@@ -138,7 +143,7 @@ def test_numbers_that_a_runtime_policy_computed_are_logged_as_plain_ones(pool: t
     assert (asked["instance"], asked["migrate"]) == (0, True)
 
 
-def test_a_wave_that_begins_once_more_has_one_beat(pool: tuple[Dispatcher, list[Engine]]) -> None:
+def test_a_wave_that_begins_again_has_one_ticker(pool: tuple[Dispatcher, list[Engine]]) -> None:
     dispatcher, engines = pool
 
     async def beats() -> int:
@@ -154,7 +159,7 @@ def test_a_wave_that_begins_once_more_has_one_beat(pool: tuple[Dispatcher, list[
 
 
 @pytest.mark.parametrize(("lasts", "expected"), [(0.3, [1, 2, 3, 4]), (1.3, [1, 3, 5, 7])])
-def test_control_periods_count_from_the_waves_start_however_long_acting_takes(
+def test_control_periods_count_from_the_start_of_the_wave(
     pool: tuple[Dispatcher, list[Engine]], monkeypatch: pytest.MonkeyPatch, lasts: float, expected: list[int]
 ) -> None:
     dispatcher, _ = pool
@@ -181,7 +186,7 @@ def test_control_periods_count_from_the_waves_start_however_long_acting_takes(
     assert acted == pytest.approx(expected)
 
 
-def test_a_wave_that_was_made_before_has_no_judging_behind_it(pool: tuple[Dispatcher, list[Engine]]) -> None:
+def test_a_wave_that_was_already_made_has_no_judging_time(pool: tuple[Dispatcher, list[Engine]]) -> None:
     dispatcher, engines = pool
 
     async def wave() -> Any:
@@ -197,7 +202,7 @@ def test_a_wave_that_was_made_before_has_no_judging_behind_it(pool: tuple[Dispat
     assert report.collect_s > 0.0 == report.judging_s
 
 
-def test_how_the_switch_of_a_replaced_instance_ends_is_no_news_of_its_successor(
+def test_a_replaced_instances_failed_switch_does_not_affect_its_successor(
     pool: tuple[Dispatcher, list[Engine]],
 ) -> None:
     dispatcher, engines = pool
@@ -223,7 +228,7 @@ def test_how_the_switch_of_a_replaced_instance_ends_is_no_news_of_its_successor(
 
 
 class GoesOver:
-    """Nobody rolls out until instance 2 does; then instance 1, which is empty, may take work in, and is to judge."""
+    """No instance takes rollouts until instance 2 does; then instance 1, which is empty, may, and is told to judge."""
 
     def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
         if moment is Moment.WAVE:
@@ -233,7 +238,7 @@ class GoesOver:
         return []
 
 
-def test_who_is_to_switch_gets_no_work_before_it_does(pool: tuple[Dispatcher, list[Engine]]) -> None:
+def test_an_instance_about_to_switch_gets_no_work(pool: tuple[Dispatcher, list[Engine]]) -> None:
     dispatcher, engines = pool
 
     async def wave() -> Any:

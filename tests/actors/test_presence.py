@@ -1,4 +1,4 @@
-"""The thread in every actor: it hears of drivers, notices their absence, and tells what the actor is doing."""
+"""The thread in every actor: it learns of new drivers, notices their absence, and reports what the actor is doing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from yatt_core.supervisor.client import Heartbeat
 
 PATIENCE = 30.0
 FOR_EVER = 1e9
-"""Grace of a `Presence` in the tests' own process, which would end that process once it has passed."""
+"""Grace period of a `Presence` in the tests' own process, which would exit once the period is over."""
 
 
 def working(actor: str, waits: bool = False) -> StackReport:
@@ -33,7 +33,7 @@ def reports(*given: StackReport) -> dict[str, StackReport]:
     return {report.actor: report for report in given}
 
 
-def test_a_newer_driver_is_heard_of_while_work_goes_on(tmp_path: Path) -> None:
+def test_a_newer_driver_is_noticed_while_work_continues(tmp_path: Path) -> None:
     presence = Presence(tmp_path, "rollout-0", 1, FOR_EVER)
     with presence.serving("generate", 1), Heartbeat(tmp_path, 2):
         wait_until(lambda: presence.fence.term == 2)
@@ -42,7 +42,7 @@ def test_a_newer_driver_is_heard_of_while_work_goes_on(tmp_path: Path) -> None:
             pass
 
 
-def test_of_several_calls_the_longest_is_told_until_it_has_ended(tmp_path: Path) -> None:
+def test_of_several_calls_the_longest_running_is_reported(tmp_path: Path) -> None:
     presence, begun, end = Presence(tmp_path, "rollout-0", 1, FOR_EVER), threading.Event(), threading.Event()
 
     def judge() -> None:
@@ -61,7 +61,7 @@ def test_of_several_calls_the_longest_is_told_until_it_has_ended(tmp_path: Path)
     assert presence.report().method == ""
 
 
-def test_the_fence_can_look_a_driver_up_at_once(tmp_path: Path) -> None:
+def test_the_fence_can_look_up_a_driver_immediately(tmp_path: Path) -> None:
     presence = Presence(tmp_path, "rollout-0", 1, FOR_EVER)
     assert not presence.fence.renew()
     with Heartbeat(tmp_path, 5):
@@ -84,7 +84,7 @@ with presence.serving("generate", 1):
 """
 
 
-def test_an_actor_without_a_driver_says_so_and_ends(tmp_path: Path) -> None:
+def test_an_actor_without_a_driver_logs_it_and_exits(tmp_path: Path) -> None:
     process = subprocess.run(
         [sys.executable, "-c", ACTOR, str(tmp_path), "0.3"], timeout=60, check=False, stdout=subprocess.PIPE
     )
@@ -104,7 +104,7 @@ def test_an_actor_lives_as_long_as_its_driver_does(tmp_path: Path) -> None:
     process.communicate()
 
 
-def test_actors_answer_while_they_work_and_the_silent_one_is_noticed(tmp_path: Path) -> None:
+def test_busy_actors_answer_and_a_silent_one_is_noticed(tmp_path: Path) -> None:
     Presence(tmp_path, "controller-0", 1, FOR_EVER)
     process = subprocess.Popen([sys.executable, "-c", ACTOR, str(tmp_path), "600"], stdout=subprocess.PIPE, text=True)
     try:
@@ -121,7 +121,7 @@ def test_actors_answer_while_they_work_and_the_silent_one_is_noticed(tmp_path: P
     assert "rollout-0" not in found
 
 
-def test_old_answers_go(tmp_path: Path) -> None:
+def test_old_answers_are_deleted(tmp_path: Path) -> None:
     Presence(tmp_path, "controller-0", 1, FOR_EVER)
     for _ in range(13):
         assert gather_stacks(tmp_path, ["controller-0"], PATIENCE)
@@ -131,7 +131,7 @@ def test_old_answers_go(tmp_path: Path) -> None:
 
 
 def test_waiting_for_another_actor_shows_in_the_stack(tmp_path: Path) -> None:
-    """As a rank waits for the others in a collective."""
+    """A rank waits for the others in a collective."""
     from yatt_core.engines.train.ranks.collective import Collective
 
     presence, entered, release = Presence(tmp_path, "trainer-0", 1, FOR_EVER), threading.Event(), threading.Event()
@@ -162,23 +162,23 @@ def test_waiting_for_another_actor_shows_in_the_stack(tmp_path: Path) -> None:
 ACTORS = ("controller-0", "rollout-0", "rollout-1")
 
 
-def test_who_works_without_waiting_is_stuck() -> None:
+def test_an_actor_that_works_without_waiting_is_stuck() -> None:
     answers = reports(working("controller-0", waits=True), working("rollout-0"), idle("rollout-1"))
     assert find_stuck(ACTORS, answers, ["controller-0"]) == ["rollout-0"]
 
 
-def test_who_does_not_answer_is_stuck() -> None:
+def test_an_actor_that_does_not_answer_is_stuck() -> None:
     answers = reports(working("controller-0", waits=True), idle("rollout-1"))
     assert find_stuck(ACTORS, answers, ["controller-0"]) == ["rollout-0"]
     assert "holds the interpreter, is stopped, or is gone" in describe("rollout-0", None)
 
 
-def test_where_all_wait_the_busy_ones_are_stuck() -> None:
+def test_if_all_wait_the_busy_ones_are_stuck() -> None:
     answers = reports(working("controller-0", waits=True), idle("rollout-0"), idle("rollout-1"))
     assert find_stuck(ACTORS, answers, ["rollout-1"]) == ["controller-0"]
 
 
-def test_where_all_are_idle_those_that_were_waited_for_are_stuck() -> None:
+def test_if_all_are_idle_the_awaited_ones_are_stuck() -> None:
     answers = reports(*map(idle, ACTORS))
     assert find_stuck(ACTORS, answers, ["rollout-1"]) == ["rollout-1"]
     assert describe("rollout-1", answers["rollout-1"]) == "rollout-1 is idle"

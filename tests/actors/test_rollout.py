@@ -1,4 +1,4 @@
-"""The actor around an engine and its judges: who sleeps while who works."""
+"""The actor around an engine and its judges: which roles sleep while others work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def serving(*_: object) -> Any:
 
 @pytest.fixture
 def loaded_actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedActor:
-    """Makes one without Ray, around a given engine and judges."""
+    """Returns a function that builds a loaded actor without Ray, around a given engine and judges."""
 
     def make(engine: object, judges: Mapping[str, object], resident: bool = True) -> RolloutActor:
         monkeypatch.setattr(module, "Presence", lambda *_: SimpleNamespace(serving=serving))
@@ -45,7 +45,7 @@ def loaded_actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedActor
     ("resident", "slept"),
     [(True, []), (False, ["policy", "judge"])],
 )
-def test_roles_sleep_while_others_work_where_there_is_no_room_for_all(
+def test_roles_sleep_while_others_work_if_memory_is_short(
     loaded_actor: LoadedActor, resident: bool, slept: list[str]
 ) -> None:
     log: list[str] = []
@@ -59,7 +59,7 @@ def test_roles_sleep_while_others_work_where_there_is_no_room_for_all(
     assert log == slept
     log.clear()
     actor.rest(1)
-    assert log == ["policy", "judge"], "the trainer has the device"
+    assert log == ["policy", "judge"], "all roles sleep while the trainer has the device"
 
 
 def test_a_reward_model_reads_and_a_generating_judge_decodes(loaded_actor: LoadedActor) -> None:

@@ -1,4 +1,4 @@
-"""The actor around a virtual instance, without Ray: which role it books its work under."""
+"""The actor around a virtual instance, without Ray: the role under which it reports its work."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContinuousActor:
 
 
 @pytest.mark.parametrize("told", [(), (ROLLOUT, JUDGE)])
-def test_a_judgement_is_a_judges_work_even_of_one_that_was_told_no_role(
+def test_a_judgement_counts_as_judging_even_without_an_assigned_role(
     actor: ContinuousActor, told: tuple[str, ...]
 ) -> None:
     async def judged() -> int:
@@ -39,4 +39,4 @@ def test_a_judgement_is_a_judges_work_even_of_one_that_was_told_no_role(
         return len(said)
 
     assert asyncio.run(judged()) == 1
-    assert asyncio.run(actor.usage(1)) == (), "what was asked for is told once"
+    assert asyncio.run(actor.usage(1)) == (), "usage is reported once"

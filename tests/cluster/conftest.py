@@ -1,4 +1,4 @@
-"""One Ray head for all tests that need it."""
+"""One Ray head for all tests that need one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMESPACE = "test"
 
 @dataclass(frozen=True)
 class Head:
-    """The session's Ray head, started by a process that was killed."""
+    """The session's Ray head; the process that started it was killed."""
 
     run_folder: Path
     state: SupervisorState
@@ -65,7 +65,7 @@ time.sleep(7200)
 
 @pytest.fixture(scope="session")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
-    """A head that lost its starter: killed by SIGKILL, after it had made a detached actor."""
+    """Starts a head whose starter is killed by SIGKILL after it has created a detached actor."""
     folder = tmp_path_factory.mktemp("a-run-folder-that-lies-too-deep-for-the-sockets-of-ray")
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTER, str(folder), NAMESPACE],
@@ -84,12 +84,14 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         began = time.monotonic()
         stop_supervisor(folder)
         assert supervised(folder) == []
-        assert time.monotonic() - began < 25, "Ray's own drain takes 30 s while a detached actor lives"
+        assert time.monotonic() - began < 25, (
+            "stopped as slowly as Ray's own drain, which takes 30 s with a detached actor"
+        )
 
 
 @pytest.fixture(scope="module")
 def connected(head: Head) -> Iterator[Head]:
-    """This process as a driver of the head."""
+    """Connects this process to the head as a driver."""
     connect_ray(head.address, NAMESPACE, head.run_folder)
     yield head
     disconnect_ray()
@@ -97,7 +99,7 @@ def connected(head: Head) -> Iterator[Head]:
 
 @pytest.fixture(scope="module")
 def attached(request: pytest.FixtureRequest, head: Head) -> Iterator[Head]:
-    """The head, with a connection in the namespace that the module names."""
+    """Connects to the head in the namespace of the module's `NAMESPACE`."""
     connect_ray(head.address, request.module.NAMESPACE, head.run_folder)
     yield head
     disconnect_ray()
@@ -105,7 +107,7 @@ def attached(request: pytest.FixtureRequest, head: Head) -> Iterator[Head]:
 
 @pytest.fixture
 def actor_sets(attached: Head) -> Iterator[list[RunActors]]:
-    """Those that a test makes; ended behind it."""
+    """Collects the actor sets that a test creates and stops them after it."""
     made: list[RunActors] = []
     yield made
     for actors in made:

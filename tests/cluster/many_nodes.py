@@ -1,8 +1,8 @@
-"""A Ray cluster of several nodes on one machine, each with a raylet and workers of its own, in a process of its own.
+"""A Ray cluster of several nodes on one machine, each with its own raylet and workers, in a separate process.
 
-`python -m tests.cluster.many_nodes NAME...` starts a node for each name, the first one the head, and says `ready ADDRESS`. Then
-it obeys lines on standard input: `add NAME`, `kill NAME` (SIGKILL of the raylet, whose workers end with it), and answers each
-with `done`. It ends its nodes and itself with its input.
+`python -m tests.cluster.many_nodes NAME...` starts a node for each name, the first one as the head, and prints
+`ready ADDRESS`. It then reads commands from standard input, `add NAME` and `kill NAME` (SIGKILL of the raylet, whose
+workers end with it), and answers each with `done`. At the end of its input it stops its nodes and exits.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ NOTICED_SOON = {
     "health_check_timeout_ms": 2000,
     "health_check_failure_threshold": 3,
 }
-"""Ray takes 15 s by default to see that a node is gone."""
+"""By default, Ray takes 15 s to notice that a node is gone."""
 NODE = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
 
 
 class ManyNodes:
-    """The test's side; a context manager. environment: of all processes of the cluster, besides this one's."""
+    """The test's handle on the cluster; a context manager.
+
+    environment: added to this process's environment for all processes of the cluster.
+    """
 
     def __init__(self, names: list[str], environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -65,7 +68,7 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     say = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # Ray's own words
+    os.dup2(2, 1)  # Ray's own output
     head, *others = sys.argv[1:]
     cluster = Cluster(initialize_head=True, head_node_args={**NODE, "node_name": head, "_system_config": NOTICED_SOON})
     nodes: dict[str, Any] = {head: cluster.head_node}

@@ -1,4 +1,4 @@
-"""Virtual actors on a Ray head, and drivers of their own processes that die in the middle of their work."""
+"""Virtual actors on a Ray head, and drivers in separate processes that are killed in the middle of their work."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ RUN = "run"
 
 
 def actors_spec(*overrides: str) -> RunSpec:
-    """Two actors of a kind; the deadline is generous, since two cores may be busy."""
+    """Returns a spec with two actors of each kind; its deadline is generous, since two cores may be busy."""
     counts = ("controllers.count=2", "rollout.engine.instances=2", "trainer.engine.ranks=2")
     return load_spec(ROOT / "tests" / "specs" / "virtual.yaml", [*counts, *overrides])
 
 
 def shard_tasks(spec: RunSpec, term: int, iteration: int = 1) -> list[ShardTask]:
-    """An iteration's tasks, one shard for each prompt."""
+    """Returns an iteration's tasks, one shard for each prompt."""
     references, _ = draw(spec.data, spec.seed, Cursor.start(spec.data), spec.data.prompts_per_iteration)
     return [
         ShardTask(WorkKey(RUN, 0, iteration, "collect", shard=i), term, (reference,), iteration - 1)
@@ -42,15 +42,16 @@ def shard_tasks(spec: RunSpec, term: int, iteration: int = 1) -> list[ShardTask]
 
 
 def batch_of(receipts: Sequence[ShardReceipt], term: int, iteration: int = 1, phase: str = "learn") -> BatchTask:
-    """What the trainer learns from."""
+    """Returns the trainer's task for these shards."""
     ordered = sorted(receipts, key=lambda receipt: receipt.key.shard)
     references = tuple(ShardRef(receipt.folder, receipt.manifest_sha256) for receipt in ordered)
     return BatchTask(WorkKey(RUN, 0, iteration, phase), term, references)
 
 
 def behind_buckets(actors: RunActors) -> dict[int, Callable[[], object]]:
-    """What is done within a sync once so many buckets are exported, and the one before the last of them is on its way to the
-    engines; empty at first.
+    """Returns an initially empty dict of callbacks, keyed by the number of buckets exported in a sync.
+
+    When a callback runs, the bucket before the last exported one is on its way to the engines.
     """
     wanted: dict[int, Callable[[], object]] = {}
     get, exported = actors._calls.get, itertools.count(1)
@@ -70,7 +71,7 @@ def actors_of(spec: RunSpec, folder: Path, term: int) -> RunActors:
 
 
 def begin(actors: RunActors) -> None:
-    """Iteration 0, if the actors have not done it: warmed up, and engines that hold its weights."""
+    """Completes iteration 0 if necessary: the actors are warmed up and the engines hold its weights."""
     actors.start()
     standing = actors.load(actors.materialise())
     if standing.trainer_version < 0:
@@ -116,7 +117,7 @@ with Heartbeat(folder, 1):
 
 
 def driver_killed_at(moment: str, head: Head, namespace: str, folder: Path, *overrides: str) -> None:
-    """Runs a driver of term 1 until it says that it has come that far, and kills it."""
+    """Runs a driver of term 1 until it reports that it has reached `moment`, and kills it."""
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER, head.address, namespace, str(head.run_folder), str(folder), moment, *overrides],
         cwd=ROOT,
@@ -144,14 +145,14 @@ __all__ = [
 
 
 def pids() -> dict[str, int]:
-    """Process of each living actor of the namespace, by its registered name."""
+    """Returns the process id of each living actor of the namespace, by its registered name."""
     handles = {}
     for name in ray.util.list_named_actors():
-        with suppress(ValueError):  # it ended since it was listed
+        with suppress(ValueError):  # it ended after it was listed
             handles[name] = ray.get_actor(name)
     return {name: ray._private.state.actors(handle._actor_id.hex())["Pid"] for name, handle in handles.items()}
 
 
 def pid_of(name: str) -> int:
-    """That of the actor whose registered name begins so."""
+    """Returns the process id of the actor whose registered name starts with `name`."""
     return next(pid for registered, pid in pids().items() if registered.startswith(name))

@@ -1,4 +1,4 @@
-"""A driver that was killed is followed by one that attaches: actors live on, work goes on, nothing is made twice."""
+"""The successor of a killed driver attaches to its actors: they stay alive, work continues, nothing is made twice."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ SLOW = "rollout.engine.base_seconds=0.02"
 @pytest.mark.parametrize(
     "moment", [*(pytest.param(m, marks=VERIFY) for m in ("start", "load", "sft", "learn")), "collect"]
 )
-def test_the_next_driver_attaches_to_what_a_killed_one_left(
+def test_the_next_driver_attaches_to_the_actors_of_a_killed_one(
     attached: Head, actor_sets: list[RunActors], tmp_path: Path, moment: str
 ) -> None:
     spec = actors_spec(SLOW)
     driver_killed_at(moment, attached, NAMESPACE, tmp_path, SLOW)
     before = {name: ray.get_actor(name)._actor_id for name in ray.util.list_named_actors()}
-    # Ray gives up an actor whose process was not up yet when the job that asked for it ended.
+    # Ray drops an actor whose process was not yet up when the job that created it ended.
     assert len(before) == 7 or moment == "start"
     with Heartbeat(tmp_path, 2):
         actor_sets.append(actors := actors_of(spec, tmp_path, 2))
@@ -98,13 +98,11 @@ def test_calls_of_a_replaced_driver_are_refused(actor_sets: list[RunActors], tmp
             old.start()
         old.stop()
         assert len(list(new.collect(shard_tasks(spec, 2)))) == spec.data.prompts_per_iteration
-        assert pids() == before, "a replaced driver ends no actor of its successor's"
+        assert pids() == before, "a replaced driver must not end its successor's actors"
 
 
-def test_what_is_cut_is_not_begun_and_the_controllers_are_free_again(
-    actor_sets: list[RunActors], tmp_path: Path
-) -> None:
-    """One engine, which takes about a second for each of eight shards and has two at a time."""
+def test_cut_shards_are_not_started_and_controllers_are_free_again(actor_sets: list[RunActors], tmp_path: Path) -> None:
+    """One engine, which takes about a second for each of eight shards and works on two at a time."""
     spec = actors_spec("controllers.count=1", "rollout.engine.instances=1", "rollout.engine.base_seconds=0.4")
     actor_sets.append(actors := actors_of(spec, tmp_path, 1))
     begin(actors)
@@ -114,14 +112,12 @@ def test_what_is_cut_is_not_begun_and_the_controllers_are_free_again(
     actors.cut()
     early = [first, *receipts]
     assert len(early) < len(tasks)
-    assert len(list(actors.collect(tasks))) == len(tasks), "those that are asked for again are made"
+    assert len(list(actors.collect(tasks))) == len(tasks), "shards that were cut are made when requested again"
 
 
 @VERIFY
-def test_a_rank_that_waits_for_one_that_was_never_asked_is_not_waited_for(
-    actor_sets: list[RunActors], tmp_path: Path
-) -> None:
-    """The driver died between two ranks of the same call."""
+def test_a_rank_that_waits_for_an_uncalled_rank_is_replaced(actor_sets: list[RunActors], tmp_path: Path) -> None:
+    """The driver died after calling one rank and before calling the other."""
     spec = actors_spec("trainer.engine.fixed_seconds=1000000")
     actor_sets.append(actors := actors_of(spec, tmp_path, 1))
     actors.start()
@@ -134,9 +130,7 @@ def test_a_rank_that_waits_for_one_that_was_never_asked_is_not_waited_for(
 
 
 @VERIFY
-def test_work_goes_on_where_only_the_engines_heard_of_the_new_driver(
-    actor_sets: list[RunActors], tmp_path: Path
-) -> None:
+def test_work_continues_if_only_the_engines_know_the_new_driver(actor_sets: list[RunActors], tmp_path: Path) -> None:
     spec = actors_spec(SLOW)
     actor_sets.append(actors := actors_of(spec, tmp_path, 1))
     begin(actors)
@@ -148,17 +142,17 @@ def test_work_goes_on_where_only_the_engines_heard_of_the_new_driver(
         assert len([first, *receipts]) == spec.data.prompts_per_iteration
 
 
-def test_a_lost_controllers_shards_go_to_the_other_who_goes_on_with_its_chunks(
+def test_another_controller_resumes_a_lost_controllers_shards_from_their_chunks(
     actor_sets: list[RunActors], tmp_path: Path
 ) -> None:
-    actor_sets.append(actors := begun_actors(tmp_path))
+    actor_sets.append(actors := started_actors(tmp_path))
     tasks = two_shards()
     with ThreadPoolExecutor(1) as elsewhere:
         collecting = elsewhere.submit(list, actors.collect(tasks))
-        strike_behind_a_chunk(tmp_path, tasks[0], "controller-0")
+        kill_after_a_chunk(tmp_path, tasks[0], "controller-0")
         receipts = sorted(collecting.result(60), key=lambda receipt: receipt.key)
     assert receipts[1].folder == str(shard_folder(tasks[1].key, 1))
-    check_gone_on_with(tmp_path, tasks[0], receipts[0])
+    check_resumed(tmp_path, tasks[0], receipts[0])
     assert [failure.actor for failure in actors.failures] == ["controller-0"]
     assert actors.outgrown() and actors.failures[0].node
     wait_until(lambda: not any(name.startswith("controller-0") for name in pids()))
@@ -167,28 +161,26 @@ def test_a_lost_controllers_shards_go_to_the_other_who_goes_on_with_its_chunks(
 
 
 @VERIFY
-def test_without_any_controller_left_those_made_anew_go_on_with_the_chunks(
-    actor_sets: list[RunActors], tmp_path: Path
-) -> None:
-    actor_sets.append(actors := begun_actors(tmp_path))
+def test_new_controllers_resume_from_the_chunks_if_all_were_lost(actor_sets: list[RunActors], tmp_path: Path) -> None:
+    actor_sets.append(actors := started_actors(tmp_path))
     tasks = two_shards()
     with ThreadPoolExecutor(1) as elsewhere:
         collecting = elsewhere.submit(list, actors.collect(tasks))
-        strike_behind_a_chunk(tmp_path, tasks[0], "controller-0", "controller-1")
+        kill_after_a_chunk(tmp_path, tasks[0], "controller-0", "controller-1")
         with pytest.raises(InfrastructureError, match="controller"):
             collecting.result(60)
     wait_until(lambda: not any(name.startswith("controller") for name in pids()))
     assert actors.start() == ("controller-0", "controller-1")
     actors.load(actors.materialise())
     receipts = sorted(actors.collect(tasks), key=lambda receipt: receipt.key)
-    check_gone_on_with(tmp_path, tasks[0], receipts[0])
+    check_resumed(tmp_path, tasks[0], receipts[0])
 
 
 CHUNKED = ("rollout.engine.base_seconds=0.2", "rollout.batch_samples=4")
 
 
-def begun_actors(folder: Path) -> RunActors:
-    """One of its two engines stands still until a controller is struck, so that no shard is complete before."""
+def started_actors(folder: Path) -> RunActors:
+    """Returns actors with one of the two engines stopped until a controller is killed; no shard completes before."""
     actors = actors_of(actors_spec(*CHUNKED), folder, 1)
     begin(actors)
     os.kill(pid_of("rollout-1"), signal.SIGSTOP)
@@ -196,14 +188,14 @@ def begun_actors(folder: Path) -> RunActors:
 
 
 def two_shards() -> list[ShardTask]:
-    """Of four prompts each; a prompt is a decode batch of its own."""
+    """Returns two tasks of four prompts each; each prompt is a decode batch of its own."""
     tasks = shard_tasks(actors_spec(*CHUNKED), 1)
     prompts = [task.prompts[0] for task in tasks]
     return [replace(task, prompts=tuple(prompts[i::2])) for i, task in enumerate(tasks[:2])]
 
 
-def strike_behind_a_chunk(folder: Path, task: ShardTask, *controllers: str) -> None:
-    """Kills controllers once a chunk of a shard is durable, which then becomes another one."""
+def kill_after_a_chunk(folder: Path, task: ShardTask, *controllers: str) -> None:
+    """Kills controllers once a chunk of a shard is durable, and changes that chunk's contents."""
     lost, begun = [pid_of(name) for name in controllers], folder / shard_folder(task.key, 1)
     try:
         wait_until(lambda: list(begun.glob("*.responses.arrow")), 60)
@@ -216,15 +208,15 @@ def strike_behind_a_chunk(folder: Path, task: ShardTask, *controllers: str) -> N
         os.kill(pid_of("rollout-1"), signal.SIGCONT)
 
 
-def check_gone_on_with(folder: Path, task: ShardTask, receipt: ShardReceipt) -> None:
-    """What was durable was not generated again, and stands in a folder of the one who took over."""
+def check_resumed(folder: Path, task: ShardTask, receipt: ShardReceipt) -> None:
+    """Checks that the durable chunk was reused, not generated again, in the folder of the controller that took over."""
     assert receipt.folder == str(shard_folder(task.key, 1, writer=1))
     responses = pd.read_parquet(folder / receipt.folder / "samples.parquet")["response"].tolist()
     assert responses.count("marked") == 4 and len(responses) == 16
 
 
 def mark_responses(path: Path) -> None:
-    """Makes a chunk another one, as if just these responses had been drawn."""
+    """Replaces a chunk's responses, as if other ones had been sampled."""
     chunk = read_chunk(path)
     assert chunk is not None
     place = chunk.table.column_names.index("response")
@@ -234,7 +226,7 @@ def mark_responses(path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["rollout-1", *(pytest.param(m, marks=VERIFY) for m in ("dispatcher-0", "trainer-1"))])
-def test_what_is_lost_is_made_anew_and_the_rest_is_kept(actor_sets: list[RunActors], tmp_path: Path, lost: str) -> None:
+def test_lost_actors_are_replaced_and_the_rest_is_kept(actor_sets: list[RunActors], tmp_path: Path, lost: str) -> None:
     spec = actors_spec(SLOW)
     actor_sets.append(actors := actors_of(spec, tmp_path, 1))
     begin(actors)

@@ -1,4 +1,4 @@
-"""Nodes and actors as Ray's control store knows them, also when that was restarted behind a driver's back."""
+"""Nodes and actors as Ray's control store knows them, even if it was restarted without the driver's knowledge."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ for question in (living_nodes, lambda: node_of_actor(actor._actor_id.hex())):
 """
 
 
-def test_a_node_has_the_name_it_was_given_else_its_hosts() -> None:
+def test_a_node_has_its_given_name_or_that_of_its_host() -> None:
     def info(name: str) -> GcsNodeInfo:
         return GcsNodeInfo(
             node_id=b"\x01", node_name=name, node_manager_address="10.0.0.1", node_manager_hostname="host",
@@ -62,11 +62,11 @@ def test_nodes_and_the_places_of_actors(connected: Head) -> None:
     actor = ray.remote(num_cpus=0)(Nobody).remote()
     assert ray.get(actor.answer.remote()) == 1
     assert node_of_actor(actor._actor_id.hex()) == node.id == ray.get_runtime_context().get_node_id()
-    assert node_of_actor("ab" * 16) == "", "nobody knows it"
+    assert node_of_actor("ab" * 16) == "", "an unknown actor has no node"
 
 
 @pytest.mark.verify
-def test_a_head_that_was_restarted_ends_no_process(run_folder: Path) -> None:
+def test_a_restarted_head_ends_no_process(run_folder: Path) -> None:
     command = [sys.executable, "-c", ASKED_OF_ANOTHER_HEAD, str(run_folder)]
     driver = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert driver.returncode == 0, driver.stderr
@@ -78,8 +78,8 @@ class Nobody:
         return 1
 
 
-def test_no_record_of_calls_fills_the_heads_memory(connected: Head) -> None:
+def test_records_of_calls_do_not_fill_the_heads_memory(connected: Head) -> None:
     actor = ray.remote(num_cpus=0)(type("Nobody", (), {"call": lambda self: None})).remote()
     ray.get([actor.call.remote() for _ in range(50)])
-    time.sleep(3)  # Ray would report once a second
+    time.sleep(3)  # Ray reports once a second
     assert ray.timeline() == []

@@ -1,4 +1,4 @@
-"""Bytes counted, waits bounded and errors unwrapped, on a real cluster."""
+"""Calls on a real cluster: bytes are counted, waits are bounded, errors are unwrapped."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_timeout_names_what_was_waited_for(mortal):
         metered_get(BytesMeter(), [mortal.sleep.remote()], 0.2, "shard 3 by controller 1")
 
 
-def test_first_failure_is_heard_before_the_slowest(workers, mortal):
+def test_first_failure_is_raised_without_waiting_for_the_slowest(workers, mortal):
     references = [mortal.sleep.remote(), workers[0].fail.remote(NumericError("rank 1"))]
     began = time.monotonic()
     with pytest.raises(NumericError, match="rank 1"):

@@ -1,4 +1,4 @@
-"""What the object store writes to disk is seen; payload arrives by mapping, not by copying."""
+"""Spilling of the object store is measured; payload arrives memory-mapped, not copied."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from yatt_core.protocols.generation import GeneratePiece, GenerateResult
 from yatt_core.wire.packed import pack_arrays
 
 
-def test_growth_is_told_from_totals():
+def test_growth_is_computed_from_totals():
     meter = SpillMeter()
     assert [meter.growth(total) for total in (50, 50, 80, None, 90, 20, 25)] == [0, 0, 30, 0, 10, 0, 5]
 
 
 @pytest.mark.usefixtures("connected")
-def test_what_is_spilled_is_seen():
+def test_spilled_bytes_are_measured():
     before = spilled_bytes()
     assert before is not None
     part = np.zeros(DEFAULT_OBJECT_STORE_BYTES // 3, np.uint8)
@@ -31,14 +31,14 @@ def test_what_is_spilled_is_seen():
 @ray.remote(num_cpus=0)
 class Engine:
     def answer(self, weights, rows):
-        """Whether the weights were mapped read-only; and an answer."""
+        """Returns whether the weights were mapped read-only, and an answer."""
         tokens = np.arange(rows, dtype=np.int32)
         result = GenerateResult(tokens, -tokens.astype(np.float32), tokens[:1], np.zeros(1, np.int8), 1, 0.0)
         return not weights.data.flags.writeable and not weights.data.flags.owndata, GeneratePiece((0,), result)
 
 
 @pytest.mark.usefixtures("connected")
-def test_weights_and_answers_are_mapped_and_cannot_be_written_to():
+def test_weights_and_answers_are_mapped_read_only():
     engine = Engine.remote()
     weights = ray.put(pack_arrays({"w": np.ones(1_000_000, np.float32)}))
     mapped, piece = ray.get(engine.answer.remote(weights, 1_000_000))
@@ -47,5 +47,5 @@ def test_weights_and_answers_are_mapped_and_cannot_be_written_to():
     with pytest.raises(ValueError, match="read-only"):
         piece.result.tokens[0] = 1
     tokens, log_probs = piece.result.tokens, piece.result.log_probs
-    assert log_probs.ctypes.data - tokens.ctypes.data == tokens.nbytes, "both lie in the one buffer that was mapped"
+    assert log_probs.ctypes.data - tokens.ctypes.data == tokens.nbytes, "both are views of the one mapped buffer"
     ray.kill(engine)

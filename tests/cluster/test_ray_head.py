@@ -1,4 +1,4 @@
-"""A Ray head that outlives its starter, listens on loopback only, and says when its folder's path is too long."""
+"""A Ray head that outlives the process that started it, listens on loopback only, and works in a deep folder."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ print(ray.get(ray.get_actor('counter').add.remote(), timeout=30) > 1, sorted(set
 
 
 def second_driver(head: Head, run_folder: Path) -> subprocess.CompletedProcess[str]:
-    """A process that imported Ray before it connects."""
+    """Runs a process that imports Ray before it connects."""
     return driver_of(SECOND_DRIVER, head, run_folder)
 
 
 def driver_of(program: str, head: Head, run_folder: Path) -> subprocess.CompletedProcess[str]:
-    """A process with nothing of Ray's in its environment."""
+    """Runs a driver process without Ray's variables in its environment."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     return subprocess.run(
         [sys.executable, "-c", program, head.address, str(run_folder), NAMESPACE],
@@ -94,14 +94,14 @@ print(len(heard))
 """
 
 
-def test_a_driver_decides_itself_on_a_signal_also_while_it_connects(head: Head):
+def test_a_driver_handles_signals_itself_even_while_connecting(head: Head):
     driver = driver_of(SIGNALLED_DRIVER, head, head.run_folder)
     assert driver.stdout == "True\n2\n", driver.stderr
 
 
 @pytest.mark.verify
 def test_driver_with_another_token_is_refused(head: Head, tmp_path: Path):
-    """Twenty seconds: Ray tries again and again."""
+    """Takes 20 s because Ray keeps retrying."""
     ray_token_file(tmp_path).parent.mkdir(parents=True)
     ray_token_file(tmp_path).write_text("0" * 64)
     refused = second_driver(head, tmp_path)
@@ -124,7 +124,7 @@ def test_every_listener_is_on_loopback(connected: Head):
     assert set(listeners) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
-def test_token_is_for_its_owner_only(head: Head):
+def test_token_is_readable_by_its_owner_only(head: Head):
     assert stat.S_IMODE(ray_token_file(head.run_folder).stat().st_mode) == 0o600
 
 
@@ -136,14 +136,14 @@ def test_all_of_rays_files_lie_in_its_folder(connected: Head):
     assert max(map(len, sockets)) <= SOCKET_PATH_LIMIT
 
 
-def test_a_deep_run_folder_is_reached_by_a_short_way(connected: Head):
-    """The session's head lies so deep that its sockets need the short cut, and all the tests here work through it."""
+def test_a_deep_run_folder_is_reached_through_a_short_cut(connected: Head):
+    """The session's head is in so deep a folder that its sockets need the short cut; all tests here use it."""
     assert len(str(ray_folder(connected.run_folder))) > FOLDER_LIMIT
     assert socket_folder(ray_folder(connected.run_folder)) == SHORT_CUT
     assert socket_folder(Path("/" + "x" * (FOLDER_LIMIT - 1))) == "/" + "x" * (FOLDER_LIMIT - 1)
 
 
-def test_devices_are_cores_where_there_is_no_gpu(connected: Head):
+def test_devices_are_cores_if_there_is_no_gpu(connected: Head):
     devices = inventory()
     if devices[0].kind == "core":
         assert [device.index for device in devices] == [0, 1]
@@ -151,7 +151,7 @@ def test_devices_are_cores_where_there_is_no_gpu(connected: Head):
     assert {device.node for device in devices} == {node["NodeID"] for node in ray.nodes()}
 
 
-def test_devices_are_gpus_where_there_is_one():
+def test_devices_are_gpus_if_there_are_any():
     def node(name: str, **resources: float) -> Node:
         return Node(name, name, f"host-{name}", "10.0.0.1", 1, resources)
 
@@ -165,13 +165,13 @@ def test_devices_are_gpus_where_there_is_one():
 
 
 @pytest.mark.parametrize("address", ["auto", "ray://127.0.0.1:10001"])
-def test_address_of_another_form_is_refused(address):
+def test_address_in_another_form_is_refused(address):
     with pytest.raises(ConfigurationError) as caught:
         connect_ray(address, "test")
     assert repr(address) in str(caught.value) and "host:port" in str(caught.value)
 
 
-def test_nothing_at_the_address_is_said_soon():
+def test_an_address_without_a_listener_is_reported_quickly():
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(InfrastructureError, match=address):
         connect_ray(address, "test", timeout=0.3)

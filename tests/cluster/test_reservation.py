@@ -1,4 +1,4 @@
-"""Devices are reserved node by node, told to the next driver, replaced where a node is lost, and given back."""
+"""Devices are reserved per node, passed on to the next driver, replaced if a node is lost, and released."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def cores(**counts: int) -> list[Device]:
         ({"a": 1}, set(), 2, {"b": 1}),  # a group never grows
     ],
 )
-def test_what_is_lacking_is_reserved_on_as_few_nodes_as_possible(
+def test_missing_devices_are_reserved_on_as_few_nodes_as_possible(
     held: dict[str, int], avoided: set[str], wanted: int, added: dict[str, int]
 ) -> None:
     groups = {node: Group("00", count) for node, count in held.items()}
@@ -63,19 +63,21 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[ManyNodes]:
         disconnect_ray()
 
 
-def test_devices_of_several_nodes(nodes: ManyNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_reserved_on_several_nodes(
+    nodes: ManyNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = {name: node for node, name in node_names().items()}
     seats = reserve(3, ())
     assert sorted(Counter(seat.node for seat in seats).values()) == [1, 2]
-    assert reserve(3, ()) == seats, "as the next driver finds them"
+    assert reserve(3, ()) == seats, "the next driver finds the same seats"
     spec = load_spec(ROOT / "configs" / "quickstart.yaml", ["trainer.engine.ranks=3", "controllers.count=1"])
     registry = ActorRegistry(spec, tmp_path, 1, 0)
     registry.gather(frozenset())
     ray.get(
         [rank.rendezvous.remote() for rank in registry.of(TRAINER)]
-    )  # until it answers, Ray may name a node that passes it on
+    )  # until it answers, Ray may name a node that only forwards it
     placed = [node_of_actor(rank._actor_id.hex()) for rank in registry.of(TRAINER)]
-    assert placed == [seat.node for seat in seats], "each rank on a device of its own"
+    assert placed == [seat.node for seat in seats], "each rank has its own device"
 
     connect_ray(nodes.address, "another")
     monkeypatch.setattr(reservation, "FREE_SECONDS", 1.0)
@@ -84,11 +86,11 @@ def test_devices_of_several_nodes(nodes: ManyNodes, tmp_path: Path, monkeypatch:
     connect_ray(nodes.address, "one")
     registry.end_all()
     monkeypatch.setattr(reservation, "FREE_SECONDS", 30.0)
-    assert len(reserve(4, ())) == 4, "what was given back"
+    assert len(reserve(4, ())) == 4, "released devices are available again"
 
     remember("one", reservation.KEY, "{}")
-    assert len(reserve(4, ())) == 4, "what a driver reserved that died before it could tell"
-    assert {seat.node for seat in reserve(4, {ids["a"]})} == {ids["b"]}, "a node that is avoided keeps its group"
+    assert len(reserve(4, ())) == 4, "devices of a driver that died before recording them are found"
+    assert {seat.node for seat in reserve(4, {ids["a"]})} == {ids["b"]}, "the group of an avoided node is kept"
     nodes.kill("b")
     deadline = time.monotonic() + 30
     while ids["b"] in node_names() and time.monotonic() < deadline:
@@ -108,7 +110,7 @@ print(seats[0].kind, ray.get([seen.options(num_cpus=0, **seats[i % 2].options).r
 """
 
 
-def test_actors_of_a_gpu_see_it_alone() -> None:
+def test_actors_of_a_gpu_see_only_that_gpu() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SHARED],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""Finished responses are scored while their engine works on, within the bytes in flight; the bits stay the same."""
+"""Finished responses are scored while their engine continues, within the bytes in flight; results are the same bits."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ONE_OF_EACH = ("controllers.count=1", "rollout.engine.instances=1", "trainer.eng
 
 
 def score_and_tell(prompt: Prompt, response: str, folder: str) -> float:
-    """A reward function that leaves a file behind it."""
+    """Scores a response and creates a file to show that it was called."""
     (Path(folder) / SCORED).touch()
     return len(response) % 7 / 7
 
 
 class WaitingEngine(RolloutActor):
-    """Goes on with a decode batch only when somebody has scored the first prompt that it finished."""
+    """An engine that continues a decode batch only after the first finished prompt was scored."""
 
     def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
         pieces = [piece for piece in self._ready().stream(request) if piece is not None]
@@ -45,7 +45,7 @@ class WaitingEngine(RolloutActor):
                 raise InfrastructureError("no score before the decode batch was complete")
             time.sleep(0.01)
         scored.unlink()
-        yield from (piece for piece in pieces[1:])  # a generator, since Ray sends into it
+        yield from (piece for piece in pieces[1:])  # Ray needs a generator because it calls `send`
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def attached(head: Head) -> Iterator[None]:
 
 
 def collected(folder: Path, *overrides: str) -> tuple[RunActors, list[ShardReceipt]]:
-    """One shard of all prompts, made by one controller and one engine."""
+    """Collects one shard of all prompts with one controller and one engine."""
     folder.mkdir()
     reward = ("rewards.parts.0.function=tests.cluster.test_streaming:score_and_tell",)
     spec = actors_spec(*ONE_OF_EACH, *reward, f"rewards.parts.0.options.folder={folder}", *overrides)
@@ -70,7 +70,7 @@ def collected(folder: Path, *overrides: str) -> tuple[RunActors, list[ShardRecei
         actors.stop()
 
 
-def test_a_score_is_there_before_the_engine_goes_on_and_one_batch_at_a_time_is_under_way(
+def test_responses_are_scored_during_decoding_and_one_batch_is_in_flight_at_a_time(
     attached: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = "rollout.batch_samples=16"

@@ -1,4 +1,4 @@
-"""Devices without memory for all roles at once: the trainer makes room for rollout and has its tensors back in time."""
+"""Devices without memory for all roles at once: the trainer offloads its tensors for rollout and reloads them in time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMESPACE = "turns"
 
 
 def watched(actors: RunActors, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is waited for from here on, as messages name it."""
+    """Returns a list that collects the names of all later waits, as messages contain them."""
     waits: list[str] = []
     get = actors._calls.get
 
@@ -28,7 +28,7 @@ def watched(actors: RunActors, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("resident", [False, pytest.param(True, marks=pytest.mark.verify)])
-def test_the_trainer_is_away_while_others_work(
+def test_the_trainer_is_offloaded_while_others_work(
     attached: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resident: bool
 ) -> None:
     actors = actors_of(actors_spec(), tmp_path, 1)

@@ -1,4 +1,4 @@
-"""A rollout that hangs for ever is named with its stack, ended and replaced; bad nodes are avoided."""
+"""A rollout that hangs is reported with its stack, ended and replaced; bad nodes are avoided."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def attached(head: Head) -> Iterator[Head]:
     disconnect_ray()
 
 
-def test_a_rollout_that_hangs_for_ever_is_named_and_replaced(
+def test_a_hanging_rollout_is_reported_and_replaced(
     attached: Head, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "gather_stacks", partial(gather_stacks, timeout=15.0))
@@ -62,7 +62,7 @@ def test_quarantined_nodes_are_avoided_while_there_are_others() -> None:
     two = {"id-a": "a", "id-b": "b"}
     assert avoided_nodes(two, frozenset({"b"})) == {"id-b"}
     assert avoided_nodes(two, frozenset({"c"})) == frozenset()
-    assert avoided_nodes({"id-a": "a"}, frozenset({"a"})) == frozenset(), "the only node is used all the same"
+    assert avoided_nodes({"id-a": "a"}, frozenset({"a"})) == frozenset(), "the only node is used even if quarantined"
     with pytest.raises(InfrastructureError, match=r"\ba, b\b"):
         avoided_nodes(two, frozenset({"a", "b"}))
 

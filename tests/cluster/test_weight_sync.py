@@ -1,4 +1,4 @@
-"""Weights go from trainer to engines in buckets: few exist at once, and a sync that breaks off leaves no engine half new."""
+"""Weights go from trainer to engines in buckets: few exist at once; an aborted sync leaves no half-updated engine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ COUNT = 12
 
 
 def experience_of(actors: RunActors, term: int) -> list[str]:
-    """What the engines make of an iteration's prompts, which depends on their weights."""
+    """Returns digests of the engines' responses to an iteration's prompts, which depend on their weights."""
     receipts = sorted(actors.collect(shard_tasks(actors_spec(), term)), key=lambda receipt: receipt.key.shard)
     return [receipt.group_digests.hex() for receipt in receipts]
 
@@ -81,7 +81,7 @@ def test_an_actor_killed_between_two_buckets_leaves_the_engines_dirty(
         created = actors.start()
         assert set(created) == ({"trainer-0", "trainer-1"} if lost == "trainer-0" else {lost})
         standing = actors.load(actors.materialise())
-        assert standing.engine_versions == (-1, -1), "one that was made anew, or two that took one bucket"
+        assert standing.engine_versions == (-1, -1), "replaced or partly updated engines have no version"
         assert actors.sft().weights_digest
         assert [(receipt.instance, receipt.buckets, receipt.bytes) for receipt in actors.sync(0)] == [
             (0, 4, 32),
@@ -96,7 +96,7 @@ def test_a_driver_killed_between_two_buckets_leaves_the_engines_dirty(
     driver_killed_at("bucket", attached, NAMESPACE, tmp_path, FOUR_BUCKETS)
     with Heartbeat(tmp_path, 2):
         actor_sets.append(actors := actors_of(actors_spec(FOUR_BUCKETS), tmp_path, 2))
-        assert not actors.start(), "all that the killed driver left goes on"
+        assert not actors.start(), "all actors of the killed driver are kept"
         standing = actors.load(actors.materialise())
         assert (standing.trainer_version, standing.engine_versions) == (0, (-1, -1))
         assert [receipt.instance for receipt in actors.sync(0)] == [0, 1]
@@ -104,7 +104,7 @@ def test_a_driver_killed_between_two_buckets_leaves_the_engines_dirty(
 
 
 class Rank:
-    """A rank with nothing but weights, of so many MiB."""
+    """A rank that has only weights, of `COUNT` MiB."""
 
     def __init__(self) -> None:
         self._buckets: Iterator[WeightBucket] = iter(())
@@ -118,7 +118,7 @@ class Rank:
 
 
 class Engine:
-    """An engine that takes its time."""
+    """A slow engine."""
 
     def __init__(self) -> None:
         self._sums: list[int] = []
@@ -136,14 +136,14 @@ class Engine:
 
 
 class Calls:
-    """Waits, as a actors's do, and books nobody."""
+    """Waits like the calls of `RunActors`, without recording failed actors."""
 
     def get(self, references: list[Any], what: str, awaited: list[str], seconds: float | None = None) -> list[Any]:
         return metered_get(BytesMeter(), references, 150.0, what, UNINTERRUPTED)
 
 
-def test_two_buckets_at_most_lie_in_the_object_store(attached: Head) -> None:
-    """As the store itself counts what it must keep; what nobody needs any more it drops once a second, or for want of room."""
+def test_at_most_two_buckets_are_in_the_object_store(attached: Head) -> None:
+    """Measured by the store's own count of primary copies; it drops unneeded ones once a second or when it needs room."""
     node = living_nodes()[0]
 
     def used() -> int:
@@ -167,4 +167,4 @@ def test_two_buckets_at_most_lie_in_the_object_store(attached: Head) -> None:
         watching.join()
         for actor in (rank, *engines):
             ray.kill(actor)
-    assert MIB <= max(peak) < 3.1 * MIB, f"of {COUNT} MiB; the third one is on its way out when a new one comes in"
+    assert MIB <= max(peak) < 3.1 * MIB, f"of {COUNT} MiB; a third bucket may be leaving as a new one arrives"
