@@ -1,8 +1,8 @@
-"""Does a response of the torch rollout engine depend on its batch? And how fast is the engine, against transformers?
+"""Does a response of the torch rollout engine depend on its batch? How fast is the engine, compared with transformers?
 
 Consumes nothing. Creates small models with seeded weights, answers 160 prompts of mixed lengths in one batch, and
 answers them again in other batches: every token and every bit of every log-probability must be the same. Then times
-decode batches of two shapes against transformers' own `generate`, both at their best of several runs, on one thread.
+decode batches of two shapes against transformers' own `generate`, each at the best of several runs, on one thread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Answer = tuple[bytes, bytes]
 
 
 def make_model(folder: Path, name: str) -> None:
-    """A model with weights large enough that its next token is neither certain nor a coin toss."""
+    """Builds a model with weights large enough that its next token is neither certain nor a coin toss."""
     torch.manual_seed(SEED)
     sizes: dict[str, Any] = {"num_hidden_layers": 2, "max_position_embeddings": 512}
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 4}
@@ -78,14 +78,14 @@ def make_model(folder: Path, name: str) -> None:
 
 
 def load_engine(folder: Path) -> TorchRolloutEngine:
-    """The engine with the folder's weights as version 0."""
+    """Loads the engine with the folder's weights as version 0."""
     engine = TorchRolloutEngine(str(folder), "float32", MAX_PROMPT, 128, folder)
     engine.update_weights(load_file(folder / "model.safetensors"), 0)
     return engine
 
 
 def batches() -> Iterator[tuple[str, Members]]:
-    """Members of the batches to compare with the batch of all, by case."""
+    """Returns, by case, the members of the batches that are compared with the full batch."""
     rng = np.random.default_rng(SEED)
     for member in range(0, MEMBERS, 8):
         yield "alone", [member]
@@ -98,14 +98,14 @@ def batches() -> Iterator[tuple[str, Members]]:
 
 
 def answers(result: GenerateResult) -> list[Answer]:
-    """Each row's tokens and log-probabilities, as bytes."""
+    """Returns each row's tokens and log-probabilities as bytes."""
     ends = np.cumsum(result.lengths)[:-1]
     pairs = zip(np.split(result.tokens, ends), np.split(result.log_probs, ends), strict=True)
     return [(tokens.tobytes(), log_probs.tobytes()) for tokens, log_probs in pairs]
 
 
 def count_mismatches(engine: TorchRolloutEngine, vocabulary: int) -> dict[str, int]:
-    """Responses whose tokens, and whose log-probability bits, differ from those in the batch of all; by case."""
+    """Counts, by case, responses whose tokens and whose log-probability bits differ from those in the full batch."""
     rng = np.random.default_rng(SEED)
     lengths = rng.integers(1, 90, MEMBERS)
     lengths[:4] = [1, 8, 200, 300]
@@ -126,7 +126,7 @@ def count_mismatches(engine: TorchRolloutEngine, vocabulary: int) -> dict[str, i
             ):
                 key = f"mismatched_{what}_{case}"
                 counts[key] = counts.get(key, 0) + int(differs)
-    # One group's samples against each sample as a prompt of its own.
+    # One group's samples, compared with each sample as a prompt of its own.
     group = seeds[:32].reshape(1, 32)
     together = engine.generate(GenerateRequest([prompts[20]], group, NEW_TOKENS, (STOP,), 0))
     apart = engine.generate(GenerateRequest([prompts[20]] * 32, group.reshape(32, 1), NEW_TOKENS, (STOP,), 0))
@@ -137,7 +137,7 @@ def count_mismatches(engine: TorchRolloutEngine, vocabulary: int) -> dict[str, i
 
 
 def best_rates(work: dict[str, Callable[[], int]]) -> dict[str, float]:
-    """Tokens a second of each kind of work, the best of interleaved rounds; work returns how many tokens it made."""
+    """Returns tokens per second of each kind of work, the best of interleaved rounds; calls return token counts."""
     rates = dict.fromkeys(work, 0.0)
     for _ in range(ROUNDS):
         for name, run in work.items():
@@ -148,7 +148,7 @@ def best_rates(work: dict[str, Callable[[], int]]) -> dict[str, float]:
 
 
 def throughput(folder: Path, engine: TorchRolloutEngine, prompt: int, new_tokens: int) -> dict[str, float]:
-    """Tokens a second over 16 prompts x 8 samples without early ends: ours, and `generate` with either of its caches."""
+    """Measures tokens per second of 16 prompts x 8 samples, no early ends: ours, and `generate` with both caches."""
     model: Any = load_causal_lm(str(folder), "float32")
     rng = np.random.default_rng(SEED)
     prompts = rng.integers(2, 36, (16, prompt)).astype(np.int32)

@@ -1,8 +1,8 @@
 """How much does a checkpoint lengthen the iteration in which it begins? Measured with 20 million parameters.
 
-Consumes nothing. Drives a session with all real parts and a checkpoint every five iterations, and compares the
-iterations in which a checkpoint begins with the others; the first two and the last one, which is evaluated, do not
-count.
+Consumes nothing. Drives a session with all real components and a checkpoint every five iterations, and compares the
+iterations in which a checkpoint begins with the others. The first two iterations and the last one, which is evaluated,
+are excluded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PARAMETERS = (
     "model.key_value_heads=8",
     "model.intermediate_size=1536",
 )
-"""20.5 million of them."""
+"""20.5 million parameters."""
 LAYOUT = (
     "sft=null",
     "evaluation.every=0",
@@ -46,38 +46,37 @@ LAYOUT = (
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Median seconds of iterations: that a checkpoint begins in, the ones right behind those, all others."""
+    """Median seconds of an iteration in which a checkpoint begins, of the one directly after it, and of all others."""
 
     with_checkpoint: float
-    behind: float
+    after_checkpoint: float
     without: float
 
     @property
     def share(self) -> float:
-        """Of an iteration."""
+        """The stall relative to an iteration without a checkpoint."""
         return (self.with_checkpoint - self.without) / self.without
 
 
 class Watcher(SilentObserver):
-    """Tells how far the run is."""
+    """Reports the run's progress."""
 
     def committed(self, summary: IterationSummary) -> None:
-        """An iteration is durable."""
         progress(f"iteration {summary.iteration} of {summary.target}: {summary.seconds:.2f} s")
 
 
 def stall_of(seconds: Sequence[tuple[int, float]], every: int) -> Stall:
-    """From the seconds of each iteration; the first ones and the last do not count."""
+    """Computes the medians from the seconds of each iteration; the first iterations and the last one are excluded."""
     counted = [(iteration, value) for iteration, value in seconds[:-1] if iteration > UNCOUNTED]
     return Stall(
         with_checkpoint=median(value for iteration, value in counted if iteration % every == 0),
-        behind=median(value for iteration, value in counted if iteration % every == 1),
+        after_checkpoint=median(value for iteration, value in counted if iteration % every == 1),
         without=median(value for iteration, value in counted if iteration % every != 0),
     )
 
 
 def stall_spec(iterations: int, overrides: Sequence[str] = ()) -> RunSpec:
-    """The quickstart's tasks with a larger model on one trainer rank and one engine."""
+    """Returns the spec: the quickstart's tasks with a larger model on one trainer rank and one engine."""
     counts = (f"iterations={iterations}", f"checkpoints.every={EVERY}", "name=stall")
     return load_spec(SPEC, [*PARAMETERS, *LAYOUT, *counts, *overrides])
 
@@ -86,7 +85,7 @@ def measure(iterations: int = ITERATIONS, overrides: Sequence[str] = ()) -> Repo
     """Drives the run and compares its iterations."""
     load = [load_average()]
     spec = stall_spec(iterations, overrides)
-    # A short path: Ray's sockets lie below it.
+    # A short path, since it holds Ray's sockets.
     with tempfile.TemporaryDirectory(prefix="yatt") as folder:
         home = Home(Path(folder))
         run = create_run(home, spec)
@@ -100,7 +99,7 @@ def measure(iterations: int = ITERATIONS, overrides: Sequence[str] = ()) -> Repo
         "checkpoint_stall_fraction": stall.share,
         "iteration_seconds": stall.without,
         "iteration_seconds_with_checkpoint": stall.with_checkpoint,
-        "iteration_seconds_behind_checkpoint": stall.behind,
+        "iteration_seconds_after_checkpoint": stall.after_checkpoint,
         "checkpoint_seconds": median(checkpoints),
         "publish_seconds": median(checkpoints),
     }
@@ -111,8 +110,10 @@ def measure(iterations: int = ITERATIONS, overrides: Sequence[str] = ()) -> Repo
 def main() -> None:
     """Runs the benchmark."""
     parser = argument_parser(__doc__)
-    parser.add_argument("--iterations", type=int, default=ITERATIONS, help=f"of the run (default: {ITERATIONS})")
-    parser.add_argument("--set", dest="overrides", action="append", default=[], help="KEY=VALUE of the spec")
+    parser.add_argument(
+        "--iterations", type=int, default=ITERATIONS, help=f"iterations of the run (default: {ITERATIONS})"
+    )
+    parser.add_argument("--set", dest="overrides", action="append", default=[], help="change a value of the spec")
     arguments = parser.parse_args()
     print_report(measure(arguments.iterations, arguments.overrides), arguments.json)
 

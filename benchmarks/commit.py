@@ -30,7 +30,7 @@ from db.write.records import CheckpointRow, DecisionRow, ShardRow
 
 ITERATIONS = 10_000
 WINDOW = 500
-"""Iterations timed at either end."""
+"""Iterations timed at the start and at the end."""
 SHARDS = 4
 METRICS = 30
 PROMPTS_A_SHARD = 16
@@ -54,7 +54,7 @@ class Bare:
         self._number = 0
 
     def transact(self) -> float:
-        """Seconds that one transaction took."""
+        """Runs one transaction and returns its seconds."""
         self._number += 1
         started = time.perf_counter()
         self._cursor.execute(self._begin)
@@ -63,14 +63,14 @@ class Bare:
         return time.perf_counter() - started
 
     def close(self) -> None:
-        """Removes what it made."""
+        """Drops its table and closes the connection."""
         self._cursor.execute(f"DROP TABLE {BARE_TABLE}")
         self._connection.close()
         self._engine.dispose()
 
 
 class Driver:
-    """Books a run's iterations as the flow does."""
+    """Records a run's iterations as the flow does."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -78,7 +78,7 @@ class Driver:
         self.fence: Fence = ledger.leases.acquire(run, this_process("benchmark"), ttl_seconds=600)
 
     def iterate(self, iteration: int) -> float:
-        """One iteration; returns the seconds that its commit took."""
+        """Records one iteration and returns the seconds that its commit took."""
         seconds = 0.0
         for phase in PHASES:
             attempt = self.ledger.phases.plan(self.fence, 0, iteration, phase)
@@ -133,9 +133,11 @@ class Driver:
 
 
 def measure(iterations: int = ITERATIONS, dsn: str | None = None) -> dict[str, float]:
-    """The figures of a run of so many iterations on SQLite in a temporary folder, or in the database at `dsn`.
+    """Measures a run of that many iterations on SQLite in a temporary folder, or in the database at `dsn`.
 
-    dsn: an empty PostgreSQL database; the benchmark leaves its ledger there. Times in milliseconds, sizes in MB (10^6 bytes).
+    dsn: an empty PostgreSQL database; the benchmark leaves its ledger there.
+
+    Times are in milliseconds, sizes in MB (10^6 bytes).
     """
     window = min(WINDOW, iterations // 4)
     with _opened(dsn) as (address, ledger, bare):
@@ -182,7 +184,7 @@ def _opened(dsn: str | None) -> Iterator[tuple[str | Path, Ledger, Bare]]:
 
 
 def _size_mb(address: str | Path) -> float:
-    """Megabytes of a ledger's tables and indexes."""
+    """Returns the megabytes of a ledger's tables and indexes."""
     postgresql = "SELECT pg_database_size(current_database())"
     sqlite = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
     engine = open_engine(database_url(address))
@@ -204,8 +206,10 @@ def _median_ms(seconds: Sequence[float]) -> float:
 def main() -> None:
     """Measures and prints the report."""
     parser = argument_parser(__doc__)
-    parser.add_argument("--iterations", type=int, default=ITERATIONS, help=f"iterations to book (default {ITERATIONS})")
-    parser.add_argument("--dsn", help="an empty PostgreSQL database to measure in, instead of SQLite")
+    parser.add_argument(
+        "--iterations", type=int, default=ITERATIONS, help=f"iterations to record (default {ITERATIONS})"
+    )
+    parser.add_argument("--dsn", help="an empty PostgreSQL database to use instead of SQLite")
     arguments = parser.parse_args()
     before = load_average()
     figures = measure(arguments.iterations, arguments.dsn)

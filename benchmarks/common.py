@@ -1,4 +1,4 @@
-"""What all benchmarks share: their arguments, the facts of the machine, and the final report.
+"""Shared parts of all benchmarks: their arguments, the facts of the machine, and the final report.
 
 A benchmark is a module with a `main()`. It takes `--json`, reports progress on standard error, and ends with one
 report.
@@ -34,12 +34,12 @@ PACKAGES = (
 
 
 def load_average() -> float:
-    """Processes that wanted a core over the last minute."""
+    """Returns the average number of runnable processes over the last minute."""
     return os.getloadavg()[0]
 
 
 def machine_facts() -> dict[str, Any]:
-    """Processor, cores and memory (GiB) of this machine, and its accelerators where torch is loaded and sees any."""
+    """Returns processor, cores and memory (GiB), and the accelerators if torch is loaded and sees any."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     facts: dict[str, Any] = {
         "processor": _processor(),
@@ -56,7 +56,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def package_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Versions of Python and of the packages that are installed."""
+    """Returns the versions of Python and of the installed packages."""
     versions = {"python": platform.python_version()}
     for package in packages:
         try:
@@ -67,7 +67,7 @@ def package_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
 
 
 def trained(home: Path, spec: Path, changes: Sequence[str] = ()) -> dict[str, Any]:
-    """The figures of a run, as `yatt train -o json` prints them last. changes: KEY=VALUE, as of `--set`."""
+    """Trains a run; returns the figures that `yatt train -o json` prints last. changes: KEY=VALUE, as for `--set`."""
     command = [sys.executable, "-m", "ops.cli.main", "--home", str(home), "train", str(spec), "-o", "json"]
     options = [part for change in changes for part in ("--set", change)]
     finished = subprocess.run([*command, *options], stdout=subprocess.PIPE, text=True, check=True)
@@ -77,9 +77,12 @@ def trained(home: Path, spec: Path, changes: Sequence[str] = ()) -> dict[str, An
 
 @dataclass(frozen=True)
 class Report:
-    """What a benchmark found. figures: flat, the keys that its claim names; none where one has no meaning in this run.
+    """The findings of a benchmark.
 
-    baselines: what it was compared with. load: the average before it began, and after. seeds: of everything random in it.
+    figures: flat, the keys that its claim names; None if a figure has no meaning in this run.
+    baselines: what it was compared with.
+    load: the load average before it began, and after.
+    seeds: the seeds of all randomness in it.
     """
 
     name: str
@@ -93,19 +96,19 @@ class Report:
 
 
 def argument_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser that knows `--json`; a benchmark adds its own options."""
+    """Returns a parser that knows `--json`; a benchmark adds its own options."""
     parser = argparse.ArgumentParser(description=(description or "").strip().split("\n")[0])
     parser.add_argument("--json", action="store_true", help="print the report as one line of JSON, last")
     return parser
 
 
 def progress(text: str) -> None:
-    """Tells the user what goes on."""
+    """Prints progress to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def print_report(report: Report, as_json: bool) -> None:
-    """The report as one JSON object on one line, or as a table."""
+    """Prints the report as one JSON object on one line, or as a table."""
     if as_json:
         print(json.dumps(asdict(report), sort_keys=True))
         return

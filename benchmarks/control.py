@@ -19,7 +19,7 @@ CONTROL = "algorithm.permute_advantages=true"
 
 
 def gain(figures: dict[str, Any]) -> float:
-    """Final less SFT accuracy."""
+    """Returns the final accuracy minus the accuracy after SFT."""
     return float(figures["accuracy"] - figures["accuracy_sft"])
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="seeds to train with (default: 0)")
     arguments = parser.parse_args()
     load, runs, controls = [load_average()], [], []
-    # A short path: Ray's sockets lie below it.
+    # A short path, since it holds Ray's sockets.
     with tempfile.TemporaryDirectory(prefix="yatt") as home:
         for seed in arguments.seeds:
             progress(f"seed {seed}: the quickstart")

@@ -30,13 +30,13 @@ ROUNDS = 3
 SEED = 0
 START_SECONDS = 120.0
 STORE_SHARE, STORE_SPARE = 2.2, 512 << 20
-"""The object store has room for what the central controllers hold, without spilling: what engines get and what they return."""
+"""The object store holds, without spilling, all that the central controllers keep: the engines' inputs and outputs."""
 
 Results = dict[str, list[Iteration]]
 
 
 def measure(sizes: Sequence[int], rounds: int, folder: Path) -> dict[int, Results]:
-    """Iterations by payload in MB (10^6 bytes) and design. Raises `ValueError` where a design left something out."""
+    """Measures iterations by payload in MB (10^6 bytes) and design. Raises `ValueError` if a design skips an image."""
     images = folder / "images"
     addresses = {size: make_images(images, size, SEED + size) for size in sizes}
     with _ray_head(folder, int(STORE_SHARE * max(sizes) * 1e6) + STORE_SPARE) as address:
@@ -47,7 +47,7 @@ def measure(sizes: Sequence[int], rounds: int, folder: Path) -> dict[int, Result
             designs = {name: stack.enter_context(DriverProcess(name, place)) for name in (SHARDED, CENTRAL, PIPELINED)}
             for design in designs.values():
                 design.iterate(0, addresses[max(sizes)][:4])
-            # The largest first: the pages of the object store that a driver has once touched count as its memory for good.
+            # The largest first: object store pages that a driver has touched once count as its memory from then on.
             for size in sorted(sizes, reverse=True):
                 expected = sum((look_at(read_image(images, name)) for name in addresses[size]), Look())
                 found[size] = {name: [] for name in designs}
@@ -61,7 +61,7 @@ def measure(sizes: Sequence[int], rounds: int, folder: Path) -> dict[int, Result
 
 
 def figures_of(found: dict[int, Results], addresses: dict[int, int]) -> dict[str, float]:
-    """The claim's figures. addresses: samples of each payload."""
+    """Returns the claim's figures. addresses: samples of each payload."""
     largest = max(found)
     sharded = {size: results[SHARDED] for size, results in found.items()}
     per_sample = [
@@ -80,7 +80,7 @@ def figures_of(found: dict[int, Results], addresses: dict[int, int]) -> dict[str
 
 
 def baselines_of(found: dict[int, Results], addresses: dict[int, int]) -> dict[str, float]:
-    """The central controllers', of the largest payload."""
+    """Returns the figures of the central controllers, at the largest payload."""
     largest = max(found)
     central, pipelined = found[largest][CENTRAL], found[largest][PIPELINED]
     return {
@@ -93,7 +93,7 @@ def baselines_of(found: dict[int, Results], addresses: dict[int, int]) -> dict[s
 
 
 def details_of(found: dict[int, Results]) -> dict[str, Any]:
-    """MB/s and the driver's growth by payload and design."""
+    """Returns MB/s and the driver's growth, by payload and design."""
     return {
         f"{name}_{size}": {
             "mb_per_s": size / _seconds(results),
@@ -112,7 +112,7 @@ def _seconds(results: Sequence[Iteration]) -> float:
 
 @contextmanager
 def _ray_head(folder: Path, store_bytes: int) -> Iterator[str]:
-    """A head with such an object store, and a driver's sign of life for its actors."""
+    """Starts a head with an object store of that size, and sends the driver's heartbeat to its actors."""
     ensure_supervisor(folder, [ray_head_service(folder, object_store_bytes=store_bytes)], START_SECONDS)
     try:
         with Heartbeat(folder, TERM):
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"iterations of each design (default {ROUNDS})")
     arguments = parser.parse_args()
     before = load_average()
-    # A short path: Ray's sockets lie below it.
+    # A short path, since it holds Ray's sockets.
     with tempfile.TemporaryDirectory(prefix="yatt") as folder:
         found = measure(arguments.sizes, arguments.rounds, Path(folder))
     samples = {size: results[SHARDED][0].engines.images for size, results in found.items()}

@@ -64,7 +64,7 @@ START_SECONDS = 120.0
 def measure(
     database: str, dsn: str | None, runs: int, iterations: int
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """The figures of one database, and median and 95th percentile of each page in milliseconds."""
+    """Measures one database: its figures, and the median and 95th percentile of each page in milliseconds."""
     with tempfile.TemporaryDirectory(prefix="yatt-dashboard-") as folder:
         home = Home(Path(folder) / "runs")
         home.folder.mkdir()
@@ -82,7 +82,7 @@ def measure(
 
 
 def _page(client: httpx.Client, name: str, path: str, run: str, iteration: int) -> list[float]:
-    """Milliseconds of a page: median and 95th percentile."""
+    """Measures a page in milliseconds: median and 95th percentile."""
     address = path.format(run=quote(run), iteration=iteration, before=iteration - 1)
 
     def ask(_: int) -> float:
@@ -100,7 +100,7 @@ def _page(client: httpx.Client, name: str, path: str, run: str, iteration: int) 
 
 @contextmanager
 def served(home: Home, address: str) -> Iterator[httpx.Client]:
-    """A client of a dashboard in a process of its own."""
+    """Yields a client of a dashboard that runs in its own process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -130,7 +130,7 @@ def _await(client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
 
 
 def _on_postgresql(dsn: str | None, runs: int, iterations: int) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """On the database at `dsn`, else on a server of its own."""
+    """Measures the database at `dsn`, or a server of its own if there is no `dsn`."""
     if dsn is not None:
         return measure("postgresql", dsn, runs, iterations)
     from tests.postgresql import start_server
@@ -147,8 +147,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measures and prints the report."""
     parser = argument_parser(__doc__)
     parser.add_argument("--runs", type=int, default=RUNS, help=f"runs in the ledger (default {RUNS})")
-    parser.add_argument("--iterations", type=int, default=ITERATIONS, help=f"of the long run (default {ITERATIONS})")
-    parser.add_argument("--dsn", help="an empty PostgreSQL database, instead of a server of the benchmark's own")
+    parser.add_argument(
+        "--iterations", type=int, default=ITERATIONS, help=f"iterations of the long run (default {ITERATIONS})"
+    )
+    parser.add_argument("--dsn", help="an empty PostgreSQL database, instead of the benchmark's own server")
     given = parser.parse_args(arguments)
     before = load_average()
     sqlite, sqlite_pages = measure("sqlite", None, given.runs, given.iterations)

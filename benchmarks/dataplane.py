@@ -49,11 +49,11 @@ class Worker:
     """Adds one to every byte; returns new arrays."""
 
     def plain(self, arrays: Arrays) -> Arrays:
-        """A dict of arrays, as anyone would send it."""
+        """Returns a dict of arrays, the usual way to send them."""
         return {name: (array.view(np.uint8) + np.uint8(1)).view(array.dtype) for name, array in arrays.items()}
 
     def packed(self, batch: PackedArrays, part: int) -> PackedArrays:
-        """The data plane's form: of one object for all, its own part; the sums are computed where they will be sent from."""
+        """Takes its part of the shared packed object; computes the sums directly in the buffer that will be sent."""
         arrays = part_of(batch, part)
         result = PackedArrays.empty({name: (array.dtype.str, array.shape) for name, array in arrays.items()})
         for name, place in result.arrays().items():
@@ -62,18 +62,18 @@ class Worker:
 
 
 def in_one(parts: Sequence[Arrays]) -> PackedArrays:
-    """All parts as one object: it is put into the store once, and every worker maps it."""
+    """Packs all parts into one object, which is put into the store once and mapped by every worker."""
     return pack_arrays({f"{number}/{name}": array for number, part in enumerate(parts) for name, array in part.items()})
 
 
 def part_of(batch: PackedArrays, part: int) -> Arrays:
-    """The views of one part."""
+    """Returns views of one part."""
     prefix = f"{part}/"
     return {name.removeprefix(prefix): array for name, array in batch.arrays().items() if name.startswith(prefix)}
 
 
 def halves() -> list[Arrays]:
-    """The columns of an `ExperienceBatch` and of its `PreparedColumns`, 512 ragged samples, cut in the middle."""
+    """Builds the columns of an `ExperienceBatch` and its `PreparedColumns`, 512 ragged samples, split in the middle."""
     rng = np.random.default_rng(0)
     shares = np.exp(rng.normal(0, 0.6, SAMPLES))
     responses = (shares * ((BATCH_BYTES - SAMPLES * (4 * PROMPT + 64)) / 17 / shares.sum())).astype(np.int64)
@@ -81,7 +81,7 @@ def halves() -> list[Arrays]:
 
 
 def columns(rng: np.random.Generator, responses: Int64) -> Arrays:
-    """Some samples; responses: their lengths."""
+    """Builds the columns of samples with these response lengths."""
     samples, tokens = len(responses), int(responses.sum())
     return {
         "ordinals": np.arange(samples) // 8,
@@ -104,14 +104,14 @@ def columns(rng: np.random.Generator, responses: Int64) -> Arrays:
 
 
 def echo(calls: Iterable[Any], read: Callable[[Any], Arrays]) -> tuple[float, list[Arrays]]:
-    """Milliseconds from the first call to arrays that the driver can read, and those. calls: made one by one."""
+    """Makes calls one by one; returns the milliseconds until the driver can read all arrays, and the arrays."""
     started = time.perf_counter()
     answers = [read(answer) for answer in ray.get(list(calls))]
     return 1000 * (time.perf_counter() - started), answers
 
 
 def measure_echo() -> tuple[dict[str, float], dict[str, float]]:
-    """Figures, and what they are compared with, in milliseconds; on a Ray head as a run has it."""
+    """Measures YATT and its baselines in milliseconds, on a Ray head that is started as for a run."""
     parts, workers = halves(), [Worker.remote() for _ in range(WORKERS)]  # type: ignore[attr-defined]
     packed = in_one(parts)
     expected = [{name: array.view(np.uint8) + np.uint8(1) for name, array in part.items()} for part in parts]
@@ -136,14 +136,14 @@ def measure_echo() -> tuple[dict[str, float], dict[str, float]]:
 
 
 def scattered(workers: Sequence[Any], batch: Callable[[], PackedArrays]) -> Iterator[Any]:
-    """One call a worker; the batch is made and put when the first is asked for, so that it counts."""
+    """Yields one call per worker; the batch is packed and put at the first one, so that this time counts."""
     reference = ray.put(batch())
     for number, worker in enumerate(workers):
         yield worker.packed.remote(reference, number)
 
 
 def unpacked(packed: PackedArrays) -> Arrays:
-    """Views of what came."""
+    """Returns views of the received arrays."""
     return packed.arrays()
 
 
@@ -158,13 +158,13 @@ def _check(answers: Sequence[Arrays], expected: Sequence[Arrays]) -> None:
 
 
 def lengths_of(seed: int, count: int) -> Int64:
-    """Tokens of so many samples."""
+    """Draws the token counts of `count` samples."""
     draws = np.random.default_rng(seed).lognormal(np.log(600), 1, count)
     return np.clip(np.rint(draws), 16, 8192).astype(np.int64)
 
 
 def measure_balance(count: int, ranks: int) -> dict[str, float]:
-    """Worst of the seeds: the fullest rank over the mean, and milliseconds."""
+    """Returns the worst of the seeds: the fullest rank relative to the mean, and milliseconds."""
     evenness, times = [], []
     for seed in SEEDS:
         lengths = lengths_of(seed, count)
@@ -176,7 +176,7 @@ def measure_balance(count: int, ranks: int) -> dict[str, float]:
 
 
 def measure_packing(count: int) -> dict[str, float]:
-    """Bins beyond the least possible number, of the worst seed and of all; milliseconds of the slowest seed."""
+    """Counts bins above the lower bound, for the worst seed and for all; milliseconds of the slowest seed."""
     extra, times = [], []
     for seed in SEEDS:
         lengths = lengths_of(seed, count)
@@ -191,7 +191,7 @@ def measure_packing(count: int) -> dict[str, float]:
 
 
 def _fastest(work: Callable[[], object]) -> float:
-    """Milliseconds of the fastest of some repeats: what others do to the machine only adds to it."""
+    """Returns the milliseconds of the fastest repeat, since other load on the machine only adds to it."""
     times = []
     for _ in range(REPEATS):
         started = time.perf_counter()

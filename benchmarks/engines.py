@@ -19,7 +19,7 @@ PARTS = (measure_torch, measure_torch_sync, measure_vllm, measure_training)
 
 
 def measure() -> Report:
-    """All parts, one after the other."""
+    """Measures all parts, one after the other."""
     load, figures, baselines = [load_average()], dict[str, float | None](), dict[str, Any]()
     with tempfile.TemporaryDirectory(prefix="yatt") as name:
         folder = Path(name)

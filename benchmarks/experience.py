@@ -15,7 +15,7 @@ from yatt_core.protocols.receipts import BatchTask, ShardRef
 
 
 def seal_responses(folder: Path, iteration: int, request: GenerateRequest, result: GenerateResult) -> BatchTask:
-    """The responses as an iteration's only shard; half of each group is right."""
+    """Seals the responses as an iteration's only shard; half of each group is correct."""
     samples, rows = request.seeds.shape[1], []
     bounds = np.concatenate([[0], np.cumsum(result.lengths)])
     for row in range(len(result.lengths)):

@@ -1,9 +1,9 @@
 """Measures tokens per second on mixed lengths and in bfloat16: torch engine against `generate`, one thread.
 
 Consumes nothing. Mixed: 128 requests of forced, log-normal lengths (8 to 256 tokens), which the engine takes at once
-and `generate` in static batches of several sizes in the order of arrival; only requested tokens count. Also measures
-transformers' continuous batching. bfloat16: 64 responses of one length. Part of `benchmarks.engines`, whose other
-engines do the same work.
+and `generate` takes in static batches of several sizes in the order of arrival; only requested tokens count. Also
+measures transformers' continuous batching. bfloat16: 64 responses of one length. Part of `benchmarks.engines`, whose
+other engines do the same work.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be generated. prompts: [N, tokens]. lengths: [N], forced tokens of each prompt's responses."""
+    """The work of a measurement. prompts: [N, tokens]. lengths: [N], forced tokens of each prompt's responses."""
 
     prompts: npt.NDArray[np.int32]
     samples: int
@@ -44,12 +44,12 @@ class Work:
 
     @property
     def tokens(self) -> int:
-        """Wanted tokens."""
+        """The total of requested tokens."""
         return int(self.lengths.sum()) * self.samples
 
     @property
     def request(self) -> GenerateRequest:
-        """The same as a decode batch for weights of version 0."""
+        """Returns the work as a decode batch for weights of version 0."""
         seeds = np.random.default_rng(SEED + 1).integers(0, 2**63, (len(self.prompts), self.samples))
         return GenerateRequest(
             list(self.prompts), seeds.astype(np.uint64), int(self.lengths.max()), (), 0, limits=self.lengths
@@ -57,7 +57,7 @@ class Work:
 
 
 def mixed_work() -> Work:
-    """Log-normal lengths, one response to each prompt."""
+    """Draws log-normal lengths, one response per prompt."""
     noise = np.random.default_rng(SEED)
     prompts = noise.integers(2, VOCABULARY, (REQUESTS, PROMPT)).astype(np.int32)
     lengths = np.exp(noise.normal(np.log(MEDIAN), SIGMA, REQUESTS)).round().clip(SHORTEST, LONGEST)
@@ -65,13 +65,13 @@ def mixed_work() -> Work:
 
 
 def equal_work() -> Work:
-    """Groups of responses of one length."""
+    """Returns groups of responses of one length."""
     prompts = np.random.default_rng(SEED).integers(2, VOCABULARY, (EQUAL_PROMPTS, PROMPT)).astype(np.int32)
     return Work(prompts, EQUAL_SAMPLES, np.full(EQUAL_PROMPTS, EQUAL_TOKENS, np.int32))
 
 
 def write_model(folder: Path) -> None:
-    """A model of 4 million parameters."""
+    """Writes a model of 4 million parameters."""
     spec = ModelFromConfig(
         hidden_size=256, layers=4, heads=4, key_value_heads=2, intermediate_size=704, max_positions=512
     )
@@ -79,7 +79,7 @@ def write_model(folder: Path) -> None:
 
 
 def measure_torch(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]]:
-    """Figures, and the baselines beside them. folder: where `write_model` wrote."""
+    """Returns the figures and their baselines. folder: a folder written by `write_model`."""
     torch.set_num_threads(1)
     mixed, equal = mixed_work(), equal_work()
     exact, narrow = (_engine(folder, dtype) for dtype in ("float32", "bfloat16"))
@@ -108,7 +108,7 @@ def _engine(folder: Path, dtype: str) -> TorchRolloutEngine:
 
 
 def _best(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Seconds of each, the least of interleaved rounds."""
+    """Returns the seconds of each kind of work, the minimum of interleaved rounds."""
     least = dict.fromkeys(runs, float("inf"))
     for number in range(ROUNDS):
         progress(f"generation, round {number + 1} of {ROUNDS}")
@@ -120,7 +120,7 @@ def _best(runs: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def _static(model: Any, work: Work, size: int) -> Callable[[], None]:
-    """`generate` over batches of so many prompts, each as long as its longest response."""
+    """Returns a runner of `generate` over static batches, each as long as its longest response."""
 
     def run() -> None:
         for start in range(0, len(work.prompts), size):
@@ -143,9 +143,9 @@ def _static(model: Any, work: Work, size: int) -> Callable[[], None]:
 
 
 def _continuous(model: Any, work: Work) -> Callable[[], None]:
-    """Transformers' continuous batching, which takes each request with the length wanted of it."""
+    """Returns a runner of transformers' continuous batching, where each request has its own length."""
     sampling = GenerationConfig(do_sample=True, top_k=0, max_new_tokens=LONGEST, eos_token_id=-1, pad_token_id=0)
-    # Sizes that hold all requests: it looks for a GPU's free memory to choose its own.
+    # Sizes that hold all requests: to choose its own it would look for a GPU's free memory.
     sizes = ContinuousBatchingConfig(num_blocks=512, max_batch_tokens=256)
 
     def run() -> None:
@@ -159,6 +159,6 @@ def _continuous(model: Any, work: Work) -> Callable[[], None]:
                 if (output := manager.get_result(timeout=1)) is not None:
                     finished += output.is_finished()
                 elif not manager.is_running():
-                    raise RuntimeError("transformers' continuous batching has ended before its requests")
+                    raise RuntimeError("transformers' continuous batching ended before all requests were answered")
 
     return run

@@ -57,7 +57,7 @@ Figures = dict[str, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A model, a decode batch, and what the trainer takes at once. prompt, response: tokens of each. gemm: a matrix's side."""
+    """A model, a decode batch, and a micro-batch. prompt, response: tokens of each. gemm: a matrix's side."""
 
     hidden: int = 2048
     layers: int = 18
@@ -74,17 +74,17 @@ class Work:
 
     @property
     def rows(self) -> int:
-        """Tokens that the trainer computes: a group's prompt once, and of a response all but the last."""
+        """The tokens that the trainer computes: a group's prompt once, and all but the last token of each response."""
         return self.prompts * (self.prompt + self.samples * (self.response - 1))
 
     @property
     def counted(self) -> int:
-        """Tokens of all responses."""
+        """The tokens of all responses."""
         return self.prompts * self.samples * self.response
 
 
 def spec_of(work: Work) -> RunSpec:
-    """The run whose engines they are."""
+    """Returns the spec of a run with these engines."""
     tree: dict[str, Any] = {
         "name": "gpu", "seed": SEED, "iterations": 1000, "exact": False,
         "model": {
@@ -113,7 +113,7 @@ def spec_of(work: Work) -> RunSpec:
 
 
 def request_of(work: Work, iteration: int) -> GenerateRequest:
-    """Random prompts; no response ends early."""
+    """Draws random prompts; no response ends early."""
     noise = np.random.default_rng([SEED, iteration])
     return GenerateRequest(
         prompts=list(noise.integers(0, work.vocabulary, (work.prompts, work.prompt)).astype(np.int32)),
@@ -125,8 +125,8 @@ def request_of(work: Work, iteration: int) -> GenerateRequest:
 
 
 def training_flops(shape: ModelShape, work: Work) -> float:
-    """Operations of the update: two for each parameter and four for each attended number forward, twice that backward
-    (arXiv 2001.08361); the head only where a token is predicted.
+    """Counts the update's operations: forward, two per parameter and four per attended number; backward, twice that
+    (arXiv 2001.08361); the head counts only for predicted tokens.
     """
     body = 2.0 * (shape.parameters - (1 if shape.tied else 2) * shape.embedding_parameters)
     head = 2.0 * shape.embedding_parameters
@@ -136,7 +136,7 @@ def training_flops(shape: ModelShape, work: Work) -> float:
 
 
 def seconds_of(call: Callable[[], Any]) -> float:
-    """Wall time of a call, with all that it has left a GPU to do."""
+    """Returns the wall time of a call, including the work that it has queued on a GPU."""
     _settle()
     started = time.perf_counter()
     call()
@@ -145,7 +145,7 @@ def seconds_of(call: Callable[[], Any]) -> float:
 
 
 def measure_rollout(engine: TorchRolloutEngine, work: Work) -> tuple[Figures, GenerateResult]:
-    """Answers the decode batch round by round; the figures, and the last answers."""
+    """Answers the decode batch round by round; returns the figures and the last answers."""
     results, seconds = [engine.generate(request_of(work, 1))], list[float]()
     _forget_peak()
     for _ in range(ROUNDS):
@@ -157,13 +157,13 @@ def measure_rollout(engine: TorchRolloutEngine, work: Work) -> tuple[Figures, Ge
 def measure_training(
     trainer: TorchTrainEngine, folder: Path, work: Work, result: GenerateResult
 ) -> tuple[Figures, float]:
-    """Learns round by round from the same answers, as an iteration's; the figures, and the seconds of the best update."""
+    """Learns round by round from the same answers; returns the figures and the seconds of the best update."""
     seconds = []
     for iteration in range(1, ROUNDS + 2):
         task = seal_responses(folder, iteration, request_of(work, 1), result)
         _forget_peak()
         seconds.append(seconds_of(partial(_learn, trainer, task)))
-    # The first one makes the optimizer's moments.
+    # The first update allocates the optimizer's moments.
     best = min(seconds[1:])
     return {"train_tokens_per_s": work.rows / best, "train_peak_gib": _peak_gib()}, best
 
@@ -175,7 +175,7 @@ def _learn(trainer: TorchTrainEngine, task: BatchTask) -> None:
 
 
 def measure_moves(trainer: TorchTrainEngine, engine: TorchRolloutEngine) -> Figures:
-    """The weights' way to the rollout engine, and the trainer's to the host and back."""
+    """Measures the transfer of weights to the rollout engine, and of the trainer's tensors to the host and back."""
     sent = sum(array.nbytes for array in dict(trainer.stream_weights()).values())
     storages = [each.untyped_storage() for each in trainer._memory().lasting]  # weights are views of one buffer
     held = sum({each.data_ptr(): each.nbytes() for each in storages}.values())
@@ -186,13 +186,13 @@ def measure_moves(trainer: TorchTrainEngine, engine: TorchRolloutEngine) -> Figu
 
 
 def matrix_rate(work: Work) -> float:
-    """Operations of large bfloat16 matrix products in a second, the best of ten."""
+    """Returns the operations per second of large bfloat16 matrix products, the best of ten."""
     one, other = (torch.randn(work.gemm, work.gemm, device=own_device()).bfloat16() for _ in range(2))
     return max(2.0 * work.gemm**3 / seconds_of(lambda: torch.mm(one, other)) for _ in range(GEMM_ROUNDS))
 
 
 def measure(work: Work, card_flops: float | None) -> Report:
-    """Runs the engines. card_flops: what the GPU's data sheet allows in bfloat16; none where it has no card."""
+    """Runs the engines. card_flops: the GPU's data sheet rate in bfloat16; None if `yatt plan` has no card for it."""
     load, spec = [load_average()], spec_of(work)
     shape = shape_of(spec, work.vocabulary)
     with tempfile.TemporaryDirectory(prefix="yatt") as name:
@@ -232,7 +232,7 @@ def _forget_peak() -> None:
 
 
 def _peak_gib() -> float | None:
-    """None where memory is not a GPU's."""
+    """Returns the peak memory in GiB; None if the device is not a GPU."""
     return torch.cuda.max_memory_allocated() / GIB if torch.cuda.is_available() else None
 
 

@@ -8,7 +8,7 @@ from yatt_core.engines.rollout.torch.runner import Runner
 
 
 def held_bytes(runner: Runner) -> int:
-    """Bytes of keys and values."""
+    """Counts the bytes of keys and values."""
     if isinstance(runner, DenseRunner):
         return runner._prompts._buffer.nbytes + runner._own._buffer.nbytes
     assert isinstance(runner, ModuleRunner)

@@ -61,13 +61,13 @@ SPEC: dict[str, Any] = {
 
 
 def storages(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of the tensors' storages, shared ones once."""
+    """Sums the bytes of the tensors' storages, counting shared ones once."""
     found = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
     return sum(found.values())
 
 
 def peak_of(call: Callable[[], Any]) -> int:
-    """Most bytes that torch had allocated at once within the call, besides what was there before."""
+    """Returns the peak of bytes that torch allocated within the call, not counting those held before it."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         call()
     events = recorded.profiler.kineto_results.events()
@@ -76,23 +76,23 @@ def peak_of(call: Callable[[], Any]) -> int:
 
 
 def predicted(roles: Roles) -> dict[str, RoleMemory]:
-    """What the plan says of a core, by role."""
+    """Returns the plan's prediction for a core, by role."""
     cluster = DescribedCluster(card_name=CORE, card=read_cards()[CORE], devices_per_node=1)
     return {role.role: role for role in demand_of(roles, cluster, Assumptions()).roles}
 
 
 def memory_spec() -> RunSpec:
-    """The spec of the run that is measured."""
+    """Returns the spec of the measured run."""
     return parse_spec(SPEC, "benchmarks.memory")
 
 
 def memory_roles(spec: RunSpec) -> Roles:
-    """Its roles; prompts are as long as they may be, and no response ends early."""
+    """Returns the spec's roles, with prompts of the maximum length and no early ends."""
     return roles_of(spec, Assumptions(prompt=Spread(PROMPT, 0.0), own_vocabulary=VOCABULARY))
 
 
 def measure() -> Report:
-    """Runs both engines and compares."""
+    """Runs both engines and compares them with the plan."""
     load, process = [load_average()], psutil.Process()
     runtime = process.memory_info().rss
     spec = memory_spec()
@@ -117,7 +117,7 @@ def measure() -> Report:
 
 
 def _compared(plan: dict[str, RoleMemory], measured: dict[str, Bytes]) -> Iterable[tuple[str, dict[str, int]]]:
-    """Each stage's own role, kind by kind, where there is anything; keys such as `learn_activations`."""
+    """Returns each stage's own role by kind, without empty kinds; keys such as `learn_activations`."""
     own = {COLLECT: ("rollout",), PREPARE: ("trainer", "reference"), LEARN: ("trainer",), SYNC: ("trainer",)}
     for stage, found in measured.items():
         told = sum((plan[role].at(stage) for role in own[stage]), Bytes())
@@ -127,7 +127,7 @@ def _compared(plan: dict[str, RoleMemory], measured: dict[str, Bytes]) -> Iterab
 
 
 def decode_batch(spec: RunSpec) -> GenerateRequest:
-    """Random prompts of the longest length."""
+    """Returns random prompts of the maximum length."""
     noise, prompts = np.random.default_rng(spec.seed), spec.data.prompts_per_iteration
     return GenerateRequest(
         prompts=[noise.integers(0, VOCABULARY, PROMPT).astype(np.int32) for _ in range(prompts)],
@@ -151,7 +151,7 @@ def _rollout(model: Path, request: GenerateRequest) -> tuple[Bytes, GenerateResu
 def _training(
     spec: RunSpec, folder: Path, model: Path, request: GenerateRequest, result: GenerateResult
 ) -> dict[str, Bytes]:
-    """The second iteration: moments are there then. In `prepare` the reference is exchanged for the weights."""
+    """The second iteration, since the moments exist then. `prepare` exchanges the weights for the reference."""
     engine = TorchTrainEngine(spec, RankContext(folder, folder / "inputs", str(model), 0))
     engine.connect(0, 1, "")
     engine.initialise()
@@ -170,7 +170,7 @@ def _training(
     flat = storages([optimizer.values])
     lasting = Bytes(flat, storages([optimizer.gradients]), storages([state["exp_avg"], state["exp_avg_sq"]]))
     own = lasting + Bytes(copies=copies)
-    # What it needs besides is the weights that are put aside, and activations.
+    # The memory it needs in addition: the weights put aside, and activations.
     exchanged = Bytes(activations=besides - flat, copies=flat, weights=storages([reference]))
     buckets = buckets_of(engine.stream_weights(), spec.trainer.sync_bucket_bytes)
     sent = Bytes(copies=max(bucket.nbytes for bucket in buckets))

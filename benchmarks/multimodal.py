@@ -34,11 +34,11 @@ from yatt_core.tools.dialogue import Dialogue, greedy_request
 CONFIG = Path(__file__).parents[1] / "configs" / "multimodal.yaml"
 TRAIN_ROWS, HELD_OUT_ROWS = 3000, 300
 SHUFFLES = 5
-"""Orders of the held-out pictures that the accuracy with shuffled images is the mean of."""
+"""Orders of the held-out pictures over which the accuracy with shuffled images is averaged."""
 
 
 def train(home: Path, data: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], float]:
-    """What `yatt train` says of the run, and its wall seconds."""
+    """Trains the run; returns the results of `yatt train` and its wall seconds."""
     sources = [f"data.sources.0.path={data / 'train.jsonl'}", f"data.sources.0.held_out_path={data / 'held-out.jsonl'}"]
     started = time.monotonic()
     return trained(home, CONFIG, [*sources, *overrides]), time.monotonic() - started
@@ -59,7 +59,7 @@ class Asker:
         self._engine.update_weights(checkpoint_weights(folder, self._spec, row), row.iteration)
 
     def accuracy(self, media: Sequence[tuple[str, ...]]) -> float:
-        """Share of the tasks that are answered rightly when their prompts show these images."""
+        """Returns the share of tasks answered correctly if their prompts show these images."""
         tokens = [
             self._codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in self.held_out
         ]
@@ -74,14 +74,14 @@ class Asker:
 
 
 def accuracy_shuffled(asker: Asker) -> list[float]:
-    """Accuracies with the held-out pictures in other orders."""
+    """Returns the accuracies with the held-out pictures in other orders."""
     media = media_of(asker.held_out)
     orders = [np.random.default_rng(seed).permutation(len(media)) for seed in range(SHUFFLES)]
     return [asker.accuracy([media[place] for place in order]) for order in orders]
 
 
 def measure(folder: Path, overrides: Sequence[str]) -> tuple[dict[str, float], dict[str, Any]]:
-    """The figures of a run in an empty folder, and what they were computed from."""
+    """Trains a run in an empty folder; returns its figures and the data behind them."""
     write_shapes(folder / "shapes", TRAIN_ROWS, HELD_OUT_ROWS)
     results, seconds = train(folder / "runs", folder / "shapes", overrides)
     progress(f"trained in {seconds:.0f} s, held-out accuracy {results['accuracy']:.3f}")

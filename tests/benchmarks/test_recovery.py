@@ -67,6 +67,6 @@ def test_the_trace_has_its_shares_and_is_the_same_for_a_seed() -> None:
 def test_the_stall_is_told_from_the_iterations_that_count() -> None:
     seconds = [(1, 90.0), (2, 80.0), (3, 5.0), (4, 5.2), (5, 5.5), (6, 5.1), (7, 5.0), (8, 70.0)]
     stall = stall_of(seconds, every=5)
-    assert (stall.with_checkpoint, stall.behind) == (5.5, 5.1)
+    assert (stall.with_checkpoint, stall.after_checkpoint) == (5.5, 5.1)
     assert stall.without == pytest.approx(5.05)
     assert stall.share == pytest.approx(0.45 / 5.05)
