@@ -92,7 +92,7 @@ def memory_roles(spec: RunSpec) -> Roles:
 
 
 def measure() -> Report:
-    """Runs both engines and compares them with the plan."""
+    """Measures both engines and compares them with the plan."""
     load, process = [load_average()], psutil.Process()
     runtime = process.memory_info().rss
     spec = memory_spec()
@@ -151,7 +151,7 @@ def _rollout(model: Path, request: GenerateRequest) -> tuple[Bytes, GenerateResu
 def _training(
     spec: RunSpec, folder: Path, model: Path, request: GenerateRequest, result: GenerateResult
 ) -> dict[str, Bytes]:
-    """The second iteration, since the moments exist then. `prepare` exchanges the weights for the reference."""
+    """Measures the second iteration, since the moments exist then. `prepare` exchanges the weights for the reference."""
     engine = TorchTrainEngine(spec, RankContext(folder, folder / "inputs", str(model), 0))
     engine.connect(0, 1, "")
     engine.initialise()

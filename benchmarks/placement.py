@@ -30,12 +30,12 @@ EXHAUSTIVE = 16
 GRID = (0.05, 0.1, 0.15, 0.2, 0.25, 0.33, 0.5, 0.67)
 PARTS = ("policies", "live")
 JUDGE_SHARE, SIGMA = 0.25, 0.4
-"""Workloads from which on the reduction against colocate counts."""
+"""The reduction against colocate counts for workloads with at least this judge share and this spread."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """A workload's collect seconds by iteration. splits: by number of judging instances."""
+    """The seconds of a workload's collect phases, by iteration. splits: by number of judging instances."""
 
     name: str
     steady: bool
@@ -54,22 +54,24 @@ class Outcome:
 
     @property
     def best_judges(self) -> int:
-        """Judging instances of the best split in hindsight."""
+        """The number of judging instances of the best split in hindsight."""
         return min(self.splits, key=lambda f: (sum(self.splits[f]), f))
 
     @property
     def best(self) -> list[float]:
-        """The best split in hindsight."""
+        """The collect seconds of the best split in hindsight."""
         return self.splits[self.best_judges]
 
     @property
     def ratio_to_split(self) -> float:
-        """Dynamic over the best split in hindsight."""
+        """The total of dynamic relative to the best split in hindsight."""
         return sum(self.dynamic) / sum(self.best)
 
 
 def best_split(totals: Callable[[int], float], instances: int) -> int:
-    """The number of judging instances with the least total: all are tried up to 16 instances, beyond a grid and brackets."""
+    """Finds the number of judging instances with the least total: tries all up to 16 instances, above that a grid and
+    brackets.
+    """
     if instances <= EXHAUSTIVE:
         return min(range(1, instances), key=lambda f: (totals(f), f))
     tried = sorted({max(1, min(instances - 1, round(instances * share))) for share in GRID})
@@ -86,7 +88,7 @@ def best_split(totals: Callable[[int], float], instances: int) -> int:
 
 
 def run_workload(path: Path) -> Outcome:
-    """Everything about one workload."""
+    """Runs one workload under all placements."""
     workload = read_workload(path)
     setting, iterations = setting_of(workload), draw_iterations(workload)
     splits: dict[int, list[float]] = {}
@@ -122,17 +124,17 @@ def run_workload(path: Path) -> Outcome:
 
 
 def judge_share(colocate: Campaign) -> float:
-    """Share of collect behind the last rollouts, where all roles take turns."""
+    """Returns the share of collect after the last rollouts, under a placement where all roles take turns."""
     return sum(iteration.judging_s for iteration in colocate.past) / sum(colocate.collect_s)
 
 
 def spread(workload: Workload) -> float:
-    """Least sigma of the responses' lengths over the run."""
+    """Returns the minimum sigma of the responses' lengths over the run."""
     return min(value_at(workload.samples.response.sigma, iteration) for iteration in range(workload.iterations))
 
 
 def changed_starts(campaign: Campaign) -> int:
-    """Iterations that start with other roles than the one before; the first change from the cold start is not counted."""
+    """Counts iterations that start with other roles than the one before, without the first one after the cold start."""
     changed = [a.roles != b.roles for a, b in zip(campaign.plans, campaign.plans[1:], strict=False)]
     return max(0, sum(changed) - 1) if changed and changed[0] else sum(changed)
 
@@ -141,8 +143,9 @@ def changed_starts(campaign: Campaign) -> int:
 
 
 def decide_at(path: Path, times: int) -> float:
-    """CPU seconds of a plan of a workload with so many times the devices and prompts: the slower one of the cold start's and the
-    next, which is the first with telemetry.
+    """Returns the CPU seconds of planning a workload with `times` its devices and prompts.
+
+    Takes the slower of the cold start's plan and the next one, which is the first with telemetry.
     """
     workload = read_workload(path)
     groups = tuple(g.model_copy(update={"devices": g.devices * times}) for g in workload.cluster.groups)
@@ -160,7 +163,7 @@ def decide_at(path: Path, times: int) -> float:
 
 
 def figures_of(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
-    """The figures that follow from the outcomes; none where a key has no meaning for them."""
+    """Computes the figures from the outcomes; None if a key has no meaning for them."""
     named = {outcome.name: outcome for outcome in outcomes}
     ratios = [outcome.ratio_to_split for outcome in outcomes]
     counted = [1.0 - sum(o.dynamic) / sum(o.colocate) for o in outcomes if o.counted]
@@ -187,7 +190,7 @@ def figures_of(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
 
 
 def golden_of(workload: Workload) -> Mapping[str, Any] | None:
-    """The golden figures of a described workload; none of another one, even of the same name."""
+    """Returns the golden figures of a described workload; None for any other one, even of the same name."""
     if all(read_workload(path) != workload for path in FOLDER.glob("*.yaml")):
         return None
     golden: Mapping[str, Any] = json.loads(GOLDEN.read_text(encoding="utf-8"))[workload.name]
@@ -195,7 +198,9 @@ def golden_of(workload: Workload) -> Mapping[str, Any] | None:
 
 
 def golden_gaps(outcome: Outcome, golden: Mapping[str, Any]) -> Iterator[float]:
-    """Relative distances to the golden figures: colocate and the golden best split by iteration, all splits by their totals."""
+    """Returns relative distances to the golden figures: colocate and the golden best split by iteration, all
+    splits by total.
+    """
     yield from _gaps(outcome.colocate, golden["colocate"]["per_iteration"])
     yield from _gaps(outcome.splits[golden["best_split"]["f"]], golden["best_split"]["per_iteration"])
     yield from _gaps([sum(outcome.splits[int(f)]) for f in golden["splits"]], list(golden["splits"].values()))
@@ -206,7 +211,7 @@ def _gaps(mine: Sequence[float], theirs: Sequence[float]) -> list[float]:
 
 
 def rows_of(outcome: Outcome) -> list[dict[str, Any]]:
-    """A row per policy."""
+    """Returns a row per policy."""
     policies = {
         "colocate": outcome.colocate, f"split({outcome.best_judges})": outcome.best,
         "dynamic": outcome.dynamic, "dynamic, fitted": outcome.fitted, "lower bound": outcome.bound,
@@ -231,7 +236,7 @@ def main() -> None:
     outcomes: list[Outcome] = []
     figures: dict[str, float | None] = {}
     if "policies" in options.parts:
-        for path in paths:  # one after the other: two threads of a core would lengthen each other's CPU seconds
+        for path in paths:  # One after the other: two threads of one core would lengthen each other's CPU seconds.
             outcomes.append(run_workload(path))
             progress(f"{outcomes[-1].name}: {outcomes[-1].ratio_to_split:.3f} of the best split")
         figures = figures_of(outcomes)

@@ -13,7 +13,7 @@ from yatt_core.spec.reading.mistakes import mistakes_in
 
 
 def read_workload(path: Path) -> Workload:
-    """The workload in a file. Raises `ConfigurationError`, one line a mistake."""
+    """Reads the workload in a file. Raises `ConfigurationError` with one line per mistake."""
     tree = read_document(path)
     try:
         return Workload.model_validate(tree)
@@ -23,7 +23,7 @@ def read_workload(path: Path) -> Workload:
 
 
 def is_steady(workload: Workload) -> bool:
-    """Whether no schedule changes the load."""
+    """Returns True if no schedule changes the load."""
     samples = workload.samples
     schedules = [
         samples.validity,

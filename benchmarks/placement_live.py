@@ -33,14 +33,18 @@ from yatt_core.spec.sections.placement import PlacementSpec
 CLOCK_FACTOR = 2.5
 ITERATIONS = 3
 LIVE = (("w01_small_heavy_judge", 1), ("w09_uneven_devices", 1), ("w11_large_512", 8))
-"""Workloads, and what their devices and prompts are divided by; none has more than 64 devices then."""
+"""Workloads, and the divisor of their devices and prompts, which leaves at most 64 devices."""
 MODE = "dynamic"
 
 
 @dataclass(frozen=True, slots=True)
 class LiveIteration:
-    """Seconds of an iteration's collect: as it was, as the simulator has it under the same actions, and under those that the
-    runtime policy takes in the simulator. training: seconds of that.
+    """The seconds of an iteration's collect.
+
+    measured: as recorded.
+    simulated: in the simulator, under the same actions.
+    foreseen: in the simulator, under the actions that the runtime policy takes there.
+    training: the seconds of the iteration's training.
     """
 
     measured: float
@@ -50,24 +54,24 @@ class LiveIteration:
 
     @property
     def gap(self) -> float:
-        """Of the simulator under the same actions, relative to the iteration's time."""
+        """The error of the simulator under the same actions, relative to the iteration's time."""
         return abs(self.measured - self.simulated) / (self.simulated + self.training)
 
     @property
     def foresight_gap(self) -> float:
-        """Of the simulator under its own runtime policy's actions, likewise."""
+        """The error of the simulator under its own runtime policy's actions, relative to the iteration's time."""
         return abs(self.measured - self.foreseen) / (self.foreseen + self.training)
 
 
 def live_runs(folder: Path) -> dict[str, list[LiveIteration]]:
-    """The iterations of each live workload of a folder, by name."""
-    # A short path: Ray's sockets lie below it.
+    """Returns the iterations of each live workload of a folder, by name."""
+    # A short path, since it holds Ray's sockets.
     with tempfile.TemporaryDirectory(prefix="yatt") as home:
         return {name: live_iterations(folder, name, divisor, Path(home)) for name, divisor in LIVE}
 
 
 def live_iterations(folder: Path, name: str, divisor: int, home: Path) -> list[LiveIteration]:
-    """Trains a workload of a folder and simulates what it recorded."""
+    """Trains a workload of a folder and simulates what was recorded."""
     workload = scaled_down(read_workload(folder / f"{name}.yaml"), divisor)
     spec = home / f"{name}.yaml"
     spec.write_text(yaml_text(spec_of(workload, home / f"{name}.jsonl")))
@@ -78,7 +82,9 @@ def live_iterations(folder: Path, name: str, divisor: int, home: Path) -> list[L
 
 
 def _compared(workload: Workload, run: Path) -> Iterator[LiveIteration]:
-    """Each iteration by its record. The decisions of a run follow from its records, since a policy is a pure function."""
+    """Compares each iteration with its record. A policy is a pure function, so a run's decisions follow from its
+    records.
+    """
     policy = find_policy(PlacementSpec(mode=MODE), constants_known=True)
     past: list[IterationTelemetry] = []
     state: dict[str, Any] = {}
@@ -99,14 +105,16 @@ def _compared(workload: Workload, run: Path) -> Iterator[LiveIteration]:
 
 
 def recorded_runtime_policy(record: Mapping[str, Any], setting: Setting) -> LoggedRuntimePolicy:
-    """The actions on record, each at the begin of its control period: real ones come some milliseconds behind that."""
+    """Returns the recorded actions, each at the start of its control period: the real ones come some milliseconds
+    later.
+    """
     period = setting.control_period_s
     lines = [line for line in record["actions"] if line["do"] != SERVES]
     return LoggedRuntimePolicy((line["t"] // period * period, parse_action(line, "the record")) for line in lines)
 
 
 def scaled_down(workload: Workload, divisor: int) -> Workload:
-    """The same with fewer devices and prompts."""
+    """Returns the same workload with fewer devices and prompts."""
     groups = tuple(g.model_copy(update={"devices": g.devices // divisor}) for g in workload.cluster.groups)
     return workload.model_copy(
         update={
@@ -117,12 +125,14 @@ def scaled_down(workload: Workload, divisor: int) -> Workload:
 
 
 def spec_name(workload: Workload) -> str:
-    """As specs are named."""
+    """Returns a valid name for the workload's spec."""
     return workload.name.replace("_", "-")
 
 
 def spec_of(workload: Workload, prompts: Path) -> dict[str, Any]:
-    """A spec whose virtual engines have the workload's constants, and draw lengths like its own. prompts: written there."""
+    """Returns a spec whose virtual engines have the workload's constants and length distributions. prompts:
+    written there.
+    """
     samples, switch = workload.samples, workload.switch
     _write_prompts(workload, prompts)
     clock = {"clock_factor": CLOCK_FACTOR}
@@ -175,7 +185,7 @@ def _constants(engine: EngineConstants) -> dict[str, Any]:
 
 
 def _write_prompts(workload: Workload, path: Path) -> None:
-    """Texts of the workload's prompt lengths: a virtual run counts a byte as a token."""
+    """Writes texts of the workload's prompt lengths: a virtual run counts a byte as a token."""
     spec, rng = workload.samples.prompt, np.random.default_rng(workload.seed)
     count = workload.samples.prompts * ITERATIONS + 8
     drawn = value_at(spec.median, 0) * np.exp(value_at(spec.sigma, 0) * rng.standard_normal(count))

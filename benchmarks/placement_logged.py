@@ -34,7 +34,7 @@ class Logged:
         self._origin = origin
 
     def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
-        """What the log says of the iteration behind the past ones."""
+        """Returns the logged plan of the iteration after the past ones."""
         iteration = len(past)
         if iteration not in self._roles:
             raise ConfigurationError(f"{self._origin}: no roles for iteration {iteration}")
@@ -42,13 +42,15 @@ class Logged:
 
 
 class LoggedRuntimePolicy:
-    """An iteration's actions in their order. Unlike other runtime policies it remembers how far it has come."""
+    """An iteration's actions in their order. Unlike other runtime policies it keeps its position in the log."""
 
     def __init__(self, actions: Iterable[tuple[float, Action]]) -> None:
         self._left = deque(actions)
 
     def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
-        """What is logged for now; a switch of an instance that is still busy waits for another moment of the same instant."""
+        """Returns the actions logged for now; a switch of an instance that is still busy waits for a later call at
+        that time.
+        """
         due: list[Action] = []
         while self._left and self._left[0][0] <= pool.now:
             action = self._left[0][1]
@@ -60,7 +62,7 @@ class LoggedRuntimePolicy:
 
 
 def parse_action(line: Mapping[str, Any], origin: str) -> Action:
-    """The action in a log line; `origin` names file and line in the `ConfigurationError` of a bad one."""
+    """Parses the action in a log line. Raises `ConfigurationError` for a bad one, with file and line from `origin`."""
     kind = _KINDS.get(line.get("do", ""))
     fields = {key: value for key, value in line.items() if key not in ("do", "t", "workload", "iteration")}
     if kind is None or set(fields) != set(kind.__dataclass_fields__):

@@ -25,7 +25,11 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Decoding:
-    """Sequences that are decoded, flat. tokens, and seconds at speed 1: of each beside the fixed step time; the engine's own."""
+    """The sequences to decode, flat.
+
+    tokens: of each sequence.
+    own: seconds at speed 1 of each sequence, in addition to the engine's fixed step time.
+    """
 
     owner: npt.NDArray[np.int64]
     tokens: Array
@@ -34,14 +38,14 @@ class _Decoding:
     constants: EngineConstants
 
     def work(self, slack: Array) -> float:
-        """Seconds at speed 1, where each sample has so much time to share steps with others."""
+        """Returns the seconds at speed 1 if each sample has this much time to share steps with others."""
         room = 1.0 + slack[self.owner] / (self.cost_of_company * self.tokens)
         shared = np.minimum(self.constants.max_concurrent, np.maximum(room, 1.0))
         return float((self.own + self.tokens * self.constants.base_s / shared).sum())
 
 
 def wave_lower_bound(setting: Setting, wave: WaveWork) -> float:
-    """Seconds that a wave takes at least."""
+    """Returns the minimum seconds of a wave."""
     speeds = np.sort(np.array(setting.speeds))
     fastest, total = float(speeds[-1]), float(speeds.sum())
     parts = [_chain(setting, sample) for sample in wave.samples]
@@ -83,7 +87,10 @@ def wave_lower_bound(setting: Setting, wave: WaveWork) -> float:
 
 
 def _rollout_decode(setting: Setting, sample: SampleWork) -> tuple[float, int]:
-    """Seconds of all turns at batch 1 and speed 1; the tokens that the judge reads: prompt, turns and outputs of tools."""
+    """Returns the seconds of all turns at batch 1 and speed 1, and the tokens that the judge reads.
+
+    The judge reads the prompt, the turns and the tools' outputs.
+    """
     seconds, context = 0.0, sample.prompt
     for number, tokens in enumerate(sample.turns):
         context += setting.tool_tokens if number else 0
@@ -93,7 +100,9 @@ def _rollout_decode(setting: Setting, sample: SampleWork) -> tuple[float, int]:
 
 
 def _chain(setting: Setting, sample: SampleWork) -> dict[str, float]:
-    """Seconds at batch 1 and speed 1: of the rollout with its prefills, of the judge with the longest judgement; waits apart."""
+    """Returns seconds at batch 1 and speed 1: rollout with prefills, judge with its longest judgement, and waits
+    separately.
+    """
     rollout, judge = setting.rollout, setting.judge
     decode, read = _rollout_decode(setting, sample)
     first = 0 if rollout.prefix_cache and not sample.first else sample.prompt
@@ -108,7 +117,7 @@ def _chain(setting: Setting, sample: SampleWork) -> dict[str, float]:
 
 
 def alone(constants: EngineConstants, tokens: int, context: int) -> float:
-    """Seconds of so many decode steps at batch 1 and speed 1, from a context on."""
+    """Returns the seconds of `tokens` decode steps at batch 1 and speed 1, starting at this context."""
     return (
         tokens * (constants.base_s + own_step(constants, context))
         + constants.per_context_token_s * tokens * (tokens - 1) / 2
@@ -116,12 +125,12 @@ def alone(constants: EngineConstants, tokens: int, context: int) -> float:
 
 
 def own_step(constants: EngineConstants, context: int) -> float:
-    """What a sequence adds to a step."""
+    """Returns the seconds that a sequence adds to a step."""
     return constants.per_sequence_s + constants.per_context_token_s * context
 
 
 def _decoding(setting: Setting, wave: WaveWork) -> tuple[_Decoding, _Decoding]:
-    """All rollouts of a wave, and all judgements."""
+    """Returns all rollouts of a wave, and all judgements."""
     rollouts: list[tuple[int, int, float]] = []
     judgements: list[tuple[int, int, float]] = []
     contexts: list[int] = []

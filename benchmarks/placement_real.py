@@ -18,11 +18,11 @@ SPEC = Path(__file__).parent.parent / "configs" / "genrm.yaml"
 MODES = ("colocate", "dynamic")
 ITERATIONS = 12
 FIRST = 3
-"""Iterations before it are left out: processes warm up, and the policy has nothing to plan with."""
+"""The first iteration that counts: before it, processes warm up and the policy has no telemetry to plan with."""
 
 
 def train(home: Path, mode: str, iterations: int) -> tuple[dict[str, Any], list[float]]:
-    """The figures of a run, and the seconds of each iteration's collect."""
+    """Trains a run; returns its figures and the seconds of each iteration's collect."""
     changes = (f"name={mode}", f"placement.mode={mode}", f"iterations={iterations}", "evaluation.every=0")
     figures = trained(home, SPEC, changes)
     records = sorted((home / f"{mode}-1" / "placement").rglob("i*.json"))
@@ -32,10 +32,12 @@ def train(home: Path, mode: str, iterations: int) -> tuple[dict[str, Any], list[
 def main() -> None:
     """Runs the benchmark."""
     parser = argument_parser(__doc__)
-    parser.add_argument("--iterations", type=int, default=ITERATIONS, help=f"of each run (default {ITERATIONS})")
+    parser.add_argument(
+        "--iterations", type=int, default=ITERATIONS, help=f"iterations of each run (default {ITERATIONS})"
+    )
     arguments = parser.parse_args()
     load, seconds, figures = [load_average()], dict[str, list[float]](), dict[str, dict[str, Any]]()
-    # A short path: Ray's sockets lie below it.
+    # A short path, since it holds Ray's sockets.
     with tempfile.TemporaryDirectory(prefix="yatt") as home:
         for mode in MODES:
             progress(f"{mode}: {arguments.iterations} iterations")

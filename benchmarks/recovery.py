@@ -31,12 +31,14 @@ CHAOS_FIGURES = ("recover_warm_p50_s", "recover_warm_p95_s", "recover_cold_max_s
 
 
 def ettr(traces: Sequence[Trace], walls: Sequence[float]) -> float:
-    """Effective training time over several runs: what their iterations take undisturbed, over what they took."""
+    """Returns the effective training time ratio of several runs: their undisturbed time divided by their actual
+    time.
+    """
     return sum(trace.iterations * trace.durations.iteration for trace in traces) / sum(walls)
 
 
 def best_checkpoint_only(traces: Sequence[Trace]) -> tuple[int, dict[int, float]]:
-    """The best interval of checkpoints alone over all runs, and the ETTR of every one tried."""
+    """Returns the best interval of checkpoints alone over all runs, and the ETTR of every interval tried."""
     tried = {
         every: ettr(traces, [checkpoint_only.wall_seconds(trace, every) for trace in traces])
         for every in INTERVALS_CHECKPOINT_ONLY
@@ -46,9 +48,9 @@ def best_checkpoint_only(traces: Sequence[Trace]) -> tuple[int, dict[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """All runs at the interval that is best for the first of them, and the ETTR of every one tried on it.
+    """All runs at the interval that is best for the first of them, and the ETTR of every interval tried on it.
 
-    same_digest: the first run's weights are those that its iterations come to without a fault.
+    same_digest: the first run ends with the weights of an undisturbed run.
     """
 
     runs: tuple[Driven, ...]
@@ -58,8 +60,8 @@ class Simulated:
 
 
 def simulate(traces: Sequence[Trace], workers: int) -> Simulated:
-    """Drives the runs, side by side."""
-    # Processes of their own: each runs one driver after another, and a driver's patches and clock are its process's.
+    """Drives the runs in parallel."""
+    # Separate processes: each runs one driver after another, and a driver's patches and clock belong to its process.
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_quiet) as pool:
         undisturbed = pool.submit(drive, replace(traces[0], faults={}), traces[0].iterations)
         candidates = dict(zip(INTERVALS, pool.map(partial(drive, traces[0]), INTERVALS), strict=True))
@@ -76,7 +78,7 @@ def _quiet() -> None:
 
 
 def figures_of_simulation(seed: int, runs: int, faults: int, workers: int) -> tuple[dict[str, float], dict[str, Any]]:
-    """The figures, and what they were computed from."""
+    """Returns the figures and the data behind them."""
     traces = [draw_trace(faults, ITERATIONS_A_FAULT, seed + number, Durations()) for number in range(runs)]
     progress(f"{runs} simulated runs of {traces[0].iterations} iterations, {faults} faults each")
     simulated = simulate(traces, workers)
@@ -111,7 +113,7 @@ def figures_of_simulation(seed: int, runs: int, faults: int, workers: int) -> tu
 
 
 def chaos_figures(path: Path) -> Mapping[str, Any]:
-    """Restart times that `make chaos` measured, from its report."""
+    """Reads the restart times that `make chaos` measured from its report."""
     report = json.loads(path.read_text(encoding="utf-8"))
     figures = report.get("figures", report)
     return {name: figures[name] for name in CHAOS_FIGURES if name in figures}
@@ -126,7 +128,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of the first run's faults")
     parser.add_argument("--runs", type=int, default=RUNS, help=f"simulated runs (default: {RUNS})")
     parser.add_argument("--faults", type=int, default=FAULTS_A_RUN, help=f"faults a run (default: {FAULTS_A_RUN})")
-    parser.add_argument("--chaos", type=Path, help="a report of `make chaos`, whose restart times are printed beside")
+    parser.add_argument("--chaos", type=Path, help="a report of `make chaos`, whose restart times are printed too")
     arguments = parser.parse_args()
     load = [load_average()]
     figures: dict[str, float | None] = {}

@@ -54,12 +54,12 @@ from yatt_core.keys import WorkKey
 from yatt_core.spec import RunSpec
 
 RUNS, ITERATIONS, SHORT = 1_000, 100_000, 50
-"""Runs, iterations of the long one, and of each other one."""
+"""Number of runs, and iterations of the long run and of each other run."""
 START = 1_700_000_000_000
 PHASES = ("place", "collect", "prepare", "learn", "sync", "commit")
 PHASE_MS, ITERATION_MS = 9_000, 60_000
 FAILING, SESSION, CHECKPOINT = 400, 1_000, 200
-"""Every so many iterations an attempt fails, a session begins, a checkpoint is taken."""
+"""Intervals in iterations: a failed attempt, the start of a session, a checkpoint."""
 METRICS = (
     "reward/mean", "reward/std", "accuracy", "evaluation/accuracy", "kl", "entropy", "length/response_mean",
     "truncated_fraction", "clip_fraction", "ratio_min", "ratio_max", "grad_norm",
@@ -77,7 +77,7 @@ Number = ColumnElement[int]
 
 
 def seed(ledger: Ledger, home: Home, spec: RunSpec, runs: int = RUNS, iterations: int = ITERATIONS) -> str:
-    """Fills an empty ledger; returns the long run's id, which is driven."""
+    """Fills an empty ledger; returns the id of the long run, which has a driver."""
     document = spec.model_dump(mode="json")
     for _ in range(runs - 1):
         ledger.runs.create("short", document, spec.digest, SHORT)
@@ -105,7 +105,7 @@ def _begin_of(iteration: int) -> int:
 
 
 def _counter(last: int, first: int = 0, name: str = "counter") -> Any:
-    """A table of the numbers first..last."""
+    """Returns a table of the numbers first..last."""
     numbers = select(literal(first, BigInteger).label("i")).cte(name, recursive=True)
     return numbers.union_all(select(numbers.c.i + 1).where(numbers.c.i < last))
 
@@ -115,13 +115,13 @@ def _json(value: Mapping[str, Any]) -> ColumnElement[Any]:
 
 
 def _insert(connection: Connection, table: Any, source: Any, values: Mapping[str, Any]) -> None:
-    """One row of the table for each of the source's."""
+    """Inserts one row into the table for each row of the source."""
     columns = [value if isinstance(value, ColumnElement) else literal(value) for value in values.values()]
     connection.execute(insert(table).from_select(list(values), select(*columns).select_from(source)))
 
 
 def _short_runs(connection: Connection) -> None:
-    """Commits, metrics and a fault of every short run, which are over."""
+    """Inserts commits, metrics and a fault for every short run; these runs have ended."""
     short = Run.spec_name == "short"
     connection.execute(
         update(Run)
@@ -194,7 +194,7 @@ def _long_run(connection: Connection, run: str, iterations: int, state: Mapping[
 
 
 def _attempts(connection: Connection, steps: Any, key: Mapping[str, Any], at: Number) -> None:
-    """The phases of every iteration, and now and then a first attempt that failed."""
+    """Inserts the phases of every iteration, some of them with a failed first attempt."""
     receipt = _json({"digest": "d" * 64, "tokens": 65_536})
     for place, phase in enumerate(PHASES):
         begin = at + place * PHASE_MS
@@ -210,7 +210,7 @@ def _attempts(connection: Connection, steps: Any, key: Mapping[str, Any], at: Nu
 
 
 def _sparse(connection: Connection, run: str, iterations: int) -> None:
-    """Checkpoints and sessions, of which there are few."""
+    """Inserts checkpoints and sessions, of which there are few."""
     taken = _counter(iterations // CHECKPOINT)
     place = taken.c.i * CHECKPOINT
     row = {
@@ -234,7 +234,7 @@ def _sparse(connection: Connection, run: str, iterations: int) -> None:
 
 
 def _files(ledger: Ledger, home: Home, fence: Fence, iteration: int) -> None:
-    """Experience of the newest iteration and of the one before it, and logs."""
+    """Writes experience of the newest iteration and of the previous one, and logs."""
     folder = home.run_folder(fence.run)
     (folder / "logs").mkdir(parents=True)
     for number in (iteration - 1, iteration):

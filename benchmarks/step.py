@@ -34,14 +34,16 @@ SEED = 0
 VOCABULARY = 8192
 PROMPTS, SAMPLES, PROMPT, RESPONSE = 8, 8, 32, 64
 FLOOR_GFLOP = 154.0
-"""Of the step's matrix products: a forward pass to decode, a forward and a backward pass to learn, prompts once a group."""
+"""The step's matrix products: a forward pass to decode, a forward and a backward pass to learn, prompts once per
+group.
+"""
 GEMM_SIZE = 2048
 ROUNDS, GENERAL_ROUNDS = 10, 3
 PARTS = ("generate", "learn", "sync")
 
 
 def spec_of(dtype: str, kernels: str) -> RunSpec:
-    """The run whose step it is; two groups make a micro-batch."""
+    """Returns the spec of the run that takes the step; two groups make a micro-batch."""
     tree: dict[str, Any] = {
         "name": "step", "seed": SEED, "iterations": 1000, "exact": dtype == "float32",
         "model": {
@@ -91,7 +93,7 @@ class Stepper:
         self.rollout.update_weights(dict(self.trainer.stream_weights()), 0)
 
     def take(self) -> None:
-        """One step, by new prompts and seeds."""
+        """Takes one step on new prompts and seeds."""
         iteration = self.trainer.version + 1
         request, parts = request_of(iteration), dict[str, float]()
         result = _timed(parts, "generate", lambda: self.rollout.generate(request))
@@ -107,18 +109,18 @@ class Stepper:
         self.seconds.append(parts)
 
     def gradients(self) -> torch.Tensor:
-        """Of the last step, parameter behind parameter in the order of their names."""
+        """Returns the gradients of the last step, one parameter after the other in the order of their names."""
         named = self.trainer._optimizer.named(self.trainer._optimizer.gradients)
         return torch.cat([named[name].flatten() for name in sorted(named)])
 
     @property
     def least(self) -> dict[str, float]:
-        """The parts of the step that took least."""
+        """The parts of the step with the least total time."""
         return min(self.seconds, key=lambda parts: sum(parts.values()))
 
 
 def request_of(iteration: int) -> GenerateRequest:
-    """Random prompts; no response ends early."""
+    """Draws random prompts; no response ends early."""
     noise = np.random.default_rng([SEED, iteration])
     return GenerateRequest(
         prompts=list(noise.integers(0, VOCABULARY, (PROMPTS, PROMPT)).astype(np.int32)),
@@ -137,7 +139,7 @@ def _timed(parts: dict[str, float], name: str, call: Callable[[], Any]) -> Any:
 
 
 class MatrixRate:
-    """GFLOP of large matrix products in a CPU second, the best seen."""
+    """The rate of large matrix products in GFLOP per CPU second, the best seen."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         noise = torch.Generator().manual_seed(SEED)
@@ -145,14 +147,14 @@ class MatrixRate:
         self.best = 0.0
 
     def measure(self) -> None:
-        """One more product."""
+        """Times one more product."""
         started = time.process_time()
         torch.mm(self._one, self._other)
         self.best = max(self.best, 2.0 * GEMM_SIZE**3 / 1e9 / (time.process_time() - started))
 
 
 def gradient_gap(fast: Stepper, general: Stepper) -> float:
-    """Distance of the first step's gradients, of the same samples and weights, over their norm."""
+    """Returns the distance of the first step's gradients, of the same samples and weights, relative to their norm."""
     request = request_of(1)
     result = fast.rollout.generate(request)
     for stepper in (fast, general):
@@ -165,8 +167,8 @@ def gradient_gap(fast: Stepper, general: Stepper) -> float:
 
 
 def measure() -> Report:
-    """Takes all steps, those of one kind after those of another, as an engine's process knows one dtype; its matrix products
-    between them.
+    """Takes the steps one kind after the other, since an engine's process uses one dtype; times matrix products in
+    between.
     """
     load = [load_average()]
     torch.set_num_threads(1)

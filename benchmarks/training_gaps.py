@@ -27,7 +27,9 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 def measure_training(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]]:
-    """Largest differences of any weight, and of any norm relative to it; none of an engine that is not installed."""
+    """Returns the largest differences of any weight and of any norm, relative to it; None for an engine that is
+    not installed.
+    """
     expected = expect(folder / "expected", "qwen2")
     gaps: dict[str, float | None] = {}
     norms = []

@@ -32,7 +32,7 @@ KEYS = ("vllm_logprob_gap_max", "vllm_sync_ms", "vllm_tokens_per_s_mixed", "vllm
 
 
 def measure_vllm(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]]:
-    """The figures; none where vLLM is not installed. folder: where `generation.write_model` wrote."""
+    """Returns the figures; None if vLLM is not installed. folder: written by `generation.write_model`."""
     if not has_distribution(VLLM) and not has_distribution(VLLM_FOR_CPUS):
         return dict.fromkeys(KEYS), {}
     command = [sys.executable, "-m", "benchmarks.vllm_generation", str(folder)]
@@ -43,7 +43,7 @@ def measure_vllm(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]]
 
 
 def measure_torch_sync(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]]:
-    """Milliseconds of new weights in the torch engine."""
+    """Measures the milliseconds of loading new weights into the torch engine."""
     engine = TorchRolloutEngine(str(folder), "float32", PROMPT, LONGEST, folder, folder_version=0)
     return {"torch_sync_ms": _sync_ms(engine, folder)}, {}
 
@@ -73,7 +73,7 @@ def _least_seconds(run: Any) -> float:
 
 
 def _gap(folder: Path, work: Work, result: GenerateResult) -> float:
-    """Largest difference to what transformers says of the same tokens."""
+    """Returns the largest difference from transformers' log-probabilities of the same tokens."""
     model: Any = load_causal_lm(str(folder), "float32")
     largest, end = 0.0, 0
     for prompt, length in zip(work.prompts, result.lengths.tolist(), strict=True):

@@ -1,1 +1,3 @@
-"""Runs an iteration of samples with images on the same actors: by the data plane, and by central controllers."""
+"""Runs an iteration of samples with images on the same actors: through the data plane, and through central
+controllers.
+"""

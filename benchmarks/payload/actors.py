@@ -18,7 +18,7 @@ TERM, VERSION = 1, 0
 
 
 class LookingEngine(RolloutActor):
-    """The product's engine actor around a virtual engine in no time, which looks at a request's images first."""
+    """The product's engine actor around a virtual engine that takes no time; it first reads a request's images."""
 
     def __init__(self, spec_json: str, run_folder: str, instance: int, term: int, images: str) -> None:
         super().__init__(spec_json, run_folder, instance, term)
@@ -27,7 +27,7 @@ class LookingEngine(RolloutActor):
         self._ready().update_weights({"state": np.zeros(1, np.uint8)}, VERSION)
 
     def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
-        """Reads the images by their addresses; nothing of them is in the answer."""
+        """Reads the images by their addresses; the answer contains nothing of them."""
         for addresses in request.media:
             for address in addresses:
                 self._seen += look_at(read_image(self._images, address))
@@ -36,7 +36,7 @@ class LookingEngine(RolloutActor):
     def generate_from(
         self, term: int, request: GenerateRequest, images: Sequence[UInt8]
     ) -> tuple[GenerateResult, list[UInt8]]:
-        """Takes the images by value, and gives them back with the answer, as rows of a batch that carries them do."""
+        """Takes the images by value, and returns them with the answer, like rows of a batch that carries its images."""
         for image in images:
             self._seen += look_at(image)
         return self._answered(term, request), list(images)
@@ -44,7 +44,7 @@ class LookingEngine(RolloutActor):
     def generate_all(
         self, term: int, requests: Sequence[GenerateRequest], batch: Packed
     ) -> tuple[list[GenerateResult], Packed]:
-        """The same for an engine's whole share of an iteration, in one packed batch."""
+        """Answers an engine's whole share of an iteration, given in one packed batch."""
         images = batch.images()
         results = []
         for request in requests:
@@ -58,19 +58,19 @@ class LookingEngine(RolloutActor):
             return self._ready().generate(request)
 
     def seen(self) -> Look:
-        """What it has looked at since it was last asked."""
+        """Returns the images read since the last call, and resets the count."""
         seen, self._seen = self._seen, Look()
         return seen
 
 
 class LookingRank:
-    """A trainer's rank."""
+    """A trainer rank."""
 
     def __init__(self, run_folder: str, images: str, rank: int, ranks: int) -> None:
         self._folder, self._images, self._rank, self._ranks = Path(run_folder), Path(images), rank, ranks
 
     def learn(self, shards: tuple[ShardRef, ...]) -> Look:
-        """Loads the iteration's experience, and looks at the images of this rank's samples, one at a time."""
+        """Loads the iteration's experience, and reads the images of this rank's samples one at a time."""
         batch, seen = load_batch(self._folder, shards), Look()
         for media in batch.media[self._rank :: self._ranks]:
             for address in media:
@@ -78,14 +78,14 @@ class LookingRank:
         return seen
 
     def learn_from(self, images: Sequence[UInt8]) -> Look:
-        """Looks at images of this rank's samples, given by value."""
+        """Reads images of this rank's samples, given by value."""
         return sum(map(look_at, images), Look())
 
     def learn_packed(self, batch: Packed) -> Look:
-        """Looks at all images of this rank's samples, given by value."""
+        """Reads all images of this rank's samples, given by value."""
         return sum(map(look_at, batch.images()), Look())
 
 
 def actor(kind: type, *arguments: object) -> ray.actor.ActorHandle:
-    """An actor that ends with this driver."""
+    """Creates an actor that ends with this driver."""
     return ray.remote(kind).options(num_cpus=0).remote(*arguments)

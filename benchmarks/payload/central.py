@@ -21,13 +21,13 @@ from yatt_core.protocols.generation import GenerateResult
 
 
 class Loader:
-    """Reads image files."""
+    """An actor that reads image files."""
 
     def __init__(self, images: str) -> None:
         self._images = Path(images)
 
     def load(self, addresses: Sequence[str]) -> list[UInt8]:
-        """The files' bytes, checked against their addresses."""
+        """Returns the files' bytes, checked against their addresses."""
         return [read_image(self._images, address) for address in addresses]
 
 
@@ -38,7 +38,7 @@ class CentralIteration:
         self._loaders, self._engines, self._ranks, self._meter = loaders, engines, ranks, meter
 
     def run(self, iteration: int, addresses: Sequence[str]) -> Look:
-        """Collects and learns; what the trainer's ranks have looked at."""
+        """Collects and learns; returns what the trainer ranks have read."""
         return self._learn(self._generate(iteration, addresses, self._load(addresses)))
 
     def _load(self, addresses: Sequence[str]) -> Packed:

@@ -15,12 +15,14 @@ from yatt_core.protocols.receipts import GroupFacts
 
 CONTROLLERS, SHARDS_EACH, GROUPS = 256, 4, 2_048
 AVERAGE, VALID = 10.0, 0.1
-"""One group in ten is valid, as the average of the waves before says."""
+"""One group in ten is valid, in line with the average of the previous waves."""
 REPEATS = 9
 
 
 def coordinate_ms(seed: int) -> float:
-    """Milliseconds of the coordinator for a wave: gathering, settling, the next state and what is recorded of it; median."""
+    """Returns the median milliseconds that a wave costs the coordinator: gathering, settling, next state and its
+    record.
+    """
     rule = SamplingRule(
         GROUPS, CONTROLLERS * SHARDS_EACH, filters=True, max_waves=4, ratio_cap=10.0, overdraw=1.2, decay=0.9
     )

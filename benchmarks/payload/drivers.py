@@ -25,12 +25,12 @@ from yatt_core.spec import RunSpec
 
 SHARDED, CENTRAL, PIPELINED = "sharded", "central", "pipelined"
 ACTORS = 2
-"""Of each kind, in both designs."""
+"""Actors of each kind, in all designs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where everything is. run_folder: of the Ray head too."""
+    """The locations and the spec of an iteration. run_folder: also the Ray head's folder."""
 
     run_folder: Path
     images: Path
@@ -40,7 +40,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """What an iteration came to. growth: of the driver's memory. controller_mb: the most that a controller's grew."""
+    """The measurements of an iteration.
+
+    growth: of the driver's memory.
+    controller_mb: the largest growth of a controller's memory.
+    """
 
     seconds: float
     bytes_through_driver: int
@@ -51,7 +55,7 @@ class Iteration:
 
 
 class DriverProcess:
-    """The parent's side; a context manager."""
+    """The parent's side of a driver process; a context manager."""
 
     def __init__(self, design: str, place: Place) -> None:
         methods = multiprocessing.get_context("spawn")
@@ -60,7 +64,7 @@ class DriverProcess:
         self._process.start()
 
     def iterate(self, iteration: int, addresses: Sequence[str]) -> Iteration:
-        """Has it drive an iteration over these images."""
+        """Drives an iteration over these images in the driver process."""
         self._pipe.send((iteration, tuple(addresses)))
         answer: Iteration | Exception = self._pipe.recv()
         if isinstance(answer, Exception):
@@ -103,7 +107,7 @@ Actors = list[ray.actor.ActorHandle]
 
 
 def _runner(design: str, place: Place, engines: Actors, ranks: Actors, meter: BytesMeter) -> Runner:
-    """What drives an iteration of a design, and what tells its controllers' growth."""
+    """Returns two functions: one drives an iteration of the design, the other returns its controllers' growth."""
     if design == SHARDED:
         return _sharded(place, engines, ranks, meter)
     loaders = [actor(Loader, str(place.images)) for _ in range(ACTORS)]

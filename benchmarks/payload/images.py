@@ -22,7 +22,7 @@ WIDTH, PATCH = 640, 64
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was looked at. digest: a sum over all patches, so that no byte can be left out."""
+    """The record of reading images. digest: a sum over all patches, so that no byte can be left out."""
 
     images: int = 0
     size: int = 0
@@ -34,35 +34,38 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """N images behind one another. offsets: [N + 1]."""
+    """N images in one buffer, one after the other. offsets: [N + 1]."""
 
     data: UInt8
     offsets: npt.NDArray[np.int64]
 
     @classmethod
     def of(cls, images: Sequence[UInt8]) -> Packed:
-        """Copies them into one buffer."""
+        """Copies the images into one buffer."""
         sizes = [image.nbytes for image in images]
         return cls(np.concatenate(images), np.concatenate(([0], np.cumsum(sizes))).astype(np.int64))
 
     @classmethod
     def joined(cls, parts: Sequence[Packed]) -> Packed:
-        """Copies several into one."""
+        """Copies several batches into one."""
         return cls.of([image for part in parts for image in part.images()])
 
     def part(self, start: int, stop: int) -> Packed:
-        """Some images; a view."""
+        """Returns some of the images as a view."""
         first, last = self.offsets[start], self.offsets[stop]
         return Packed(self.data[first:last], self.offsets[start : stop + 1] - first)
 
     def images(self) -> Iterator[UInt8]:
-        """One after the other; views."""
+        """Yields views of the images, one after the other."""
         for start, stop in pairwise(self.offsets.tolist()):
             yield self.data[start:stop]
 
 
 def make_images(folder: Path, payload_mb: int, seed: int) -> tuple[str, ...]:
-    """Images of 1 to 4 MB (10^6 bytes), together of about the payload; their addresses, in order. What is there is kept."""
+    """Writes images of 1 to 4 MB (10^6 bytes) that add up to about the payload; returns their addresses in order.
+
+    Existing files are kept.
+    """
     noise, addresses, left = np.random.default_rng(seed), [], payload_mb * 1_000_000
     while left > 0:
         size = int(noise.integers(SMALLEST_MB * 1_000_000, LARGEST_MB * 1_000_000))
@@ -78,7 +81,7 @@ def make_images(folder: Path, payload_mb: int, seed: int) -> tuple[str, ...]:
 
 
 def read_image(folder: Path, address: str) -> UInt8:
-    """The file's bytes, checked against their address."""
+    """Returns the file's bytes, checked against their address."""
     data = _path(folder, address).read_bytes()
     if hashlib.sha256(data).hexdigest() != address:
         raise ValueError(f"{_path(folder, address)} is damaged")
@@ -98,7 +101,7 @@ def look_at(data: UInt8) -> Look:
 
 
 def batches(count: int, size: int) -> Iterator[range]:
-    """Ranges of at most so many."""
+    """Yields ranges of at most `size` numbers."""
     for start in range(0, count, size):
         yield range(start, min(start + size, count))
 

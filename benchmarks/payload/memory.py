@@ -1,9 +1,9 @@
 """Measures how far a process's memory grows: its peak, and the peak of its private pages without Ray's object store.
 
-Linux keeps the peak itself (VmHWM), so nothing is missed between two samples. It counts private pages (RssAnon),
-mapped files and the pages of the object store that the process has touched (RssShmem). What a driver keeps alive by
-its references is among these, and occupies its memory like a private copy. The peak of the private pages alone is
-sampled in addition.
+Linux records the peak itself (VmHWM), so nothing is missed between two samples. The peak includes private pages
+(RssAnon), mapped files and the pages of the object store that the process has touched (RssShmem). Objects that a
+driver keeps alive by its references are among these, and occupy its memory like a private copy. The peak of the
+private pages alone is sampled in addition.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ RESET_PEAK = "5"
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """In MB (10^6 bytes). total: with the pages of the object store. private: without."""
+    """The growth in MB (10^6 bytes). total: with the pages of the object store. private: without."""
 
     total: float
     private: float
 
 
 class PeakGrowth:
-    """A context manager; `growth` is known behind it."""
+    """A context manager; `growth` is known once it exits."""
 
     def __init__(self) -> None:
         self.growth = Growth(0.0, 0.0)
@@ -59,7 +59,7 @@ class PeakGrowth:
 
 
 def _read(key: str) -> int:
-    """A line of the process's status, in KiB."""
+    """Reads a line of the process's status, in KiB."""
     for line in _STATUS.read_text().splitlines():
         if line.startswith(f"{key}:"):
             return int(line.split()[1])

@@ -20,22 +20,22 @@ from yatt_core.protocols.generation import GenerateResult
 from yatt_core.protocols.receipts import ShardTask
 
 UNDER_WAY = 2
-"""Batches for each actor: one at work, one on the way."""
+"""Batches for each actor: one being processed, one on the way."""
 
 
 class PipelinedIteration:
-    """The driver's side."""
+    """The driver's side of the pipelined design."""
 
     def __init__(self, loaders: Sequence[Any], engines: Sequence[Any], ranks: Sequence[Any], meter: BytesMeter) -> None:
         self._loaders, self._engines, self._ranks, self._meter = loaders, engines, ranks, meter
 
     def run(self, iteration: int, addresses: Sequence[str]) -> Look:
-        """Collects and learns; what the trainer's ranks have looked at."""
+        """Collects and learns; returns what the trainer ranks have read."""
         tasks = tasks_of(iteration, len(addresses))
         return self._learn(self._collect(tasks, addresses))
 
     def _collect(self, tasks: Sequence[ShardTask], addresses: Sequence[str]) -> list[list[UInt8]]:
-        """The images of all batches as they came back from the engines, in the order of their tasks."""
+        """Returns the images of all batches as they came back from the engines, in the order of their tasks."""
         waiting, loading, generating = list(enumerate(tasks)), dict[Any, int](), dict[Any, int]()
         whole: dict[int, list[UInt8]] = {}
         while waiting or loading or generating:
@@ -55,7 +55,7 @@ class PipelinedIteration:
         return [whole[index] for index in sorted(whole)]
 
     def _learn(self, parts: list[list[UInt8]]) -> Look:
-        """Gives each rank its share, and lets go of a part as soon as it is put."""
+        """Gives each rank its share, and releases a part as soon as it is put."""
         seen, learning = Look(), list[Any]()
         for index in range(len(parts)):
             put = ray.put(parts[index])

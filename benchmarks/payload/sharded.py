@@ -35,7 +35,7 @@ Message = TypeVar("Message")
 
 
 class ImageController:
-    """Owns logical shards as the product's controllers do; the prompts' images are known to it by address alone."""
+    """Owns logical shards as the product's controllers do; it knows the prompts' images by address only."""
 
     def __init__(self, run_folder: str, index: int, dispatcher: Any, grace: float) -> None:
         self._folder, self._name, self._dispatcher = Path(run_folder), f"controller-{index}", dispatcher
@@ -43,7 +43,7 @@ class ImageController:
         self._growth = Growth(0.0, 0.0)
 
     def collect(self, prompts: str, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
-        """Has each shard's responses generated, seals it and yields its receipt. prompts: the file of `write_prompts`."""
+        """Generates each shard's responses, seals them and yields the receipt. prompts: the file of `write_prompts`."""
         addresses, in_flight = Path(prompts).read_text().split(), BytesInFlight(BYTES_IN_FLIGHT)
         with (
             PeakGrowth() as memory,
@@ -59,25 +59,29 @@ class ImageController:
         self._growth = memory.growth
 
     def growth(self) -> Growth:
-        """Of its memory in the last collection."""
+        """Returns how far its memory grew in the last collection."""
         return self._growth
 
 
 def write_prompts(folder: Path, addresses: Sequence[str]) -> Path:
-    """The prompts as the run's inputs have them: the address of each one's image, in order of their ordinals."""
+    """Writes the prompts as in the run's inputs: each one's image address, in order of their ordinals."""
     path = folder / f"prompts-{len(addresses)}.txt"
     path.write_text("\n".join(addresses))
     return path
 
 
 class ShardedIteration:
-    """The driver's side: it knows numbers of prompts. controllers, ranks: handles of actors. meter: of bytes in and out."""
+    """The driver's side of the data plane.
+
+    controllers, ranks: handles of actors.
+    meter: counts the bytes that the driver sends and receives.
+    """
 
     def __init__(self, run_folder: Path, controllers: Sequence[Any], ranks: Sequence[Any], meter: BytesMeter) -> None:
         self._folder, self._controllers, self._ranks, self._meter = run_folder, controllers, ranks, meter
 
     def run(self, iteration: int, addresses: Sequence[str]) -> Look:
-        """Collects and learns; what the trainer's ranks have looked at."""
+        """Collects and learns; returns what the trainer ranks have read."""
         prompts = str(write_prompts(self._folder, addresses))
         tasks = tasks_of(iteration, len(addresses))
         count = len(self._controllers)
@@ -99,7 +103,7 @@ class ShardedIteration:
         return message
 
     def controller_growth(self) -> float:
-        """The most that a controller's memory has grown in the last iteration, in MB."""
+        """Returns the largest growth of a controller's memory in the last iteration, in MB."""
         grown: list[Growth] = metered_get(
             BytesMeter(), [c.growth.remote() for c in self._controllers], WAIT_SECONDS, "controllers"
         )
@@ -107,7 +111,7 @@ class ShardedIteration:
 
 
 def tasks_of(iteration: int, prompts: int) -> list[ShardTask]:
-    """An iteration's shards, one response to each prompt."""
+    """Returns an iteration's shards, one response to each prompt."""
     return [
         ShardTask(
             WorkKey("payload", 0, iteration, "collect", shard=shard),
@@ -132,7 +136,7 @@ def request_of(task: ShardTask, addresses: Sequence[str]) -> GenerateRequest:
 
 
 def _table(task: ShardTask, addresses: Sequence[str], result: GenerateResult) -> pa.Table:
-    """The responses as experience, with the images' addresses."""
+    """Builds the experience table of the responses, with the images' addresses."""
     count, offsets = len(task.prompts), np.concatenate([[0], np.cumsum(result.lengths)]).astype(np.int32)
     ordinals = [ref.ordinal for ref in task.prompts]
     columns = {

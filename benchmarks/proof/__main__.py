@@ -42,14 +42,14 @@ SURROUNDINGS = (
     "MLFLOW_TRACKING_URI",
     "MLFLOW_BACKEND_STORE_URI",
 )
-"""What would bring in a ledger, a cluster or servers that are not the proof's own to kill."""
+"""Variables that point to a ledger, cluster or servers that do not belong to the proof, and that it may not kill."""
 
 
 def main() -> int:
     """Runs the proof and returns its exit code."""
     parser = _parser()
     arguments = parser.parse_args()
-    # Whoever ends the proof ends its runs too.
+    # Ending the proof also ends its runs.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for name in SURROUNDINGS:
         os.environ.pop(name, None)
@@ -79,14 +79,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--spec", type=Path, default=SPEC, help="what to train (default: the quickstart)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of the spec")
     parser.add_argument("--seed", type=int, default=0, help="seed of both runs; the kills have none (default: 0)")
-    parser.add_argument("--iterations", type=int, default=ITERATIONS, help=f"of each run (default: {ITERATIONS})")
-    parser.add_argument("--kills", type=int, default=KILLS, help=f"collect and learn alternate (default: {KILLS})")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where to make the home folder of both runs")
+    parser.add_argument(
+        "--iterations", type=int, default=ITERATIONS, help=f"iterations of each run (default: {ITERATIONS})"
+    )
+    parser.add_argument(
+        "--kills", type=int, default=KILLS, help=f"number of kills; collect and learn alternate (default: {KILLS})"
+    )
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where to create the home folder of both runs")
     return parser
 
 
 def _new_folder(parent: Path) -> Path:
-    """A folder of its own for each proof, named after the time."""
+    """Creates a separate folder for each proof, named after the time."""
     parent.mkdir(parents=True, exist_ok=True)
     name, number = time.strftime("%Y%m%d-%H%M%S"), 0
     while True:
@@ -100,10 +104,10 @@ def _new_folder(parent: Path) -> Path:
 
 
 def _prove(arguments: argparse.Namespace, overrides: list[str], folder: Path) -> int:
-    """Drives both runs, one after the other, and tells what came of them."""
+    """Drives both runs, one after the other, and reports the result."""
     began, load, home = time.monotonic(), load_average(), Home(folder)
     plan = plan_kills(arguments.kills, arguments.iterations)
-    # Not seeded: nobody chooses the moments, and nobody can choose them again.
+    # Not seeded: the moments are neither chosen nor reproducible.
     source = random.SystemRandom()
     with Ledger.open(home.ledger) as ledger, open_screen() as screen:
 
@@ -125,7 +129,7 @@ def _prove(arguments: argparse.Namespace, overrides: list[str], folder: Path) ->
 
 
 def _print(undisturbed: Proved, killed: Proved, verdict: Verdict, seconds: float, folder: Path) -> None:
-    """Prints the table, the verdict, and the commands that look closer."""
+    """Prints the table, the verdict, and the commands for a closer look."""
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH_OF_FILES)
     console.print(comparison(undisturbed, killed, verdict))
     console.print(str(verdict), style="bold green" if verdict.holds else "bold red")
@@ -135,7 +139,7 @@ def _print(undisturbed: Proved, killed: Proved, verdict: Verdict, seconds: float
 
 
 def _short(path: Path) -> Path:
-    """A path as one types it here."""
+    """Returns the path as one would type it here."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 

@@ -8,9 +8,9 @@ from enum import StrEnum
 
 COLLECT, LEARN = "collect", "learn"
 WARM_ITERATIONS = 2
-"""No kill falls into the first iterations: how long a phase takes is not known before."""
+"""No kill falls into the first iterations, since the duration of a phase is not known yet."""
 ITERATIONS_PER_KILL = 10
-"""Room for a second draw where a phase ends before its moment comes."""
+"""Room for a second draw in case a phase ends before its moment comes."""
 
 
 class Scope(StrEnum):
@@ -22,7 +22,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A kill to be made in a phase of an iteration between two others."""
+    """A planned kill in a phase of an iteration in the range first..last."""
 
     phase: str
     scope: Scope
@@ -32,7 +32,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When to kill. fraction: how far into the phase, measured by the seconds that it usually takes."""
+    """The moment of a kill. fraction: how far into the phase, relative to its usual duration."""
 
     iteration: int
     fraction: float
@@ -40,14 +40,14 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A kill that was made.
+    """A completed kill.
 
-    phase, iteration: what the driver was drawn to die in.
+    phase, iteration: where the driver was drawn to die.
     attempt: the number of the attempt at that phase.
     hit: the ledger shows that attempt as dispatched and not ended, although the driver is dead.
     fraction, usual_seconds: the drawn moment, and the median duration of the phase before it.
     seconds_in: from the dispatch of the attempt to the kill.
-    processes: how many were killed.
+    processes: the number of killed processes.
     """
 
     phase: str
@@ -66,14 +66,14 @@ class Killed:
 
 
 def fewest_iterations(kills: int) -> int:
-    """How many iterations a run needs for so many kills."""
+    """Returns the number of iterations that a run needs for this many kills."""
     return WARM_ITERATIONS + ITERATIONS_PER_KILL * kills
 
 
 def plan_kills(kills: int, iterations: int) -> list[Kill]:
-    """The kills in the order in which they come: phases alternate, and four of them cover every phase with every scope.
+    """Plans the kills in order: phases alternate, and four kills cover every phase with every scope.
 
-    Each has a stretch of iterations to itself, and the last tenth of the run is left for what has to be drawn again.
+    Each kill has a separate range of iterations, and the last tenth of the run is left for repeated draws.
     """
     usable = iterations - iterations // 10 - WARM_ITERATIONS
     plan = []
@@ -88,8 +88,9 @@ def plan_kills(kills: int, iterations: int) -> list[Kill]:
 def draw_moment(source: random.Random, kill: Kill, committed: int, iterations: int) -> Moment | None:
     """Draws an iteration and a moment in its phase.
 
-    committed: the run's last iteration; the next one may be under way already. Where the kill's own stretch is over, every
-    iteration up to the run's last one will do. Returns None where there is none left.
+    committed: the run's last iteration; the next one may have begun already.
+
+    Once the kill's own range is over, draws from all iterations up to the run's last one. Returns None if none is left.
     """
     first = max(kill.first, committed + 2)
     last = kill.last if first <= kill.last else iterations

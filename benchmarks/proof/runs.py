@@ -1,6 +1,6 @@
 """Drives the two runs of a proof with `yatt train` and `yatt resume`, and kills one of them during its phases.
 
-Every signal goes to a process that was identified before, never to a name.
+Signals go only to processes that were identified before, never to a name.
 """
 
 from __future__ import annotations
@@ -39,9 +39,12 @@ LOG_LINES = 15
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """A run that reached its target. results: as `yatt show -o json` prints them; audit: as `yatt audit verify -o json`.
+    """A run that reached its target.
 
-    replayed: the updates that drivers computed again from sealed experience. seconds: from its first command to its end.
+    results: as printed by `yatt show -o json`.
+    audit: as printed by `yatt audit verify -o json`.
+    replayed: the updates that drivers computed again from sealed experience.
+    seconds: from its first command to its end.
     """
 
     results: dict[str, Any]
@@ -53,7 +56,7 @@ class Proved:
 
 @dataclass(slots=True)
 class RunUnderProof:
-    """A run with the process that drives it. label: what the screen calls it."""
+    """A run and the process that drives it. label: its name on the screen."""
 
     home: Home
     ledger: Ledger
@@ -68,7 +71,7 @@ class RunUnderProof:
     # -- the driver ---------------------------------------------------------------------------------------------------
 
     def train(self, spec: Path, overrides: Sequence[str]) -> None:
-        """Starts the run, and waits until the ledger knows it."""
+        """Starts the run, and waits until it is in the ledger."""
         before = {line.run.id for line in self.ledger.overview.runs()}
         self._start("train", str(spec), *(part for override in overrides for part in ("--set", override)))
         deadline = time.monotonic() + RUN_SECONDS
@@ -81,7 +84,7 @@ class RunUnderProof:
         self.screen.begin(self.label, self.iterations)
 
     def resume(self) -> None:
-        """Starts a driver that goes on where the killed one was."""
+        """Starts a driver that continues from where the killed one stopped."""
         self._start("resume", self.name)
 
     def _start(self, *arguments: str) -> None:
@@ -95,16 +98,16 @@ class RunUnderProof:
         return self.home.folder / f"{self.label}-driver-{self._drivers}.log"
 
     def _require_driver(self) -> subprocess.Popen[bytes]:
-        """Returns the living driver. Raises `InfrastructureError` where it ended by itself."""
+        """Returns the living driver. Raises `InfrastructureError` if it ended by itself."""
         driver = self._driver
         if driver is None or driver.poll() is not None:
             code = None if driver is None else driver.returncode
             said = "\n".join(self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:])
-            raise InfrastructureError(f"{self.label}: its driver ended with {code} before its time:\n{said}")
+            raise InfrastructureError(f"{self.label}: its driver ended early with {code}:\n{said}")
         return driver
 
     def await_end(self) -> None:
-        """Waits until the driver has reached the target. Raises `InfrastructureError` where it fails."""
+        """Waits until the driver has reached the target. Raises `InfrastructureError` if it fails."""
         while self._driver is not None and self._driver.poll() is None:
             self.screen.show(self.committed(), self._log)
             time.sleep(4 * POLL_SECONDS)
@@ -113,7 +116,7 @@ class RunUnderProof:
         self.screen.end()
 
     def close(self) -> None:
-        """Ends whatever is left of the run, in order where that is possible."""
+        """Ends the rest of the run, in order if possible."""
         if self._driver is not None and self._driver.poll() is None:
             self._driver.terminate()
             try:
@@ -127,7 +130,7 @@ class RunUnderProof:
     # -- what the ledger says ------------------------------------------------------------------------------------------
 
     def committed(self) -> int:
-        """The last committed iteration, -1 before the first."""
+        """Returns the last committed iteration, -1 before the first."""
         return self.ledger.runs.find(self.name).iteration
 
     def _attempts(self, iteration: int, phase: str) -> list[AttemptRow]:
@@ -141,7 +144,10 @@ class RunUnderProof:
     # -- kills ---------------------------------------------------------------------------------------------------------
 
     def kill_in(self, kill: Kill, source: random.Random) -> None:
-        """Draws moments until a kill has fallen into its phase, resuming the run after each. Raises `InfrastructureError`."""
+        """Draws moments until a kill has hit its phase, and resumes the run after each kill.
+
+        Raises `InfrastructureError` if no iteration is left.
+        """
         hit = False
         while not hit:
             moment = draw_moment(source, kill, self.committed(), self.iterations)
@@ -165,7 +171,7 @@ class RunUnderProof:
             self.resume()
 
     def _strike(self, kill: Kill, moment: Moment) -> Killed | None:
-        """Waits for the moment and kills; None where the phase ended before it."""
+        """Waits for the moment and kills; returns None if the phase ended before it."""
         self._await_iteration(moment.iteration - 1)
         members = self._members() if kill.scope is Scope.EVERYTHING else []
         attempt = self._await_open(moment.iteration, kill.phase)
@@ -189,7 +195,7 @@ class RunUnderProof:
             time.sleep(POLL_SECONDS / 2)
 
     def _await_open(self, iteration: int, phase: str) -> AttemptRow | None:
-        """Waits for an attempt at the phase to be dispatched; None where the iteration is committed before one was seen."""
+        """Waits for an attempt at the phase to be dispatched; returns None if the iteration is committed first."""
         while True:
             for row in self._attempts(iteration, phase):
                 if row.state == DISPATCHED:
@@ -200,20 +206,20 @@ class RunUnderProof:
             time.sleep(PHASE_POLL_SECONDS)
 
     def _is_open(self, attempt: AttemptRow) -> bool:
-        """Whether the ledger has the attempt as dispatched and not ended."""
+        """Returns True if the ledger shows the attempt as dispatched and not ended."""
         rows = self._attempts(attempt.iteration, attempt.phase)
         return any(
             (row.planned_at, row.number, row.ended_at) == (attempt.planned_at, attempt.number, None) for row in rows
         )
 
     def _members(self) -> list[ProcessIdentity]:
-        """The run's processes besides its driver: the supervisor first, then all that it started."""
+        """Returns the run's processes except its driver: first the supervisor, then everything that it started."""
         folder = self.home.run_folder(self.name)
         state = current_state(folder)
         return [*([state.identity] if state else []), *session_members([], SupervisorFiles.of(folder).mark)]
 
     def _kill(self, scope: Scope, members: Sequence[ProcessIdentity]) -> int:
-        """Sends SIGKILL to the driver, then to the rest where that is asked for; returns how many were killed."""
+        """Sends SIGKILL to the driver, then to the rest if the scope asks for it; returns how many were killed."""
         driver = self._require_driver()
         driver.kill()
         processes = 1 + sum(send_signal(member, signal.SIGKILL) for member in members)
@@ -229,12 +235,14 @@ class RunUnderProof:
 
 
 def yatt(home: Home, *arguments: str) -> list[str]:
-    """The command line of a `yatt` command on a home folder."""
+    """Returns the command line of a `yatt` command on a home folder."""
     return [sys.executable, "-m", "ops.cli.main", "--home", str(home.folder), *arguments]
 
 
 def answer(home: Home, *arguments: str) -> dict[str, Any]:
-    """What a `yatt` command prints as JSON, whether it ends with 0 or 1. Raises `InfrastructureError` for anything else."""
+    """Returns the JSON output of a `yatt` command that exits with 0 or 1. Raises `InfrastructureError` for any
+    other code.
+    """
     finished = subprocess.run(yatt(home, *arguments, "-o", "json"), capture_output=True, text=True, check=False)
     lines = finished.stdout.strip().splitlines()
     if finished.returncode not in (ExitCode.OK, ExitCode.FAILURE) or not lines:
@@ -245,7 +253,7 @@ def answer(home: Home, *arguments: str) -> dict[str, Any]:
 
 @contextmanager
 def opened(home: Home, ledger: Ledger, label: str, iterations: int, screen: Screen) -> Iterator[RunUnderProof]:
-    """A run to be proved, none of whose processes is left afterwards."""
+    """Yields a run to prove, and leaves none of its processes behind."""
     run = RunUnderProof(home, ledger, label, iterations, screen)
     try:
         yield run

@@ -15,37 +15,37 @@ LINE_CHARACTERS = 60
 
 @dataclass(slots=True)
 class Screen:
-    """Writes to standard error."""
+    """Progress on standard error."""
 
     bars: Progress
     bar: TaskID
 
     def say(self, text: str) -> None:
-        """Prints a line that stays."""
+        """Prints a permanent line."""
         self.bars.console.print(text, style="bold")
 
     def begin(self, run: str, iterations: int) -> None:
-        """Starts the bar again, for another run."""
+        """Resets the bar for another run."""
         self.bars.reset(self.bar, total=iterations, run=run, doing="", visible=True)
 
     def show(self, iteration: int, log: Path) -> None:
-        """Shows how far the run is, and what its driver said last."""
+        """Shows the run's progress and the driver's last log line."""
         self.bars.update(self.bar, completed=max(0, iteration), doing=last_line(log)[:LINE_CHARACTERS])
 
     def end(self) -> None:
-        """Takes the bar away."""
+        """Removes the bar."""
         self.bars.update(self.bar, visible=False)
 
 
 def last_line(log: Path) -> str:
-    """The last line that a process wrote to its log."""
+    """Returns the last line that a process wrote to its log."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
     return next((line for line in reversed(lines) if line.strip()), "")
 
 
 @contextmanager
 def open_screen() -> Iterator[Screen]:
-    """A screen for as long as the proof runs."""
+    """Opens a screen for the duration of the proof."""
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     columns = (
         TextColumn("{task.fields[run]}"),

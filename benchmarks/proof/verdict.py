@@ -20,9 +20,9 @@ DIGEST_CHARACTERS = 16
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found.
+    """The result of the comparison.
 
-    unequal: the results in which the runs differ, or that a run lacks.
+    unequal: the results that differ between the runs or are missing in one of them.
     unsound: the runs whose audit found a disagreement.
     missed: phases that no kill hit.
     """
@@ -50,7 +50,7 @@ class Verdict:
 
 
 def judge(undisturbed: Proved, killed: Proved, phases: Sequence[str]) -> Verdict:
-    """Compares two runs. phases: those that a kill has to have hit."""
+    """Compares two runs. phases: those that must have been hit by a kill."""
     one, other = undisturbed.results, killed.results
     unequal = tuple(key for key in SAME if one.get(key) is None or one[key] != other.get(key))
     unsound = tuple(run.results["run"] for run in (undisturbed, killed) if not run.audit.get("sound"))
@@ -59,7 +59,7 @@ def judge(undisturbed: Proved, killed: Proved, phases: Sequence[str]) -> Verdict
 
 
 def comparison(undisturbed: Proved, killed: Proved, verdict: Verdict) -> Table:
-    """The table that the proof ends with."""
+    """Builds the table printed at the end of the proof."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for title in (
         "",
@@ -87,7 +87,7 @@ def comparison(undisturbed: Proved, killed: Proved, verdict: Verdict) -> Table:
 
 
 def figures_of(undisturbed: Proved, killed: Proved, verdict: Verdict) -> dict[str, float | None]:
-    """The numbers of a proof."""
+    """Returns the numbers of a proof."""
     return {
         "holds": float(verdict.holds),
         **{f"{key.removesuffix('_digest')}_equal": float(key not in verdict.unequal) for key in DIGESTS},
@@ -102,7 +102,7 @@ def figures_of(undisturbed: Proved, killed: Proved, verdict: Verdict) -> dict[st
 
 
 def as_details(undisturbed: Proved, killed: Proved) -> dict[str, object]:
-    """All that was found, for programs."""
+    """Returns all findings, for programs."""
     return {
         "undisturbed": {key: undisturbed.results.get(key) for key in ("run", *SAME)},
         "killed": {key: killed.results.get(key) for key in ("run", *SAME)},

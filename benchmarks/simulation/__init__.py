@@ -1,1 +1,3 @@
-"""A cluster of virtual engines on simulated time for the product's own driver loop: days in minutes, no sleeping."""
+"""A cluster of virtual engines on simulated time for the product's own driver loop: days in minutes, without
+sleeping.
+"""

@@ -10,7 +10,7 @@ from benchmarks.simulation.trace import Trace
 
 
 def wall_seconds(trace: Trace, every: int) -> float:
-    """Simulated wall time of the whole trace with a checkpoint every so many iterations."""
+    """Returns the simulated wall time of the whole trace with a checkpoint every `every` iterations."""
     times = trace.durations
     clock, done, kept = times.reload_trainer, 0, 0
     struck: set[int] = set()

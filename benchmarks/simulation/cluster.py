@@ -23,31 +23,31 @@ START_MS = 1_700_000_000_000
 
 
 class DriverKilled(BaseException):
-    """The driver's process ends here. Not an `Exception`: nothing in the driver gets to see it."""
+    """The end of the driver's process. Not an `Exception`, so that no handler in the driver sees it."""
 
 
 class SimulatedClock:
-    """Time that passes only when somebody lets it."""
+    """Time that passes only on request."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def monotonic(self) -> float:
-        """Seconds since the simulation began."""
+        """Returns the seconds since the simulation began."""
         return self.seconds
 
     def time_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Returns the milliseconds since 1970."""
         return START_MS + round(1000 * self.seconds)
 
     def sleep(self, seconds: float) -> None:
-        """Lets so much time pass."""
+        """Lets this many seconds pass."""
         self.seconds += seconds
 
 
 @dataclass(slots=True)
 class Gathering:
-    """Shards being made one behind the other. worked: seconds spent on the first of `waiting`."""
+    """Shards that are collected one after the other. worked: seconds spent on the first of `waiting`."""
 
     waiting: list[ShardTask]
     worked: float = 0.0
@@ -55,7 +55,7 @@ class Gathering:
 
 @dataclass(slots=True)
 class Update:
-    """An update being applied."""
+    """An update in progress."""
 
     task: BatchTask
     remaining: float
@@ -63,7 +63,7 @@ class Update:
 
 @dataclass(slots=True)
 class Publication:
-    """A checkpoint being written in the background."""
+    """A checkpoint that is written in the background."""
 
     identity: CheckpointIdentity
     folder: str
@@ -73,7 +73,7 @@ class Publication:
 
 @dataclass(slots=True)
 class Trainer:
-    """All ranks of the trainer. version: -1 while there are no weights."""
+    """All ranks of the trainer. version: -1 without weights."""
 
     version: int = -1
     state: bytes = b""
@@ -85,7 +85,7 @@ class Trainer:
 
 @dataclass(slots=True)
 class Cluster:
-    """What goes on in the actors, whoever drives. lost: kinds of actors that are gone and not there again."""
+    """The state of the actors, whichever driver uses them. lost: kinds of actors that died and were not replaced."""
 
     folder: Path
     trace: Trace
@@ -107,7 +107,7 @@ class Cluster:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def iteration_begins(self, iteration: int) -> None:
-        """Sets the iteration's fault, if it has one and was not struck before."""
+        """Arms the iteration's fault, if it has one that has not struck before."""
         self.sealed = {key: receipt for key, receipt in self.sealed.items() if key.iteration >= iteration}
         fault = self.trace.faults.get(iteration)
         if fault is None or iteration in self.struck or self._armed is not None:
@@ -119,8 +119,9 @@ class Cluster:
     def spend(self, seconds: float, needs: Collection[str] = ()) -> None:
         """Lets time pass in the driver and in all actors.
 
-        needs: kinds of actors that the driver waits for. Raises `InfrastructureError` as soon as one of them is lost, and
-        `DriverKilled`.
+        needs: kinds of actors that the driver waits for.
+
+        Raises `InfrastructureError` as soon as one of them is lost, and `DriverKilled` if the driver is killed.
         """
         end = self.clock.seconds + seconds
         self._require(needs)
@@ -148,7 +149,7 @@ class Cluster:
             self.engine_versions[0] = -1
 
     def _work(self, seconds: float) -> None:
-        """What the actors get done in a time without faults."""
+        """Advances the actors over a time without faults."""
         self.clock.sleep(seconds)
         self._seal(seconds)
         trainer = self.trainer
@@ -169,7 +170,7 @@ class Cluster:
 
     @property
     def shard_seconds(self) -> float:
-        """What one shard takes."""
+        """The seconds that one shard takes."""
         return self.trace.durations.collect / self.shards
 
     def _seal(self, seconds: float) -> None:

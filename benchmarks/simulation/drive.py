@@ -39,12 +39,14 @@ from yatt_core.spec import RunSpec, parse_spec
 DEVICES, ENGINES, RANKS, SHARDS = 64, 16, 64, 16
 MEMORY_FILES = Path("/dev/shm")
 LEASE_SECONDS = 1e6
-"""The keeper's thread has no part in simulated time: the lease outlasts the run, and a lost driver's is taken over at once."""
+"""The keeper's thread has no part in simulated time: the lease outlasts the run, and a lost driver's is taken over at
+once.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """What a simulated run came to."""
+    """The result of a simulated run."""
 
     wall_seconds: float
     drivers: int
@@ -55,26 +57,26 @@ class Driven:
 
 
 class Watcher(SilentObserver):
-    """Tells the cluster when an iteration begins."""
+    """An observer that tells the cluster when an iteration begins."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def phase_started(self, iteration: int, phase: str) -> None:
-        """The first phase of an iteration sets its fault."""
+        """Arms an iteration's fault at its first phase."""
         if phase == "place":
             self._cluster.iteration_begins(iteration)
 
 
 class NoProgress:
-    """Stands where Prefect's progress artifact does."""
+    """A stand-in for Prefect's progress artifact."""
 
     def update(self, iteration: int) -> None:
-        """Nobody watches."""
+        """Does nothing."""
 
 
 def simulated_spec(trace: Trace, every: int) -> RunSpec:
-    """One prompt a shard; budgets and limits as by default."""
+    """Returns a spec with one prompt per shard, and default budgets and limits."""
     engine = {"kind": "virtual", "clock_factor": 1e9}
     return parse_spec(
         {
@@ -101,7 +103,7 @@ def simulated_spec(trace: Trace, every: int) -> RunSpec:
 
 
 def drive(trace: Trace, every: int) -> Driven:
-    """Drives a run to its end with a checkpoint every so many iterations."""
+    """Drives a run to its end with a checkpoint every `every` iterations."""
     where = MEMORY_FILES if os.access(MEMORY_FILES, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="yatt-simulated-", dir=where) as folder, without_prefect_and_ray():
         home = Home(Path(folder))
@@ -121,7 +123,7 @@ def drive(trace: Trace, every: int) -> Driven:
 
 
 def _driven(home: Home, run: str, spec: RunSpec, cluster: Cluster) -> bool:
-    """One driver's life; false where it was killed."""
+    """Runs one driver until it ends; returns False if it was killed."""
     ledger = Ledger.open(home.ledger, migrate=False, clock=cluster.clock.time_ms)
     try:
         fence = ledger.leases.acquire(run, this_process(), LEASE_SECONDS, lambda holder: True)
@@ -133,7 +135,7 @@ def _driven(home: Home, run: str, spec: RunSpec, cluster: Cluster) -> bool:
         try:
             flows.train.drive(session, cast(Any, NoProgress()))
         except DriverKilled:
-            # What its keeper's thread did up to here, every other second.
+            # The keeper's thread would have done this every other second until here.
             ledger.leases.renew(fence, LEASE_SECONDS)
             return False
         session.end("ended")
@@ -144,7 +146,7 @@ def _driven(home: Home, run: str, spec: RunSpec, cluster: Cluster) -> bool:
 
 @contextmanager
 def without_prefect_and_ray() -> Iterator[None]:
-    """The phases as plain functions, and the simulated devices as Ray's."""
+    """Replaces the phases by plain functions, and Ray's devices by simulated ones."""
     devices = tuple(Device(i, "gpu", f"node-{i // 8}", f"node-{i // 8}:gpu{i % 8}") for i in range(DEVICES))
     with ExitStack() as stack:
         for module in (flows.train, flows.phases.tasks, flows.phases.recovery):

@@ -18,7 +18,7 @@ STATE_FILE = "state"
 
 
 def seal_shard(run_folder: Path, task: ShardTask) -> ShardReceipt:
-    """Publishes one shard of one sample a prompt; its bytes follow from its key alone, whichever term makes it."""
+    """Publishes one shard of one sample per prompt; its bytes follow from its key alone, whichever term writes it."""
     key, prompts = task.key, len(task.prompts)
     data = str(key).encode()
     folder = shard_folder(key, task.term)
@@ -54,6 +54,6 @@ def write_checkpoint(run_folder: Path, folder: str, identity: CheckpointIdentity
 
 
 def read_checkpoint(run_folder: Path, folder: str, manifest_sha256: str) -> bytes:
-    """A published state. Raises `DataError` where it does not agree with the digest."""
+    """Reads a published state. Raises `DataError` if it does not match the digest."""
     verify_checkpoint(run_folder, folder, manifest_sha256)
     return (run_folder / folder / STATE_FILE).read_bytes()

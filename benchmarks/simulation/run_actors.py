@@ -36,7 +36,7 @@ HELD_OUT = 4
 
 
 class SimulatedRunActors:
-    """One term's hold on the cluster; the cluster stays when a driver goes."""
+    """One term's access to the cluster; the cluster remains when a driver ends."""
 
     def __init__(self, cluster: Cluster, spec: RunSpec, term: int) -> None:
         self._cluster, self._spec, self._term = cluster, spec, term
@@ -49,7 +49,7 @@ class SimulatedRunActors:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> tuple[str, ...]:
-        """Makes what is missing, side by side; returns the names of what was made."""
+        """Creates the missing actors in parallel; returns their names."""
         cluster, times = self._cluster, self._cluster.trace.durations
         lost = set(cluster.lost)
         cluster.spend(max((times.reload(kind) for kind in lost), default=0.0))
@@ -59,19 +59,19 @@ class SimulatedRunActors:
         return self._created
 
     def outgrown(self) -> bool:
-        """Nodes neither join nor leave, and controllers are not lost."""
+        """Returns no change: nodes neither join nor leave, and controllers are not lost."""
         return False
 
     def controllers_by_node(self) -> Mapping[str, int]:
-        """Their number does not follow nodes."""
+        """Returns nothing: the number of controllers does not follow nodes."""
         return {}
 
     def materialise(self) -> InputsReceipt:
-        """There is nothing to write."""
+        """Does nothing: there is nothing to write."""
         return InputsReceipt("inputs", "", "0" * 64, "0" * 64, 1, HELD_OUT, 1, 1, 1)
 
     def load(self, inputs: InputsReceipt) -> ActorsState:
-        """What the actors hold, behind what they were asked to do before."""
+        """Returns the state that the actors hold once they have done all earlier work."""
         trainer = self._cluster.trainer
         if trainer.update is not None:
             self._cluster.spend(trainer.update.remaining, needs=(TRAINER,))
@@ -84,15 +84,15 @@ class SimulatedRunActors:
         )
 
     def spilled_bytes(self) -> int:
-        """There is no object store."""
+        """Returns 0: there is no object store."""
         return 0
 
     def environment(self) -> Mapping[str, str]:
-        """Never changes."""
+        """Returns an environment that never changes."""
         return {"layout": "simulated"}
 
     def stop(self) -> None:
-        """The simulation ends with its process."""
+        """Does nothing: the simulation ends with its process."""
 
     # -- phases -------------------------------------------------------------------------------------------------------
 
@@ -103,13 +103,13 @@ class SimulatedRunActors:
         return SftReceipt(0, 0.0, 0.0, 0.0, trainer.state.hex())
 
     def place(self, roles: str, runtime_policy: RuntimePolicy) -> None:
-        """All devices roll out: no judge is simulated."""
+        """Lets all devices roll out: no judge is simulated."""
 
     def rest(self) -> None:
-        """Nothing takes memory."""
+        """Does nothing: no memory is simulated."""
 
     def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
-        """Yields shards as they are sealed; goes on with a collection that an earlier driver began."""
+        """Yields shards as they are sealed; continues a collection that an earlier driver began."""
         cluster = self._cluster
         waiting = [task for task in tasks if task.key not in cluster.sealed]
         if waiting and cluster.collection is None:
@@ -124,17 +124,17 @@ class SimulatedRunActors:
             yield replace(receipt, adopted=receipt.term != self._term)
 
     def prepare(self, task: BatchTask) -> PrepareReceipt:
-        """Takes its time; an attempt that is lost begins anew."""
+        """Lets the phase's time pass; an attempt that is lost starts over."""
         self._cluster.spend(self._cluster.trace.durations.prepare, needs=(TRAINER,))
         return PrepareReceipt(task.key, f"prepared.t{self._term:04d}", {}, {}, {})
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
-        """Files are not lost here; a rank has to be there to say so."""
+        """Returns True: no files are lost here, but a rank must exist to confirm it."""
         self._cluster.spend(0.0, needs=(TRAINER,))
         return True
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
-        """Applies an update, or returns the receipt of the one that was applied."""
+        """Applies an update, or returns the receipt if it is already applied."""
         cluster, trainer = self._cluster, self._cluster.trainer
         cluster.spend(0.0, needs=(TRAINER,))
         if trainer.receipt is not None and trainer.receipt.key == task.key:
@@ -147,7 +147,7 @@ class SimulatedRunActors:
         return trainer.receipt
 
     def sync(self, version: int) -> list[SyncReceipt]:
-        """Brings the weights into the engines that do not hold them."""
+        """Transfers the weights to the engines that do not have them."""
         cluster = self._cluster
         cluster.spend(0.0, needs=(TRAINER, ENGINE))
         if any(held != version for held in cluster.engine_versions):
@@ -157,14 +157,14 @@ class SimulatedRunActors:
         return [SyncReceipt(number, version, 0.0) for number in range(cluster.engines)]
 
     def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
-        """In no time: only the first and the last iteration are evaluated."""
+        """Evaluates in no time: only the first and the last iteration are evaluated."""
         key = WorkKey(run, 0, iteration, "evaluate")
         return [EvaluateReceipt(key, held_out, held_out, (0.0,) * held_out)]
 
     # -- checkpoints ----------------------------------------------------------------------------------------------------
 
     def begin_checkpoint(self, run: str, audit_head: str) -> None:
-        """The stall, behind which the checkpoint is published in the background."""
+        """Lets the stall pass, after which the checkpoint is published in the background."""
         cluster, trainer, times = self._cluster, self._cluster.trainer, self._cluster.trace.durations
         cluster.spend(times.stall, needs=(TRAINER,))
         digest = trainer.state.hex()
@@ -173,7 +173,7 @@ class SimulatedRunActors:
         trainer.publication = Publication(identity, folder, trainer.state, times.publish)
 
     def checkpoint_result(self, wait_seconds: float = 0.0) -> CheckpointReceipt | None:
-        """The receipt of the checkpoint in flight, once."""
+        """Returns the receipt of the checkpoint in progress, once."""
         cluster, trainer = self._cluster, self._cluster.trainer
         cluster.spend(0.0, needs=(TRAINER,))
         if trainer.publication is not None and wait_seconds:

@@ -15,10 +15,13 @@ TRAINER, ENGINE, DRIVER = "trainer rank", "engine", "driver"
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Seconds. stall: how long the trainer stands still for a checkpoint. publish: until it is durable, in the background.
+    """The durations of a run's phases, in seconds.
 
-    learn and sync take 80 s together; prepare stands for all the rest. reload: until what was lost is there again, loading
-    of the checkpoint included.
+    stall: how long the trainer stands still for a checkpoint.
+    publish: until a checkpoint is durable, in the background.
+    learn, sync: 80 s together.
+    prepare: stands for all other phases.
+    reload: until lost actors are replaced, including the loading of the checkpoint.
     """
 
     collect: float = 210.0
@@ -33,17 +36,17 @@ class Durations:
 
     @property
     def iteration(self) -> float:
-        """An undisturbed iteration without a checkpoint."""
+        """The seconds of an undisturbed iteration without a checkpoint."""
         return self.collect + self.prepare + self.learn + self.sync
 
     def reload(self, kind: str) -> float:
-        """Until what a fault took away is there again."""
+        """Returns the seconds until the actors lost to a fault are replaced."""
         return {TRAINER: self.reload_trainer, ENGINE: self.reload_engine, DRIVER: self.reload_driver}[kind]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """share: of its iteration's time, in [0, 1)."""
+    """A fault. share: the elapsed fraction of its iteration's time when it strikes, in [0, 1)."""
 
     kind: str
     share: float
@@ -59,8 +62,9 @@ class Trace:
 
 
 def draw_trace(faults: int, iterations_per_fault: int, seed: int, durations: Durations) -> Trace:
-    """So many faults in that many times as many iterations, each iteration as likely as any other; 40 % trainer ranks, 40 %
-    engines, 20 % drivers, in drawn order.
+    """Draws a number of faults over that many times as many iterations, each iteration equally likely.
+
+    40 % hit trainer ranks, 40 % engines, 20 % drivers, in drawn order.
     """
     source = random.Random(seed)
     iterations = faults * iterations_per_fault
