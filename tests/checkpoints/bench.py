@@ -1,4 +1,4 @@
-"""A run with a driver and no actors, whose iterations and checkpoints a test makes one by one."""
+"""A run with a driver but without actors, whose iterations and checkpoints a test makes one by one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPEC = toy_spec(100)
 
 
 class Trainer:
-    """Publishes nothing by itself: hands out the receipt, or the failure, that a test gives it."""
+    """A trainer that publishes nothing itself: it returns the receipt, or raises the error, that a test sets."""
 
     def __init__(self) -> None:
         self.result: CheckpointReceipt | InfrastructureError | None = None
@@ -47,7 +47,7 @@ class Bench:
         self.branch, self.fence = 0, self.take_over()
 
     def take_over(self) -> Fence:
-        """The next driver."""
+        """Acquires the lease for the next driver."""
         holder = Holder("here", "boot", 1, 1, "driver")
         self.fence = self.ledger.leases.acquire(self.run, holder, 600, holder_is_gone=lambda _: True)
         return self.fence
@@ -70,7 +70,7 @@ class Bench:
         return publish(self.folder, self.ledger, self.run, iteration, digest, term, self.branch)
 
     def checkpoint(self, iteration: int) -> None:
-        """One that is published, handed out and recorded, behind which the keeper prunes."""
+        """Publishes a checkpoint and lets the keeper collect and record it, and prune."""
         keeper = self.keeper()
         keeper.attach(in_flight=True)
         row = self.publish(iteration)

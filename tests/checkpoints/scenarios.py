@@ -1,4 +1,4 @@
-"""A checkpoint of three files, one below a folder, as a scenario for a child process that is killed."""
+"""A checkpoint of three files, one in a subfolder, as a scenario for a child process that is killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEEDED = 20_000
 
 
 def write(folder: Path) -> None:
-    """What an engine's writer does."""
+    """Writes the files as an engine's writer does."""
     save_file({"weight": np.arange(4000, dtype=np.float32)}, folder / "weights.safetensors")
     (folder / "schedule.json").write_text('{"step": 10}')
     (folder / "optimizer").mkdir()
@@ -25,6 +25,6 @@ def write(folder: Path) -> None:
 
 
 def publish(folder: Path, tell: Callable[[str], None]) -> None:
-    """Publishes it."""
+    """Publishes the checkpoint."""
     publish_checkpoint(folder, FOLDER, IDENTITY, write, NEEDED)
     tell("published")

@@ -1,4 +1,4 @@
-"""What an alias points to outlives the pruning of the checkpoints around it, until the alias moves on."""
+"""A checkpoint with an alias survives the pruning of those around it until the alias moves on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: all or nothing, checked before they are used, kept and deleted by rule."""
+"""Checkpoints: published atomically, verified before use, kept and deleted by rule."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_everything_is_synced_before_the_final_name(tmp_path, monkeypatch):
     assert synced == ["checkpoints"]
 
 
-def test_killed_at_every_step_it_is_whole_or_absent(tmp_path):
+def test_killed_at_every_step_a_checkpoint_is_complete_or_absent(tmp_path):
     step, killed = 0, True
     while killed:
         step += 1
@@ -83,7 +83,7 @@ def test_killed_at_every_step_it_is_whole_or_absent(tmp_path):
         receipt = publish_checkpoint(folder, FOLDER, IDENTITY, write, NEEDED)
         verify_checkpoint(folder, FOLDER, receipt.manifest_sha256)
         if visible:
-            assert (folder / FOLDER).stat().st_ino == before, "a whole checkpoint is not written again"
+            assert (folder / FOLDER).stat().st_ino == before, "a complete checkpoint was written again"
         sweep_checkpoints(folder, [FOLDER])
         assert names((folder / FOLDER).parent) == ["b000-i000010.t0001"]
     assert step > 12
@@ -91,7 +91,7 @@ def test_killed_at_every_step_it_is_whole_or_absent(tmp_path):
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
 @pytest.mark.parametrize("name", [*FILES, "manifest.json"])
-def test_damage_is_named_before_anything_is_loaded(tmp_path, name, damage):
+def test_damage_is_reported_before_anything_is_loaded(tmp_path, name, damage):
     receipt = publish_checkpoint(tmp_path, FOLDER, IDENTITY, write, NEEDED)
     path = tmp_path / FOLDER / name
     data = bytearray(path.read_bytes())
@@ -103,7 +103,7 @@ def test_damage_is_named_before_anything_is_loaded(tmp_path, name, damage):
         verify_checkpoint(tmp_path, FOLDER, receipt.manifest_sha256)
 
 
-def test_a_file_that_nobody_named_is_refused(tmp_path):
+def test_a_file_missing_from_the_manifest_is_refused(tmp_path):
     receipt = publish_checkpoint(tmp_path, FOLDER, IDENTITY, write, NEEDED)
     (tmp_path / FOLDER / "optimizer" / "planted.pkl").write_bytes(b"x")
     with pytest.raises(DataError, match=r"planted\.pkl"):
@@ -131,7 +131,7 @@ def test_other_tensors_replace_those_of_the_same_name(tmp_path):
     assert publish_checkpoint(tmp_path, FOLDER, other, write, NEEDED).manifest_sha256 != old.manifest_sha256
 
 
-def test_a_disk_without_room_is_told_with_both_numbers(tmp_path, monkeypatch):
+def test_insufficient_disk_space_is_reported_with_both_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 0, 20_000_000))
     with pytest.raises(InfrastructureError, match=r"5000000 bytes .* 20000000 are free"):
         publish_checkpoint(tmp_path, FOLDER, IDENTITY, write, 5_000_000)
@@ -141,7 +141,7 @@ def test_a_disk_without_room_is_told_with_both_numbers(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "error", [OSError(28, "No space left on device"), SafetensorError("No space left"), RuntimeError("No space left")]
 )
-def test_a_disk_that_fills_up_on_the_way_leaves_nothing(tmp_path, error):
+def test_a_disk_that_fills_up_while_writing_leaves_nothing(tmp_path, error):
     def fill(folder) -> None:
         write(folder)
         raise error
@@ -161,7 +161,7 @@ def frozen(writer):
     return lambda: FrozenState({"weight": np.zeros(3, np.float32)}, writer)
 
 
-def test_the_background_writer_hands_out_each_receipt_once(tmp_path):
+def test_the_background_writer_returns_each_receipt_once(tmp_path):
     writer = CheckpointWriter(tmp_path)
     gate = threading.Event()
 
@@ -181,7 +181,7 @@ def test_the_background_writer_hands_out_each_receipt_once(tmp_path):
     assert writer.wait(0.01) is None
 
 
-def test_a_second_checkpoint_waits_for_the_first_and_both_are_told(tmp_path):
+def test_a_second_checkpoint_waits_for_the_first_and_both_are_reported(tmp_path):
     writer = CheckpointWriter(tmp_path)
     running, most = [], []
 
@@ -194,12 +194,12 @@ def test_a_second_checkpoint_waits_for_the_first_and_both_are_told(tmp_path):
     for iteration in (10, 20, 30):
         identity = dataclasses.replace(IDENTITY, iteration=iteration)
         writer.begin(str(checkpoint_folder(0, iteration, 1)), identity, frozen(counted))
-        assert len(most) >= iteration // 10 - 1, "the one before has ended"
+        assert len(most) >= iteration // 10 - 1, "begin must wait for the checkpoint before"
     assert [writer.wait(10).iteration for _ in range(3)] == [10, 20, 30]
     assert most == [1, 1, 1]
 
 
-def test_a_failed_checkpoint_raises_once_and_the_next_goes_on(tmp_path):
+def test_a_failed_checkpoint_raises_once_and_the_next_succeeds(tmp_path):
     writer = CheckpointWriter(tmp_path)
 
     def broken(folder) -> None:
@@ -213,7 +213,7 @@ def test_a_failed_checkpoint_raises_once_and_the_next_goes_on(tmp_path):
 
 
 @given(st.sets(st.integers(0, 40)), st.integers(1, 5))
-def test_what_is_kept(iterations, keep):
+def test_the_first_and_the_newest_are_kept(iterations, keep):
     kept = checkpoints_to_keep(iterations, keep)
     assert kept <= iterations
     assert iterations & {0} <= kept
@@ -222,7 +222,7 @@ def test_what_is_kept(iterations, keep):
     assert kept <= {0, *newest}
 
 
-def test_deletion_killed_at_every_step_leaves_no_half_under_the_name(tmp_path):
+def test_deletion_killed_at_every_step_leaves_no_partial_checkpoint_under_the_name(tmp_path):
     step, killed = 0, True
     while killed:
         step += 1
@@ -244,7 +244,7 @@ def delete(folder, tell) -> None:
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
-def test_sweep_keeps_what_is_named_and_what_may_be_in_flight(tmp_path, in_flight):
+def test_sweep_keeps_listed_and_possibly_in_flight_checkpoints(tmp_path, in_flight):
     for iteration in (10, 20):
         identity = dataclasses.replace(IDENTITY, iteration=iteration)
         publish_checkpoint(tmp_path, str(checkpoint_folder(0, iteration, 1)), identity, write, NEEDED)
@@ -257,7 +257,7 @@ def test_sweep_keeps_what_is_named_and_what_may_be_in_flight(tmp_path, in_flight
     assert len(removed) == 3 - len(left)
 
 
-def test_sweep_leaves_what_somebody_is_fetching(tmp_path):
+def test_sweep_leaves_a_checkpoint_that_is_being_fetched(tmp_path):
     partial = partial_of(tmp_path / FOLDER)
     partial.mkdir(parents=True)
     with fetching(tmp_path):
@@ -267,7 +267,7 @@ def test_sweep_leaves_what_somebody_is_fetching(tmp_path):
     assert not partial.exists()
 
 
-def test_whole_ones_that_nobody_recorded_are_found_and_damaged_ones_said(tmp_path, caplog):
+def test_unrecorded_checkpoints_are_found_and_damaged_ones_reported(tmp_path, caplog):
     for iteration in (10, 20, 30):
         identity = dataclasses.replace(IDENTITY, iteration=iteration)
         publish_checkpoint(tmp_path, str(checkpoint_folder(0, iteration, 1)), identity, write, NEEDED)

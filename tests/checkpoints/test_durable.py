@@ -1,4 +1,4 @@
-"""Durable files: the order of syncs and renames, which a kill alone would never show to be wrong."""
+"""Durable files: the order of syncs and renames, which tests that only kill processes cannot check."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from yatt_core.errors import InfrastructureError
 
 @pytest.fixture
 def steps(tmp_path, monkeypatch):
-    """What is synced, renamed, made and deleted, in order, as names relative to the test's folder."""
+    """Records syncs, renames and creations of folders in order, with names relative to the test's folder."""
     seen: list[str] = []
     fsync, rename, mkdir = os.fsync, Path.rename, Path.mkdir
 
@@ -47,14 +47,14 @@ def steps(tmp_path, monkeypatch):
     return seen
 
 
-def test_a_file_is_synced_before_its_name_and_the_name_before_it_counts(tmp_path, steps):
+def test_a_file_is_synced_before_its_rename_and_the_folder_after_it(tmp_path, steps):
     durable.write_file(tmp_path / "file", b"bytes")
     assert steps == ["sync .file.RANDOM.tmp", "rename .file.RANDOM.tmp file", "sync ."]
     assert (tmp_path / "file").read_bytes() == b"bytes"
 
 
-def test_writers_of_one_file_at_once_each_publish_a_whole_one(tmp_path, monkeypatch):
-    """They are threads here; in containers that share a disk, processes with the same id."""
+def test_concurrent_writers_of_a_file_each_publish_a_complete_one(tmp_path, monkeypatch):
+    """Uses threads; in practice, they are processes with the same id in containers that share a disk."""
     fsync, all_written = os.fsync, threading.Barrier(3)
 
     def meet(descriptor: int) -> None:
@@ -71,7 +71,7 @@ def test_writers_of_one_file_at_once_each_publish_a_whole_one(tmp_path, monkeypa
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_every_new_folder_is_synced_into_its_parent_before_the_next(tmp_path, steps):
+def test_every_new_folder_is_synced_in_its_parent_before_the_next(tmp_path, steps):
     durable.make_folder(tmp_path / "a" / "b")
     assert steps == ["mkdir a", "sync .", "mkdir a/b", "sync a"]
 
@@ -86,7 +86,7 @@ def test_a_folder_that_a_killed_process_made_is_synced_again(tmp_path, steps):
     assert steps == ["sync a"]
 
 
-def test_a_folder_is_claimed_by_the_first_alone(tmp_path):
+def test_only_the_first_claim_of_a_folder_succeeds(tmp_path):
     target = tmp_path / "a" / "b"
     assert [durable.claim_folder(target) for _ in range(2)] == [True, False]
     (tmp_path / "file").write_text("")
@@ -94,7 +94,7 @@ def test_a_folder_is_claimed_by_the_first_alone(tmp_path):
         durable.claim_folder(tmp_path / "file" / "c")
 
 
-def test_a_folder_loses_its_name_before_its_files(tmp_path, steps):
+def test_a_folder_is_renamed_before_its_files_are_deleted(tmp_path, steps):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "file").write_bytes(b"x")
     steps.clear()
@@ -103,7 +103,7 @@ def test_a_folder_loses_its_name_before_its_files(tmp_path, steps):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_refuses_leaves_the_old_file(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
     durable.write_file(path, b"old")
 

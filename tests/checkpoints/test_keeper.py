@@ -1,4 +1,4 @@
-"""The keeper of a session's checkpoints, and retention: what a lost driver left is adopted or goes, what somebody needs stays."""
+"""The keeper of a session's checkpoints, and retention: a lost driver's checkpoints are adopted or deleted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made.ledger.close()
 
 
-def test_a_checkpoint_whose_driver_died_before_the_row_is_adopted(bench: Bench) -> None:
+def test_a_checkpoint_whose_driver_died_before_recording_it_is_adopted(bench: Bench) -> None:
     bench.commit(0, 1)
     row = bench.publish(1)
     bench.take_over()
@@ -39,7 +39,7 @@ def test_a_checkpoint_whose_driver_died_before_the_row_is_adopted(bench: Bench) 
 @pytest.mark.parametrize(
     "flaw", ["not committed", "another spec", "a newer term", "other weights", "damaged", "half", "superseded"]
 )
-def test_one_that_cannot_be_used_goes(bench: Bench, flaw: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unusable_checkpoint_is_deleted(bench: Bench, flaw: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     bench.commit(0, 1, 2)
     if flaw == "another spec":
@@ -63,10 +63,10 @@ def test_one_that_cannot_be_used_goes(bench: Bench, flaw: str, caplog: pytest.Lo
     assert bench.folders() == []
 
 
-def test_one_in_flight_is_not_touched_and_half_ones_of_the_dead_go_behind_it(bench: Bench) -> None:
+def test_a_checkpoint_in_flight_is_kept_and_partial_ones_are_deleted_after_it(bench: Bench) -> None:
     bench.commit(0, 1)
     (bench.folder / "checkpoints/.b000-i000001.t0001.partial").mkdir(parents=True)
-    row = bench.publish(2)  # its iteration is not committed yet, its trainer lives and holds the receipt
+    row = bench.publish(2)  # its iteration is not committed yet; its trainer is alive and holds the receipt
     bench.take_over()
     keeper = bench.keeper()
     assert keeper.attach(in_flight=True) == []
@@ -77,7 +77,7 @@ def test_one_in_flight_is_not_touched_and_half_ones_of_the_dead_go_behind_it(ben
     assert bench.kept() == [2]
 
 
-def test_a_full_disk_is_passed_on_and_nothing_is_in_flight_then(bench: Bench) -> None:
+def test_a_full_disk_is_raised_and_nothing_is_in_flight_afterwards(bench: Bench) -> None:
     keeper = bench.keeper()
     keeper.attach(in_flight=True)
     bench.trainer.result = StorageFullError("full")
@@ -86,7 +86,7 @@ def test_a_full_disk_is_passed_on_and_nothing_is_in_flight_then(bench: Bench) ->
     assert keeper.collect() is False
 
 
-def test_the_newest_and_the_first_stay(bench: Bench) -> None:
+def test_the_newest_and_the_first_are_kept(bench: Bench) -> None:
     for iteration in range(6):
         bench.commit(iteration)
         bench.checkpoint(iteration)
@@ -96,7 +96,7 @@ def test_the_newest_and_the_first_stay(bench: Bench) -> None:
     assert states == {0: "kept", 1: "pruned", 2: "pruned", 3: "pruned", 4: "kept", 5: "kept"}
 
 
-def test_one_behind_the_last_commit_pushes_none_out(bench: Bench) -> None:
+def test_a_checkpoint_after_the_last_commit_displaces_none(bench: Bench) -> None:
     for iteration in range(4):
         bench.commit(iteration)
         bench.checkpoint(iteration)
@@ -108,7 +108,7 @@ def test_one_behind_the_last_commit_pushes_none_out(bench: Bench) -> None:
     assert bench.kept() == [0, 4, 5]
 
 
-def test_the_base_of_a_rollback_stays_and_what_it_left_goes(bench: Bench) -> None:
+def test_the_base_of_a_rollback_is_kept_and_the_abandoned_line_is_pruned(bench: Bench) -> None:
     for iteration in range(6):
         bench.commit(iteration)
         if iteration in (0, 3, 5):
@@ -136,14 +136,14 @@ def iterations_on_disk(bench: Bench, branch: int = 0) -> list[int]:
     return sorted({int(path.parent.name[1:]) for path in root.glob("i*/w*")})
 
 
-def test_experience_that_no_checkpoint_needs_goes_and_leaves_rows_and_telemetry(tmp_path: Path) -> None:
+def test_unneeded_experience_is_deleted_but_not_its_rows_and_telemetry(tmp_path: Path) -> None:
     bench = Bench(Home(tmp_path / "runs"), needed_spec())
     bench.commit(*range(9), sealed=True)
     for iteration in (0, 4, 6):
         bench.checkpoint(iteration)
     telemetry = bench.folder / iteration_folder(0, 2) / "telemetry.collect.json"
     telemetry.write_text("{}")
-    (bench.folder / iteration_folder(0, 9) / "w00-s0000.t0001").mkdir(parents=True)  # somebody is at work
+    (bench.folder / iteration_folder(0, 9) / "w00-s0000.t0001").mkdir(parents=True)  # a shard in progress
     assert prune_experience(bench.ledger, bench.fence, bench.folder, bench.spec) == [1, 2, 3, 4]
     assert iterations_on_disk(bench) == [5, 6, 7, 8, 9]
     assert telemetry.exists()
@@ -154,7 +154,7 @@ def test_experience_that_no_checkpoint_needs_goes_and_leaves_rows_and_telemetry(
     bench.ledger.close()
 
 
-def test_what_a_rollback_stands_on_can_still_be_replayed(tmp_path: Path) -> None:
+def test_the_base_of_a_rollback_can_still_be_replayed(tmp_path: Path) -> None:
     bench = Bench(Home(tmp_path / "runs"), needed_spec())
     for iteration in range(6):
         bench.commit(iteration, sealed=True)
@@ -169,7 +169,7 @@ def test_what_a_rollback_stands_on_can_still_be_replayed(tmp_path: Path) -> None
     bench.ledger.close()
 
 
-def test_all_experience_stays_unless_the_spec_says_otherwise(bench: Bench) -> None:
+def test_all_experience_is_kept_by_default(bench: Bench) -> None:
     bench.commit(*range(6), sealed=True)
     for iteration in (0, 4, 5):
         bench.checkpoint(iteration)

@@ -1,4 +1,4 @@
-"""A collector in this process: virtual engine, no Ray, a tool that counts its calls."""
+"""A collector in this process: virtual engine, no Ray, tools."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from yatt_core.storage.run_store import NoStore, RunStore
 from yatt_core.tools.toolbox import Toolbox
 
 PROMPTS = 4
-"""Of an iteration."""
+"""Prompts per iteration."""
 
 
 def tool(name: str, function: str | None = None, **more: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def tool(name: str, function: str | None = None, **more: Any) -> dict[str, Any]:
 
 
 def spec_with(*tools: dict[str, Any], **changes: Any) -> RunSpec:
-    """More than half of the turns call a tool; two samples a prompt, two prompts a decode batch."""
+    """Returns a spec in which over half of the turns call a tool; two samples per prompt, two prompts per batch."""
     settings = {
         "seed": 4,
         "rollout__engine__kind": "virtual",
@@ -55,9 +55,11 @@ def spec_with(*tools: dict[str, Any], **changes: Any) -> RunSpec:
 
 
 class LocalStream:
-    """Decode batches answered one after another, response by response, by a virtual engine here; judges answer at once.
+    """A stream whose decode batches a local virtual engine answers serially, by response; judges answer immediately.
 
-    asked: all requests, in order. judged: all items that judges were asked about, by part. notes: what the dispatcher was told.
+    asked: all requests, in order.
+    judged: all items sent to judges, with the part.
+    notes: progress reported to the dispatcher.
     """
 
     peak_bytes = 0
@@ -104,7 +106,10 @@ class LocalStream:
 
 
 class FewPrompts:
-    """with_images: every other prompt shows one."""
+    """Generated prompts.
+
+    with_images: every other prompt has an image.
+    """
 
     def __init__(self, with_images: bool = False) -> None:
         self._with_images = with_images
@@ -125,7 +130,10 @@ def collect(
     scorer: RewardScorer | None = None,
     store: RunStore | None = None,
 ) -> tuple[Sequence[ShardReceipt], LocalStream]:
-    """Makes the shards of iteration 1, or what is lacking of them. toolbox: one that is open already."""
+    """Makes the missing shards of iteration 1.
+
+    toolbox: an open toolbox to use instead of a new one.
+    """
     stream = stream or LocalStream(made)
     per_shard = PROMPTS // shards
     tasks = [

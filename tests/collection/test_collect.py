@@ -1,4 +1,4 @@
-"""A controller scores what has come while its engine works on, and keeps the responses before the scores that complete them."""
+"""A controller scores responses while its engine continues, and makes all responses durable before their last scores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from yatt_core.rewards.scoring import RewardScorer, SampleScore
 from yatt_core.spec import load_spec
 
 
-class Here:
+class LocalPresence:
     """A presence without a thread."""
 
     def __init__(self, *_: object) -> None:
@@ -37,7 +37,7 @@ class Here:
         yield
 
 
-def test_scores_come_before_the_rest_of_the_batch_and_responses_before_the_last_scores(
+def test_scoring_starts_during_the_batch_and_responses_are_durable_before_the_last_scores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
@@ -50,7 +50,7 @@ def test_scores_come_before_the_rest_of_the_batch_and_responses_before_the_last_
         return value
 
     monkeypatch.setattr(generation, "ray", SimpleNamespace(wait=pool.wait, get=get, exceptions=ray.exceptions))
-    monkeypatch.setattr(controller, "Presence", Here)
+    monkeypatch.setattr(controller, "Presence", LocalPresence)
     monkeypatch.setattr(controller, "actor_logs", lambda *_: ActorIdentity("controller-0", 1, "here"))
     score, keep = RewardScorer.score, ShardLog.append_responses
 
@@ -64,7 +64,7 @@ def test_scores_come_before_the_rest_of_the_batch_and_responses_before_the_last_
 
     monkeypatch.setattr(RewardScorer, "score", scored)
     monkeypatch.setattr(ShardLog, "append_responses", kept)
-    # An actor whose driver is silent beyond the grace ends its process: here that of the tests.
+    # An actor whose driver is silent for longer than the grace period exits; here that would end the tests.
     spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", ["recovery.grace_seconds=1e9"])
     one = Controller(spec.model_dump_json(), str(tmp_path), 0, 1)
     one.load(1, one.materialise(1), pool.dispatcher)
@@ -73,5 +73,5 @@ def test_scores_come_before_the_rest_of_the_batch_and_responses_before_the_last_
     assert receipt.samples == len(prompts) * spec.rollout.samples_per_prompt == events.count("score")
     assert receipt.timing[PEAK_BYTES] > 0
     last_piece = len(events) - 1 - events[::-1].index("piece")
-    assert "score" in events[:last_piece], "scored while the engine had more to give"
+    assert "score" in events[:last_piece], "no score before the engine's last piece"
     assert events[last_piece + 1] == "durable" and set(events[last_piece + 2 :]) == {"score"}

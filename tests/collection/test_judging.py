@@ -1,4 +1,4 @@
-"""Judged rewards in a collector: asked as responses end, durable before they count, and never asked again behind a kill."""
+"""Judged rewards in a collector: requested as responses end, durable before use, never requested again after a kill."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_reward_is_the_weighted_sum_of_rule_and_judge(tmp_path: Path) -> Non
     assert len({row["reward/helpful"] for row in rows}) > 2
 
 
-def test_what_judges_said_lies_beside_the_samples(tmp_path: Path) -> None:
+def test_judgements_are_stored_with_the_samples(tmp_path: Path) -> None:
     receipts, _ = collect(tmp_path, judged_spec())
     said = [row for r in receipts for row in pq.read_table(tmp_path / r.folder / JUDGEMENTS_FILE).to_pylist()]
     samples = table_of(tmp_path, receipts).to_pylist()
@@ -61,7 +61,7 @@ def test_what_judges_said_lies_beside_the_samples(tmp_path: Path) -> None:
     elsewhere = [{**row, "part": "an endpoint"} for row in judgements]
     both = pa.Table.from_pylist(judgements + elsewhere)
     assert shard_work(table, both, ["helpful"]).judged == work.judged, (
-        "what others judge takes none of the run's devices"
+        "judgements of an endpoint use none of the run's devices"
     )
 
 
@@ -79,19 +79,19 @@ def test_a_response_is_judged_while_others_are_rolled_out(tmp_path: Path) -> Non
     assert order.index("verdict") < order.index("whole")
 
 
-def test_the_dispatcher_hears_how_far_a_wave_is(tmp_path: Path) -> None:
+def test_the_dispatcher_is_told_a_waves_progress(tmp_path: Path) -> None:
     made = judged_spec()
     _, stream = collect(tmp_path, made)
     assert stream.notes == {("b0.i1.w0", f"{shard}/0"): (4, 4) for shard in (0, 1)}
     _, again = collect(tmp_path, made, term=2)
-    assert again.notes == stream.notes and not again.judged, "of sealed shards too"
+    assert again.notes == stream.notes and not again.judged, "progress of sealed shards is reported too"
 
 
 class Killed(BaseException):
-    """Stands for a process that ends."""
+    """Simulates the death of the process."""
 
 
-def test_killed_behind_every_chunk_it_ends_the_same_and_what_is_on_disk_is_not_asked_again(
+def test_killed_after_every_chunk_results_are_equal_and_no_durable_verdict_is_requested_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = judged_spec()
@@ -147,7 +147,7 @@ def test_a_verdict_on_another_text_or_plan_is_not_used(tmp_path: Path) -> None:
 
 
 class Mute(LocalStream):
-    """Its judge fails on the first item of each request."""
+    """A stream whose judge fails on the first item of each request."""
 
     def _verdicts(self) -> Any:
         for judged in super()._verdicts():
@@ -155,7 +155,7 @@ class Mute(LocalStream):
             yield Judged(judged.tag, judged.part, (Verdict(first.number, (), "data: too long"), *others))
 
 
-def test_a_judge_that_fails_stops_the_run_or_scores_zero_as_its_part_says(tmp_path: Path) -> None:
+def test_a_failing_judge_stops_the_run_or_scores_zero_as_configured(tmp_path: Path) -> None:
     made = judged_spec()
     with pytest.raises(DataError, match=r"reward part 'helpful'.*too long"):
         collect(tmp_path / "stop", made, stream=Mute(made))

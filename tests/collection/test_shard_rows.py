@@ -1,4 +1,4 @@
-"""A shard's way from prompts to rows: fixed batches, seeds by ordinal, tables by schema."""
+"""How a shard's prompts become rows: fixed batches, seeds by ordinal, tables by schema."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ CODEC = VirtualCodec(vocabulary=100, longest=16)
 
 
 @given(st.integers(0, 70), st.integers(2, 9), st.integers(2, 40))
-def test_batches_cover_a_shard_in_order_and_keep_their_bound(prompts, samples, batch):
+def test_batches_cover_a_shard_in_order_within_their_bound(prompts, samples, batch):
     batch = max(batch, samples)
     batches = split_batches(prompts, spec(rollout__samples_per_prompt=samples, rollout__batch_samples=batch))
     assert [prompt for part in batches for prompt in part] == list(range(prompts))
     assert all(0 < len(part) * samples <= batch for part in batches)
-    assert all((len(part) + 1) * samples > batch for part in batches[:-1]), "all but the last are full"
+    assert all((len(part) + 1) * samples > batch for part in batches[:-1]), "a batch before the last one is not full"
 
 
 def test_seeds_follow_the_ordinals():
@@ -63,7 +63,7 @@ def test_seeds_follow_the_ordinals():
     assert (request.stop_tokens, request.weight_version) == ((0,), 2)
 
 
-def test_seeds_do_not_know_shards_batches_positions_or_waves():
+def test_seeds_do_not_depend_on_shards_batches_positions_or_waves():
     whole = training_request(SPEC, KEY, REFS, TOKENS, (0,), 2).seeds
     other = WorkKey("another-run", branch=1, iteration=3, phase="collect", wave=4, shard=9)
     moved = PromptRef(ordinal=41, source=0, position=99)
@@ -72,12 +72,12 @@ def test_seeds_do_not_know_shards_batches_positions_or_waves():
 
 
 @pytest.mark.parametrize("key", [WorkKey("run", 2, 3, "collect"), WorkKey("run", 1, 4, "collect")])
-def test_another_branch_or_iteration_has_other_noise(key):
+def test_another_branch_or_iteration_has_other_seeds(key):
     first = training_request(SPEC, KEY, REFS, TOKENS, (0,), 2).seeds
     assert not np.intersect1d(first, training_request(SPEC, key, REFS, TOKENS, (0,), 2).seeds).size
 
 
-def test_a_greedy_request_is_one_answer_a_prompt():
+def test_a_greedy_request_has_one_answer_per_prompt():
     request = greedy_request(Dialogue(SPEC.rollout, CODEC, TOKENS), (0,), version=2)
     assert request.greedy
     assert request.seeds.shape == (2, 1)
@@ -85,7 +85,7 @@ def test_a_greedy_request_is_one_answer_a_prompt():
 
 
 def responses():
-    """What a dialogue of one turn makes of the engine's answer."""
+    """Returns the responses of a single-turn dialogue for the engine's answer."""
     dialogue = Dialogue(SPEC.rollout, CODEC, [tokens for tokens in TOKENS for _ in range(2)])
     assert dialogue.hear(RESULT) == {}
     assert dialogue.members == ()
@@ -112,7 +112,7 @@ def test_the_table_of_responses():
     assert {row["weight_version"] for row in rows} == {2}
 
 
-def test_responses_and_scores_together_are_experience():
+def test_responses_and_scores_combine_into_experience():
     scores = [SampleScore({"b": 1.0 * i, "a": 0.5}, 1.5, i == 1, "b: late" if i == 2 else "") for i in range(4)]
     parts = ["b", "a"]
     scored = score_table(parts, scores)
@@ -127,13 +127,13 @@ def test_responses_and_scores_together_are_experience():
 
 
 @pytest.mark.parametrize("parts", [[], ["a"], ["a", "b"]])
-def test_the_two_schemas_share_out_the_experience(parts):
+def test_the_two_schemas_partition_the_experience(parts):
     made, scores = response_schema(), score_schema(parts)
     assert not set(made.names) & set(scores.names)
     assert {*made, *scores} == set(experience_schema(parts))
 
 
-def test_images_go_along_as_addresses():
+def test_images_are_passed_as_addresses():
     shown = [replace(PROMPTS[0], media=("a" * 64, "b" * 64)), PROMPTS[1]]
     media = media_of(shown)
     assert media == (("a" * 64, "b" * 64), ()) and media_of(PROMPTS) == ()
@@ -144,6 +144,6 @@ def test_images_go_along_as_addresses():
     assert table.drop_columns(["media"]).equals(response_table(REFS, shown, TOKENS, responses(), 2))
 
 
-def test_a_run_with_images_has_their_column_though_a_batch_shows_none():
+def test_a_run_with_images_has_their_column_even_for_a_batch_without_any():
     table = response_table(REFS, PROMPTS, TOKENS, responses(), 2, with_images=True)
     assert table.column("media").to_pylist() == [""] * 4

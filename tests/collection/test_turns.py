@@ -1,4 +1,4 @@
-"""A collector's rollouts of several turns: what tools do is in the samples, and a kill never calls a tool again."""
+"""A collector's multi-turn rollouts: tool results are in the samples, and no completed call is repeated after a kill."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def table_of(folder: Path, receipts: Any) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[str], list[dict[str, Any]]]:
-    """Digests, calls and rows of a collection that nobody touched."""
+    """Returns digests, calls and rows of an undisturbed collection."""
     folder = tmp_path_factory.mktemp("undisturbed")
     receipts, _ = collect(folder, spec_with(counting(folder / "calls")))
     return digests(receipts), (folder / "calls").read_text().splitlines(), table_of(folder, receipts).to_pylist()
 
 
-def test_results_are_part_of_the_response_and_do_not_count(undisturbed: Any) -> None:
+def test_tool_results_are_in_the_response_and_masked_from_the_loss(undisturbed: Any) -> None:
     _, calls, rows = undisturbed
     assert {row["turns"] for row in rows} == {1, 2, 3}
     assert len(calls) == sum(row["turns"] - 1 for row in rows)
@@ -59,7 +59,7 @@ def test_results_are_part_of_the_response_and_do_not_count(undisturbed: Any) -> 
     assert {row["finish"] for row in rows} >= {"stop", "turns"}
 
 
-def test_later_turns_have_noise_of_their_own_and_the_room_that_is_left(tmp_path: Path) -> None:
+def test_later_turns_have_their_own_seeds_and_the_remaining_token_budget(tmp_path: Path) -> None:
     made = spec_with(counting(tmp_path / "calls"), rollout__max_new_tokens=12)
     receipts, stream = collect(tmp_path, made)
     seeds = np.concatenate([request.seeds.reshape(-1) for request in stream.asked])
@@ -72,7 +72,7 @@ def test_later_turns_have_noise_of_their_own_and_the_room_that_is_left(tmp_path:
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-def test_the_cut_into_shards_and_calls_at_once_do_not_show(tmp_path: Path, undisturbed: Any, shards: int) -> None:
+def test_results_do_not_depend_on_shards_or_parallel_calls(tmp_path: Path, undisturbed: Any, shards: int) -> None:
     made = spec_with(counting(tmp_path / "calls"), rollout__batch_samples=6)
     made = made.model_copy(
         update={
@@ -85,10 +85,10 @@ def test_the_cut_into_shards_and_calls_at_once_do_not_show(tmp_path: Path, undis
 
 
 class Killed(BaseException):
-    """Stands for a process that ends."""
+    """Simulates the death of the process."""
 
 
-def test_killed_behind_every_chunk_it_ends_the_same_and_no_tool_is_called_again(
+def test_killed_after_every_chunk_results_are_equal_and_no_completed_call_is_repeated(
     tmp_path: Path, undisturbed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, calls, _ = undisturbed
@@ -113,20 +113,20 @@ def test_killed_behind_every_chunk_it_ends_the_same_and_no_tool_is_called_again(
                 killed = False
             except Killed:
                 monkeypatch.setattr(turn_log, "write_chunk", real)
-            toolbox.close()  # what it still does, it has done when the calls are counted
+            toolbox.close()  # waits for running calls, so that they are counted
             in_flight = len(file.read_text().splitlines()) - sum(".call-" in name for name in written)
-            # By a later term, or in the same one by another controller, which has a folder of its own.
+            # In a later term, or in the same term by another controller, which has its own folder.
             receipts, _ = collect(tmp_path / str(kill_at), made, term=1 + kill_at % 2, toolbox=toolbox)
             assert digests(receipts) == expected, kill_at
             made_again = len(file.read_text().splitlines()) - len(calls)
-            assert made_again <= in_flight, "a call whose result was on disk was not made again"
+            assert made_again <= in_flight, "a call whose result was on disk was repeated"
             between += killed and ".call-" in written[-1] and in_flight == 0
     assert kill_at > 10
-    assert between >= 3, "some kills fell between the last result of a turn and the next turn"
+    assert between >= 3, "too few kills between the last result of a turn and the next turn"
 
 
-def test_a_result_of_another_line_of_events_is_not_used(tmp_path: Path, undisturbed: Any) -> None:
-    """A turn that is lost is made again; what followed it counts only if it comes out the same."""
+def test_a_tool_result_of_a_different_history_is_not_used(tmp_path: Path, undisturbed: Any) -> None:
+    """A lost turn is generated again; what followed it is used only if it comes out the same."""
     made = spec_with(counting(tmp_path / "calls"))
     receipts, _ = collect(tmp_path, made, term=1)
     assert digests(receipts) == undisturbed[0]
@@ -156,7 +156,7 @@ def test_a_result_of_another_line_of_events_is_not_used(tmp_path: Path, undistur
         ("die", "died: die: its process was ended by SIGSEGV"),
     ],
 )
-def test_a_tool_that_misbehaves_gives_flagged_samples(tmp_path: Path, misbehaving: str, error: str) -> None:
+def test_a_misbehaving_tool_gives_flagged_samples(tmp_path: Path, misbehaving: str, error: str) -> None:
     seconds = 0.2 if misbehaving == "hang" else 20.0
     made = spec_with(tool(misbehaving, timeout_seconds=seconds, memory_mb=64), data__prompts_per_iteration=2)
     receipts, _ = collect(tmp_path, made)
@@ -172,7 +172,7 @@ def test_a_tool_that_misbehaves_gives_flagged_samples(tmp_path: Path, misbehavin
     assert sum(sums[f"tool_errors/{other}"] for other in KINDS) == len(flagged)
     assert sums["tool_calls"] == sum(row["turns"] - 1 for row in rows)
     again, _ = collect(tmp_path / "again", made)
-    assert digests(again) == digests(receipts), "failures are as repeatable as results"
+    assert digests(again) == digests(receipts), "failures must be as reproducible as results"
 
 
 def test_calls_that_cannot_be_made_give_flagged_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_calls_that_cannot_be_made_give_flagged_samples(tmp_path: Path, monkeypa
     assert sorted(error.partition(":")[0] for error in errors) == ["malformed", "unknown"]
 
 
-def test_without_tools_nothing_of_them_is_in_the_samples(tmp_path: Path) -> None:
+def test_without_tools_samples_have_no_tool_columns(tmp_path: Path) -> None:
     receipts, _ = collect(tmp_path, spec_with())
     table = table_of(tmp_path, receipts)
     assert not {"turns", "tool_error"} & set(table.column_names)
@@ -203,7 +203,7 @@ def test_without_tools_nothing_of_them_is_in_the_samples(tmp_path: Path) -> None
 IMAGES = {"data__sources": [{"kind": "jsonl", "path": "p.jsonl", "image_field": "image"}]}
 
 
-def test_images_go_along_in_every_turn(tmp_path: Path) -> None:
+def test_images_are_sent_in_every_turn(tmp_path: Path) -> None:
     receipts, stream = collect(tmp_path, spec_with(counting(tmp_path / "calls"), **IMAGES))
     rows = table_of(tmp_path, receipts).to_pylist()
     assert all(
@@ -219,12 +219,15 @@ def test_images_go_along_in_every_turn(tmp_path: Path) -> None:
         for context, length, addresses in zip(request.prompts, lengths, media, strict=True):
             assert len(context) > length
             assert " ".join(addresses) == shown[int(context[length - 1])], (
-                "that of the question at the context's beginning"
+                "the image belongs to the question at the start of the context"
             )
 
 
 class Watched(LocalStream):
-    """Notes arrivals among what else is noted. stop: complete batches after which the rest is cut."""
+    """A stream that adds arrivals to the notes.
+
+    stop: number of complete batches after which the stream ends.
+    """
 
     def __init__(self, made: Any, notes: list[str], stop: int | None = None) -> None:
         super().__init__(made)
@@ -251,7 +254,7 @@ class NotingScorer(RewardScorer):
         return super().score(*arguments)
 
 
-def test_finished_responses_are_scored_while_the_engine_works_on_and_the_last_when_all_is_durable(
+def test_responses_are_scored_during_decoding_and_the_last_ones_once_all_are_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, notes = spec_with(rollout__batch_samples=8), list[str]()
@@ -272,7 +275,7 @@ def test_finished_responses_are_scored_while_the_engine_works_on_and_the_last_wh
 
 
 @pytest.mark.parametrize("stop", [0, 1])
-def test_where_the_stream_is_cut_unfinished_shards_are_left(tmp_path: Path, stop: int) -> None:
+def test_if_the_stream_is_cut_unfinished_shards_are_left_out(tmp_path: Path, stop: int) -> None:
     made = spec_with()
     receipts, _ = collect(tmp_path, made, stream=Watched(made, [], stop))
     assert [receipt.key.shard for receipt in receipts] == list(range(stop))

@@ -1,4 +1,4 @@
-"""The stream between a controller and the pool: pieces in any order, bytes in bounds, newer drivers, engines that err."""
+"""The stream between a controller and the pool: pieces in any order, bounded bytes, newer drivers, faulty engines."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Outcome = Any
 
 
 class Reference:
-    """A value that is there, or an error."""
+    """A reference to a value that is available, or to an error."""
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
 
 
 class Pieces:
-    """A streaming call's references."""
+    """The references of a streaming call."""
 
     def __init__(self, outcomes: Iterator[Outcome]) -> None:
         self._outcomes = outcomes
@@ -45,8 +45,11 @@ class Pieces:
 
 @dataclass
 class Pool:
-    """Stands in for Ray, the dispatcher and one engine. refusals: terms whose calls the engine refuses. gives_back: how many
-    calls the engine ends half done. resumed: requests that went on with something.
+    """Stands in for Ray, the dispatcher and one engine.
+
+    refusals: terms whose calls the engine refuses.
+    gives_back: number of calls that the engine returns half done.
+    resumed: requests that resumed partial responses.
     """
 
     seed: int = 0
@@ -126,7 +129,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch):
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(1, 9000), st.integers(0, 1000), st.integers(0, 5)
 )
-def test_every_batch_arrives_whole_within_the_bound_in_whatever_order(sizes, bound, seed, gives_back):
+def test_every_batch_arrives_complete_and_within_the_bound_in_any_order(sizes, bound, seed, gives_back):
     with pytest.MonkeyPatch.context() as patch:
         pool, in_flight = Pool(seed, gives_back=gives_back), BytesInFlight(bound)
         patch.setattr(generation, "ray", SimpleNamespace(wait=pool.wait, get=pool.get, exceptions=ray.exceptions))
@@ -146,14 +149,16 @@ def test_every_batch_arrives_whole_within_the_bound_in_whatever_order(sizes, bou
     assert (in_flight.now, pool.forgotten) == (0, [])
 
 
-def test_what_an_engine_gives_back_goes_on_where_it_was_with_its_own_seed(stand_in):
+def test_returned_responses_resume_where_they_stopped_with_their_own_seeds(stand_in):
     pool, request = Pool(gives_back=2), request_of(0, 5)
     with stand_in(pool) as stream:
         stream.submit("only", request)
         arrivals = list(stream.arrivals())
     assert sorted(row for arrival in arrivals for row in arrival.piece.rows) == list(range(10))
     assert [arrival.complete for arrival in arrivals] == [False] * (len(arrivals) - 1) + [True]
-    assert len(pool.resumed) > 2 and pool.asked == [10] + [1] * len(pool.resumed), "each alone, for several engines"
+    assert len(pool.resumed) > 2 and pool.asked == [10] + [1] * len(pool.resumed), (
+        "resumed responses are requested one by one, so that several engines can share them"
+    )
     whole = {
         (prompt.tobytes(), seed) for prompt, seeds in zip(request.prompts, request.seeds, strict=True) for seed in seeds
     }
@@ -162,7 +167,7 @@ def test_what_an_engine_gives_back_goes_on_where_it_was_with_its_own_seed(stand_
         assert pairs < whole and set(resumed.progress.tolist()) <= {1, 2}
 
 
-def test_a_batch_waits_until_the_one_before_it_is_digested(stand_in):
+def test_a_batch_waits_until_the_one_before_it_is_processed(stand_in):
     pool = Pool()
     with stand_in(pool, bound=1) as stream:
         for number in range(3):
@@ -181,12 +186,12 @@ def test_pieces_come_before_their_batch_is_complete(stand_in):
     assert len(complete) > 1 and complete == [False] * (len(complete) - 1) + [True]
 
 
-def test_an_engine_that_obeys_a_newer_driver_is_asked_again_under_that(stand_in):
+def test_an_engine_with_a_newer_driver_is_called_again_in_its_term(stand_in):
     pool = Pool(refusals={1})
     with stand_in(pool, newest=2) as stream:
         stream.submit("only", request_of(0, 3))
         assert [tag for tag, _ in stream.results()] == ["only"]
-    assert (len(pool.asked), pool.released) == (1, [1]), "the engine that was granted is asked again"
+    assert (len(pool.asked), pool.released) == (1, [1]), "the same engine must be called again, without another grant"
 
 
 def test_a_refusal_that_no_newer_driver_explains_is_an_error(stand_in):

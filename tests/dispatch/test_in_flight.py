@@ -1,4 +1,4 @@
-"""Bytes in flight: never above the bound, unless one batch alone is."""
+"""Bytes in flight: never above the bound, except for a single larger batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from yatt_core.protocols.generation import GenerateRequest
 
 
 @given(st.integers(1, 50), st.lists(st.tuples(st.booleans(), st.integers(1, 80)), max_size=60))
-def test_the_bound_is_kept_and_one_that_is_larger_goes_alone(bound, steps):
+def test_the_bound_is_kept_and_a_larger_batch_goes_alone(bound, steps):
     in_flight, taken, peak = BytesInFlight(bound), [], 0
     for takes, size in steps:
         if not takes:
@@ -27,17 +27,17 @@ def test_the_bound_is_kept_and_one_that_is_larger_goes_alone(bound, steps):
     assert in_flight.peak == peak
 
 
-def test_an_empty_line_takes_anything():
+def test_anything_is_accepted_if_nothing_is_in_flight():
     assert BytesInFlight(10).take(1000)
 
 
-def test_a_batch_counts_its_prompts_its_seeds_and_the_longest_answers():
+def test_a_batch_counts_its_prompts_seeds_and_longest_possible_answers():
     prompts = [np.zeros(3, np.int32), np.zeros(5, np.int32)]
     request = GenerateRequest(prompts, np.zeros((2, 4), np.uint64), 100, (), 0)
     assert bytes_of(request) == 8 * 4 + 8 * 8 + 8 * (100 * 8 + 5)
 
 
-def test_answers_that_have_to_be_shorter_count_for_less():
+def test_answers_with_lower_limits_count_less():
     prompts, limits = [np.zeros(3, np.int32), np.zeros(5, np.int32)], np.array([100, 20], np.int32)
     request = GenerateRequest(prompts, np.zeros((2, 4), np.uint64), 100, (), 0, limits=limits)
     assert bytes_of(request) == 8 * 4 + 8 * 8 + 2 * 4 + 4 * (120 * 8) + 8 * 5

@@ -1,4 +1,4 @@
-"""Roles of a pool's instances: who goes over, when, and that nobody waits for ever whatever a runtime policy does."""
+"""Roles of a pool's instances: which switch, and when; no batch waits for ever, whatever a runtime policy does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROLES = st.sampled_from([ROLLOUT, JUDGE])
 
 
 class Changing(RuleBasedStateMachine):
-    """Batches of both roles come and end, instances are told to go over in any way that is possible, and some are lost."""
+    """Batches of both roles start and end, and instances are told to switch in every possible way."""
 
     @initialize(instances=st.integers(1, 4))
     def start(self, instances: int) -> None:
@@ -62,7 +62,7 @@ class Changing(RuleBasedStateMachine):
     @rule()
     def begin_switches(self) -> None:
         for index, role in self.queue.switches():
-            assert not self.queue.instances[index].held, "only an empty instance goes over"
+            assert not self.queue.instances[index].held, "an instance switched while it held batches"
             self.on_the_way[index] = role
 
     @precondition(lambda self: self.on_the_way)
@@ -79,10 +79,10 @@ class Changing(RuleBasedStateMachine):
     def agrees(self) -> None:
         if hasattr(self, "queue"):
             for index, role in self.held.values():
-                assert self.queue.instances[index].role == role, "who holds something keeps its role"
+                assert self.queue.instances[index].role == role, "an instance changed its role while it held a batch"
 
     def teardown(self) -> None:
-        """Whatever was done, all that waits is served in the end."""
+        """Checks that everything that waits is served in the end."""
         if not hasattr(self, "queue"):
             return
         waiting = self.queue.waiting(ROLLOUT) + self.queue.waiting(JUDGE)
@@ -104,7 +104,7 @@ Changing.TestCase.settings = settings(max_examples=60, stateful_step_count=30, d
 TestChanging = Changing.TestCase
 
 
-def test_a_busy_instance_goes_over_when_its_last_batch_is_done() -> None:
+def test_a_busy_instance_switches_after_its_last_batch() -> None:
     queue = DispatchQueue([1.0, 1.0])
     ticket = queue.submit("a", 8)
     queue.grant()
@@ -113,13 +113,13 @@ def test_a_busy_instance_goes_over_when_its_last_batch_is_done() -> None:
     queue.release(ticket.number)
     assert queue.switches() == [(0, JUDGE)]
     judged = queue.submit("a", 1, JUDGE)
-    assert queue.grant() == [], "on its way it serves nobody"
+    assert queue.grant() == [], "a switching instance takes no batches"
     queue.switched(0)
     assert queue.grant() == [(judged, 0)]
 
 
 @pytest.mark.parametrize("action", [Switch(0, JUDGE), HandOver(0, ROLLOUT, False)])
-def test_what_is_not_possible_is_refused(action: Switch | HandOver) -> None:
+def test_impossible_actions_are_refused(action: Switch | HandOver) -> None:
     queue = DispatchQueue([1.0])
     queue.submit("a", 8)
     queue.grant()
@@ -128,7 +128,7 @@ def test_what_is_not_possible_is_refused(action: Switch | HandOver) -> None:
     assert str(action) in str(caught.value)
 
 
-def test_an_intake_bounds_what_an_instance_has() -> None:
+def test_an_intake_bounds_the_sequences_of_an_instance() -> None:
     queue = DispatchQueue([1.0, 1.0])
     queue.apply(Intake(0, 2))
     for _ in range(4):
@@ -138,7 +138,7 @@ def test_an_intake_bounds_what_an_instance_has() -> None:
     assert [index for _, index in queue.grant()] == [0]
 
 
-def test_as_sequences_end_others_are_taken_in() -> None:
+def test_others_are_taken_in_as_sequences_end() -> None:
     queue = DispatchQueue([1.0], {ROLLOUT: Limits(None, 10)})
     first = queue.submit("a", 8)
     queue.submit("a", 4)
@@ -147,14 +147,14 @@ def test_as_sequences_end_others_are_taken_in() -> None:
     assert queue.instances[0].outstanding == 3 and len(queue.grant()) == 1
 
 
-def test_slow_instances_get_their_share() -> None:
+def test_slow_instances_get_a_smaller_share() -> None:
     queue = DispatchQueue([2.0, 1.0], {ROLLOUT: Limits(None, None)})
     for _ in range(6):
         queue.submit("a", 1)
     assert sorted(index for _, index in queue.grant()) == [0, 0, 0, 0, 1, 1]
 
 
-def test_a_judge_of_others_is_no_device() -> None:
+def test_a_judge_endpoint_is_not_a_device() -> None:
     queue = DispatchQueue([1.0, 1.0], roles=[ROLLOUT, "endpoint:helpful"])
     assert [instance.index for instance in queue.instances] == [0]
     asked = queue.submit("a", 3, "endpoint:helpful")
@@ -175,7 +175,7 @@ def test_a_wave_is_drained_with_its_last_rollout_however_often_a_part_is_reporte
     assert (queue.unrolled, queue.unjudged, queue.drained) == (0, 2, True)
 
 
-def test_who_is_on_its_way_when_an_iteration_begins_comes_back() -> None:
+def test_an_instance_that_is_switching_when_an_iteration_begins_switches_back() -> None:
     queue = DispatchQueue([1.0])
     queue.apply(Switch(0, JUDGE))
     assert queue.switches() == [(0, JUDGE)]
@@ -186,15 +186,15 @@ def test_who_is_on_its_way_when_an_iteration_begins_comes_back() -> None:
     assert (queue.instances[0].role, queue.instances[0].ready) == (ROLLOUT, True)
 
 
-def test_who_begins_with_another_role_than_before_takes_it_up_anew() -> None:
+def test_an_instance_whose_role_differs_from_the_last_start_switches() -> None:
     queue = DispatchQueue([1.0, 1.0])
     queue.assign("RR", starting=True)
-    assert queue.switches() == [], "nothing was before"
+    assert queue.switches() == [], "there was no role before"
     queue.apply(Switch(1, JUDGE))
     assert queue.switches() == [(1, JUDGE)]
     queue.switched(1)
     queue.assign("RJ", starting=True)
-    assert queue.switches() == [(1, JUDGE)], "it judges already, but training had it in between"
+    assert queue.switches() == [(1, JUDGE)], "it already judges, but training used it in between"
     queue.switched(1)
     queue.assign("RJ", starting=True)
     assert queue.switches() == []
@@ -203,7 +203,7 @@ def test_who_begins_with_another_role_than_before_takes_it_up_anew() -> None:
     assert queue.switches() == [(1, ROLLOUT)] and queue.instances[1].afterwards == JUDGE
 
 
-def test_a_successor_takes_up_the_role_that_was_coming() -> None:
+def test_a_successor_takes_the_role_its_predecessor_was_switching_to() -> None:
     queue = DispatchQueue([1.0, 1.0])
     queue.apply(Switch(1, JUDGE))
     queue.fail(1)
@@ -211,7 +211,7 @@ def test_a_successor_takes_up_the_role_that_was_coming() -> None:
     assert queue.switches() == [] and queue.instances[1].role == JUDGE
 
 
-def test_newest_sequences_that_are_asked_for_are_no_more_than_there_are() -> None:
+def test_a_take_is_limited_to_the_existing_sequences() -> None:
     queue = DispatchQueue([1.0])
     queue.submit("a", 3)
     queue.grant()
@@ -230,10 +230,10 @@ def test_newest_sequences_that_are_asked_for_are_no_more_than_there_are() -> Non
         ("JJ", Moment.WAVE, InTurn()),
     ],
 )
-def test_who_is_done_and_has_yet_to_say_so_goes_over_when_it_has(
+def test_a_finished_instance_switches_once_its_batch_is_released(
     roles: str, moment: Moment, runtime_policy: RuntimePolicy
 ) -> None:
-    """Controllers tell of ended samples before they give a batch back: a runtime policy may act between the two."""
+    """Controllers report ended samples before they release a batch; a runtime policy may act between the two."""
     before, after = (ROLLOUT, JUDGE) if roles[0] == ROLLOUT else (JUDGE, ROLLOUT)
     queue = DispatchQueue([1.0, 1.0], roles=roles)
     queue.begin_wave("w0", 4)

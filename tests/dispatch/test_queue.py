@@ -1,4 +1,4 @@
-"""The dispatch queue: late binding to the least loaded engine, first come first served, slots kept."""
+"""The dispatch queue: late binding to the least loaded engine, first come first served, within the slots."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ OWNERS = st.sampled_from(["controller-0", "controller-1", "controller-2"])
 
 
 def pool(engines: int, slots: int = 2) -> DispatchQueue:
-    """Instances of one speed that all roll out, with so many slots each."""
+    """Returns a queue for instances of equal speed that all roll out, with `slots` slots each."""
     return DispatchQueue([1.0] * engines, {ROLLOUT: Limits(batches=slots)})
 
 
 def outstanding(queue: DispatchQueue) -> list[int]:
-    """Sequences under way by instance."""
+    """Returns the number of sequences in progress by instance."""
     return [instance.outstanding for instance in queue.instances]
 
 
 class Dispatching(RuleBasedStateMachine):
-    """The model: who waits in which order, and which engine holds what."""
+    """The model: which batches wait, in order, and which engine holds which batches."""
 
     @initialize(engines=st.integers(1, 4), slots=st.integers(1, 3))
     def start(self, engines: int, slots: int) -> None:
@@ -46,13 +46,15 @@ class Dispatching(RuleBasedStateMachine):
     @rule()
     def grant(self) -> None:
         for ticket, index in self.queue.grant():
-            assert ticket == self.waiting.pop(0), "first come, first served"
+            assert ticket == self.waiting.pop(0), "not first come, first served"
             free = [i for i, held in enumerate(self.held) if len(held) < self.slots]
-            assert index in free, "no engine holds more than its slots"
-            assert self.loads()[index] == min(self.loads()[i] for i in free), "the least loaded engine with a free slot"
+            assert index in free, "an engine holds more than its slots"
+            assert self.loads()[index] == min(self.loads()[i] for i in free), (
+                "not the least loaded engine with a free slot"
+            )
             self.held[index][ticket.number] = ticket
         full = all(len(held) == self.slots for held in self.held)
-        assert full or not self.waiting, "no slot stays free while somebody waits"
+        assert full or not self.waiting, "a slot is free while a batch waits"
 
     @precondition(lambda self: any(self.held))
     @rule(data=st.data())
@@ -79,7 +81,7 @@ class Dispatching(RuleBasedStateMachine):
             assert self.queue.waiting(ROLLOUT) == sum(ticket.size for ticket in self.waiting)
 
     def teardown(self) -> None:
-        """Nobody starves: as engines finish, everyone who waits is served, after no more rounds than there are batches."""
+        """Checks that no batch starves: as engines finish, all are served in at most as many rounds as there are batches."""
         if not hasattr(self, "queue"):
             return
         for _ in range(len(self.waiting) + 1):
@@ -99,7 +101,7 @@ def numbers(granted):
     return [(ticket.number, index) for ticket, index in granted]
 
 
-def test_nothing_goes_before_it_is_granted():
+def test_nothing_starts_before_it_is_granted():
     queue = pool(2)
     assert queue.grant() == []
     queue.submit("a", 5)
@@ -109,7 +111,7 @@ def test_nothing_goes_before_it_is_granted():
     assert (queue.waiting(ROLLOUT), outstanding(queue)) == (0, [5, 0])
 
 
-def test_the_least_loaded_engine_by_responses_not_by_batches():
+def test_load_is_measured_in_responses_not_batches():
     queue = pool(2, 3)
     for size in (100, 10, 10, 10):
         queue.submit("a", size)
@@ -124,7 +126,7 @@ def test_a_tie_goes_to_the_first_engine():
     assert numbers(queue.grant()) == [(1, 0), (2, 1), (3, 2)]
 
 
-def test_late_binding_a_slow_engine_never_holds_what_a_fast_one_could_do():
+def test_a_slow_engine_never_holds_what_a_fast_one_could_do():
     queue = pool(2, 2)
     for _ in range(12):
         queue.submit("a", 8)
@@ -136,7 +138,7 @@ def test_late_binding_a_slow_engine_never_holds_what_a_fast_one_could_do():
         granted = numbers(queue.grant())
         assert [index for _, index in granted] == [1]
         placed |= dict(granted)
-    assert sorted(placed.values()) == [0, 0, 1, 1], "engine 0, which never finished, got its two slots and no more"
+    assert sorted(placed.values()) == [0, 0, 1, 1], "engine 0, which never finished, holds more than its two slots"
 
 
 def test_a_large_batch_at_the_head_is_not_overtaken():
@@ -183,7 +185,7 @@ def test_a_dead_engine_gets_no_more_and_its_batches_are_dropped():
     assert numbers(queue.grant()) == [(fourth.number, 0)]
 
 
-def test_what_is_told_of_a_replaced_engine_does_not_harm_its_successor():
+def test_late_news_of_a_replaced_engine_does_not_harm_its_successor():
     queue = pool(1, 2)
     first, second = queue.submit("a", 1), queue.submit("a", 1)
     queue.grant()
@@ -194,7 +196,7 @@ def test_what_is_told_of_a_replaced_engine_does_not_harm_its_successor():
     assert numbers(queue.grant()) == [(third.number, 0)]
 
 
-def test_only_without_any_engine_is_a_batch_stranded():
+def test_a_batch_is_stranded_only_without_any_engine():
     queue = pool(2, 1)
     first, second, third = (queue.submit("a", 1) for _ in range(3))
     queue.grant()
@@ -204,7 +206,7 @@ def test_only_without_any_engine_is_a_batch_stranded():
     assert queue.stranded() == [third] and queue.waiting(ROLLOUT) == 0
 
 
-def test_who_forgets_an_owner_learns_what_it_waited_for():
+def test_forgetting_an_owner_returns_its_waiting_batches():
     queue = pool(1, 1)
     queue.submit("a", 1)
     queue.grant()
@@ -213,7 +215,7 @@ def test_who_forgets_an_owner_learns_what_it_waited_for():
     assert numbers(queue.grant()) == [(other.number, 0)]
 
 
-def test_owners_are_those_who_wait_or_hold() -> None:
+def test_owners_are_those_with_waiting_or_held_batches() -> None:
     queue = pool(1, 1)
     queue.submit("holds", 4)
     queue.submit("waits", 4)
@@ -223,15 +225,15 @@ def test_owners_are_those_who_wait_or_hold() -> None:
     assert queue.owners() == {"waits"}
 
 
-def test_who_migrates_is_told_until_it_is_empty() -> None:
+def test_a_migrating_instance_is_listed_until_it_is_empty() -> None:
     queue = DispatchQueue([1.0, 1.0], {ROLLOUT: Limits(None, 8)})
     tickets = [queue.submit("controller", 3) for _ in range(3)]
     assert [index for _, index in queue.grant()] == [0, 1, 0]
     assert queue.apply(HandOver(0, JUDGE, migrate=True)) == 6
     queue.progress(tickets[0].number, 3)
     queue.release(tickets[0].number)
-    assert queue.lingering() == [(0, 3)], "what was on its way as it was told to leave"
+    assert queue.lingering() == [(0, 3)], "the batch that was in progress when it was told to migrate"
     queue.release(tickets[2].number)
     assert queue.lingering() == [] and queue.switches() == [(0, JUDGE)]
     queue.apply(HandOver(1, JUDGE, migrate=False))
-    assert queue.lingering() == [], "who drains keeps what it has"
+    assert queue.lingering() == [], "a draining instance keeps its batches"
