@@ -1,6 +1,6 @@
-"""Faults of engines, arranged by a test in a run's folder: the product knows nothing of them.
+"""Engine faults that a test injects through files in a run's folder; the product contains no hook for them.
 
-Ray's workers that have `SITE` on their path wrap the engines of their run (`engines.py`). Imports the standard library alone.
+Ray workers with `SITE` on their path wrap the engines of their run (`engines.py`). Imports only the standard library.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 SITE = Path(__file__).parent / "site"
 PYTHONPATH = os.pathsep.join(str(folder) for folder in (SITE, ROOT))
-"""For the environment of a Ray head."""
+"""Goes into the environment of a Ray head."""
 HANG, NOT_FINITE = "test-hang", "test-not-finite"
 
 
 def hang_at(run_folder: Path, version: int) -> Path:
-    """The first engine that generates with the weights of this version hangs for ever; the returned file is gone by then."""
+    """Makes the first engine that generates with these weights hang; it removes the returned file first."""
     file = run_folder / HANG
     file.write_text(str(version))
     return file
 
 
 def not_finite_at(run_folder: Path, iteration: int) -> None:
-    """The loss of this iteration of branch 0 is not finite, as often as it is learnt."""
+    """Makes the loss of an iteration of branch 0 non-finite every time it is learnt."""
     (run_folder / NOT_FINITE).write_text(str(iteration))
 
 
 def claims_hang(run_folder: Path, version: int) -> bool:
-    """True for the first engine that finds its version in the file, which it removes."""
+    """Returns True for the first engine that finds its version in the file, and removes the file."""
     file = run_folder / HANG
     try:
         if int(file.read_text()) != version:
@@ -40,6 +40,6 @@ def claims_hang(run_folder: Path, version: int) -> bool:
 
 
 def is_not_finite(run_folder: Path, branch: int, iteration: int) -> bool:
-    """Whether the loss of an iteration is to be one that is not finite."""
+    """Returns whether the loss of an iteration must be non-finite."""
     file = run_folder / NOT_FINITE
     return branch == 0 and file.exists() and int(file.read_text()) == iteration

@@ -1,4 +1,4 @@
-"""Engines with faults: wraps what `yatt_core.engines.registry` builds, in the processes of a run's actors."""
+"""Faulty engines: wraps the engines built by `yatt_core.engines.registry` in the processes of a run's actors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.faults import claims_hang, is_not_finite
 
 
 def add_faults(registry: ModuleType) -> None:
-    """Has the registry build virtual engines that look into their run's folder."""
+    """Makes the registry build virtual engines that look for faults in their run's folder."""
     build_rollout_engine, build_train_engine = registry.build_rollout_engine, registry.build_train_engine
 
     def rollout_engine(spec: Any, model_path: str, inputs_folder: Path) -> Any:
@@ -44,7 +44,7 @@ def _not_finite(engine: Any, run_folder: Path) -> Any:
 
     def learn_or_fail(task: Any, prepared: Any) -> Any:
         if engine.version == task.key.iteration - 1 and is_not_finite(run_folder, task.key.branch, task.key.iteration):
-            raise NumericError(f"{task.key}: the loss is nan, as the test wants it")
+            raise NumericError(f"{task.key}: the loss is nan, as requested by the test")
         return learn(task, prepared)
 
     engine.learn = learn_or_fail

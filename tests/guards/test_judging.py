@@ -1,4 +1,4 @@
-"""The state machine over any stream of metrics: what it comes to does not depend on where it was cut and gone on with."""
+"""The guards' state machine over any stream of metrics: interruptions never change its alarms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ streams = st.lists(iteration, max_size=25)
 
 
 class Ledger:
-    """What commits leave: points, alarms, and the newest control state."""
+    """The result of commits: points, alarms, and the newest control state."""
 
     def __init__(self) -> None:
         self.points: dict[str, list[tuple[int, float]]] = {}
@@ -40,7 +40,7 @@ class Ledger:
         self.committed = 0
 
     def history(self, judge: Judge) -> History:
-        """Read back by whoever goes on behind the newest commit, no deeper than the rules want it."""
+        """Returns the history as read by the next driver, no deeper than the rules need."""
         empty = History.of(judge.rules)
         return empty.filled({key: self.points.get(key, [])[-depth:] for key, depth in empty.depths.items()})
 
@@ -51,34 +51,34 @@ class Ledger:
         self.since, self.committed = since, number
 
 
-def drive(ledger: Ledger, stream: Sequence[Values], killed_behind: frozenset[int], killed_in: frozenset[int]) -> Ledger:
-    """Judges and commits; behind some iterations, and in the middle of others, a new driver takes over."""
+def drive(ledger: Ledger, stream: Sequence[Values], killed_after: frozenset[int], killed_in: frozenset[int]) -> Ledger:
+    """Judges and commits; after some iterations, and in the middle of others, a new driver takes over."""
     judge = Judge(SMALL)
     history = ledger.history(judge)
     for number, values in enumerate(stream, 1):
         history = history.extended(number, values)
         judged = judge.judge(history, number, ledger.since)
-        if number in killed_in:  # judged, not committed: nothing of it counts
+        if number in killed_in:  # judged but not committed, so it must leave no trace
             judge = Judge(SMALL)
             history = ledger.history(judge).extended(number, values)
             judged = judge.judge(history, number, ledger.since)
         ledger.commit(number, values, judged.since, judged.alarms)
-        if number in killed_behind:
+        if number in killed_after:
             judge = Judge(SMALL)
             history = ledger.history(judge)
     return ledger
 
 
 @given(streams, st.frozensets(st.integers(1, 25)), st.frozensets(st.integers(1, 25)))
-def test_kills_change_no_alarm(stream: list[Values], killed_behind: frozenset[int], killed_in: frozenset[int]) -> None:
+def test_kills_change_no_alarm(stream: list[Values], killed_after: frozenset[int], killed_in: frozenset[int]) -> None:
     quiet = drive(Ledger(), stream, frozenset(), frozenset())
-    killed = drive(Ledger(), stream, killed_behind, killed_in)
+    killed = drive(Ledger(), stream, killed_after, killed_in)
     assert killed.alarms == quiet.alarms
     assert killed.since == quiet.since
 
 
 @given(streams)
-def test_alarms_of_a_rule_tell_of_other_values_each_and_never_of_the_future(stream: list[Values]) -> None:
+def test_alarms_of_a_rule_cover_distinct_values_and_never_future_ones(stream: list[Values]) -> None:
     told: dict[str, int] = {}
     for number, alarm in drive(Ledger(), stream, frozenset(), frozenset()).alarms:
         assert told.get(alarm.rule, 0) < alarm.finding.first <= number
@@ -86,8 +86,8 @@ def test_alarms_of_a_rule_tell_of_other_values_each_and_never_of_the_future(stre
 
 
 @given(streams, iteration)
-def test_a_rollback_brings_the_memory_of_where_it_leads(stream: list[Values], other: Values) -> None:
-    """Going on from an iteration of the past, with other values, is as if the rest had never been."""
+def test_a_rollback_restores_the_memory_of_its_target(stream: list[Values], other: Values) -> None:
+    """Continuing from a past iteration with other values works as if the later iterations had never existed."""
     at = len(stream) // 2
     past = drive(Ledger(), stream[:at], frozenset(), frozenset())
     line = drive(Ledger(), [*stream[:at], other], frozenset(), frozenset())
@@ -97,7 +97,7 @@ def test_a_rollback_brings_the_memory_of_where_it_leads(stream: list[Values], ot
 
 
 def test_some_streams_trip_every_rule() -> None:
-    """What the properties above speak of does happen."""
+    """The streams that the properties above draw can trip every rule."""
     calm = dict.fromkeys(OFTEN, 1.0) | {"kl": 0.5, "grad_norm": 1.0}
     loud = {"reward/mean": 0.5, "length/response_mean": 5.0, "accuracy": 0.5, "tokens_per_second": 0.1}
     loud |= {"kl": 5.0, "grad_norm": 5.0, "update/skipped": 1.0}

@@ -1,4 +1,4 @@
-"""Each rule: what trips it, what it stays quiet at, and the evidence that it gives."""
+"""Each guard rule: what trips it, what does not, and the evidence it gives."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_metrics_of_the_defaults(
     assert metric in alarm.text and f" {window[0][0]} to {window[-1][0]}" in alarm.text
 
 
-def test_too_few_values_say_nothing() -> None:
+def test_too_few_values_raise_no_alarm() -> None:
     rule = MetricRule("high", "kl", MetricGuard(at_most=0.5, window=3))
     assert found(rule, kl=[9.0, 9.0]) is None
     assert found(rule, kl=[9.0, 9.0, 9.0]) is not None
@@ -66,30 +66,30 @@ def test_too_few_values_say_nothing() -> None:
 
 
 def declining(start: float, end: float, iterations: int) -> list[float]:
-    """By the same share in each iteration."""
+    """Returns values that fall by the same factor in each iteration."""
     return [start * (end / start) ** (k / (iterations - 1)) for k in range(iterations)]
 
 
 @pytest.mark.parametrize("iterations", [100, 300, 500])
-def test_an_entropy_that_collapses_slowly_is_found(iterations: int) -> None:
+def test_an_entropy_that_collapses_slowly_raises_an_alarm(iterations: int) -> None:
     values = declining(2.0, 0.05, iterations)
     assert any(found(DEFAULTS["entropy"], entropy=values[: n + 1]) for n in range(iterations))
 
 
 @pytest.mark.parametrize("iterations", [100, 300, 1000])
-def test_an_entropy_that_declines_as_it_should_is_none(iterations: int) -> None:
+def test_a_normal_decline_of_entropy_raises_no_alarm(iterations: int) -> None:
     values = declining(2.0, 1.2, iterations)
     assert not any(found(DEFAULTS["entropy"], entropy=values[: n + 1]) for n in range(iterations))
 
 
-def test_only_what_came_behind_the_last_alarm_is_judged_against_whatever_was_before() -> None:
+def test_only_values_after_the_last_alarm_are_judged_against_all_earlier_ones() -> None:
     rule = MetricRule("sudden", "kl", MetricGuard(rise=2.0, window=2, baseline=2))
     values = [1.0, 1.0, 9.0, 9.0]
     assert found(rule, since=2, kl=values) is not None
     assert found(rule, since=3, kl=values) is None
 
 
-def test_a_share_of_nothing_says_nothing() -> None:
+def test_a_baseline_of_zero_raises_no_alarm() -> None:
     rule = MetricRule("sudden", "kl", MetricGuard(rise=2.0, window=1, baseline=2))
     assert found(rule, kl=[0.0, 0.0, 9.0]) is None
 
@@ -134,8 +134,8 @@ def test_skipped_updates_are_counted_in_a_window_that_need_not_be_full() -> None
     marks = (Seen(2, 1.0), Seen(4, 1.0))
     found = rule.judge({"update/skipped": marks, "reward/mean": rewards[:4]}, -1)
     assert found is not None and found.evidence["window"] == [[2, 1.0], [4, 1.0]]
-    assert rule.judge({"update/skipped": marks, "reward/mean": rewards[:5]}, -1) is None, "2 is outside of it"
-    assert rule.judge({"update/skipped": marks, "reward/mean": rewards[:4]}, 2) is None, "2 was told of"
+    assert rule.judge({"update/skipped": marks, "reward/mean": rewards[:5]}, -1) is None, "2 is outside the window"
+    assert rule.judge({"update/skipped": marks, "reward/mean": rewards[:4]}, 2) is None, "2 already raised an alarm"
     once = SkippedRule(NonFiniteGuard())
     assert once.judge({"update/skipped": marks[:1], "reward/mean": rewards[:2]}, -1) is not None
     assert once.judge({"update/skipped": (), "reward/mean": rewards}, -1) is None

@@ -1,4 +1,4 @@
-"""A sabotage: a patch that switches off one protection of the product, and the test that has to notice.
+"""A sabotage: a patch that disables one protection of the product, and the test that must notice.
 
 A file in `patches/` begins with `Protection:` and `Test:` lines, followed by a unified diff against the repository.
 """
@@ -16,7 +16,11 @@ ROOT = FOLDER.parent.parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Sabotage:
-    """One patch. protection: what it switches off. test: the node id of the invariant's test."""
+    """One patch.
+
+    protection: what it disables.
+    test: node id of the test that must fail.
+    """
 
     file: Path
     protection: str
@@ -24,15 +28,15 @@ class Sabotage:
 
     @classmethod
     def read(cls, file: Path) -> Sabotage:
-        """From its file. Raises `ValueError` for one without its header."""
+        """Reads a patch file. Raises `ValueError` if its header is missing."""
         head = file.read_text().partition("\n--- ")[0]
         fields = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
         if not {"Protection", "Test"} <= fields.keys():
-            raise ValueError(f"{file}: begins with lines `Protection: ...` and `Test: ...`")
+            raise ValueError(f"{file}: must begin with lines `Protection: ...` and `Test: ...`")
         return cls(file, fields["Protection"], fields["Test"])
 
     def apply(self, tree: Path, *options: str) -> subprocess.CompletedProcess[str]:
-        """`git apply` in a tree, as if it were no repository; options: `--check`, `--reverse`."""
+        """Runs `git apply` in a tree that need not be a repository. options: `--check`, `--reverse`."""
         return subprocess.run(
             ["git", "apply", *options, str(self.file)], cwd=tree, capture_output=True, text=True,
             env={**os.environ, "GIT_CEILING_DIRECTORIES": str(tree.parent), "GIT_DIR": str(tree / ".no-git")},
@@ -40,5 +44,5 @@ class Sabotage:
 
 
 def all_sabotages() -> list[Sabotage]:
-    """Every patch, by name."""
+    """Returns every patch, sorted by name."""
     return [Sabotage.read(file) for file in sorted(FOLDER.glob("*.patch"))]

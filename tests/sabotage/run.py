@@ -1,8 +1,8 @@
-"""Switches off one protection at a time, in a copy of the tree, and sees whether the tests notice.
+"""Disables one protection at a time, in a copy of the tree, and checks whether the tests notice.
 
-`python -m tests.sabotage.run [NAME...]` runs the test that each patch names, first without the patch, where it has to pass,
-then with it, where it has to fail. Progress goes to standard error; the last line is one JSON object: sabotages,
-sabotages_missed, and the names of those missed. A patch that does not apply, and a test that fails without one, are errors.
+`python -m tests.sabotage.run [NAME...]` runs the test named in each patch, first without the patch, when it must pass,
+then with it, when it must fail. Progress goes to standard error; the last line is one JSON object: sabotages,
+sabotages_missed, and the names of those missed. It is an error if a patch does not apply or its test fails without it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def copy_tree(target: Path) -> Path:
-    """The files of the working tree that belong to the repository."""
+    """Copies the files of the working tree that git tracks or does not ignore."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
     )  # fmt: skip
@@ -48,10 +48,10 @@ def copy_tree(target: Path) -> Path:
 
 
 def noticed(sabotage: Sabotage, tree: Path) -> bool:
-    """True if the test passes without the patch and fails with it."""
+    """Returns whether the test fails with the patch; raises `SystemExit` if it fails without it."""
     code, said = run_test(sabotage, tree)
     if code != PASSED:
-        raise SystemExit(f"{sabotage.test} fails without any sabotage (exit code {code}):\n{said}")
+        raise SystemExit(f"{sabotage.test} fails without the patch (exit code {code}):\n{said}")
     applied = sabotage.apply(tree)
     if applied.returncode:
         raise SystemExit(f"{sabotage.file} does not apply: {applied.stderr}")
@@ -66,7 +66,7 @@ def noticed(sabotage: Sabotage, tree: Path) -> bool:
 
 
 def run_test(sabotage: Sabotage, tree: Path) -> tuple[int, str]:
-    """pytest's exit code and the end of what it said."""
+    """Returns pytest's exit code and the end of its output."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", f"--basetemp={tree.parent / 'pytest'}", sabotage.test]
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     ran = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=SECONDS)

@@ -1,4 +1,4 @@
-"""The sabotages keep up with the product: each patch still applies, and names a test that is there."""
+"""Sabotages are up to date: each patch applies to the product and names an existing test."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Memory of processes over their lives: samples of the resident set, and whether it grows behind SFT.
+"""Memory of processes over their lifetimes: samples of the resident set size, and its growth after warm-up.
 
-Consumes process ids by what they are; produces a verdict for each that lived long enough.
+Takes process ids with labels; reports every process that lived long enough.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ FEWEST_SAMPLES = 40
 
 @dataclass
 class Life:
-    """A process. rss: its samples in bytes, one behind the other."""
+    """A process.
+
+    what: its label.
+    rss: samples of its resident set size in bytes, in order of time.
+    """
 
     what: str
     rss: list[int] = field(default_factory=list)
 
     @property
     def growth(self) -> float:
-        """From the second quarter of its life to the last one, as a share of the former (medians)."""
+        """Relative growth of the median from the second quarter of its life to the last."""
         quarter = len(self.rss) // 4
         early, late = statistics.median(self.rss[quarter : 2 * quarter]), statistics.median(self.rss[-quarter:])
         return late / early - 1.0
@@ -41,7 +45,10 @@ class Life:
 
 
 class Sampler:
-    """Takes samples in a thread of its own. look: what there is now, by process id."""
+    """Takes samples in its own thread.
+
+    look: returns the labels of the current processes by process id.
+    """
 
     def __init__(self, look: Callable[[], Mapping[int, str]], seconds: float) -> None:
         self._look, self._seconds, self._ended = look, seconds, threading.Event()
@@ -68,5 +75,5 @@ class Sampler:
                 self._lives.setdefault(key, Life(what)).rss.append(rss)
 
     def lives(self) -> list[Life]:
-        """Of which there are samples enough."""
+        """Returns the processes with enough samples."""
         return [life for life in self._lives.values() if len(life.rss) >= FEWEST_SAMPLES]

@@ -1,4 +1,4 @@
-"""What Prefect's database holds, and how finished sessions come to lie behind the retention."""
+"""Counts rows of Prefect's database, and ages finished sessions beyond the retention period."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ RETENTION = timedelta(days=31)
 
 
 def rows(database: Path) -> dict[str, int]:
-    """Rows by table."""
+    """Returns the number of rows by table."""
     with closing(sqlite3.connect(database)) as connection:
         return {table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES}
 
 
 def overdue(database: Path) -> int:
-    """Rows behind the retention, and task runs without a flow run."""
+    """Returns the number of rows beyond the retention period, plus task runs without a flow run."""
     before = (datetime.now(UTC) - RETENTION + timedelta(days=1)).replace(tzinfo=None).isoformat(" ", "microseconds")
     with closing(sqlite3.connect(database)) as connection:
         late = [
@@ -31,7 +31,7 @@ def overdue(database: Path) -> int:
 
 
 def age(database: Path) -> None:
-    """Moves the end of all that has finished back by more than the retention; the server is down."""
+    """Moves all end times back by the retention period. The server must be down."""
     with closing(sqlite3.connect(database)) as connection:
         for table, column in TIMES.items():
             for key, text in connection.execute(
@@ -44,7 +44,7 @@ def age(database: Path) -> None:
 
 
 def size(database: Path) -> int:
-    """Bytes, with what the log of the file still holds written into it; the server is down."""
+    """Returns the database's bytes after a checkpoint of its write-ahead log. The server must be down."""
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return database.stat().st_size

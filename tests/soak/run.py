@@ -1,10 +1,10 @@
-"""The soak: thousands of iterations through real flows in many sessions; nothing grows that should not.
+"""The soak test: thousands of iterations through real flows in many sessions, during which nothing may leak.
 
-`python -m tests.soak.run --iterations 5000 --session 250 -o FILE` starts a service group, has its worker drive a run of
-virtual engines in sessions, each the window of a deployment, and samples the memory of all processes.
-After each half finished sessions are moved behind the retention and the server vacuums. Progress goes to standard error; the last
-line on standard output, and FILE, is one JSON object with the keys that docs/testing.md explains. Exit code 1 where one of
-`checks` is false.
+`python -m tests.soak.run --iterations 5000 --session 250 -o FILE` starts a service group whose worker drives a run on
+virtual engines in sessions, each a window of a deployment, and samples the memory of all processes. After each half,
+finished sessions are aged beyond the retention period and the server vacuums. Progress goes to standard error; the
+last line on standard output, and FILE, is one JSON object with the keys explained in docs/testing.md. Exits with
+code 1 if any of `checks` is false.
 """
 
 from __future__ import annotations
@@ -42,8 +42,12 @@ ROUNDS = 2
 
 @dataclass
 class Soak:
-    """A group and its run. sizes: of Prefect's database behind each vacuum, in bytes; left: rows by table,
-    new ones among them; overdue: of those that it should have removed.
+    """A service group and its run.
+
+    sizes: bytes of Prefect's database after each vacuum.
+    left: rows by table after each vacuum, including new ones.
+    overdue: number of rows that each vacuum should have removed.
+    before: rows by table before each vacuum.
     """
 
     group: Group
@@ -62,7 +66,7 @@ class Soak:
         return self.group.home / "group" / "prefect" / "prefect.db"
 
     def take(self) -> None:
-        """All sessions, with a vacuum behind each half."""
+        """Drives all sessions, with a vacuum after each half."""
         ends = range(self.session, self.iterations + 1, self.session)
         half = len(ends) // ROUNDS
         for number, end in enumerate(ends, start=1):
@@ -74,7 +78,7 @@ class Soak:
                 self._vacuum()
 
     def _drive(self, end: int) -> None:
-        """A window of a deployment: the flow run of the group's Prefect server that its worker drives."""
+        """Drives one window of a deployment: a flow run of the group's Prefect server, executed by its worker."""
         if self.run:
             revise(Home(self.group.home), self.run, [f"iterations={end}"])
         else:
@@ -102,7 +106,7 @@ class Soak:
         self.group.up()
 
     def processes(self) -> Mapping[int, str]:
-        """The group's, the drivers', Ray's and the actors': whatever has the home in its command line or environment."""
+        """Returns the processes with the home in their command line or environment: group, drivers, Ray and actors."""
         found, place = {}, str(self.group.home)
         for process in psutil.process_iter(["pid", "cmdline", "name"]):
             try:

@@ -1,4 +1,4 @@
-"""Every Python process below a Ray head that has this folder on its path loads this first."""
+"""Adds engine faults; every Python process below a Ray head with this folder on its path loads this module first."""
 
 from __future__ import annotations
 
