@@ -1,9 +1,9 @@
-"""The seeded chaos driver: strikes every part of a real run, some two hundred times, and compares it with one left alone.
+"""The seeded chaos driver: strikes every part of a real run about 200 times and compares it with an undisturbed one.
 
-`python -m tests.recovery.chaos --seed S --minutes 75 --faults 200 -o FILE` runs the torch engines in exact mode at temperature
-1 on PostgreSQL. Progress goes to standard error; the last line on standard output, and FILE, is one JSON object with the keys
-that docs/testing.md explains. A strike counts when the ledger, or for a service its process, shows the effect; one that does
-not is struck again at the end. The seed gives the schedule.
+`python -m tests.recovery.chaos --seed S --minutes 75 --faults 200 -o FILE` runs the torch engines in exact mode at
+temperature 1 on PostgreSQL. Progress goes to standard error; the last line on standard output, and FILE, is one JSON
+object with the keys explained in docs/testing.md. A strike counts if the ledger, or for a service its process, shows
+an effect; otherwise it is repeated at the end. The seed determines the schedule.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ROLES = {"controller": "controller-", "engine": "rollout-", "trainer": "trainer-
 
 @dataclass
 class Record:
-    """What was struck, with effect, and how long drivers took to come back (seconds)."""
+    """Strikes with and without effect, and the seconds that drivers took to recover (warm, cold)."""
 
     faults: list[Strike] = field(default_factory=list)
     without_effect: list[str] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Chaos:
         self.record = Record()
 
     def run(self, strikes: list[Strike], seconds: float) -> Record:
-        """Strikes one after another, each once the last one's effect is over."""
+        """Strikes one after another, each once the run has recovered from the last one."""
         deadline = time.monotonic() + seconds
         pending = [(strike, 1) for strike in strikes]
         while pending and time.monotonic() < deadline:
@@ -78,12 +78,12 @@ class Chaos:
             )
             if said != "done" and tries < TRIES:
                 pending.append((strike, tries + 1))
-        # Something to compare, however few the strikes were.
+        # There must be something to compare, however few strikes there were.
         self._await(lambda: self._highest >= 2, PROGRESS_SECONDS)
         return self.record
 
     def _one(self, strike: Strike) -> str:
-        """One strike; says what came of it."""
+        """Strikes once; returns the outcome in words."""
         if strike.phase == RECOVER and not self._struck.kill_driver():
             return "no driver to recover"
         blow = self._prepare(strike)
@@ -102,7 +102,7 @@ class Chaos:
             return "no effect"
         ended = self._watch.ended_at(phase)
         hit = ended is None or ended >= moment
-        self.record.faults.append(strike if hit else Strike(strike.kind, "behind " + strike.phase))
+        self.record.faults.append(strike if hit else Strike(strike.kind, "after " + strike.phase))
         if not self._await(lambda: self._watch.done_since(moment), PROGRESS_SECONDS):
             self.record.stuck.append(str(strike))
             self._struck.kill_driver()
@@ -111,7 +111,7 @@ class Chaos:
         return "done" if hit else "too late for the phase"
 
     def _prepare(self, strike: Strike) -> Callable[[], bool]:
-        """What strikes; looked up beforehand where looking takes time."""
+        """Returns the function that strikes; a target whose lookup takes time is chosen here."""
         struck = self._struck
         if strike.kind in ROLES:
             return struck.actor(ROLES[strike.kind], self._choose)
@@ -139,7 +139,7 @@ class Chaos:
         return {name: self._struck.service_pid(name) for name in ("prefect", "supervisor")}
 
     def _await_phase(self, name: str) -> OpenPhase | None:
-        """The phase, as soon as it is dispatched; tends the driver meanwhile."""
+        """Waits until a phase is dispatched, tending the driver meanwhile; returns it, or None after a timeout."""
         deadline, tended = time.monotonic() + PHASE_SECONDS, 0.0
         while time.monotonic() < deadline:
             phase = self._watch.open_phase()
@@ -167,7 +167,7 @@ class Chaos:
         self._highest = max(self._highest, iteration)
 
     def _book_recovery(self, strike: Strike, term: int) -> None:
-        """From the start of the process that took over to the first phase behind its recovery, where nothing else struck it."""
+        """Records the time from the start of the next driver to its first phase after recovery."""
         if strike.kind not in ("driver", "cold") or strike.phase == RECOVER:
             return
         term = self._watch.term()
@@ -185,7 +185,7 @@ def say(line: str) -> None:
 
 @contextmanager
 def bed(folder: Path) -> Iterator[tuple[Home, Server, dict[str, str]]]:
-    """A home on a PostgreSQL server of its own, and the environment of drivers."""
+    """Yields a home on its own PostgreSQL server, the server, and the environment of drivers."""
     server = start_server(folder / "postgresql")
     try:
         environment = own_services(server.create("ledger"), folder / "failpoints")
@@ -199,7 +199,7 @@ def bed(folder: Path) -> Iterator[tuple[Home, Server, dict[str, str]]]:
 
 @contextmanager
 def started(home: Home, spec: RunSpec, environment: Mapping[str, str]) -> Iterator[StruckRun]:
-    """A new run, ended with all of its processes."""
+    """Creates a run and ends all of its processes afterwards."""
     run = create_run(home, spec)
     watch = LedgerWatch(environment["YATT_LEDGER"], run)
     struck = StruckRun(home, run, environment, watch, spec.recovery.lease_seconds)
@@ -211,7 +211,7 @@ def started(home: Home, spec: RunSpec, environment: Mapping[str, str]) -> Iterat
 
 
 def undisturbed(home: Home, spec: RunSpec, environment: Mapping[str, str]) -> str:
-    """Drives a run to its end, alone, and returns its name."""
+    """Drives a run to its end without strikes and returns its name."""
     with started(home, spec, environment) as quiet:
         while quiet.watch.iteration() < spec.iterations:
             if quiet.exits:
@@ -227,7 +227,7 @@ def undisturbed(home: Home, spec: RunSpec, environment: Mapping[str, str]) -> st
 def figures(
     home: Home, struck: StruckRun, quiet: str, record: Record, published: Path, counts: Counter[tuple[int, int]]
 ) -> dict[str, Any]:
-    """The keys that `make chaos` prints."""
+    """Returns the keys that `make chaos` prints."""
     with Ledger.open(home.ledger) as ledger:
         one, other = run_results(ledger, struck.run), run_results(ledger, quiet)
         broken = ledger.events.verify(struck.run)
@@ -255,7 +255,7 @@ def figures(
 
 
 def quantile(values: list[float], share: float) -> float | None:
-    """By linear interpolation; none without values."""
+    """Returns a quantile by linear interpolation, or None without values."""
     if len(values) < 2:
         return values[0] if values else None
     return statistics.quantiles(values, n=100, method="inclusive")[round(100 * share) - 1]
@@ -264,9 +264,10 @@ def quantile(values: list[float], share: float) -> float | None:
 def chaos(
     folder: Path, spec: RunSpec, strikes: list[Strike], seed: int, seconds: float, prefect_seconds: float = 5.0
 ) -> dict[str, Any]:
-    """Strikes a run of the spec for so long at most, ends it, drives one undisturbed to the same iteration, and compares.
+    """Strikes a run for at most `seconds`, ends it, drives an undisturbed one to the same iteration, and compares.
 
-    folder: for all that both leave. prefect_seconds: how long a struck Prefect server stays away.
+    folder: for the files of both.
+    prefect_seconds: how long a struck Prefect server stays down.
     """
     with bed(folder) as (home, server, environment):
         began = time.monotonic()
@@ -297,7 +298,7 @@ def main() -> int:
     if told["digests_equal"] and not told["stuck"]:
         shutil.rmtree(folder)
     else:
-        say(f"kept for a look: {folder}")
+        say(f"kept for inspection: {folder}")
     if arguments.output:
         arguments.output.write_text(json.dumps(told, indent=1) + "\n")
     sys.stdout.write(json.dumps(told) + "\n")

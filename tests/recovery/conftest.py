@@ -15,7 +15,10 @@ from tests.recovery.nursery import Nursery
 
 @dataclass(frozen=True)
 class Bed:
-    """What the tests of a session share. failpoints: the folder that actors and drivers look into."""
+    """Shared by all tests of a session.
+
+    failpoints: folder that actors and drivers check.
+    """
 
     services: Mapping[str, str]
     failpoints: Path

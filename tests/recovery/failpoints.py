@@ -1,15 +1,15 @@
-"""Failpoints: places of the product where a process dies, each of them once in a chain of processes.
+"""Failpoints: places in the product where a process dies, each once in a chain of processes.
 
-Consumes a folder that all processes of a chain share:
+All processes of a chain share a folder:
 
-    armed       path of the run folder; while this file exists, places kill
-    used        names of the places that have killed, one a line, made durable before the kill
-    published   one line for each manifest of a shard that was ever published: `IN THE RUN FOLDER`, armed or not
-    spared      regular expression; places that it finds do not kill
+    armed       path of the run folder; places kill while this file exists
+    used        names of the places that have killed, one per line, made durable before the kill
+    published   one line per published shard manifest, armed or not: its folder within the run folder
+    spared      regular expression of places that do not kill
     full        part of a path; while this file exists, the product's fsync below such a path finds the disk full
 
-A place is named by its function and step, found on the stack or by wrapping: the product knows nothing of this. Imports the
-standard library alone, since actors load it before anything else (`site/sitecustomize.py`).
+A place is named by its function and step, found on the stack or by wrapping; the product contains no hook. Imports only
+the standard library, because actors load it before anything else (`site/sitecustomize.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VARIABLE = "YATT_TEST_FAILPOINTS"
 ROOT = Path(__file__).parent.parent.parent
 PRODUCT = tuple(f"{ROOT / name}{os.sep}" for name in ("flows", "db", "yatt_core", "ops"))
 BELOW = tuple(str(ROOT / "yatt_core" / name) for name in ("durable.py", "manifests.py"))
-"""Every file goes through these: a place is named by who calls them."""
+"""Every file is written by these modules, so a place is named by their caller."""
 SHARD = re.compile(r"w\d+-s\d+\.t\d+(\.\d+)?")
 SYNCED = re.compile(r": (fsync|mkdir) of ")
 _NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
@@ -51,14 +51,15 @@ class Failpoints:
         self._known: set[str] = set()
 
     def in_driver(self, place: str) -> None:
-        """The driver is at a place: it dies here, unless one has before."""
+        """Kills the driver at a place, unless a driver has died there before."""
         if self._take(f"driver dies: {place}"):
             _kill(os.getpid())
 
     def in_actor(self, place: str) -> None:
-        """An actor is at a place: the driver dies while it stands here, and another time it dies itself.
+        """Kills the driver while an actor is at a place, and another time the actor itself.
 
-        It does not die at fsync and mkdir, where its death is one between two renames; lost bytes are `tests.storage`'s matter.
+        The actor does not die at fsync and mkdir: that equals a death between two renames, and `tests.storage` covers
+        lost bytes.
         """
         name = f"driver dies while an actor is at: {place}"
         driver = self._await_driver() if self._is_new(name) else None
@@ -70,17 +71,17 @@ class Failpoints:
             _kill(os.getpid())
 
     def published(self, manifest: Path) -> None:
-        """A shard's manifest has its name: noted whether places kill or not."""
+        """Notes that a shard's manifest was published, whether places kill or not."""
         _append(self._published, "/".join(manifest.parts[-4:-1]))
 
     def synced(self, path: Path) -> None:
-        """A file or folder is about to be synced. Raises `OSError` while the disk is to be full."""
+        """Is called before a file or folder is synced. Raises `OSError` while the disk must appear full."""
         with suppress(FileNotFoundError):
             if self._full.read_text() in str(path):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _is_new(self, name: str) -> bool:
-        """True if no driver has died at a place yet."""
+        """Returns whether nothing has died at a place yet."""
         if name in self._known or not self._armed.exists() or self._is_spared(name):
             return False
         self._known = set(self._used.read_text().splitlines())
@@ -90,14 +91,14 @@ class Failpoints:
         return self._spared.exists() and re.search(self._spared.read_text(), name) is not None
 
     def _await_driver(self) -> int | None:
-        """The living driver of the run that is armed; work goes on between two drivers, and waits here for the next one."""
+        """Waits for a living driver of the armed run: actors keep working between two drivers, and pause here."""
         deadline = time.monotonic() + GONE_SECONDS
         while (driver := self._driver()) is None and self._armed.exists() and time.monotonic() < deadline:
             time.sleep(0.005)
         return driver
 
     def _driver(self) -> int | None:
-        """The living driver of the run that is armed."""
+        """Returns the pid of the living driver of the armed run, if any."""
         try:
             told = Path(self._armed.read_text()) / "supervisor" / "driver.json"
             pid = int(json.loads(told.read_text())["pid"])
@@ -133,7 +134,7 @@ def _kill(pid: int) -> None:
 
 
 def _wait_until_gone(pid: int) -> None:
-    """So that what the actor does next, it does without a driver."""
+    """Waits until a process is gone, so that the actor's next steps happen without a driver."""
     deadline = time.monotonic() + GONE_SECONDS
     while time.monotonic() < deadline:
         with suppress(OSError):
@@ -149,7 +150,7 @@ def watch_files(
     published: Callable[[Path], None] | None = None,
     synced: Callable[[Path], None] | None = None,
 ) -> None:
-    """From here on each durable step (fsync, rename, new folder, deletion) that the product makes is a place."""
+    """Turns each durable step of the product (fsync, rename, new folder, deletion) into a place."""
 
     def watched(owner: Any, name: str, what: Callable[..., Path]) -> None:
         real = getattr(owner, name)
@@ -176,7 +177,7 @@ def watch_files(
 
 
 def _product_function() -> str | None:
-    """The product's function that takes a durable step; none where a library does."""
+    """Returns the product's function that makes a durable step, or None if a library does."""
     frame = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename == _PATHLIB:
         frame = frame.f_back  # type: ignore[assignment]
@@ -188,12 +189,12 @@ def _product_function() -> str | None:
 
 
 def name_of(frame: Any) -> str:
-    """A frame's function as `module.Class.function`."""
+    """Returns a frame's function as `module.Class.function`."""
     return f"{frame.f_globals['__name__']}.{frame.f_code.co_qualname}"
 
 
 def around(reach: Callable[[str], None], owner: Any, name: str) -> None:
-    """Makes a place before and one after a function or method; of a generator, also one behind each item."""
+    """Adds a place before and one after a function or method; for a generator, also one at each item."""
     real = inspect.getattr_static(owner, name)
     label = f"{getattr(owner, '__qualname__', owner.__name__)}.{name}"
 

@@ -1,4 +1,4 @@
-"""What the ledger shows of a run while it is struck: the open phase, lost actors, terms. Survives the database's restarts."""
+"""What the ledger shows of a run under attack: open phase, lost actors, terms. Survives restarts of the database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACTOR_LOST = "actor_lost"
 
 @dataclass(frozen=True, slots=True)
 class OpenPhase:
-    """A phase that is under way."""
+    """An attempt at a phase that is in progress."""
 
     iteration: int
     phase: str
@@ -41,7 +41,7 @@ class LedgerWatch:
         self._engine.dispose()
 
     def open_phase(self) -> OpenPhase | None:
-        """The phase that is dispatched and has not ended."""
+        """Returns the phase that is dispatched and has not ended, if any."""
         columns = (PhaseAttempt.iteration, PhaseAttempt.phase, PhaseAttempt.number, PhaseAttempt.term)
         query = select(*columns).where(
             PhaseAttempt.run == self._run, PhaseAttempt.ended_at.is_(None), PhaseAttempt.state == "DISPATCHED"
@@ -50,7 +50,7 @@ class LedgerWatch:
         return OpenPhase(*rows[0]) if rows else None
 
     def ended_at(self, phase: OpenPhase) -> int | None:
-        """When an attempt ended; none while it is open."""
+        """Returns when an attempt ended, or None while it is open."""
         key = (PhaseAttempt.iteration == phase.iteration, PhaseAttempt.phase == phase.phase)
         query = select(PhaseAttempt.ended_at).where(
             PhaseAttempt.run == self._run, *key, PhaseAttempt.number == phase.number
@@ -58,15 +58,15 @@ class LedgerWatch:
         return self._rows(query)[0][0]
 
     def term(self) -> int:
-        """The lease's term."""
+        """Returns the lease's term."""
         return int(self._rows(select(Lease.term).where(Lease.run == self._run))[0][0])
 
     def iteration(self) -> int:
-        """The last committed one."""
+        """Returns the last committed iteration."""
         return int(self._rows(select(Run.iteration).where(Run.id == self._run))[0][0] or 0)
 
     def failures_since(self, moment: int) -> int:
-        """Attempts that failed, and actors that were lost, since then."""
+        """Returns the number of failed attempts and lost actors since a moment."""
         failed = select(func.count()).where(
             PhaseAttempt.run == self._run, PhaseAttempt.state == "FAILED", PhaseAttempt.ended_at >= moment
         )
@@ -74,21 +74,21 @@ class LedgerWatch:
         return int(self._rows(failed)[0][0]) + int(self._rows(lost)[0][0])
 
     def done_since(self, moment: int) -> bool:
-        """True if a phase was dispatched since then, and is done."""
+        """Returns whether a phase was dispatched since a moment and is done."""
         query = select(func.count()).where(
             PhaseAttempt.run == self._run, PhaseAttempt.state == "DONE", PhaseAttempt.dispatched_at >= moment
         )
         return bool(self._rows(query)[0][0])
 
     def first_dispatch(self, term: int) -> int | None:
-        """When a driver dispatched its first phase that is not recovery."""
+        """Returns when a term's driver dispatched its first phase other than recovery."""
         query = select(func.min(PhaseAttempt.dispatched_at)).where(
             PhaseAttempt.run == self._run, PhaseAttempt.term == term, PhaseAttempt.phase != "recover"
         )
         return self._rows(query)[0][0]
 
     def commits(self) -> Counter[tuple[int, int]]:
-        """How often each (branch, iteration) was committed, by the audit chain."""
+        """Returns how often each (branch, iteration) was committed, by the audit chain."""
         rows = self._rows(select(Event.body).where(Event.run == self._run, Event.kind == "commit"))
         return Counter((int(body["branch"]), int(body["iteration"])) for (body,) in rows)
 

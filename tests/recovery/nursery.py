@@ -1,9 +1,9 @@
-"""A warm process that forks drivers: each costs its work alone, not the import of prefect, ray and mlflow.
+"""A warm process that forks drivers, which saves each the import of prefect, ray and mlflow.
 
-`python -m tests.recovery.nursery` consumes one JSON job a line on standard input: home, run, output (the file that gets what
-the driver says), failpoints (their folder, or none), environment, arguments. Produces a line when it is ready, then for each
-job one with the driver's pid at once, and one with its exit status (negative: the signal) when it has ended. It has connected
-to nothing and started no thread when it forks.
+`python -m tests.recovery.nursery` reads one JSON job per line from standard input: home, run, output (file for the
+driver's output), failpoints (their folder, or null), environment, arguments. It writes a line when it is ready, then
+for each job a line with the driver's pid at once and a line with its exit status (negative: the signal) at its end. It
+has no connections and no threads when it forks.
 """
 
 from __future__ import annotations
@@ -26,31 +26,32 @@ from tests.recovery.failpoints import ROOT, Failpoints
 
 READY_SECONDS = 300.0
 OF_THE_ALLOCATOR = "jemalloc_bg_thd"
-"""A thread that its library starts again in a forked process."""
+"""Name of a thread that its library restarts in a forked process."""
 
 
 @dataclass
 class Incarnation:
-    """A driver that was forked. output: what it said so far."""
+    """A forked driver."""
 
     pid: int
     output_file: Path
     _status: Future[int] = field(default_factory=Future)
 
     def wait(self, seconds: float) -> int:
-        """Its exit status, negative for a signal. Raises `TimeoutError` when it does not end."""
+        """Returns its exit status, negative for a signal. Raises `TimeoutError` if it does not end in time."""
         return self._status.result(seconds)
 
     def ended(self) -> int | None:
-        """Its exit status; none while it lives."""
+        """Returns its exit status, or None while it lives."""
         return self._status.result() if self._status.done() else None
 
     @property
     def output(self) -> str:
+        """Its output so far."""
         return self.output_file.read_text()
 
     def end(self, status: int) -> None:
-        """Notes how it ended."""
+        """Records its exit status."""
         self._status.set_result(status)
 
     def signal(self, number: signal.Signals) -> None:
@@ -58,7 +59,10 @@ class Incarnation:
 
 
 class Nursery:
-    """The test's side. environment: of the services that drivers attach to."""
+    """The tests' side of the process.
+
+    environment: describes the services that drivers attach to.
+    """
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
@@ -80,8 +84,10 @@ class Nursery:
         environment: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
     ) -> Incarnation:
-        """Forks a driver that drives one session of a run. environment: what it has besides the services'. arguments: those
-        of `tests.flows.driver_process` behind the run.
+        """Forks a driver that drives one session of a run.
+
+        environment: additions to that of the services.
+        arguments: those of `tests.flows.driver_process` after the run.
         """
         assert self._ready.wait(READY_SECONDS), "the nursery has not imported what drivers need"
         self._count += 1
@@ -104,7 +110,7 @@ class Nursery:
         return incarnation
 
     def close(self) -> None:
-        """Ends the nursery and what it still has."""
+        """Ends the nursery and its remaining drivers."""
         assert self._process.stdin
         self._process.stdin.close()
         self._process.wait(30)
@@ -131,7 +137,7 @@ def main() -> int:
         with say_lock:
             os.write(1, f"{line}\n".encode())
 
-    # SIGCHLD wakes the reading of the next job; forking happens in this thread alone.
+    # SIGCHLD interrupts the wait for the next job; only this thread forks.
     def reap(*_: Any) -> None:
         for pid in list(living):
             ended, status = os.waitpid(pid, os.WNOHANG)
@@ -154,7 +160,7 @@ def main() -> int:
 
 
 def _import_all(folder: Path) -> None:
-    """What a driver imports, read with the settings of the services at hand."""
+    """Imports what a driver imports, with the settings of the current services."""
     from flows.prefect_io import prefect_server
 
     prefect_server.use_server(folder, os.environ["PREFECT_API_URL"].removesuffix("/api"))
@@ -166,12 +172,12 @@ def _import_all(folder: Path) -> None:
     import tests.flows.driver_process
 
     threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
-    assert len(threads) - threads.count(OF_THE_ALLOCATOR) == 1, f"a fork would leave threads behind: {threads}"
+    assert len(threads) - threads.count(OF_THE_ALLOCATOR) == 1, f"a fork would lose threads: {threads}"
     del mlflow, ray, flows, ops, tests
 
 
 def _be_driver(job: Mapping[str, Any]) -> None:
-    """Drives one session in this forked process, which ends with it."""
+    """Drives one session in this forked process and ends it."""
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -183,7 +189,7 @@ def _be_driver(job: Mapping[str, Any]) -> None:
         os.dup2(output, 2)
         from tests.flows import driver_process
 
-        logging.getLogger().handlers.clear()  # prefect's, which a driver that imports it later does not have
+        logging.getLogger().handlers.clear()  # Prefect's handlers, which a driver that imports it later does not have
         if job["failpoints"]:
             from tests.recovery.places import watch
 

@@ -1,4 +1,4 @@
-"""The living processes of a run's parts, by what they themselves said of their pids."""
+"""The living processes of a run's actors, by the pids that they logged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STARTED = re.compile(r"^(\S+) started, pid (\d+)$")
 
 
 def living_actors(run_folder: Path) -> dict[str, int]:
-    """Pids of the run's actors that live, by name (`rollout-0`); a name that was started again has its newest."""
+    """Returns the pids of the run's living actors by name (`rollout-0`); the newest pid if an actor was restarted."""
     found = {}
     for log in sorted((run_folder / "logs").glob("*.jsonl"), key=lambda path: path.stat().st_mtime):
         for line in log.read_text().splitlines():
@@ -32,7 +32,7 @@ def _is_actor(pid: int) -> bool:
 
 
 def kill(pid: int) -> bool:
-    """SIGKILL; False if it was gone."""
+    """Kills a process; returns False if it was already gone."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

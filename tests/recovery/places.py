@@ -1,7 +1,7 @@
-"""The driver's places: ledger, files, calls of the run's actors, tracker, and the steps of a session's start and end.
+"""Failpoints of the driver: ledger, files, calls of the run's actors, tracker, and steps of a session's start and end.
 
-Consumes the product's modules, imported; `watch` wraps them in this process. A name here that the product no longer has is an
-error, so that the table keeps up with it.
+`watch` wraps the product's imported modules in this process. A name here that the product no longer has is an error, so
+that the table stays up to date.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BELOW = ("db.core.engine", "contextlib")
 
 
 def watch(failpoints: Failpoints) -> None:
-    """Makes all of it places of this process."""
+    """Adds all failpoints to this process."""
     reach = failpoints.in_driver
     watch_files(reach)
     _watch_ledger(reach)
@@ -42,7 +42,7 @@ def watch(failpoints: Failpoints) -> None:
 
 
 def _watch_ledger(reach: Callable[[str], None]) -> None:
-    """Each transaction, before and after it is committed, by the function of `db` that makes it."""
+    """Adds places before and after each COMMIT, named by the function of `db` that makes the transaction."""
     database = _find("db.core.engine.Database")
     real = database.write
 
@@ -58,13 +58,13 @@ def _watch_ledger(reach: Callable[[str], None]) -> None:
 
 
 def _watch_commits(reach: Callable[[str], None]) -> None:
-    """A place behind each iteration's commit, so that some lie between two checkpoints."""
+    """Adds a place after each iteration's commit, so that some are between two checkpoints."""
     commits = _find("db.write.commit.Commits")
     real = commits.commit
 
     def commit(self: Any, fence: Any, row: Any) -> None:
         real(self, fence, row)
-        reach(f"behind the commit of iteration {row.iteration}")
+        reach(f"after the commit of iteration {row.iteration}")
 
     commits.commit = commit
 

@@ -1,4 +1,4 @@
-"""Which faults a chaos run gets, and in which phase: a seeded schedule. Pure."""
+"""The seeded schedule of a chaos run: which faults strike, and in which phase. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ PLAN: dict[str, dict[str, int]] = {
     "database": {"collect": 4, "learn": 2, "commit": 4},
     "supervisor": {"collect": 3, "learn": 2},
 }
-"""How many of each. pause: the driver is stopped beyond its lease's life and continued. cold: driver, supervisor, Ray and
-Prefect at once. supervisor: that process alone."""
+"""Number of strikes by kind and phase.
+
+pause: the driver is stopped until after its lease has expired, then continued.
+cold: driver, supervisor, Ray and Prefect are killed at once.
+supervisor: only that process is killed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """What is struck, once the ledger shows that phase as dispatched."""
+    """A fault that strikes once the ledger shows the phase as dispatched."""
 
     kind: str
     phase: str
@@ -35,7 +39,7 @@ class Strike:
 
 
 def schedule(seed: int, faults: int) -> list[Strike]:
-    """So many strikes in a seeded order: each kind once first, then shares as in the plan."""
+    """Returns `faults` strikes in a seeded order: one of each kind, then counts as in the plan."""
     choose = random.Random(f"yatt.chaos:{seed}")
     planned = [
         Strike(kind, phase) for kind, phases in PLAN.items() for phase, count in phases.items() for _ in range(count)
@@ -52,6 +56,6 @@ def schedule(seed: int, faults: int) -> list[Strike]:
 
 
 def _take(left: Counter[Strike], strike: Strike) -> bool:
-    """True as often as the strike is left."""
+    """Returns whether the strike was left, and takes it."""
     left[strike] -= 1
     return left[strike] >= 0

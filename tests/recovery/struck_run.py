@@ -1,7 +1,7 @@
-"""A run on services of its own, driven by real processes, and the hands that strike its parts.
+"""A run on its own services, driven by real processes, with methods that strike its parts.
 
-Consumes a home, a run and an environment; owns the driver process, which `tend` starts again whenever it is gone. Every
-signal goes to a pid that was looked up, never to a name.
+Takes a home, a run and an environment; owns the driver process, which `tend` restarts whenever it is gone. Every signal
+goes to a pid that was looked up, never to a name.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ END_SECONDS = 120.0
 
 
 class StruckRun:
-    """One run. exits: how drivers ended that nobody had killed, and what was said last. term_launched: when the driver of
-    a term was started, in milliseconds since 1970 (known once the term is).
+    """One run.
+
+    exits: exit code and last output of each driver that ended without being killed.
+    term_launched: start of each term's driver in milliseconds since 1970, known once the term is.
     """
 
     def __init__(self, home: Home, run: str, environment: Mapping[str, str], watch: LedgerWatch, lease: float) -> None:
@@ -45,7 +47,7 @@ class StruckRun:
     # -- the driver ---------------------------------------------------------------------------------------------------
 
     def tend(self) -> None:
-        """Starts a driver where there is none, and notes when each term's was started."""
+        """Starts a driver if there is none, and notes when each term's driver was started."""
         if self._driver is not None and (code := self._driver.poll()) is not None:
             if code != -signal.SIGKILL:
                 self._note_exit(code)
@@ -77,12 +79,12 @@ class StruckRun:
         return True
 
     def await_end(self) -> None:
-        """Waits until the driver has ended by itself."""
+        """Waits until the driver has ended on its own."""
         if self._driver is not None:
             self._driver.wait(END_SECONDS)
 
     def stop(self) -> None:
-        """A graceful stop, and the end of its services; what does not stop is killed."""
+        """Stops the driver gracefully, then its services; kills whatever does not stop."""
         if self._driver is not None and self._driver.poll() is None:
             self._driver.terminate()
             try:
@@ -92,10 +94,10 @@ class StruckRun:
         self._driver = None
         stop_supervisor(self.folder)
 
-    # -- strikes: each returns whether there was something to strike ---------------------------------------------------
+    # -- strikes: each returns whether there was anything to strike ----------------------------------------------------
 
     def actor(self, role: str, choose: random.Random) -> Callable[[], bool]:
-        """Prepares the killing of one of the living actors of a role, so that it takes no time when the moment comes."""
+        """Chooses a living actor of a role; returns a function that kills it without a delay."""
         found = sorted((name, pid) for name, pid in living_actors(self.folder).items() if name.startswith(role))
         if not found:
             return lambda: False
@@ -104,7 +106,7 @@ class StruckRun:
         return lambda: identity is not None and send_signal(identity, signal.SIGKILL)
 
     def pause(self) -> bool:
-        """Stops the driver beyond its lease's life, lets another take over, and continues it: it has to leave by itself."""
+        """Stops the driver until another has taken over its expired lease, then continues it: it must exit."""
         stopped = self._driver
         if stopped is None or stopped.poll() is not None:
             return False
@@ -127,7 +129,7 @@ class StruckRun:
         return True
 
     def cold(self) -> bool:
-        """Kills the driver, the supervisor and all that it had started."""
+        """Kills the driver, the supervisor and everything it started."""
         self.kill_driver()
         state = current_state(self.folder)
         if state is None:
@@ -144,7 +146,7 @@ class StruckRun:
         return sum(kill(pid) for pid in raylets) > 0
 
     def prefect(self, seconds: float) -> bool:
-        """Kills the Prefect server and keeps it away for so long: its supervisor sleeps meanwhile."""
+        """Kills the Prefect server and keeps it down for `seconds` by stopping its supervisor."""
         state = current_state(self.folder)
         server = state.service("prefect").identity if state else None
         if state is None or server is None:
@@ -159,7 +161,7 @@ class StruckRun:
         return found
 
     def supervisor(self) -> bool:
-        """Kills the supervisor alone. The run goes on without one; the next driver brings another, so the driver dies then."""
+        """Kills the supervisor and, after one more phase, the driver, whose successor starts a supervisor."""
         state = current_state(self.folder)
         if state is None or not send_signal(state.identity, signal.SIGKILL):
             return False
@@ -170,7 +172,7 @@ class StruckRun:
         return self.kill_driver()
 
     def service_pid(self, name: str) -> int | None:
-        """The pid of a service, or of the `supervisor`; none while it does not run."""
+        """Returns the pid of a service or of the `supervisor`, or None if it does not run."""
         state = current_state(self.folder)
         if state is None:
             return None
@@ -186,7 +188,7 @@ def _program(identity: ProcessIdentity) -> str:
 
 
 def own_services(ledger: str, failpoints: Path) -> dict[str, str]:
-    """The environment of a driver that brings its own Ray and Prefect, whose actors note what they publish."""
+    """Returns the environment of a driver with its own Ray and Prefect, whose actors record what they publish."""
     from tests.recovery.failpoints import VARIABLE
 
     given = ("YATT_RAY_ADDRESS", "PREFECT_API_URL", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE")

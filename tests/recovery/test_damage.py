@@ -1,4 +1,4 @@
-"""Damaged experience: the shard that was struck is made again, it alone, with the same samples, and that is on record."""
+"""Damaged experience: only the damaged shard is regenerated, with the same samples, and that is recorded."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ SMALL = ("virtual.yaml", "iterations=3", "checkpoints.every=100", "evaluation.ev
 
 
 @pytest.mark.verify
-def test_a_damaged_shard_is_made_again_alone(driver: Driver) -> None:
-    """Of a committed iteration, which is replayed, and of the open one, which goes on."""
+def test_only_a_damaged_shard_is_regenerated(driver: Driver) -> None:
+    """Holds for a committed iteration, which is replayed, and for the open one, which continues."""
     quiet, struck = (driver.create(*SMALL) for _ in range(2))
     driver.drive(quiet)
     driver.drive_until_killed(struck, "learn:3")

@@ -1,4 +1,4 @@
-"""Two drivers of one run, stopped and continued at will: one works, the other leaves, and nothing is written twice."""
+"""Two drivers of one run, stopped and continued: one works, the other exits, and nothing is written twice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SLOW = ("rollout.engine.base_seconds=0.03", f"recovery.lease_seconds={LEASE}", "
 
 
 class Drivers:
-    """The drivers of one run, of which one at most may work."""
+    """The drivers of one run, of which at most one may work."""
 
     def __init__(self, driver: Driver, bed: Bed, run: str) -> None:
         self._driver, self._bed, self._run = driver, bed, run
@@ -37,12 +37,12 @@ class Drivers:
         with self._driver.ledger() as ledger:
             return max((session.term for session in ledger.overview.show(self._run).sessions), default=0)
 
-    def await_commit_behind(self, iteration: int) -> int:
-        """Waits for a commit later than an iteration; returns the last one."""
+    def await_commit_after(self, iteration: int) -> int:
+        """Waits for a commit after an iteration; returns the last committed iteration."""
         return self._await(lambda: self._iteration() if self._iteration() > iteration else None)
 
     def stop(self, holder: Incarnation) -> None:
-        """SIGSTOP, but not within a transaction: SQLite's lock would stay with the driver until it is continued."""
+        """Stops a driver, but not within a transaction, because it would keep SQLite's lock until it is continued."""
         path = self._driver.folder / "ledger.db"
         while True:
             holder.signal(signal.SIGSTOP)
@@ -59,7 +59,7 @@ class Drivers:
                     return
 
     def take_over(self) -> Incarnation:
-        """Starts drivers until one has the lease; the others have to leave with exit code 3."""
+        """Starts drivers until one has the lease; the others must exit with code 3."""
         before = self.term()
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
@@ -86,7 +86,7 @@ class Drivers:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether every thread of a process has come to a stop."""
+    """Returns whether every thread of a process is stopped."""
     states = [file.read_text().rpartition(")")[2].split()[0] for file in Path(f"/proc/{pid}/task").glob("*/stat")]
     return all(state in "Tt" for state in states)
 
@@ -102,7 +102,7 @@ def test_stopped_and_continued_drivers_never_work_side_by_side(driver: Driver, b
     holder = one_of_two(drivers.start(), drivers.start())
     reached = -1
     for _ in range(3):
-        reached = drivers.await_commit_behind(reached)
+        reached = drivers.await_commit_after(reached)
         drivers.stop(holder)
         successor = drivers.take_over()
         holder.signal(signal.SIGCONT)
@@ -114,12 +114,12 @@ def test_stopped_and_continued_drivers_never_work_side_by_side(driver: Driver, b
     check_the_ledger(driver, struck)
     check_each_point_once(driver, struck)
     check_committed_once(driver, struck)
-    check_nobody_was_harmed(driver, struck)
+    check_no_actor_was_lost(driver, struck)
     assert not published_twice(bed.failpoints / "published")
 
 
 def one_of_two(one: Incarnation, other: Incarnation) -> Incarnation:
-    """Started at the same time, one of them leaves with exit code 3; returns the one that works."""
+    """Waits until one of two drivers exits with code 3; returns the other, which must be working."""
     deadline = time.monotonic() + SECONDS
     while one.ended() is None and other.ended() is None and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -130,14 +130,14 @@ def one_of_two(one: Incarnation, other: Incarnation) -> Incarnation:
 
 
 def check_committed_once(driver: Driver, run: str) -> None:
-    """In the audit chain too, where a row that was overwritten would still be seen."""
+    """Requires one commit per iteration in the audit chain, which would still show an overwritten row."""
     with driver.ledger() as ledger:
         commits = [link.body["iteration"] for link in ledger.events.links(run) if link.kind == "commit"]
     assert commits == sorted(set(commits))
 
 
-def check_nobody_was_harmed(driver: Driver, run: str) -> None:
-    """Who leaves takes no actor along: the successor has attached to them."""
+def check_no_actor_was_lost(driver: Driver, run: str) -> None:
+    """Requires that a fenced driver took no actor down, because its successor has attached to them."""
     with driver.ledger() as ledger:
         failed = {
             attempt.reason

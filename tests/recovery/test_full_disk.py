@@ -1,4 +1,4 @@
-"""A disk that is full while a run publishes: the run is paused with the reason, and goes on to the same bits with room."""
+"""A disk that is full while a run publishes: the run is paused with the reason, and resumes to the same bits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory, bed: Bed) -> RunResults:
 
 @pytest.mark.verify
 @pytest.mark.parametrize("place", ["experience/b000/i000002", "checkpoints"])
-def test_the_run_pauses_and_what_stood_there_stays(driver: Driver, bed: Bed, quiet: RunResults, place: str) -> None:
+def test_the_run_pauses_and_existing_data_stays(driver: Driver, bed: Bed, quiet: RunResults, place: str) -> None:
     run = driver.create(*SMALL)
     driver.drive_until_killed(run, "collect:2")
     full = bed.failpoints / "full"

@@ -1,4 +1,4 @@
-"""Parts that go away and return: one run is struck in each of them, and ends as if nothing had happened."""
+"""Parts that die and return: a run is struck in each of them and ends as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STRIKES = (
 
 @pytest.mark.verify
 @pytest.mark.timeout(600)
-def test_each_part_of_a_run_may_go_away(tmp_path: Path) -> None:
+def test_each_part_of_a_run_may_die(tmp_path: Path) -> None:
     spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", VIRTUAL)
     told = chaos(tmp_path, spec, list(STRIKES), seed=0, seconds=400)
     check(told, STRIKES)
@@ -50,7 +50,7 @@ def test_each_part_of_a_run_may_go_away(tmp_path: Path) -> None:
 
 @pytest.mark.verify
 @pytest.mark.timeout(900)
-def test_the_prefect_server_may_be_gone_for_two_minutes(tmp_path: Path) -> None:
+def test_the_prefect_server_may_be_down_for_two_minutes(tmp_path: Path) -> None:
     spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", VIRTUAL)
     strikes = [Strike("prefect", "collect")]
     check(chaos(tmp_path, spec, strikes, seed=0, seconds=600, prefect_seconds=120), strikes)
@@ -59,7 +59,7 @@ def test_the_prefect_server_may_be_gone_for_two_minutes(tmp_path: Path) -> None:
 @pytest.mark.verify
 @pytest.mark.timeout(1800)
 def test_chaos_of_every_kind(tmp_path: Path) -> None:
-    """A short `make chaos`."""
+    """A short `make chaos` loses and repeats nothing."""
     strikes = schedule(seed=1, faults=14)
     check(chaos(tmp_path, load_spec(SPEC, ()), strikes, seed=1, seconds=1200), strikes)
 
@@ -70,7 +70,7 @@ def check(told: dict[str, Any], strikes: Sequence[Strike]) -> None:
     assert told["digests_equal"] and told["audit_chain_sound"] and not told["stuck"], told
 
 
-def test_a_seed_gives_one_schedule_with_the_shares_of_the_plan() -> None:
+def test_a_seed_gives_one_schedule_with_the_counts_of_the_plan() -> None:
     strikes = schedule(seed=3, faults=205)
     assert strikes == schedule(seed=3, faults=205) != schedule(seed=4, faults=205)
     assert len(strikes) == sum(sum(phases.values()) for phases in PLAN.values()) == 205
@@ -93,7 +93,7 @@ def test_a_seed_gives_one_schedule_with_the_shares_of_the_plan() -> None:
 
 
 class MlflowServer:
-    """MLflow's own server on one port, which may end and come back."""
+    """MLflow's own server on a fixed port, which can be stopped and started again."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.address = folder, f"http://127.0.0.1:{free_port()}"
@@ -129,10 +129,10 @@ class MlflowServer:
 
 @pytest.mark.verify
 @pytest.mark.timeout(600)
-def test_the_tracking_server_may_be_away_while_the_run_goes_on(
+def test_the_tracking_server_may_be_down_during_a_run(
     tmp_path: Path, bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Away from before the start to behind the end: the rows wait in the ledger, and the next resume sends them."""
+    """It is down from before the start until after the end: rows wait in the ledger, and the next resume sends them."""
     server = MlflowServer(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.address)
     driver = Driver(tmp_path / "runs", bed.nursery, {"MLFLOW_TRACKING_URI": server.address})
@@ -141,7 +141,7 @@ def test_the_tracking_server_may_be_away_while_the_run_goes_on(
     with driver.ledger() as ledger:
         assert ledger.runs.find(run).state == "completed"
         waiting, _ = ledger.outbox.counts(run)
-    assert waiting > 8, "nothing is delivered, nothing is lost"
+    assert waiting > 8, "nothing was delivered, nothing is lost"
     server.start()
     try:
         server.await_answer()

@@ -1,4 +1,4 @@
-"""Replay is checked: an update that comes out differently from what its commit recorded is said, and never built upon."""
+"""Replay is checked: an update that differs from what its commit recorded is reported and never built upon."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def killed_in_collect_3(driver: Driver) -> str:
-    """A run that has to replay updates 1 and 2 behind checkpoint 0."""
+    """Returns a run that must replay updates 1 and 2 after checkpoint 0."""
     run = driver.create("virtual.yaml", "iterations=3", "checkpoints.every=100", "evaluation.every=0")
     driver.drive_until_killed(run, "collect:3")
     driver.end_actors(run)
@@ -24,7 +24,7 @@ def killed_in_collect_3(driver: Driver) -> str:
 
 
 def rewrite(driver: Driver, run: str, table: str, column: str, change: Change) -> None:
-    """Changes what the ledger holds of iteration 2."""
+    """Changes what the ledger stores for iteration 2."""
     with sqlite3.connect(driver.folder / "ledger.db") as connection:
         where = "WHERE run = ? AND iteration = 2"
         (text,) = connection.execute(f"SELECT {column} FROM {table} {where}", (run,)).fetchone()

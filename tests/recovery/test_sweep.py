@@ -1,8 +1,8 @@
 """The chained sweep: every failpoint of driver and actors kills once, and the run ends as if nothing had happened.
 
-The process that resumes from one failpoint dies at the next that nobody has died at yet; the chain ends with the process that
-reaches the end of the run. All of them attach to one Ray head and one Prefect server. Every fortieth process finds no
-actors, and so does one behind each commit that would have to be replayed.
+The process that resumes from one failpoint dies at the next one that has not killed yet; the chain ends with the
+process that reaches the end of the run. All of them attach to one Ray head and one Prefect server. Every fortieth
+process finds no actors, and so does one after each commit that must then be replayed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ NEVER_MISSING = (
 
 @pytest.mark.timeout(1500)
 def test_killed_once_at_every_commit_the_run_ends_with_the_same_bits(driver: Driver, bed: Bed) -> None:
-    """And at one failpoint of each other kind, but replay: no driver dies here with a commit that no checkpoint holds."""
+    """And at one failpoint of each other kind except replay, which needs a death after a commit without checkpoint."""
     kept = "|".join(re.escape(place) for place in NEVER_MISSING if place != REPLAY)
     sweep(driver, bed, "virtual.yaml", VIRTUAL, spared=f"^(?!.* COMMIT |{kept})")
 
@@ -87,7 +87,7 @@ def test_on_torch_engines_and_postgresql_too(
 
 
 def sweep(driver: Driver, bed: Bed, spec: str, overrides: tuple[str, ...], spared: str = "(?!)") -> None:
-    """spared: regular expression of the failpoints that are left out, of which none has to be met."""
+    """Runs the chain and compares. spared: regular expression of failpoints that neither kill nor must be reached."""
     quiet, struck = driver.create(spec, *overrides), driver.create(spec, *overrides)
     assert bed.nursery.start(driver.folder, quiet, None, driver.environment).wait(SECONDS) == 0
     (bed.failpoints / "published").unlink(missing_ok=True)
@@ -105,11 +105,11 @@ def sweep(driver: Driver, bed: Bed, spec: str, overrides: tuple[str, ...], spare
     assert same_result(driver.results(struck), driver.results(quiet))
     check_each_point_once(driver, struck)
     check_the_ledger(driver, struck)
-    assert not published_twice(bed.failpoints / "published"), "no shard is sealed twice"
+    assert not published_twice(bed.failpoints / "published"), "no shard may be sealed twice"
 
 
 def _chain(driver: Driver, bed: Bed, run: str) -> int:
-    """Drives the run until a process reaches its end; returns how many it took."""
+    """Drives the run until a process reaches its end; returns the number of processes."""
     cold_at: set[int] = set()
     for number in range(1, LONGEST):
         started = time.monotonic()
@@ -120,13 +120,13 @@ def _chain(driver: Driver, bed: Bed, run: str) -> int:
         if code == 0:
             return number
         assert code == -signal.SIGKILL, f"driver {number} ended with {code}:\n{incarnation.output}"
-        if number % COLD_EVERY == 0 or _first_behind_a_checkpoint(driver, run, cold_at):
+        if number % COLD_EVERY == 0 or _first_death_after_an_unsaved_commit(driver, run, cold_at):
             driver.end_actors(run)
     raise AssertionError(f"{LONGEST} drivers did not finish the run")
 
 
-def _first_behind_a_checkpoint(driver: Driver, run: str, seen: set[int]) -> bool:
-    """True the first time that a driver died at a commit that no checkpoint holds: without actors, it has to be replayed."""
+def _first_death_after_an_unsaved_commit(driver: Driver, run: str, seen: set[int]) -> bool:
+    """Returns True once per commit without a checkpoint: if its actors are gone too, it must be replayed."""
     with driver.ledger() as ledger:
         iteration = ledger.runs.find(run).iteration
         kept = {row.iteration for row in ledger.records.checkpoints(run)}
@@ -136,7 +136,7 @@ def _first_behind_a_checkpoint(driver: Driver, run: str, seen: set[int]) -> bool
 
 
 def check_the_ledger(driver: Driver, run: str) -> None:
-    """Every iteration committed once, the audit chain sound, nothing undelivered."""
+    """Requires every iteration committed, a sound audit chain, and nothing undelivered."""
     with driver.ledger() as ledger:
         row = ledger.runs.find(run)
         assert row.state == "completed"
@@ -148,6 +148,6 @@ def check_the_ledger(driver: Driver, run: str) -> None:
 
 
 def published_twice(file: Path) -> list[str]:
-    """Shards whose manifest got its name more than once, whatever the term."""
+    """Returns the shards whose manifest was published more than once, in any term."""
     times = Counter(line.rpartition(".t")[0] for line in file.read_text().splitlines())
     return [shard for shard, count in times.items() if count > 1]

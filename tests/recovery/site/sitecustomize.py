@@ -1,8 +1,7 @@
-"""Failpoints in actors: every Python process below a Ray head that has this folder on its path loads this first.
+"""Failpoints in actors: every Python process below a Ray head with this folder on its path loads this module first.
 
-Consumes the folder that `YATT_TEST_FAILPOINTS` names. Durable steps are watched at once, methods of actors and engines as
-soon as their module has been imported. Of two folders with such a file Python loads one, so the faults of `tests.faults` are
-arranged here too.
+`YATT_TEST_FAILPOINTS` names the folder. Durable steps are watched at once, methods of actors and engines as soon as
+their module has been imported. Python loads only one such file, so the faults of `tests.faults` are added here too.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from types import ModuleType
 from tests.after_import import after_import
 from tests.faults.engines import add_faults
 from tests.recovery.failpoints import VARIABLE, Failpoints, around, watch_files
+from tests.warm_workers import fork_instead
 
 AROUND = {
     "yatt_core.actors.rollout": (
@@ -27,7 +27,7 @@ AROUND = {
     "yatt_core.engines.virtual.rollout": ("weights_digest",),
     "yatt_core.engines.rollout.torch.engine": ("TorchRolloutEngine.take",),
 }
-"""Steps of actors beside files. `weights_digest` is called at the end of a virtual engine's update."""
+"""Steps of actors other than files. `weights_digest` is called at the end of a virtual engine's update."""
 
 
 def _wrap(failpoints: Failpoints, name: str) -> Callable[[ModuleType], None]:
@@ -47,3 +47,4 @@ if VARIABLE in os.environ:
     watch_files(_failpoints.in_actor, _failpoints.published, _failpoints.synced)
     after_import({name: _wrap(_failpoints, name) for name in AROUND})
 after_import({"yatt_core.engines.registry": add_faults})
+fork_instead()
