@@ -1,4 +1,6 @@
-"""One Chromium a module, a tab for each test that must stay without errors, and a dashboard over seeded runs."""
+"""Fixtures of the browser tests: one Chromium per module, an error-free tab per test, and a dashboard over seeded
+runs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from tests.browser.install import find_chromium, why_not_installable
 from tests.browser.runs import seed_runs
 
 PATIENCE_MS = 120_000
-"""Until a test gives up; a page of a busy machine takes its time."""
+"""The timeout of a test; pages load slowly on a busy machine."""
 expect.set_options(timeout=PATIENCE_MS)
 AXE = Path(__file__).parent / "vendor" / "axe" / "axe.min.js"
 
@@ -30,7 +32,10 @@ def outside() -> Iterator[Outside]:
 
 @pytest.fixture(scope="module")
 def chromium(outside: Outside) -> Iterator[Browser]:
-    """Ends with its module: while Playwright runs, its event loop does, and no other test of this process may start one."""
+    """Yields a browser that is closed with its module.
+
+    While Playwright runs, its event loop does too, and no other test of this process may start one.
+    """
     path = find_chromium()
     if path is None:
         why = why_not_installable() or "`python -m tests.browser.install` was not run, or failed"
@@ -41,7 +46,7 @@ def chromium(outside: Outside) -> Iterator[Browser]:
 
 @dataclass
 class Errors:
-    """What a tab complained about. expected: parts of complaints that a test provokes."""
+    """Errors reported by a tab. expected: substrings of errors that a test provokes."""
 
     seen: list[str] = field(default_factory=list)
     expected: list[str] = field(default_factory=list)
@@ -71,7 +76,7 @@ def errors() -> Errors:
 
 @pytest.fixture
 def page(context: BrowserContext, errors: Errors, outside: Outside) -> Iterator[Page]:
-    """A tab. Fails the test for an error on the console, an alert, or a request that leaves this machine."""
+    """Yields a tab. Fails the test for an error on the console, an alert, or a request that leaves this machine."""
     page = context.new_page()
     page.on("console", errors.console)
     page.on("pageerror", lambda error: errors.seen.append(str(error)))
@@ -81,7 +86,7 @@ def page(context: BrowserContext, errors: Errors, outside: Outside) -> Iterator[
     yield page
     assert errors.unexpected == []
     assert asked and not [url for url in asked if not url.startswith(("http://127.0.0.1:", "data:"))]
-    assert outside.by_pages == [], "the browser asked for what is not on this machine"
+    assert outside.by_pages == [], "the browser sent requests that leave this machine"
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
-"""A dashboard in a process of its own, as `yatt dashboard` serves it, and a Chromium that is told to stay at home.
+"""Starts a dashboard as a separate process, as `yatt dashboard` serves it, and a Chromium without network access.
 
-Consumes a home folder. Produces the address of the dashboard, and a browser whose every way out leads to `Outside`, which lets
-nothing through and notes who was asked for.
+Consumes a home folder. Produces the address of the dashboard, and a browser whose only way out is `Outside`, which
+lets nothing through and records what was requested.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ WIDE, NARROW = (1280, 900), (390, 844)
 
 
 CHROMIUMS_OWN = re.compile(r"[ /.](google|googleapis|gvt1)\.com[:/ ]")
-"""Whom the browser itself asks, whatever page it shows: for updates, and for who is signed in to it. It gets no answer."""
+"""Hosts that the browser itself contacts, whatever page it shows: for updates and for its account. It gets no
+answer.
+"""
 
 
 class Outside:
@@ -57,7 +59,7 @@ class Outside:
 
     @property
     def by_pages(self) -> list[str]:
-        """What was asked for, but for what the browser itself asks."""
+        """The requests except those that the browser makes by itself."""
         return [line for line in self.asked if not CHROMIUMS_OWN.search(line)]
 
     def close(self) -> None:
@@ -67,7 +69,7 @@ class Outside:
 
 @contextmanager
 def started_chromium(path: Path, outside: Outside) -> Iterator[Browser]:
-    """A browser with a profile of its own. Loopback never goes through a proxy; everything else goes to `outside`."""
+    """Starts a browser with a new profile. Loopback never goes through a proxy; everything else goes to `outside`."""
     with sync_playwright() as playwright:
         arguments = [*FLAGS, f"--proxy-server={outside.address}"]
         browser = playwright.chromium.launch(
@@ -81,7 +83,7 @@ def started_chromium(path: Path, outside: Outside) -> Iterator[Browser]:
 
 @contextmanager
 def served(home: Path) -> Iterator[str]:
-    """The address of a dashboard over a home folder."""
+    """Serves a dashboard over a home folder; yields its address."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -99,12 +101,12 @@ def served(home: Path) -> Iterator[str]:
 
 
 def child_environment() -> dict[str, str]:
-    """A child finds our packages, and what its parent found besides."""
+    """Returns the parent's environment, with our packages on the path."""
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
 def wait_until_healthy(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Returns when the dashboard answers."""
+    """Waits until the dashboard answers."""
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
         assert process.poll() is None, log.read_text()

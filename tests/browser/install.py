@@ -1,7 +1,7 @@
-"""Looks for a Chromium for the browser tests, and installs Debian's where that is allowed.
+"""Looks for a Chromium for the browser tests, and installs Debian's package if that is allowed.
 
-Consumes the machine's package manager; produces `/usr/bin/chromium`, or says in one line why there is none. `make verify` runs
-it first; without a browser the tests are skipped and name this reason.
+Consumes the machine's package manager; produces `/usr/bin/chromium`, or prints one line that says why there is none.
+`make verify` runs it first; without a browser the tests are skipped and name this reason.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ SECONDS = 600.0
 
 
 def find_chromium() -> Path | None:
-    """The browser of this machine, if it has one."""
+    """Returns the browser of this machine, if it has one."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     return Path(found) if found else None
 
 
 def why_not_installable() -> str:
-    """Why no package can be installed here; empty where one can."""
+    """Returns why no package can be installed here; empty if one can be."""
     if shutil.which("apt-get") is None:
         return "there is no apt-get here"
     if os.geteuid() != 0:
@@ -33,7 +33,7 @@ def why_not_installable() -> str:
 
 
 def install() -> str:
-    """Installs the packages; returns what went wrong, in one line, or nothing."""
+    """Installs the packages; returns the error in one line, or an empty string."""
     if why := why_not_installable():
         return why
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
@@ -53,7 +53,7 @@ def install() -> str:
 
 
 def main() -> int:
-    """Says what there is. A machine without a browser is no error: the tests say it too."""
+    """Prints what was found. A machine without a browser is not an error: the tests report it too."""
     problem = "" if find_chromium() else install()
     found = find_chromium()
     line = (

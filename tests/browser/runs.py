@@ -1,4 +1,6 @@
-"""Runs for browsers to look at: stopped with a checkpoint, driven, shaken by a fault, with judges on its devices, hostile."""
+"""Runs for browsers to show: stopped with a checkpoint, driven, disturbed by a fault, with judges on its devices,
+hostile.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ WITH_CHECKPOINT = 2
 
 
 def seed_runs(home: Home) -> str:
-    """Makes all of them; returns the name of the hostile one."""
+    """Creates all of them; returns the name of the hostile one."""
     hostile = seed_hostile(home)
     seed_run(home, committed=WITH_CHECKPOINT)
     take_checkpoint(home, STOPPED, WITH_CHECKPOINT)
@@ -31,7 +33,7 @@ def seed_runs(home: Home) -> str:
 
 
 def take_checkpoint(home: Home, run: str, iteration: int) -> None:
-    """Publishes a small checkpoint of an iteration and books it."""
+    """Publishes a small checkpoint of an iteration and records it."""
 
     def write(folder: Path) -> None:
         (folder / "weights.bin").write_bytes(bytes(range(256)) * 16)

@@ -1,7 +1,7 @@
 """Takes a picture of every page, light and dark, wide and narrow: `python -m tests.browser.screenshots --home runs --to shots`.
 
-Consumes a home folder; produces PNG files named PAGE-SCHEME-WIDTH.png. The pages about one run are those of `--run`, by default
-the newest; `--judged` names a run whose devices judge, for the page of devices.
+Consumes a home folder; produces PNG files named PAGE-SCHEME-WIDTH.png. Pages about one run show the one given by
+`--run`, by default the newest; `--judged` names a run whose devices judge, for the page of devices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHARTED = ("run", "compare")
 
 
 def pages_of(home: Home, run: str | None, judged: str | None) -> dict[str, str]:
-    """Address of each page, by its name."""
+    """Returns the address of each page by its name."""
     with Ledger.open(home.ledger, migrate=False) as ledger:
         runs = ledger.runs.list(limit=8)
         chosen = ledger.runs.find(run) if run else runs[0]
@@ -44,7 +44,7 @@ def pages_of(home: Home, run: str | None, judged: str | None) -> dict[str, str]:
 
 
 def take_all(browser: Browser, address: str, pages: dict[str, str], folder: Path, names: Sequence[str]) -> None:
-    """All pictures, or those of some pages."""
+    """Takes all pictures, or those of some pages."""
     for width, height in (WIDE, NARROW):
         for scheme in ("light", "dark"):
             context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def take_all(browser: Browser, address: str, pages: dict[str, str], folder: Path
 
 
 def take(page: Page, address: str, name: str, file: Path) -> None:
-    """One picture of a whole page."""
+    """Takes one picture of a whole page."""
     page.goto(address)
     if name in CHARTED:
         try:
@@ -67,7 +67,7 @@ def take(page: Page, address: str, name: str, file: Path) -> None:
 
 
 def main() -> int:
-    """Takes the pictures."""
+    """Takes the pictures that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--to", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""What tests do in a tab as a person would."""
+"""Actions that tests take in a tab as a person would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page that is open while its run moves: new charts, ages, state and buttons, and no stream for a tab that nobody sees."""
+"""An open page follows its run: new charts, ages, state and buttons; a hidden tab holds no stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.verify, pytest.mark.timeout(600)]
 
 @pytest.fixture
 def driver(home: Home) -> Iterator[tuple[Ledger, Fence]]:
-    """A run of its own, with its driver."""
+    """Yields a new run with its driver."""
     run = seed_run(home, ends=True)
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, this_process("a test"), 600)
@@ -32,7 +32,9 @@ def driver(home: Home) -> Iterator[tuple[Ledger, Fence]]:
         ledger.leases.release(fence)
 
 
-def test_charts_state_and_buttons_follow(page: Page, address: str, token: str, driver: tuple[Ledger, Fence]) -> None:
+def test_charts_state_and_buttons_follow_the_run(
+    page: Page, address: str, token: str, driver: tuple[Ledger, Fence]
+) -> None:
     ledger, fence = driver
     sign_in(page, address, token, f"/runs/{fence.run}")
     expect(page.locator("[data-live]")).to_have_text("live")
@@ -46,7 +48,7 @@ def test_charts_state_and_buttons_follow(page: Page, address: str, token: str, d
     expect(kl).to_be_visible()
     expect(kl.locator("canvas")).to_be_visible()
     assert page.locator("figure.chart[data-title=Accuracy] .swatch").first.get_attribute("class") == colour
-    assert heading.evaluate("heading => heading.isConnected"), "what is the same stays"
+    assert heading.evaluate("heading => heading.isConnected"), "unchanged elements stay"
     ledger.runs.ask_to_stop(fence.run, "a test")
     expect(page.locator("#standing")).to_contain_text("stopping")
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
@@ -66,7 +68,7 @@ def test_a_dialog_stays_open_while_the_run_moves(
 
 
 def test_a_hidden_tab_holds_no_stream(context: BrowserContext, page: Page, address: str) -> None:
-    """Headless tabs are always seen, so the page is told that it is not."""
+    """Headless tabs are always visible, so the page's `hidden` property is overridden."""
     page.add_init_script(
         """window.opened = [];
         const Real = EventSource;
@@ -87,7 +89,7 @@ def test_a_hidden_tab_holds_no_stream(context: BrowserContext, page: Page, addre
 
 
 def test_a_run_has_its_colour_in_every_curve(page: Page, address: str) -> None:
-    """The first of the two has no reward yet."""
+    """The first of the two runs has no reward yet."""
     page.goto(f"{address}/compare?run={quote(NAME)}-1&run=toy-1")
     expect(page.locator("html[data-charts=drawn]")).to_be_attached()
     expect(page.locator("figure.chart[data-title=Accuracy] .swatch.c1")).to_be_visible()

@@ -1,4 +1,4 @@
-"""An operator's round with a real run: watched as it advances, stopped, looked into, verified, resumed from the page."""
+"""An operator's work on a real run: it is watched, stopped, inspected, verified and resumed from the page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECONDS = 240.0
 
 @pytest.fixture
 def living(tmp_path: Path) -> Iterator[Home]:
-    """`yatt train` in a process of its own, with its second iteration committed."""
+    """Runs `yatt train` as a separate process, with its second iteration committed."""
     home = Home(tmp_path / "runs")
     changes = [word for value in SMALL for word in ("--set", value)]
     command = [
@@ -65,7 +65,7 @@ def wait_for_iteration(home: Home, iteration: int, process: subprocess.Popen[byt
     raise TimeoutError(log.read_text())
 
 
-def test_an_operators_round(living: Home, page: Page) -> None:
+def test_an_operator_stops_verifies_and_resumes_a_run(living: Home, page: Page) -> None:
     token = TokenStore(living.folder).create("operator")
     with served(living.folder) as address:
         watch(page, address)
@@ -85,7 +85,7 @@ def test_an_operators_round(living: Home, page: Page) -> None:
 
 
 def watch(page: Page, address: str) -> None:
-    """The page follows the run without being loaded again, and its charts grow."""
+    """Checks that the page follows the run without being reloaded, and that its charts grow."""
     page.goto(f"{address}/runs/{RUN}")
     page.evaluate("window.unchanged = true")
     expect(page.locator("[data-live]")).to_have_text("live")
@@ -125,7 +125,7 @@ def wait_until(page: Page, address: str, state: str) -> None:
 
 
 def look_around(page: Page, address: str) -> None:
-    """Samples, a placement with its reason, logs, what it cost."""
+    """Checks samples, a placement with its reason, logs, and the cost of crashes."""
     page.goto(f"{address}/runs/{RUN}/rollouts?iteration=1")
     expect(page.locator(".sample").first).to_contain_text("reward")
     page.get_by_role("link", name="Devices", exact=True).click()
@@ -152,7 +152,7 @@ def verify_and_promote(page: Page, address: str) -> None:
 
 
 def check_names(home: Home) -> None:
-    """What was done stands in the audit chain with the token's name."""
+    """Checks that the audit chain names the token for each action."""
     with Ledger.open(home.ledger) as ledger:
         asked = [
             link.body for link in ledger.events.of_kind(RUN, "desired_state") if link.body["desired_state"] == "stop"

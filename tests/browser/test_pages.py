@@ -1,4 +1,6 @@
-"""Every page in a real browser: no fault that axe-core calls serious, nothing wider than the screen, keys reach everything."""
+"""Every page in a real browser: no serious finding of axe-core, nothing wider than the screen, all usable by
+keyboard.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def opened(page: Page, address: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_no_serious_fault_in_light_or_dark_on_a_desk_or_a_phone(page: Page, address: str, name: str) -> None:
+def test_no_serious_finding_in_light_or_dark_on_desktop_or_phone(page: Page, address: str, name: str) -> None:
     for width, height in (WIDE, NARROW):
         page.set_viewport_size({"width": width, "height": height})
         for scheme in ("light", "dark"):
@@ -52,14 +54,14 @@ def test_no_serious_fault_in_light_or_dark_on_a_desk_or_a_phone(page: Page, addr
             assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{name} is wider than {width}"
 
 
-def test_a_dialog_has_no_serious_fault_either(page: Page, address: str, token: str) -> None:
+def test_a_dialog_has_no_serious_finding(page: Page, address: str, token: str) -> None:
     sign_in(page, address, token, f"/runs/{DRIVEN}")
     page.get_by_role("button", name="Stop", exact=True).click()
     expect(page.get_by_role("dialog", name="Stop the run")).to_be_visible()
     assert page.evaluate(SERIOUS) == []
 
 
-def test_the_page_is_worked_with_the_keyboard_alone(page: Page, address: str, token: str) -> None:
+def test_a_page_is_usable_by_keyboard_alone(page: Page, address: str, token: str) -> None:
     sign_in(page, address, token, f"/runs/{DRIVEN}")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
@@ -86,12 +88,10 @@ def tab_to(page: Page, element: object) -> None:
         page.keyboard.press("Tab")
         if page.evaluate("element => document.activeElement === element", element):
             return
-    raise AssertionError("Tab does not reach it")
+    raise AssertionError("the element is not reachable by Tab")
 
 
-def test_a_chart_says_that_it_loads_that_there_are_no_points_or_that_they_cannot_be_had(
-    page: Page, address: str, errors: Errors
-) -> None:
+def test_a_chart_shows_that_it_is_loading_has_no_points_or_failed(page: Page, address: str, errors: Errors) -> None:
     held: list[Route] = []
     page.route("**/series?*", lambda route: held.append(route))
     page.goto(address + PAGES["run"])
@@ -112,7 +112,7 @@ def test_a_chart_says_that_it_loads_that_there_are_no_points_or_that_they_cannot
     expect(loading).to_have_count(0)
 
 
-def test_colours_follow_the_system_until_one_chooses(page: Page, address: str) -> None:
+def test_colours_follow_the_system_until_a_theme_is_chosen(page: Page, address: str) -> None:
     def paper() -> str:
         return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
@@ -131,7 +131,7 @@ def test_colours_follow_the_system_until_one_chooses(page: Page, address: str) -
     assert paper() == light
 
 
-def test_without_scripts_a_dark_system_gets_a_page_that_can_be_read(chromium: Browser, address: str) -> None:
+def test_a_page_without_scripts_is_readable_on_a_dark_system(chromium: Browser, address: str) -> None:
     context = chromium.new_context(color_scheme="dark", java_script_enabled=False)
     page = context.new_page()
     page.goto(f"{address}/")
@@ -140,7 +140,7 @@ def test_without_scripts_a_dark_system_gets_a_page_that_can_be_read(chromium: Br
     context.close()
 
 
-def test_a_placement_tells_its_reason_and_its_devices_by_arrow_keys(page: Page, address: str) -> None:
+def test_a_placement_shows_its_reason_and_its_devices_by_arrow_keys(page: Page, address: str) -> None:
     page.goto(f"{address}/runs/{JUDGED}/devices")
     expect(page.locator("#reason")).to_contain_text("instances judge")
     page.get_by_role("link", name="← 3").click()
@@ -152,7 +152,7 @@ def test_a_placement_tells_its_reason_and_its_devices_by_arrow_keys(page: Page, 
     expect(page.locator("#gantt-told")).to_contain_text("instance 1:")
 
 
-def test_rollouts_are_searched_sorted_and_compared_without_a_new_page(page: Page, address: str) -> None:
+def test_rollouts_are_searched_sorted_and_compared_without_a_reload(page: Page, address: str) -> None:
     page.goto(f"{address}/runs/{STOPPED}/rollouts")
     page.evaluate("window.unchanged = true")
     expect(page.locator(".sample")).to_have_count(8)
@@ -167,7 +167,7 @@ def test_rollouts_are_searched_sorted_and_compared_without_a_new_page(page: Page
     expect(page.locator("#comparison-title")).to_contain_text(re.compile(r"\b1\b.*\b2\b"))
 
 
-def test_nothing_is_done_without_a_token_and_a_wrong_one_is_refused(page: Page, address: str, errors: Errors) -> None:
+def test_actions_need_a_token_and_a_wrong_one_is_refused(page: Page, address: str, errors: Errors) -> None:
     errors.expected.append("401")
     page.goto(f"{address}/runs/{DRIVEN}")
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
@@ -180,7 +180,7 @@ def test_nothing_is_done_without_a_token_and_a_wrong_one_is_refused(page: Page, 
     expect(page.get_by_role("alert")).to_contain_text("`yatt token list`")
 
 
-def test_a_checkpoint_is_verified_under_ones_name(page: Page, address: str, token: str) -> None:
+def test_a_checkpoint_is_verified_in_the_users_name(page: Page, address: str, token: str) -> None:
     sign_in(page, address, token, f"/runs/{STOPPED}/checkpoints")
     row = page.locator("tbody tr", has_text="lineage").first
     row.get_by_role("button", name="Verify").click()
@@ -201,7 +201,7 @@ def test_a_checkpoint_is_promoted_with_a_reason(page: Page, address: str, token:
         expect(promotions).to_contain_text(told)
 
 
-def test_hostile_texts_stay_texts(page: Page, address: str) -> None:
+def test_hostile_text_is_shown_as_text(page: Page, address: str) -> None:
     page.goto(f"{address}/")
     page.get_by_role("link", name=NAME).click()
     expect(page.get_by_role("heading", level=1)).to_contain_text(NAME)
@@ -212,7 +212,7 @@ def test_hostile_texts_stay_texts(page: Page, address: str) -> None:
     expect(page.get_by_label("Name contains")).to_have_value(HOSTILE)
 
 
-def test_the_policy_stops_a_script_that_got_into_a_page(page: Page, address: str, errors: Errors) -> None:
+def test_the_content_policy_blocks_an_injected_script(page: Page, address: str, errors: Errors) -> None:
     errors.expected.append("Content Security Policy")
     page.goto(f"{address}/")
     page.evaluate(
@@ -227,11 +227,11 @@ def test_the_policy_stops_a_script_that_got_into_a_page(page: Page, address: str
     )
     assert page.evaluate("window.broken") is None
     assert page.evaluate("getComputedStyle(document.getElementById('styled')).color") != "rgb(1, 2, 3)"
-    assert errors.seen, "the browser says what it stopped"
+    assert errors.seen, "the browser reports what it blocked"
 
 
-def test_a_request_to_elsewhere_would_be_noticed(context: BrowserContext, outside: Outside) -> None:
-    """What the other tests rely on."""
+def test_a_request_to_another_host_is_noticed(context: BrowserContext, outside: Outside) -> None:
+    """The other tests rely on this."""
     page = context.new_page()
     with pytest.raises(Error):
         page.goto("http://elsewhere.example/")

@@ -1,4 +1,6 @@
-"""The way through a run's pages in a real browser, where there is one: a smoke test beside those of `make verify`."""
+"""A visit to all pages of a run in a real browser, if there is one: a smoke test in addition to those of `make
+verify`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ pytestmark = pytest.mark.timeout(300)
 TABS = ("Devices", "Rollouts", "Checkpoints", "Faults", "Logs", "Lineage", "Run")
 
 
-def test_a_visitor_goes_from_the_run_list_through_all_pages_of_a_run(page: Page, address: str) -> None:
+def test_a_visitor_opens_all_pages_of_a_run_from_the_run_list(page: Page, address: str) -> None:
     page.goto(address)
     page.get_by_role("link", name=STOPPED, exact=True).click()
     for tab in TABS:

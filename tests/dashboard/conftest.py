@@ -1,4 +1,4 @@
-"""The dashboard over a home folder with two runs as drivers leave them, asked as a browser on this machine asks it."""
+"""The dashboard over a home folder with two runs as drivers leave them, requested as by a browser on this machine."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.ops.seeding import seed_run
 ORIGIN = "http://127.0.0.1:8686"
 Ask = Callable[..., Any]
 FAR_AWAY = 4_102_444_800_000
-"""A time that no test lives to see."""
+"""A time later than any test."""
 
 
 def seed_home(folder: Path) -> Home:
-    """toy-1 is stopped; toy-2 has a driver, this process."""
+    """Seeds two runs: toy-1 is stopped; toy-2 is driven by this process."""
     home = Home(folder)
     seed_run(home)
     seed_run(home, ends=False)
@@ -35,7 +35,7 @@ def seed_home(folder: Path) -> Home:
 
 @pytest.fixture(scope="session")
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """Made once; copying it is quicker."""
+    """Seeds the folder once; copying it is faster."""
     return seed_home(tmp_path_factory.mktemp("dashboard") / "runs")
 
 
@@ -46,7 +46,7 @@ def home(seeded: Home, tmp_path: Path) -> Home:
 
 @pytest.fixture(scope="session")
 def reader(seeded: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """For tests that only read, which share it."""
+    """Serves tests that only read, which share it."""
     folder = tmp_path_factory.mktemp("reader") / "runs"
     with TestClient(create_app(Home(Path(shutil.copytree(seeded.folder, folder)))), base_url=ORIGIN) as client:
         yield client
@@ -71,13 +71,13 @@ def token(served: Context) -> str:
 
 @pytest.fixture
 def alice(token: str) -> dict[str, str]:
-    """The header that makes a request hers."""
+    """Returns the header that authenticates a request as alice."""
     return {"Authorization": f"Bearer {token}"}
 
 
 @pytest.fixture
 def ask(client: TestClient, alice: dict[str, str]) -> Ask:
-    """Posts as alice; returns the answer."""
+    """Posts as alice; returns the response."""
 
     def post(path: str, **body: Any) -> Any:
         return client.post(f"/api/v1/runs/{path}", json=body, headers=alice)

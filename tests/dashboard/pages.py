@@ -1,4 +1,4 @@
-"""How tests read pages: as browsers do, and with what holds for each of them."""
+"""Parses pages as browsers do, and checks what must hold for each of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORBIDDEN = {"style", "iframe", "object", "embed", "base"}
 
 
 def parsed(text: str) -> Element:
-    """A page as browsers read it. Fails where they would have to guess."""
+    """Parses a page. Fails if browsers would have to repair its markup."""
     parser = HTMLParser()
     tree: Element = parser.parse(text)
     assert parser.errors == []
@@ -23,12 +23,12 @@ def parsed(text: str) -> Element:
 
 
 def parsed_part(text: str) -> Element:
-    """A part of a page, in a page of its own."""
+    """Parses a fragment of a page as a whole page."""
     return parsed(f"<!doctype html><title>part</title>{text}")
 
 
 def check_page(text: str) -> Element:
-    """What holds for every page."""
+    """Checks the rules that hold for every page."""
     tree = parsed(text)
     elements = [element for element in tree.iter() if isinstance(element.tag, str)]
     ids = [element.attrib["id"] for element in elements if "id" in element.attrib]
@@ -41,17 +41,17 @@ def check_page(text: str) -> Element:
         if name in ADDRESSES and (address := element.attrib.get(ADDRESSES[name])):
             assert address.startswith(("/", "#")) and not address.startswith("//"), address
         for reference in REFERENCES:
-            assert element.attrib.get(reference, ids[0]) in ids, f"{reference} names nothing"
+            assert element.attrib.get(reference, ids[0]) in ids, f"{reference} refers to no element"
     assert len(list(tree.iter(f"{HTML}h1"))) == 1
     return tree
 
 
 def words(tree: Element) -> str:
-    """All text of a page on one line."""
+    """Returns all text of a page on one line."""
     return " ".join("".join(tree.itertext()).split())
 
 
 def links(tree: Element) -> Iterator[str]:
-    """Where a page leads."""
+    """Returns the targets of all links of a page."""
     for element in tree.iter(f"{HTML}a"):
         yield element.attrib["href"]

@@ -1,4 +1,4 @@
-"""Runs that pages have to cope with: one that was shaken, and one whose every text tries to be markup."""
+"""Difficult runs for pages to show: one with faults, and one in which every text tries to be markup."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.ops.seeding import commit_of, seal_iteration, toy_spec
 
 HOSTILE = "\"'></title></script><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}${7}"
 NAME = HOSTILE.replace("/", "")
-"""A run's name cannot hold a slash, since a folder has it."""
+"""A run's name cannot contain a slash, since its folder has that name."""
 RESPONSE = f"</pre>{HOSTILE}\u202e"
 
 
 def shake(home: Home, run: str) -> None:
-    """A phase fails, and the run is rolled back and left failed."""
+    """Fails a phase, rolls the run back and leaves it failed."""
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, this_process("a test"), 600)
         failed = ledger.phases.plan(fence, 0, 4, "collect")
@@ -32,7 +32,7 @@ def shake(home: Home, run: str) -> None:
 
 
 def alarm(rule: str, text: str) -> dict[str, Any]:
-    """What a guard has to say."""
+    """Returns an alarm with this text."""
     evidence = {"entropy": [0.5, 0.01]}
     return {
         "id": f"{rule}-3",
@@ -47,7 +47,7 @@ def alarm(rule: str, text: str) -> dict[str, Any]:
 
 
 def seed_hostile(home: Home) -> str:
-    """A run whose every text tries to be markup."""
+    """Seeds a run in which every text tries to be markup."""
     spec = toy_spec()
     home.folder.mkdir(parents=True, exist_ok=True)
     with Ledger.open(home.ledger) as ledger:

@@ -1,4 +1,4 @@
-"""Who may do what: nothing is changed without a named token, from another site, or under another host's name."""
+"""Access: nothing is changed without a named token, from another site, or under another host's name."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ BODIES: dict[str, dict[str, Any]] = {
     "/rollback": {"to": 1},
     "/promote": {"to": "candidate", "why": "best"},
 }
-"""What a route needs besides, so that a refusal is not for a body that is wrong."""
+"""Bodies that routes need, so that a refusal is not due to a wrong body."""
 FREE = {"/api/v1/session"}
 
 
 def changing(client: TestClient) -> list[tuple[str, str, dict[str, Any]]]:
-    """Every route that changes something, as OpenAPI names them: those to come are tested too."""
+    """Returns every route that changes something, from the OpenAPI document, so that new routes are tested too."""
     paths = client.get("/api/v1/openapi.json").json()["paths"]
     found = []
     for path, operations in paths.items():
@@ -37,8 +37,10 @@ def changing(client: TestClient) -> list[tuple[str, str, dict[str, Any]]]:
     return found
 
 
-def test_what_the_document_leaves_out_are_the_known_forms(client: TestClient) -> None:
-    """Whatever changes something is in the document, where `changing` finds it, or is a form that test_forms.py sends."""
+def test_only_the_known_forms_are_missing_from_the_document(client: TestClient) -> None:
+    """A route that changes something is either in the document, where `changing` finds it, or a form sent by
+    test_forms.py.
+    """
     paths = client.get("/api/v1/openapi.json").json()["paths"]
     hidden = {
         (method, route.path)
@@ -81,7 +83,7 @@ def test_nothing_is_changed_without_a_token(client: TestClient, served: Context)
     assert served.ledger.runs.desired_state("toy-2") == "run"
 
 
-def test_another_sites_page_changes_nothing_even_with_a_token(
+def test_another_sites_page_changes_nothing_with_a_token(
     client: TestClient, served: Context, alice: dict[str, str]
 ) -> None:
     origins = ("http://evil.example", "null", "http://127.0.0.1:9999", "https://127.0.0.1:8686")
@@ -106,17 +108,17 @@ def test_another_sites_page_changes_nothing_even_with_a_token(
         "127.0.0.1:x",
     ],
 )
-def test_a_rebound_name_gets_nothing(reader: TestClient, host: str) -> None:
+def test_a_rebound_host_name_is_refused(reader: TestClient, host: str) -> None:
     for path in ("/api/v1/runs", "/metrics", "/health", "/nowhere"):
         assert reader.get(path, headers={"Host": host}).status_code == 421
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8686", "127.0.0.1:1", "[::1]:8686", "LOCALHOST"])
-def test_loopback_has_several_names(reader: TestClient, host: str) -> None:
+def test_loopback_has_several_accepted_names(reader: TestClient, host: str) -> None:
     assert reader.get("/health", headers={"Host": host}).status_code == 200
 
 
-def test_a_session_counts_for_our_own_pages_alone(client: TestClient, served: Context, token: str) -> None:
+def test_a_session_is_valid_for_our_own_pages_only(client: TestClient, served: Context, token: str) -> None:
     opened = client.post("/api/v1/session", json={"token": token}, headers={"Origin": ORIGIN})
     assert opened.json() == {"name": "alice"}
     flags = opened.headers["set-cookie"]
@@ -124,7 +126,7 @@ def test_a_session_counts_for_our_own_pages_alone(client: TestClient, served: Co
     assert token not in flags
     assert client.get("/api/v1/session").json() == {"name": "alice"}
     stop = "/api/v1/runs/toy-2/stop"
-    assert client.post(stop, json={}).status_code == 403  # a browser would have said where it comes from
+    assert client.post(stop, json={}).status_code == 403  # A browser would have sent the origin.
     assert client.post(stop, json={}, headers={"Origin": ORIGIN}).status_code == 200
     assert client.post(stop, json={}, headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
     client.delete("/api/v1/session", headers={"Origin": ORIGIN})
@@ -132,7 +134,7 @@ def test_a_session_counts_for_our_own_pages_alone(client: TestClient, served: Co
 
 
 def test_dashboards_on_two_ports_keep_their_own_sessions(client: TestClient, token: str) -> None:
-    """To a browser the ports of a host are one place for cookies."""
+    """Browsers share cookies between the ports of a host."""
     opened = {}
     for port in (8686, 8687):
         there = {"Host": f"127.0.0.1:{port}", "Origin": f"http://127.0.0.1:{port}"}
@@ -145,12 +147,12 @@ def test_dashboards_on_two_ports_keep_their_own_sessions(client: TestClient, tok
         assert answer.json() == {"name": name}
 
 
-def test_a_session_ends_with_its_token_and_after_its_time(
+def test_a_session_ends_with_its_token_or_after_its_lifetime(
     client: TestClient, served: Context, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.post("/api/v1/session", json={"token": token})
     served.tokens.revoke("alice")
-    served.tokens.create("alice")  # another token of the same name
+    served.tokens.create("alice")  # Another token of the same name.
     assert client.get("/api/v1/session").json() == {"name": None}
     assert client.post("/api/v1/runs/toy-2/stop", json={}, headers={"Origin": ORIGIN}).status_code == 401
     sessions = Sessions(served.tokens)
@@ -167,7 +169,7 @@ def test_a_wrong_token_opens_no_session_and_is_not_repeated(client: TestClient) 
         assert "secret-guess" not in answer.text and "set-cookie" not in answer.headers
 
 
-def test_every_answer_has_the_headers(reader: TestClient) -> None:
+def test_every_response_has_the_security_headers(reader: TestClient) -> None:
     for path in ("/health", "/api/v1/runs", "/api/v1/runs/none", "/api/v1/runs?limit=0", "/nowhere", "/metrics"):
         headers = reader.get(path).headers
         assert headers["content-security-policy"] == POLICY
@@ -179,7 +181,7 @@ def test_every_answer_has_the_headers(reader: TestClient) -> None:
     assert reader.get("/api/v1/runs", headers={"Host": "evil.example"}).headers["content-security-policy"] == POLICY
 
 
-def test_an_error_that_nobody_foresaw_tells_nothing_and_has_the_headers(
+def test_an_unexpected_error_reveals_nothing_and_has_the_headers(
     home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: Any) -> None:
@@ -193,7 +195,7 @@ def test_an_error_that_nobody_foresaw_tells_nothing_and_has_the_headers(
     assert "hunter2" not in answer.text and "hunter2" in caplog.text
 
 
-def test_a_body_has_a_limit_told_or_not(client: TestClient, alice: dict[str, str]) -> None:
+def test_a_body_is_limited_with_and_without_a_declared_length(client: TestClient, alice: dict[str, str]) -> None:
     stop = "/api/v1/runs/toy-2/stop"
     assert client.post(stop, json={"reason": "x" * BODY_BYTES}, headers=alice).status_code == 413
     chunks = (b" " * 1024 for _ in range(BODY_BYTES // 1024 + 1))

@@ -1,4 +1,4 @@
-"""What a token's holder does to a run over HTTP, and that the audit chain names them."""
+"""Actions of a token's holder on a run over HTTP; the audit chain names the holder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from yatt_core.inputs.manifest import INPUTS
 ROOT = Path(__file__).parents[2]
 
 
-def test_stop_asks_the_driver_and_names_who_asked(ask: Ask, served: Context) -> None:
+def test_stop_asks_the_driver_and_records_the_caller(ask: Ask, served: Context) -> None:
     answer = ask("toy-2/stop", reason="the power goes off", within_seconds=60)
     assert answer.status_code == 200
     assert (answer.json()["by"], answer.json()["run"]["desired_state"]) == ("alice", "stop")
@@ -46,7 +46,7 @@ def test_a_driven_run_is_neither_resumed_nor_changed(ask: Ask, served: Context) 
     assert served.ledger.events.head("toy-2") == head
 
 
-def test_rollback_opens_a_branch_and_names_who_did(ask: Ask, served: Context, home: Home) -> None:
+def test_rollback_opens_a_branch_and_records_the_caller(ask: Ask, served: Context, home: Home) -> None:
     (home.run_folder("toy-1") / INPUTS).mkdir()
     seed_checkpoint(home, "toy-1", 1)
     refused = ask("toy-1/rollback", to=9)
@@ -58,13 +58,13 @@ def test_rollback_opens_a_branch_and_names_who_did(ask: Ask, served: Context, ho
     assert links[0].body["reason"] == "alice, through the dashboard: it hacks the reward"
 
 
-def test_retry_of_what_has_not_failed_is_refused(ask: Ask, home: Home) -> None:
+def test_retry_of_a_phase_that_has_not_failed_is_refused(ask: Ask, home: Home) -> None:
     answer = ask("toy-1/retry", iteration=3, phase="collect")
     assert answer.status_code == 409 and "collect of iteration 3 " in answer.json()["detail"]
     assert not (home.run_folder("toy-1") / RESUME_LOG).exists()
 
 
-def test_what_is_asked_for_has_to_be_clear(ask: Ask, served: Context) -> None:
+def test_an_invalid_request_is_refused(ask: Ask, served: Context) -> None:
     unclear: list[tuple[str, dict[str, Any]]] = [
         ("stop", {"reson": "x"}),
         ("stop", {"reason": "x" * 501}),
@@ -95,7 +95,7 @@ def test_what_is_asked_for_has_to_be_clear(ask: Ask, served: Context) -> None:
         (b"[" * 10_000, 400, ""),
     ],
 )
-def test_a_body_that_is_none(
+def test_a_malformed_body_is_refused(
     client: TestClient, served: Context, alice: dict[str, str], body: bytes, status: int, says: str
 ) -> None:
     headers = alice | {"Content-Type": "application/json"}
@@ -108,7 +108,7 @@ def test_a_body_that_is_none(
 def test_a_run_whose_folder_is_gone_is_resumed(
     ask: Ask, served: Context, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the folder held may lie in the object store."""
+    """The object store may hold the folder's contents."""
     monkeypatch.setattr("ops.dashboard.driving.sys.executable", "/bin/true")
     shutil.rmtree(home.run_folder("toy-1"))
     assert ask("toy-1/resume").status_code == 202
@@ -116,10 +116,10 @@ def test_a_run_whose_folder_is_gone_is_resumed(
     assert len(served.ledger.events.of_kind("toy-1", "resume_requested")) == 1
 
 
-def test_a_second_resume_waits_for_the_first_ones_driver(
+def test_a_second_resume_waits_for_the_first_driver(
     ask: Ask, served: Context, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the driver is starting it holds no lease, and a second one would end as soon as it asked for it."""
+    """While the driver starts it holds no lease, and a second one would end as soon as it requested the lease."""
     slow = tmp_path / "slow"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o700)
@@ -141,14 +141,14 @@ def test_a_second_resume_waits_for_the_first_ones_driver(
     assert ask("toy-1/rollback", to=1).status_code == 200
 
 
-def test_a_resume_that_cannot_be_logged_is_not_on_record(ask: Ask, served: Context, home: Home) -> None:
+def test_a_resume_without_a_writable_log_is_not_recorded(ask: Ask, served: Context, home: Home) -> None:
     (home.run_folder("toy-1") / RESUME_LOG).mkdir()
     with pytest.raises(IsADirectoryError):
         ask("toy-1/resume")
     assert served.ledger.events.of_kind("toy-1", "resume_requested") == []
 
 
-def test_the_last_words_of_a_driver_hold_no_secret(tmp_path: Path) -> None:
+def test_the_last_log_lines_of_a_driver_contain_no_secret(tmp_path: Path) -> None:
     log = tmp_path / RESUME_LOG
     log.write_text("x" * 9000 + "\nerror: cannot reach postgresql://me:hunter2@host/ledger\n\n")
     assert last_words(log) == "error: cannot reach postgresql://me:***@host/ledger"
@@ -163,13 +163,13 @@ def _wait(client: TestClient, run: str, wanted: Callable[[dict[str, Any]], bool]
         if wanted(line):
             return line
         time.sleep(0.3)
-    raise AssertionError(f"{run} did not get there: {line}")
+    raise AssertionError(f"{run} did not reach that state: {line}")
 
 
 @pytest.mark.verify
 @pytest.mark.timeout(600)
 def test_a_real_run_is_stopped_and_resumed_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`yatt train` in a process of its own; the resumed driver is no offspring of the service that the dashboard is."""
+    """`yatt train` runs as a separate process; the resumed driver is not a child of the dashboard's service."""
     home = Home(tmp_path / "runs")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "YATT_HOME": str(home.folder)}
     with TestClient(create_app(home), base_url=ORIGIN) as client:
@@ -212,8 +212,10 @@ def test_a_real_run_is_stopped_and_resumed_over_http(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.verify
-def test_a_driver_that_cannot_start_says_why_in_the_audit_chain(ask: Ask, client: TestClient, served: Context) -> None:
-    """Its spec is none."""
+def test_a_driver_that_cannot_start_records_why_in_the_audit_chain(
+    ask: Ask, client: TestClient, served: Context
+) -> None:
+    """The run's spec is invalid."""
     with served.ledger._database.write() as connection:
         connection.exec_driver_sql("UPDATE spec_revision SET spec = '{\"name\": 1}' WHERE run = 'toy-1'")
     assert ask("toy-1/resume").status_code == 202

@@ -1,4 +1,4 @@
-"""What the JSON API tells of a ledger and run folders, and what becomes of names and texts that mean harm."""
+"""The JSON API over a ledger and run folders, and its handling of hostile names and texts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_run_list_is_paged_searched_and_counted(reader: TestClient) -> None:
     assert [run["id"] for run in reader.get("/api/v1/runs?text=Y-2").json()["runs"]] == ["toy-2"]
 
 
-def test_a_lost_driver_is_told_from_a_living_one(client: TestClient, served: Context) -> None:
+def test_a_lost_driver_is_distinguished_from_a_living_one(client: TestClient, served: Context) -> None:
     with served.ledger._database.write() as connection:
         connection.execute(text("UPDATE lease SET expires_at = 0 WHERE run = 'toy-2'"))
     line = client.get("/api/v1/runs/toy-2").json()["run"]
@@ -63,17 +63,15 @@ def test_a_run_shows_its_time_phases_and_health(reader: TestClient) -> None:
     assert view["outbox_pending"] == 3 and view["time"]["since"] is None
 
 
-def test_accounts_are_not_made_again_for_who_saw_less_of_the_run(
-    served: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever asked first may come last to the accounts, with an older head than they were made with."""
+def test_accounts_are_not_recomputed_for_an_older_head(served: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request that began first may finish last, with an older head than the cached accounts."""
     newest = accounts(served.ledger, "toy-1")
     head = served.ledger.events.head("toy-1")
     monkeypatch.setattr(served.ledger.events, "head", lambda _: replace(head, seq=head.seq - 1))
     assert accounts(served.ledger, "toy-1") is newest
 
 
-def test_rollouts_are_searched_sorted_cut_and_compared(reader: TestClient) -> None:
+def test_rollouts_are_searched_sorted_limited_and_compared(reader: TestClient) -> None:
     path = "/api/v1/runs/toy-1/rollouts/1"
     best = reader.get(f"{path}?order=best&limit=2").json()
     assert [row["reward"] for row in best["samples"]] == pytest.approx([0.13, 0.12])
@@ -91,7 +89,7 @@ def test_rollouts_are_searched_sorted_cut_and_compared(reader: TestClient) -> No
     assert missing.status_code == 404 and "no experience of iteration 9" in missing.json()["detail"]
 
 
-def test_experience_that_is_not_what_was_recorded_is_not_shown(client: TestClient, home: Home) -> None:
+def test_experience_that_differs_from_its_record_is_not_shown(client: TestClient, home: Home) -> None:
     files = sorted((home.run_folder("toy-1") / "experience").rglob(SAMPLES_FILE))
     assert len(files) == 2 * SHARDS
     assert client.get("/api/v1/runs/toy-1/rollouts/1").status_code == 200
@@ -102,14 +100,14 @@ def test_experience_that_is_not_what_was_recorded_is_not_shown(client: TestClien
         assert answer.status_code == 409 and answer.json()["detail"].startswith(f"{files[0]}: ")
 
 
-def test_experience_that_is_not_here_is_no_damage(client: TestClient, home: Home) -> None:
+def test_missing_experience_is_not_reported_as_damage(client: TestClient, home: Home) -> None:
     shutil.rmtree(home.run_folder("toy-1") / "experience")
     answer = client.get("/api/v1/runs/toy-1/rollouts/1")
     assert answer.status_code == 409
     assert str(home.run_folder("toy-1")) in answer.json()["detail"] and "`yatt rollouts`" in answer.json()["detail"]
 
 
-def test_logs_by_actor_phase_iteration_and_level(reader: TestClient) -> None:
+def test_logs_are_filtered_by_actor_phase_iteration_and_level(reader: TestClient) -> None:
     def messages(query: str) -> list[str]:
         return [row["message"] for row in reader.get(f"/api/v1/runs/toy-1/logs?{query}").json()["records"]]
 
@@ -123,7 +121,7 @@ def test_logs_by_actor_phase_iteration_and_level(reader: TestClient) -> None:
     assert reader.get("/api/v1/runs/toy-1/logs").json()["actors"] == ["controller-0", "driver"]
 
 
-def test_the_logs_of_an_actor_are_not_those_of_ten_others(client: TestClient, home: Home) -> None:
+def test_an_actors_number_is_matched_as_a_whole(client: TestClient, home: Home) -> None:
     folder = home.run_folder("toy-1") / "logs"
     for actor in ("controller-1", "controller-10"):
         record = {"time": 5.0, "level": "info", "actor": actor, "message": f"by {actor}"}
@@ -138,7 +136,7 @@ def test_the_logs_of_an_actor_are_not_those_of_ten_others(client: TestClient, ho
     assert sorted(messages("controller")) == ["by controller-1", "by controller-10"]
 
 
-def test_a_part_that_is_deleted_under_way_is_left_out(
+def test_a_log_part_deleted_during_the_read_is_left_out(
     client: TestClient, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = log_files(home.run_folder("toy-1") / "logs")
@@ -148,7 +146,7 @@ def test_a_part_that_is_deleted_under_way_is_left_out(
     assert answer.status_code == 200 and answer.json()["records"]
 
 
-def test_of_long_logs_the_ends_are_read(client: TestClient, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_ends_of_long_logs_are_read(client: TestClient, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ops.queries.logs.TAIL_BYTES", 1000)
     line = {"time": 5.0, "level": "info", "actor": "driver", "message": "many"}
     with (home.run_folder("toy-1") / "logs" / "t0001.driver.jsonl").open("a") as stream:
@@ -178,7 +176,7 @@ def test_lists_have_limits(reader: TestClient) -> None:
 
 
 @pytest.mark.parametrize("name", ["../toy-1", "..", "toy-1/..", "/etc/passwd", "toy-1\x00", "toy-", "TOY-1", *HOSTILE])
-def test_only_what_the_ledger_names_is_looked_for(reader: TestClient, name: str) -> None:
+def test_only_names_from_the_ledger_are_looked_up(reader: TestClient, name: str) -> None:
     given = quote(name, safe="")
     for rest in ("", "/logs", "/rollouts/1", "/lineage", "/checkpoints", "/live", "/placements/1", "/series?key=loss"):
         answer = reader.get(f"/api/v1/runs/{given}{rest}")
@@ -188,7 +186,7 @@ def test_only_what_the_ledger_names_is_looked_for(reader: TestClient, name: str)
 
 
 @pytest.mark.parametrize("words", HOSTILE)
-def test_hostile_words_are_words(reader: TestClient, words: str) -> None:
+def test_hostile_search_texts_are_plain_text(reader: TestClient, words: str) -> None:
     for path in ("/api/v1/runs", "/api/v1/runs/toy-1/rollouts/1"):
         answer = reader.get(path, params={"text": words}).json()
         assert answer.get("runs", answer.get("samples")) == []
@@ -198,8 +196,8 @@ def test_hostile_words_are_words(reader: TestClient, words: str) -> None:
     assert reader.get("/api/v1/runs").json()["total"] == 2
 
 
-def test_no_text_of_a_request_holds_a_nul(reader: TestClient) -> None:
-    """PostgreSQL takes none, and says so by an error of its own."""
+def test_a_request_text_with_a_nul_is_refused(reader: TestClient) -> None:
+    """PostgreSQL rejects it with an error of its own."""
     for path, name in (
         ("/api/v1/runs", "text"),
         ("/api/v1/runs/toy-1/rollouts/1", "text"),
@@ -228,7 +226,7 @@ def test_no_text_of_a_request_holds_a_nul(reader: TestClient) -> None:
         ("/runs/toy-1/logs?iteration=x", "iteration", "nine digits"),
     ],
 )
-def test_an_invalid_text_is_answered_with_what_is_expected(
+def test_an_invalid_text_is_refused_with_the_expected_form(
     reader: TestClient, path: str, where: str, says: str
 ) -> None:
     answer = reader.get(path)
@@ -237,7 +235,7 @@ def test_an_invalid_text_is_answered_with_what_is_expected(
     assert detail.startswith(f"query.{where}: ") and says in detail and "pattern" not in answer.text
 
 
-def test_what_is_wrong_is_not_repeated_whole(client: TestClient, alice: dict[str, str]) -> None:
+def test_an_invalid_value_is_not_repeated_in_full(client: TestClient, alice: dict[str, str]) -> None:
     long = "x" * 10_000
     answers = [
         client.get(f"/api/v1/runs/{long}"),
@@ -259,7 +257,7 @@ def test_runs_with_hostile_names_are_shown_as_they_are(client: TestClient, serve
     assert exported.headers["content-type"].startswith("text/plain")
     for run in runs:
         answer = client.get(f"/api/v1/runs/{quote(run, safe='')}")
-        if "/" in run:  # a path has no room for it, so that nothing is found
+        if "/" in run:  # A path cannot hold it, so nothing is found.
             assert answer.status_code == 404
         else:
             assert answer.json()["run"]["id"] == run
@@ -268,7 +266,7 @@ def test_runs_with_hostile_names_are_shown_as_they_are(client: TestClient, serve
         assert f'yatt_run_iteration{{run="{label}"}} -1.0' in exported.text.splitlines()
 
 
-def test_a_link_in_the_log_folder_leads_nowhere(client: TestClient, home: Home, tmp_path: Path) -> None:
+def test_a_symlink_in_the_log_folder_is_not_followed(client: TestClient, home: Home, tmp_path: Path) -> None:
     secret = tmp_path / "secret.jsonl"
     secret.write_text(json.dumps({"time": 1.0, "level": "info", "message": "secret"}) + "\n")
     (home.run_folder("toy-1") / "logs" / "t0009.driver.jsonl").symlink_to(secret)
@@ -285,11 +283,11 @@ def test_runs_are_compared(client: TestClient, home: Home) -> None:
     assert [series["series"][0]["mean"] for series in answer["series"]] == [[2.0, 2.0], []]
 
 
-def test_a_ledger_that_is_away_is_said(client: TestClient, home: Home) -> None:
+def test_an_unreachable_ledger_is_reported(client: TestClient, home: Home) -> None:
     ledger = Path(home.ledger.removeprefix("sqlite:///"))
     ledger.rename(ledger.with_suffix(".away"))
     ledger.mkdir()
-    client.app.state.context.ledger.close()  # type: ignore[attr-defined]  (no connection that is open already)
+    client.app.state.context.ledger.close()  # type: ignore[attr-defined]  (closes connections that are already open)
     answer = client.get("/api/v1/runs")
     assert answer.status_code == 503 and answer.json()["title"] == "Service Unavailable"
     assert "yatt_ledger_up 0.0" in client.get("/metrics").text

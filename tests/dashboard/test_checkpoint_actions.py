@@ -1,4 +1,6 @@
-"""What a token's holder does to a checkpoint over HTTP: to which of them, what is taken for damage, how many at a time."""
+"""Actions of a token's holder on checkpoints over HTTP: which checkpoint they hit, what counts as damage, how many
+at a time.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from yatt_core.errors import DataError, InfrastructureError
 from yatt_core.storage.run_store import NoStore
 
 
-def test_a_checkpoint_is_verified_byte_by_byte_and_that_is_recorded(
+def test_a_checkpoint_is_verified_byte_by_byte_and_recorded(
     ask: Ask, client: TestClient, served: Context, home: Home
 ) -> None:
     seed_checkpoint(home, "toy-1", 1)
@@ -76,7 +78,7 @@ def test_a_checkpoint_is_promoted_by_name(
 def test_an_action_is_on_the_checkpoint_whose_row_was_clicked(
     ask: Ask, client: TestClient, served: Context, home: Home, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Iteration 2 has three: one that was rolled back, and two of different terms on the branch that is current."""
+    """Iteration 2 has three checkpoints: one that was rolled back, and two of different terms on the current branch."""
     monkeypatch.setattr("ops.integrations.promotion.deliver", lambda home, run: None)
     seed_checkpoint(home, "toy-1", 2, "rolled back")
     fence = served.ledger.leases.acquire("toy-1", this_process("a test"), 600)
@@ -114,7 +116,7 @@ def test_an_action_is_on_the_checkpoint_whose_row_was_clicked(
     assert [str(link.body[name]) for name in form] == list(form.values())
 
 
-def test_few_checkpoints_are_read_at_a_time_and_pages_have_threads_left(
+def test_few_checkpoints_are_read_at_a_time_so_that_pages_have_threads(
     ask: Ask, client: TestClient, served: Context, checkpoint: Path
 ) -> None:
     with served.reading(), served.reading():
@@ -127,7 +129,7 @@ def test_few_checkpoints_are_read_at_a_time_and_pages_have_threads_left(
     assert served.ledger.aliases.history("toy-1") == []
 
 
-def test_an_mlflow_that_is_slow_keeps_no_thread_of_the_routes(
+def test_a_slow_mlflow_occupies_no_thread_of_the_routes(
     ask: Ask, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered = threading.Event()
@@ -138,11 +140,12 @@ def test_an_mlflow_that_is_slow_keeps_no_thread_of_the_routes(
     answered.set()
 
 
-# -- what a verification takes for damage --------------------------------------------------------------------------------
+# -- what a verification considers damage
+# --------------------------------------------------------------------------------
 
 
 class SecondTier(NoStore):
-    """A durable tier that has a folder of the run folder as it is now; away: it cannot be reached."""
+    """A durable tier with a copy of a folder of the run folder. away: it is unreachable."""
 
     def __init__(self, run_folder: Path, folder: str, away: bool = False) -> None:
         self._target, self._away = run_folder / folder, away
@@ -159,14 +162,14 @@ class SecondTier(NoStore):
 
 @pytest.fixture
 def checkpoint(client: TestClient, home: Home) -> Path:
-    """The folder of a checkpoint of toy-1's first iteration."""
+    """Returns the folder of the checkpoint of toy-1's first iteration."""
     seed_checkpoint(home, "toy-1", 1, "weights 1")
     (row,) = client.get("/api/v1/runs/toy-1/checkpoints").json()["checkpoints"]
     return home.run_folder("toy-1") / row["checkpoint"]["folder"]
 
 
 @pytest.mark.parametrize("state", ["missing", "damaged"])
-def test_a_checkpoint_that_the_object_store_has_whole_is_sound(
+def test_a_checkpoint_that_is_complete_in_the_object_store_is_sound(
     ask: Ask, home: Home, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     monkeypatch.setattr("ops.integrations.promotion.deliver", lambda home, run: None)
@@ -186,7 +189,7 @@ def test_a_checkpoint_that_the_object_store_has_whole_is_sound(
     assert ask("toy-1/promote", to="candidate", iteration=1, why="wins").status_code == 200
 
 
-def test_a_store_that_is_away_is_no_damage(
+def test_an_unreachable_store_is_not_reported_as_damage(
     ask: Ask, served: Context, home: Home, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_folder = home.run_folder("toy-1")
@@ -203,7 +206,7 @@ def test_a_store_that_is_away_is_no_damage(
     ("path", "body"), [("checkpoints/1/verify", {}), ("promote", {"to": "candidate", "iteration": 1, "why": "wins"})]
 )
 @pytest.mark.parametrize("failure", [DataError("cut off"), InfrastructureError("the store is away"), None])
-def test_a_checkpoint_that_is_pruned_while_it_is_read_is_neither_damaged_nor_sound(
+def test_a_checkpoint_pruned_during_the_read_is_neither_damaged_nor_sound(
     ask: Ask,
     served: Context,
     checkpoint: Path,

@@ -1,4 +1,4 @@
-"""`yatt dashboard`: a server of its own, on loopback alone, that ends in order."""
+"""`yatt dashboard`: a separate server, on loopback only, that shuts down cleanly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.ops.seeding import seed_run
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_port_that_is_taken_is_said(yatt: Yatt) -> None:
+def test_a_taken_port_is_reported(yatt: Yatt) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -35,7 +35,7 @@ def test_a_port_that_is_taken_is_said(yatt: Yatt) -> None:
 
 
 @pytest.mark.verify
-def test_it_serves_until_ctrl_c_and_listens_on_loopback_alone(home: Home) -> None:
+def test_it_serves_until_ctrl_c_and_listens_on_loopback_only(home: Home) -> None:
     seed_run(home)
     command = [
         sys.executable,

@@ -1,4 +1,6 @@
-"""Forms: signing in, acting under one's name, being refused with a page that says why; and the files that pages load."""
+"""Forms: signing in, acting in one's own name, refusals as pages that give the reason; and the files that pages
+load.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, HTML, check_page, parsed, words
 
 OURS = BROWSER | {"Origin": ORIGIN}
-"""What a browser sends along with a form of one of our pages."""
+"""The headers that a browser sends with a form of one of our pages."""
 ACTIONS: dict[str, dict[str, str]] = {
     "stop": {},
     "resume": {},
@@ -41,7 +43,7 @@ def test_a_form_without_a_token_is_refused(client: TestClient, served: Context) 
     assert served.ledger.events.head("toy-2").seq == before
 
 
-def test_whoever_signed_in_stops_a_run_and_is_named_for_it(client: TestClient, served: Context, token: str) -> None:
+def test_a_stop_is_recorded_in_the_name_of_the_signed_in_user(client: TestClient, served: Context, token: str) -> None:
     sign_in(client, token, next="/runs/toy-2")
     page = client.get("/runs/toy-2", headers=BROWSER)
     check_page(page.text)
@@ -60,7 +62,7 @@ def test_whoever_signed_in_stops_a_run_and_is_named_for_it(client: TestClient, s
     assert "Sign in to act" in client.get("/runs/toy-2").text
 
 
-def test_a_run_offers_what_can_be_done_to_it(client: TestClient, token: str) -> None:
+def test_a_run_offers_the_possible_actions(client: TestClient, token: str) -> None:
     sign_in(client, token)
     driven, idle = client.get("/runs/toy-2").text, client.get("/runs/toy-1").text
     offered = {run: {name for name in ACTIONS if f'/{name}"' in text} for run, text in (("2", driven), ("1", idle))}
@@ -68,10 +70,10 @@ def test_a_run_offers_what_can_be_done_to_it(client: TestClient, token: str) -> 
 
 
 @pytest.mark.parametrize("phase", ["collect", "recover"])
-def test_what_a_retry_offers_is_taken(
+def test_every_offered_retry_is_accepted(
     client: TestClient, served: Context, token: str, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
-    """Recovery's budget is that of the last commit, every other phase's that of the iteration behind it."""
+    """Recovery has the budget of the last commit, every other phase that of the next iteration."""
     monkeypatch.setattr("ops.dashboard.actions.start_driver", lambda *_: 7)
     fence = served.ledger.leases.acquire("toy-1", this_process("a test"), 600)
     failed = served.ledger.phases.plan(fence, 0, 2 if phase == "recover" else 3, phase)
@@ -89,9 +91,7 @@ def test_what_a_retry_offers_is_taken(
     assert answer.status_code == 200, words(parsed(answer.text))
 
 
-def test_drift_is_accepted_by_whoever_ticks_the_box(
-    client: TestClient, token: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drift_is_accepted_by_ticking_the_box(client: TestClient, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     accepted: list[bool] = []
     monkeypatch.setattr("ops.dashboard.actions.start_driver", lambda *given: accepted.append(given[-1]) or 7)
     sign_in(client, token)
@@ -102,7 +102,7 @@ def test_drift_is_accepted_by_whoever_ticks_the_box(
     assert accepted == [False, True]
 
 
-def test_a_form_that_is_not_whole_is_refused_with_a_page(client: TestClient, token: str) -> None:
+def test_an_incomplete_form_is_refused_with_a_page(client: TestClient, token: str) -> None:
     sign_in(client, token)
     for fields in ({}, {"to": "x"}, {"to": "-1"}, {"to": "1", "also": "this"}):
         answer = client.post("/runs/toy-1/rollback", data=fields, headers=OURS)
@@ -110,7 +110,7 @@ def test_a_form_that_is_not_whole_is_refused_with_a_page(client: TestClient, tok
         assert ("also" if "also" in fields else "to") in words(check_page(answer.text))
 
 
-def test_what_cannot_be_done_is_said_on_a_page(client: TestClient, token: str) -> None:
+def test_an_impossible_action_is_reported_on_a_page(client: TestClient, token: str) -> None:
     sign_in(client, token)
     answer = client.post("/runs/toy-2/rollback", data={"to": "1"}, headers=OURS)
     assert answer.status_code == 409
@@ -124,7 +124,7 @@ def test_a_wrong_token_is_refused_and_not_repeated(client: TestClient) -> None:
     assert not client.cookies
 
 
-def test_signing_in_leads_to_our_own_pages_alone(client: TestClient, token: str) -> None:
+def test_signing_in_leads_to_our_own_pages_only(client: TestClient, token: str) -> None:
     for address in ELSEWHERE:
         fields = {"token": token, "next": address}
         answer = client.post("/sign-in", data=fields, headers=OURS, follow_redirects=False)
@@ -141,7 +141,7 @@ def test_errors_are_pages_for_people_and_problems_for_programs(client: TestClien
     assert api.headers["content-type"] == "application/problem+json"
 
 
-def test_a_file_of_tokens_that_others_can_read_is_said_on_a_page(client: TestClient, home: Home, token: str) -> None:
+def test_a_token_file_readable_by_others_is_reported_on_a_page(client: TestClient, home: Home, token: str) -> None:
     sign_in(client, token)
     (home.folder / "tokens.json").chmod(0o644)
     for path in ("/", "/runs/toy-1", "/nowhere"):
@@ -150,14 +150,14 @@ def test_a_file_of_tokens_that_others_can_read_is_said_on_a_page(client: TestCli
         assert path == "/nowhere" or "expected 0600" in words(check_page(page.text))
 
 
-def test_back_leads_to_our_own_pages_alone(client: TestClient) -> None:
+def test_back_leads_to_our_own_pages_only(client: TestClient) -> None:
     for came, leads in (("//evil.example", "/"), ("/\\evil.example", "/"), ("/compare", "/compare")):
         page = client.get("/runs/none", headers=BROWSER | {"Referer": ORIGIN + came})
         link = parsed(page.text).find(f".//{HTML}main//{HTML}a[@class='button']")
         assert link is not None and link.attrib["href"] == leads
 
 
-def test_a_file_with_its_digest_is_kept_and_nothing_else_is_served(client: TestClient) -> None:
+def test_a_file_with_its_digest_is_cached_and_nothing_else_is_served(client: TestClient) -> None:
     script = parsed(client.get("/").text).find(f".//{HTML}script[@type='module']")
     assert script is not None
     source = script.attrib["src"]

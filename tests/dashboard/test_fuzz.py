@@ -1,7 +1,7 @@
-"""What the OpenAPI document promises holds for arbitrary requests: statuses, media types and schemas of every answer.
+"""The promises of the OpenAPI document hold for arbitrary requests: statuses, media types and schemas of responses.
 
-Requests are drawn from the document itself, so that a route to come is tried too; half of the values are within what the
-document allows, the others are anything.
+Requests are drawn from the document itself, so that new routes are tested too; half of the values are within the
+document's limits, the others are arbitrary.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.ops.cli.test_branches import seed_checkpoint
 
 EXAMPLES_SMOKE, EXAMPLES = 15, 400
 ENDLESS, STARTING = "/live", ("/resume", "/retry")
-"""A stream has no end; what starts processes is asked for with a driver at work alone."""
+"""A stream has no end; routes that start processes are only requested while a driver runs."""
 RUNS = ("toy-1", "toy-2", "none", "..", "toy-1%", "\u202e")
 
 
@@ -66,7 +66,7 @@ def anything() -> st.SearchStrategy[Any]:
 
 
 def values(fuzzed: Fuzzed, schema: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Values of a schema, and now and then others."""
+    """Draws values of a schema, and sometimes other ones."""
     schema = fuzzed.resolved(schema)
     if "anyOf" in schema:
         return st.one_of(*(values(fuzzed, each) for each in schema["anyOf"]))
@@ -94,7 +94,7 @@ def values(fuzzed: Fuzzed, schema: dict[str, Any]) -> st.SearchStrategy[Any]:
 def requests(
     draw: st.DrawFn, fuzzed: Fuzzed, methods: Container[str]
 ) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
-    """Method, path, query, and the operation that they are meant for."""
+    """Draws a method, a path, a query, and the operation that they are meant for."""
     operations = [each for each in fuzzed.operations if each[0] in methods]
     method, template, operation = draw(st.sampled_from(operations))
     path, query = template, {}
@@ -129,7 +129,7 @@ def check(fuzzed: Fuzzed, data: st.DataObject, methods: Container[str]) -> None:
     answer = fuzzed.client.request(method.upper(), path, params=asked, content=content, headers=headers)
     where = f"{method} {path} {asked} {content!r}: {answer.status_code} {answer.text[:300]}"
     if answer.status_code == 404 and answer.json()["detail"] == "Not Found":
-        return  # what was drawn for the path led past every route
+        return  # The drawn path matched no route.
     promised = operation["responses"].get(str(answer.status_code))
     assert promised is not None, f"not promised: {where}"
     if "content" not in promised:

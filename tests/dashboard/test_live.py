@@ -1,4 +1,6 @@
-"""Live updates over a real socket: each change once, nothing for the mere passing of time, an end when the server ends."""
+"""Live updates over a real socket: each change once, nothing for the mere passing of time, an end when the server
+ends.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def server(home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[uvicorn.Serv
     server = uvicorn.Server(config)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    listener.listen()  # who asks before the server is up waits
+    listener.listen()  # A request sent before the server is up waits.
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     server.address = f"http://127.0.0.1:{listener.getsockname()[1]}"  # type: ignore[attr-defined]
@@ -43,7 +45,7 @@ def server(home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[uvicorn.Serv
 
 
 class Stream:
-    """The events of a stream, one at a time."""
+    """Yields the events of a stream, one at a time."""
 
     def __init__(self, answer: httpx.Response) -> None:
         self._lines = answer.iter_lines()
@@ -65,7 +67,7 @@ def client(server: uvicorn.Server) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_a_stream_tells_each_change_once_and_ends_with_the_server(
+def test_a_stream_sends_each_change_once_and_ends_with_the_server(
     server: uvicorn.Server, client: httpx.Client, home: Home
 ) -> None:
     with client.stream("GET", "/api/v1/runs/toy-1/live") as answer:
@@ -80,11 +82,11 @@ def test_a_stream_tells_each_change_once_and_ends_with_the_server(
             fence = ledger.leases.acquire("toy-1", holder("a new driver\n\ndata: {}"), 600)
             driven = stream.next()
             assert driven["data"]["driver"] == "driven" and "a new driver\n\ndata: {}" in driven["data"]["holder"]
-            ledger.leases.renew(fence, 700)  # no news
+            ledger.leases.renew(fence, 700)  # Sends no event.
             ledger.outbox.enqueue(fence, [OutboxEntry("x", "tags", {}, 1)])
             ledger.commits.commit(fence, commit_of(3))
             news = stream.next()
-            # What came between was no news, or this would not be the next event.
+            # The writes in between sent no event either, or this would not be the next one.
             assert (news["data"]["iteration"], news["data"]["reward"]) == (3, 0.3)
             assert int(news["id"]) > int(driven["id"])
         server.should_exit = True
@@ -99,18 +101,18 @@ def test_unknown_runs_have_no_stream_and_streams_have_a_limit(
     assert client.get("/api/v1/runs/none/live").status_code == 404
     monkeypatch.setattr(live, "STREAMS", 1)
     with client.stream("GET", "/api/v1/runs/toy-1/live") as answer:
-        first = Stream(answer)  # kept, since what is let go of is closed
+        first = Stream(answer)  # A reference is kept, since a stream that is garbage-collected is closed.
         first.next()
         refused = client.get("/api/v1/runs/toy-1/live")
         assert refused.status_code == 503 and "1 live views" in refused.json()["detail"]
     answered = 503
-    while answered == 503:  # until the server has noticed that the first one went away
+    while answered == 503:  # Until the server has noticed that the first one is closed.
         with client.stream("GET", "/api/v1/runs/toy-1/live") as answer:
             answered = answer.status_code
     assert answered == 200
 
 
-def test_a_stream_counts_before_its_first_event_and_not_behind_its_end(
+def test_a_stream_counts_before_its_first_event_and_not_after_its_end(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "STREAMS", 1)

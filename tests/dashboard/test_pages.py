@@ -1,4 +1,4 @@
-"""The pages without a browser: each answers, is valid HTML, keeps to its policy, and shows what others wrote as text."""
+"""The pages without a browser: each answers, is valid HTML, complies with its content policy, and escapes texts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.ops.seeding import seed_run
 from tests.placement.recorded_run import judged_spec, record_run
 
 FROM_VENDORED = {"uplot", "u-select", "u-cursor-x", "u-cursor-y", "htmx-request"}
-"""Classes that scripts of others give."""
+"""Classes that are set by third-party scripts."""
 
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """Runs of every kind that pages tell apart: failed, rolled back, driven, with judges on its devices."""
+    """Seeds one run of every kind that pages distinguish: failed, rolled back, driven, with judges on its devices."""
     home = Home(tmp_path_factory.mktemp("pages") / "runs")
     seed_run(home, committed=3)
     shake(home, "toy-1")
@@ -44,7 +44,7 @@ def browser(full: Home) -> Iterator[TestClient]:
         yield client
 
 
-def test_every_page_that_a_link_leads_to_is_whole(browser: TestClient) -> None:
+def test_every_linked_page_is_complete(browser: TestClient) -> None:
     queue, seen, found = ["/"], set[str](), set[str]()
     while queue:
         path = queue.pop()
@@ -62,7 +62,7 @@ def test_every_page_that_a_link_leads_to_is_whole(browser: TestClient) -> None:
     assert found == pages | {"/", "/compare", "/sign-in"}
 
 
-def test_the_policy_has_no_door_and_htmx_needs_none(browser: TestClient) -> None:
+def test_the_content_policy_has_no_exception_and_htmx_needs_none(browser: TestClient) -> None:
     assert "script-src 'self'" in POLICY and "style-src 'self'" in POLICY and "unsafe" not in POLICY
     config = parsed(browser.get("/").text).find(f".//{HTML}meta[@name='htmx-config']")
     assert config is not None
@@ -70,7 +70,7 @@ def test_the_policy_has_no_door_and_htmx_needs_none(browser: TestClient) -> None
     assert settings["allowEval"] is False and settings["includeIndicatorStyles"] is False
 
 
-def test_pages_tell_what_they_are_there_for(browser: TestClient) -> None:
+def test_pages_show_their_content(browser: TestClient) -> None:
     def text_of(path: str) -> str:
         return words(check_page(browser.get(path).text))
 
@@ -97,20 +97,20 @@ def test_pages_tell_what_they_are_there_for(browser: TestClient) -> None:
     assert "there is no run 'none'" in words(check_page(browser.get("/compare?run=none").text))
 
 
-def test_parts_of_live_pages_are_parts(browser: TestClient) -> None:
+def test_fragments_of_live_pages_are_not_whole_pages(browser: TestClient) -> None:
     for part in ("now", "time"):
         text = browser.get(f"/runs/toy-2/{part}").text
         assert "<html" not in text and text.lstrip().startswith(f'<div id="{part}"')
 
 
-def test_a_live_page_can_show_what_it_did_not_know_when_it_was_loaded(browser: TestClient) -> None:
+def test_a_live_page_can_show_metrics_that_appear_after_loading(browser: TestClient) -> None:
     page = check_page(browser.get("/runs/toy-2").text)
     charts = {figure.attrib["data-title"] for figure in page.iter(f"{HTML}figure")}
-    assert charts == {drawn.title for drawn in (*LEARNING, *THROUGHPUT)}  # though the run has few of these metrics
+    assert charts == {drawn.title for drawn in (*LEARNING, *THROUGHPUT)}  # The run has few of these metrics.
     renewing = [element.attrib for element in page.iter() if "hx-get" in element.attrib]
     assert [element["hx-get"].rpartition("/")[2] for element in renewing] == ["now", "time"]
     assert all("data-calm" in element for element in renewing)
-    assert "every 15s" in renewing[0]["hx-trigger"]  # ages grow by the clock alone
+    assert "every 15s" in renewing[0]["hx-trigger"]  # Ages grow with the clock alone.
     standing = page.find(f".//{HTML}*[@id='standing']")
     assert standing is not None and "hx-swap-oob" not in standing.attrib
     now = browser.get("/runs/toy-2/now").text
@@ -120,7 +120,7 @@ def test_a_live_page_can_show_what_it_did_not_know_when_it_was_loaded(browser: T
     assert form is not None and form.attrib["hx-select-oob"] == "#rollouts-title"
 
 
-def test_style_sheets_name_nothing_that_no_page_has() -> None:
+def test_style_sheets_name_no_unused_class() -> None:
     sheets = "".join(path.read_text() for path in (STATIC / "css").glob("*.css"))
     selectors = re.sub(r"/\*.*?\*/|\{[^{}]*\}|@media[^{]*\{", " ", sheets, flags=re.DOTALL)
     plain = re.sub(r"\[[^]]*\]|\([^)]*\)", "", selectors)
@@ -137,7 +137,7 @@ def test_style_sheets_name_nothing_that_no_page_has() -> None:
         assert re.search(rf'<{name}[ >\n]|"{name}"', written), name
 
 
-def test_what_others_wrote_is_shown_as_text(tmp_path: Path) -> None:
+def test_third_party_texts_are_shown_as_text(tmp_path: Path) -> None:
     home = Home(tmp_path / "runs")
     run = seed_hostile(home)
     where = f"/runs/{quote(run, safe='')}"

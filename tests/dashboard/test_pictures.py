@@ -1,4 +1,4 @@
-"""What pages draw: pure functions from read models to figures."""
+"""The figures on pages: pure functions of read models."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RUN = ListedRun(
 )
 
 
-def test_the_bar_of_time_has_every_bucket_and_no_gap() -> None:
+def test_the_time_bar_has_every_bucket_and_no_gap() -> None:
     parts = time_parts(dict(zip(BUCKETS, (5.0, 1.0, 0.0, 2.0, 1.0, 1.0), strict=True)), 10.0)
     assert [part.name for part in parts] == list(BUCKETS)
     assert [round(part.start) for part in parts] == [0, 500, 600, 600, 800, 900]
@@ -60,7 +60,7 @@ def test_phases_are_drawn_from_the_first_to_now() -> None:
     assert phase_bars([], now=5000) == ()
 
 
-def test_what_can_be_done_follows_from_how_the_run_stands() -> None:
+def test_the_possible_actions_follow_from_the_runs_state() -> None:
     assert possible(RUN) == Possible(stop=True, resume=False, retry=False, rollback=False)
     assert possible(replace(RUN, desired_state="stop")).stop is False
     assert possible(replace(RUN, driver=LOST)) == Possible(stop=False, resume=True, retry=False, rollback=True)
@@ -78,7 +78,7 @@ def test_a_run_has_all_pictures_and_a_comparison_those_of_known_metrics() -> Non
     assert [source.names for source in entropy.sources] == [{"entropy": "a"}, {"entropy": "b"}]
 
 
-def test_branches_hang_below_those_that_they_begin_on() -> None:
+def test_branches_are_drawn_below_their_parents() -> None:
     def node(number: int, run: str | None, parent: int | None) -> BranchNode:
         return BranchNode(number, run, parent, None if parent is None else 3, 5, False, "", ())
 

@@ -1,4 +1,6 @@
-"""Named tokens: kept as digests in a file that nobody else reads, compared in constant time, worthless once revoked."""
+"""Named tokens: kept as digests in a file that only its owner can read, compared in constant time, invalid once
+revoked.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def test_a_token_names_its_holder_and_only_its_digest_is_kept(store: TokenStore,
     assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
 
 
-def test_a_revoked_token_is_worthless_at_once_for_every_process(store: TokenStore, tmp_path: Path) -> None:
+def test_a_revoked_token_is_invalid_at_once_in_every_process(store: TokenStore, tmp_path: Path) -> None:
     alice, bob = store.create("alice"), store.create("bob")
     elsewhere = TokenStore(tmp_path)
     assert elsewhere.name_of(alice) == "alice"
@@ -46,14 +48,14 @@ def test_a_revoked_token_is_worthless_at_once_for_every_process(store: TokenStor
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
-def test_a_file_that_others_get_at_is_refused(store: TokenStore, tmp_path: Path, mode: int) -> None:
+def test_a_file_accessible_to_others_is_refused(store: TokenStore, tmp_path: Path, mode: int) -> None:
     token = store.create("alice")
     (tmp_path / FILE).chmod(mode)
     with pytest.raises(ConfigurationError, match=f"{mode:04o}.*0600"):
         store.name_of(token)
 
 
-def test_a_link_is_no_file_of_tokens(store: TokenStore, tmp_path: Path) -> None:
+def test_a_symlink_is_refused_as_a_token_file(store: TokenStore, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text('{"tokens": [{"name": "mallory", "digest": "' + digest_of("x") + '", "created_at": 0}]}')
     other.chmod(0o600)
@@ -69,13 +71,13 @@ def test_names_are_plain_words(store: TokenStore, name: str) -> None:
     assert store.all() == ()
 
 
-def test_a_name_is_given_once(store: TokenStore) -> None:
+def test_a_name_is_used_once(store: TokenStore) -> None:
     store.create("alice")
     with pytest.raises(ConfigurationError, match="named alice already"):
         store.create("alice")
 
 
-def test_a_folder_that_may_not_be_written_is_said(store: TokenStore, tmp_path: Path) -> None:
+def test_a_read_only_folder_is_reported(store: TokenStore, tmp_path: Path) -> None:
     token = store.create("alice")
     with read_only(tmp_path):
         assert store.name_of(token) == "alice"
@@ -95,7 +97,7 @@ def failing(number: int) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOLCK, errno.EMFILE, errno.ENOSPC])
-def test_a_fault_of_the_disk_is_no_wrong_folder(
+def test_a_disk_error_is_not_reported_as_a_wrong_folder(
     store: TokenStore, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     for place, what in (("fcntl.flock", "written"), ("os.open", "read")):
@@ -109,15 +111,15 @@ def test_a_fault_of_the_disk_is_no_wrong_folder(
     assert store.all() == ()
 
 
-def test_a_read_only_file_system_is_a_wrong_folder(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_file_system_is_reported_as_a_wrong_folder(
+    store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fcntl.flock", failing(errno.EROFS))
     with pytest.raises(ConfigurationError, match=r"Read-only file system.*--home"):
         store.create("alice")
 
 
-def test_every_digest_is_compared_in_constant_time_whichever_it_is(
-    store: TokenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_digest_is_compared_in_constant_time(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     given = [store.create(name) for name in ("alice", "bob", "carol")]
     compared: list[tuple[str, str]] = []
 
@@ -136,7 +138,7 @@ def test_every_digest_is_compared_in_constant_time_whichever_it_is(
         assert {one for one, _ in compared} == {digest_of(token)}
 
 
-def test_the_command_line_makes_lists_and_revokes(yatt: Yatt) -> None:
+def test_the_command_line_creates_lists_and_revokes_tokens(yatt: Yatt) -> None:
     made = yatt("token", "create", "alice", "-o", "json").document
     assert made["name"] == "alice" and made["token"].startswith("yatt_")
     listed = yatt("token", "list", "-o", "json")

@@ -1,4 +1,4 @@
-"""Vendored files are the unchanged ones that their lists name, with their licences; nothing of ours names another host."""
+"""Vendored files match their lists unchanged and have their licences; our own files name no other host."""
 
 from __future__ import annotations
 

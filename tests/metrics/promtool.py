@@ -1,6 +1,6 @@
-"""Prometheus's own checker of rules: the one that is installed, else the one of Debian's package, unpacked into a folder.
+"""Finds Prometheus's own checker of rules: an installed one, else that of Debian's package, unpacked into a folder.
 
-Nothing is installed. Where neither is to be had, it says why.
+Nothing is installed. If neither is available, the error gives the reason.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ PACKAGE = "prometheus"
 
 
 class NoPromtool(Exception):
-    """There is none here; the text says why."""
+    """Raised if promtool is not available; the text gives the reason."""
 
 
 def find_promtool(folder: Path) -> Path:
-    """The program. folder: where the package goes if it has to be fetched. Raises `NoPromtool`."""
+    """Returns the program. folder: where the package is unpacked if it must be fetched. Raises `NoPromtool`."""
     installed = shutil.which("promtool")
     if installed is not None:
         return Path(installed)

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes: every metric that is promised, of dead drivers' runs too, and of a bounded number of runs."""
+"""The exported metrics: every promised one, also for runs with dead drivers, and for a bounded number of runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ with Ledger.open(sys.argv[1]) as ledger:
 
 
 def scraped(client: TestClient) -> dict[str, dict[tuple[str, ...], float]]:
-    """Values by name and labels' values, parsed as Prometheus does."""
+    """Returns the values by metric name and label values, parsed as Prometheus does."""
     answer = client.get("/metrics")
     assert answer.status_code == 200
     found: dict[str, dict[tuple[str, ...], float]] = {}
@@ -101,7 +101,7 @@ def test_a_run_is_exported_after_its_driver_was_killed(client: TestClient, home:
     assert found["yatt_run_last_commit_timestamp_seconds"][run,] > 1e9
 
 
-def test_runs_with_series_of_their_own_are_bounded(
+def test_the_number_of_runs_with_their_own_series_is_bounded(
     client: TestClient, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collector, "RUNS", 1)
@@ -111,7 +111,7 @@ def test_runs_with_series_of_their_own_are_bounded(
     assert sum(found["yatt_runs"].values()) == 2
 
 
-def test_the_format_is_the_one_that_is_asked_for(client: TestClient) -> None:
+def test_the_format_is_the_requested_one(client: TestClient) -> None:
     answer = client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
     assert answer.text.endswith("# EOF\n")

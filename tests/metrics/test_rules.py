@@ -1,4 +1,6 @@
-"""Alert rules and Grafana dashboards ask for what is exported; the rules fire when they should, by Prometheus's own checker."""
+"""Alert rules and Grafana dashboards use exported metrics; the rules fire when they should, by Prometheus's own
+checker.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def queries_of(dashboard: dict[str, Any]) -> list[str]:
     return asked + [each["query"] for each in dashboard["templating"]["list"] if each["type"] == "query"]
 
 
-def test_rules_and_dashboards_ask_for_what_is_exported() -> None:
+def test_rules_and_dashboards_use_exported_metrics() -> None:
     expressions = [str(rule["expr"]) for rule in alerts()]
     for dashboard in grafana.dashboards().values():
         found = queries_of(dashboard)
@@ -45,7 +47,7 @@ def test_rules_and_dashboards_ask_for_what_is_exported() -> None:
         expressions += found
     names_asked = set().union(*(asked(expression) for expression in expressions))
     assert names_asked <= EXPORTED.keys()
-    assert EXPORTED.keys() == names_asked, "exported, and looked at by nobody"
+    assert EXPORTED.keys() == names_asked, "exported but not used"
     for expression in expressions:
         for name, labels in re.findall(r"\b(yatt_\w+)\{([^}]*)\}", expression):
             assert set(re.findall(r"(\w+)=", labels)) <= set(EXPORTED[name].labels), expression
@@ -53,7 +55,7 @@ def test_rules_and_dashboards_ask_for_what_is_exported() -> None:
             assert metric in LEARNING
 
 
-def test_the_checked_dashboards_are_those_of_the_files() -> None:
+def test_the_dashboard_files_are_up_to_date() -> None:
     made = grafana.dashboards()
     assert {path.name for path in grafana.FOLDER.glob("*.json")} == made.keys()
     for name, dashboard in made.items():
@@ -77,7 +79,7 @@ def test_the_checked_dashboards_are_those_of_the_files() -> None:
     assert len({dashboard["uid"] for dashboard in made.values()}) == len(made)
 
 
-def test_every_alert_has_a_unit_test_that_sees_it_fire_and_one_that_sees_it_silent() -> None:
+def test_every_alert_has_a_unit_test_where_it_fires_and_one_where_it_is_silent() -> None:
     tested = YAML(typ="safe").load(TESTS.read_text())["tests"]
     cases = [case for test in tested for case in test["alert_rule_test"]]
     names_of = {str(rule["alert"]) for rule in alerts()}
@@ -86,7 +88,7 @@ def test_every_alert_has_a_unit_test_that_sees_it_fire_and_one_that_sees_it_sile
     assert all(rule["annotations"] and rule["labels"] for rule in alerts())
 
 
-def test_names_keep_to_the_conventions() -> None:
+def test_names_follow_the_conventions() -> None:
     for metric in METRICS:
         assert re.fullmatch(r"yatt_[a-z_]+", metric.name)
         assert not metric.name.endswith(("_total", "_info"))
@@ -104,7 +106,7 @@ def test_the_docs_name_every_metric_with_its_labels() -> None:
 
 
 @pytest.mark.verify
-def test_the_rules_hold_by_prometheus_own_checker(tmp_path: Path) -> None:
+def test_the_rules_pass_prometheus_own_checker(tmp_path: Path) -> None:
     try:
         promtool = find_promtool(tmp_path)
     except NoPromtool as error:
@@ -114,7 +116,7 @@ def test_the_rules_hold_by_prometheus_own_checker(tmp_path: Path) -> None:
     for command in (["check", "rules", RULES.name], ["test", "rules", TESTS.name]):
         answer = subprocess.run([promtool, *command], cwd=tmp_path, capture_output=True, text=True)
         assert answer.returncode == 0, answer.stdout + answer.stderr
-    # The checker notices: a rule that fires too early fails its test.
+    # The checker notices errors: a rule that fires too early fails its test.
     broken = RULES.read_text().replace("for: 2m", "for: 0m")
     assert broken != RULES.read_text()
     (tmp_path / RULES.name).write_text(broken)
