@@ -1,6 +1,6 @@
-"""A ledger on SQLite and on PostgreSQL, with a clock that stands still until a test moves it.
+"""A ledger on SQLite and on PostgreSQL, with a clock that only the test moves.
 
-Every test that asks for a ledger runs on both; on PostgreSQL in `make verify` alone unless it is marked `postgresql`.
+Every test that uses a ledger runs on both; on PostgreSQL only in `make verify` unless it is marked `postgresql`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NUMBERS = itertools.count()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each test of the ledger twice; those on PostgreSQL stay together, so that `make test` starts one server."""
+    """Runs each test of the ledger twice; those on PostgreSQL stay together, so that `make test` starts one server."""
     if "backend" not in metafunc.fixturenames:
         return
     chosen = metafunc.definition.get_closest_marker("postgresql") is not None
@@ -39,7 +39,7 @@ def clock() -> SimulatedClock:
 
 @pytest.fixture(scope="session")
 def empty_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ledger made once; copying it is quicker than migrating."""
+    """Creates a ledger once; copying it is faster than migrating."""
     path = tmp_path_factory.mktemp("ledger") / "empty.sqlite"
     Ledger.open(path).close()
     return path
@@ -47,7 +47,7 @@ def empty_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with a ledger in its database `ledger`, which each test finds empty."""
+    """Starts a server with a ledger in its database `ledger`, which is emptied for each test."""
     server = start_server(tmp_path_factory.mktemp("postgresql") / "data")
     try:
         Ledger.open(server.create(LEDGER)).close()
@@ -57,7 +57,7 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def empty_address(server: Server) -> str:
-    """The ledger of the server, with nothing in it."""
+    """Empties the server's ledger and returns its address."""
     with psycopg.connect(server.dsn_of(LEDGER)) as connection:
         connection.execute(f"TRUNCATE {', '.join(Base.metadata.tables)} RESTART IDENTITY")
     return server.dsn_of(LEDGER)
@@ -65,7 +65,7 @@ def empty_address(server: Server) -> str:
 
 @pytest.fixture
 def address(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str | Path]:
-    """A ledger of the test's own."""
+    """Returns the address of an empty ledger for this test."""
     if backend == "sqlite":
         yield shutil.copy(request.getfixturevalue("empty_ledger"), tmp_path / "ledger.sqlite")
         return
@@ -74,7 +74,7 @@ def address(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Ite
 
 @pytest.fixture
 def new_address(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str | Path]:
-    """Where there is no ledger yet."""
+    """Returns an address without a ledger."""
     if backend == "sqlite":
         yield tmp_path / "new.sqlite"
         return

@@ -1,9 +1,9 @@
-"""A run walked through by processes that die at each of the ledger's steps; imports only `db`.
+"""A run executed by processes that die at each of the ledger's steps; imports only `db`.
 
-sweep.py ADDRESS FOLDER   walk run toy-1 undisturbed, then run toy-2 with a death at every step that the first one took
+sweep.py ADDRESS FOLDER   walk through run toy-1 undisturbed, then through toy-2 with a death at each of toy-1's steps
 
-A step is the moment before a statement, before a COMMIT or behind it. The process that comes next knows the ledger alone; it
-goes on and dies at the next step. Prints the steps, and at which of them a process died.
+A step is the moment before a statement, before a COMMIT, or after it. The next process knows only the ledger; it
+continues and dies at the next step. Prints the steps, and those at which a process died.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHARDS = 2
 
 
 class Steps:
-    """Names every step after what the walk is doing, and calls `reached` with the name."""
+    """Names every step after the walk's current action, and calls `reached` with the name."""
 
     def __init__(self, ledger: Ledger, reached: Callable[[str], None]) -> None:
         self._reached = reached
@@ -63,7 +63,7 @@ class Steps:
 
 
 class Walk:
-    """Does what is left of a run, by what the ledger says."""
+    """Completes a run from the state of the ledger."""
 
     def __init__(self, ledger: Ledger, run: str, tracker: Path, steps: Steps) -> None:
         self.ledger, self.run, self.tracker, self.steps = ledger, run, tracker, steps
@@ -128,7 +128,7 @@ class Walk:
 
 
 def die_at(ledger: Ledger, label: str, tracker: Path) -> bool:
-    """Walks in a child that dies at the step; whether it did, or came to the end. Raises `RuntimeError` for other ends."""
+    """Walks in a child that dies at the step; returns whether it did, or raises `RuntimeError` if it failed otherwise."""
     ledger._database.engine.dispose()
     child = os.fork()
     if child == 0:
@@ -146,7 +146,7 @@ def die_at(ledger: Ledger, label: str, tracker: Path) -> bool:
     if os.WIFSIGNALED(status):
         return os.WTERMSIG(status) == signal.SIGKILL
     if os.WEXITSTATUS(status) != 0:
-        raise RuntimeError(f"the process that was to die at {label!r} failed")
+        raise RuntimeError(f"the process that should die at {label!r} failed")
     return False
 
 

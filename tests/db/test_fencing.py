@@ -1,4 +1,4 @@
-"""Whatever a driver may write, a stale one writes nothing of it."""
+"""A stale driver writes nothing, whichever write it tries."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ WRITES: dict[str, Callable[[Ledger, Fence], object]] = {
 
 @pytest.fixture
 def prepared(ledger: Ledger, fence: Fence) -> Fence:
-    """A state in which every one of the writes has something to do."""
+    """Prepares a state in which each of the writes changes something."""
     ledger.commits.commit(fence, commit_of(0))
     ledger.phases.plan(fence, 0, 1, "collect")
     ledger.phases.dispatch(fence, ledger.phases.plan(fence, 0, 1, "learn"))
@@ -93,7 +93,7 @@ def test_a_stale_term_writes_nothing(ledger: Ledger, prepared: Fence, clock: Sim
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_holder_that_gave_back_writes_nothing(ledger: Ledger, prepared: Fence, write: str) -> None:
+def test_a_holder_that_released_the_lease_writes_nothing(ledger: Ledger, prepared: Fence, write: str) -> None:
     ledger.leases.release(prepared)
     before = everything(ledger)
     with pytest.raises(Fenced):

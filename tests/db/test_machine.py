@@ -1,6 +1,6 @@
-"""State machines over the ledger: any order of three drivers' steps, sleeps and crashes keeps the promises.
+"""State machines over the ledger: its guarantees hold for any order of three drivers' steps, pauses and crashes.
 
-A few interleavings in `make test`, more than ten thousand in `make verify`.
+`make test` tries a few interleavings, `make verify` more than ten thousand.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MANY = {"sqlite": 5_100, "postgresql": 300}
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_any_order_of_steps_keeps_the_promises(machine: type[World], ledger: Ledger, clock: SimulatedClock) -> None:
+def test_guarantees_hold_for_any_order_of_steps(machine: type[World], ledger: Ledger, clock: SimulatedClock) -> None:
     explore(machine, ledger, clock, FEW)
 
 
 @pytest.mark.verify
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("machine", MACHINES)
-def test_ten_thousand_orders_of_steps_keep_the_promises(
+def test_guarantees_hold_for_ten_thousand_orders_of_steps(
     machine: type[World], ledger: Ledger, clock: SimulatedClock, backend: str
 ) -> None:
     explore(machine, ledger, clock, MANY[backend])

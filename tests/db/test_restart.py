@@ -1,4 +1,4 @@
-"""A database that goes away and comes back: nothing doubled, nothing lost, and nobody holds the run from the grave."""
+"""Restarts of the database: nothing is lost or duplicated, and a stalled driver does not keep the run."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def ledger(postgresql: Server) -> Iterator[Ledger]:
 def eventually(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.005)
 
 
 class Driver(threading.Thread):
-    """Books and commits iterations until it is told to end; when the ledger was away, it goes on from what the ledger says."""
+    """A driver that commits iterations until told to end; after an outage it continues from the state of the ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Driver(threading.Thread):
         self.acknowledged = iteration
 
 
-def test_restarts_in_the_middle_of_everything_lose_and_double_nothing(postgresql: Server, ledger: Ledger) -> None:
+def test_restarts_at_any_moment_lose_and_duplicate_nothing(postgresql: Server, ledger: Ledger) -> None:
     drivers = [Driver(ledger) for _ in range(3)]
     for driver in drivers:
         driver.start()
@@ -106,7 +106,7 @@ def test_a_connection_that_the_server_closed_is_replaced(postgresql: Server, led
     assert len(ledger.runs.list()) == 2
 
 
-def test_a_server_that_goes_away_within_a_transaction_leaves_nothing_of_it(postgresql: Server, ledger: Ledger) -> None:
+def test_a_server_that_dies_within_a_transaction_leaves_nothing_of_it(postgresql: Server, ledger: Ledger) -> None:
     run = ledger.runs.create("toy", {}, "d", 1).id
 
     def note(text: str, then: Callable[[], None]) -> None:
@@ -124,7 +124,7 @@ def test_a_server_that_goes_away_within_a_transaction_leaves_nothing_of_it(postg
     assert ledger.events.verify(run) is None
 
 
-def test_a_server_that_is_away_is_said(postgresql: Server, ledger: Ledger) -> None:
+def test_an_unreachable_server_is_reported(postgresql: Server, ledger: Ledger) -> None:
     postgresql.stop()
     try:
         with pytest.raises(LedgerUnavailable, match="the ledger postgresql"):
@@ -136,7 +136,7 @@ def test_a_server_that_is_away_is_said(postgresql: Server, ledger: Ledger) -> No
     assert ledger.runs.list() == ()
 
 
-def test_a_driver_that_stands_still_within_a_transaction_does_not_hold_the_run(
+def test_a_driver_stalled_within_a_transaction_does_not_keep_the_run(
     postgresql: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = empty_address(postgresql)
@@ -148,13 +148,13 @@ def test_a_driver_that_stands_still_within_a_transaction_does_not_hold_the_run(
             later: Fence | None = None
             with pytest.raises(LedgerUnavailable), first._database.fenced(fence) as (connection, _):
                 lock_run(connection, first._database, run)
-                # waits until the server ends the first
+                # blocks until the server closes the first driver's connection
                 later = second.leases.acquire(run, holder("second"), ttl_seconds=10)
                 lock_run(connection, first._database, run)
             assert later == Fence(run, fence.term + 1)
 
 
-def test_a_value_that_the_database_cannot_hold_is_no_outage(ledger: Ledger) -> None:
+def test_a_value_that_the_database_rejects_is_not_an_outage(ledger: Ledger) -> None:
     run = ledger.runs.create("toy", {}, "d", 1).id
     fence = ledger.leases.acquire(run, holder("first"), ttl_seconds=10)
     with pytest.raises(LedgerError, match="cannot be written to the ledger") as refused:

@@ -1,4 +1,4 @@
-"""A process dies at every step of the ledger, each where the next one went on; the end is that of an undisturbed run."""
+"""A process dies at every step of the ledger, each resumed by the next; the result is that of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEASE_EVENTS = ("lease_taken", "lease_released")
 
 
 def outcome(ledger: Ledger, run: str) -> dict[str, Any]:
-    """All that a run came to, without the times, terms and names that have to differ."""
+    """Returns everything that a run produced, without the times, terms and names that have to differ."""
     iterations = [1]
     with ledger._database.read() as connection:
 
@@ -49,11 +49,11 @@ def outcome(ledger: Ledger, run: str) -> dict[str, Any]:
     return facts
 
 
-def test_a_death_at_every_step_changes_nothing(address: str | Path, tmp_path: Path) -> None:
+def test_deaths_at_every_step_do_not_change_the_result(address: str | Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.db.sweep", str(address), str(tmp_path)]
     done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, timeout=800, check=True)
     report = json.loads(done.stdout)
-    assert report["died"] == report["steps"], "a step was not reached by the process that was to die there"
+    assert report["died"] == report["steps"], "a step was not reached by the process that should die there"
     assert len(report["steps"]) > 100
     assert {step.split()[-1] for step in report["steps"]} == {"statement", "COMMIT", "committed"}
     with Ledger.open(address) as ledger:
@@ -64,7 +64,7 @@ def test_a_death_at_every_step_changes_nothing(address: str | Path, tmp_path: Pa
         assert {row.state for row in rows} == {DONE, FAILED}
         between = [step for step in report["steps"] if step.split()[0] in ("shard", "choice", "finish")]
         charged = [row for row in rows if row.state == FAILED and row.dispatched_at is not None]
-        assert len(charged) >= len(between) - 2, "a driver that died behind a dispatch has to count"
+        assert len(charged) >= len(between) - 2, "a driver that died after a dispatch must be charged"
     lines = {name: (tmp_path / name).read_text().splitlines() for name in ("undisturbed", "swept")}
     assert set(lines["swept"]) == set(lines["undisturbed"])
     assert len(lines["undisturbed"]) == len(set(lines["undisturbed"]))

@@ -1,4 +1,4 @@
-"""Shared by the ledger's tests: a clock, holders, commits, and a look at everything a database holds."""
+"""Helpers of the ledger's tests: a clock, holders, commits, and the contents of a database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from db.write.metrics import Metric
 
 
 class SimulatedClock:
-    """Milliseconds since 1970, moved by hand."""
+    """A clock in milliseconds since 1970 that moves only when told to."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000_000
@@ -29,7 +29,7 @@ class SimulatedClock:
 
 
 def holder(text: str, pid: int = 1) -> Holder:
-    """A process on a host that is not this one, so nobody here can tell whether it lives."""
+    """Returns a holder on another host, so that this host cannot tell whether it is alive."""
     return Holder("far-away", "boot", pid, 1, text)
 
 
@@ -53,7 +53,7 @@ def commit_through(ledger: Ledger, fence: Fence, iterations: Sequence[int], bran
 
 
 def everything(ledger: Ledger) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of every table."""
+    """Returns every row of every table."""
     with ledger._database.read() as connection:
         return {
             name: sorted((tuple(row) for row in connection.execute(select(table))), key=repr)
@@ -62,7 +62,7 @@ def everything(ledger: Ledger) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def assert_consistent(ledger: Ledger, iterations: int, run: str = "toy-1", outbox: int | None = None) -> None:
-    """Gapless, each once, and every fact about an iteration there or absent together."""
+    """Checks that iterations have no gaps or duplicates, and that all records of an iteration exist or none."""
     with ledger._database.read() as connection:
         rows = connection.execute(
             select(Iteration.iteration, Iteration.term).where(Iteration.run == run).order_by(Iteration.iteration)
@@ -90,7 +90,7 @@ def assert_consistent(ledger: Ledger, iterations: int, run: str = "toy-1", outbo
 
 
 def point_count(ledger: Ledger, run: str) -> int:
-    """Points that a run has written, on all its branches."""
+    """Returns the number of points that a run has written, on all its branches."""
     query = select(func.count()).select_from(MetricPoint).join(MetricSeries, MetricPoint.series == MetricSeries.id)
     with ledger._database.read() as connection:
         return int(connection.execute(query.where(MetricSeries.run == run)).scalar_one())

@@ -1,8 +1,8 @@
-"""A driver in a process of its own, for the tests that kill it or let two of them contend.
+"""A driver in a separate process, for tests that kill it or let two of them contend.
 
-worker.py forever PATH              commit without end; prints each iteration once it is acknowledged
-worker.py contend PATH SEED         says that it is ready, waits for a line, then takes the lease again and again, with pauses
-                                    longer than it lives, until it has committed enough and was replaced, or its input ends
+worker.py forever PATH              commit for ever; print each iteration once it is acknowledged
+worker.py contend PATH SEED         print `ready`, wait for a line, then take the lease repeatedly, with pauses longer than
+                                    the lease, until it has committed enough and was replaced, or its input ends
 worker.py open PATH                 open (and migrate) the ledger
 """
 
@@ -41,7 +41,7 @@ def forever(path: str) -> None:
 
 
 def contend(path: str, seed: str) -> None:
-    """Nobody is ever known to be gone here, so that only expiry and the term decide."""
+    """Contends for the lease; no holder is ever known to be gone, so only expiry and the term decide."""
     chance, fenced = random.Random(int(seed)), 0
     committed: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Opening a ledger: from nothing to the newest tables, and a clear word about any other database."""
+"""Opening a ledger: creation and migration to the newest tables, and clear errors for any other database."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def upgrade() -> None:
 
 
 @pytest.mark.postgresql
-def test_the_migrations_make_the_tables_of_the_models(ledger: Ledger) -> None:
+def test_the_migrations_create_the_tables_of_the_models(ledger: Ledger) -> None:
     with ledger._database.read() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []
@@ -49,7 +49,7 @@ def test_head_names_the_newest_migration() -> None:
     assert ScriptDirectory(str(MIGRATIONS)).get_heads() == [HEAD]
 
 
-def test_an_older_ledger_is_upgraded_with_all_that_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_ledger_is_upgraded_with_its_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ledger.sqlite"
     with Ledger.open(path) as ledger:
         made = ledger.runs.create("toy", {}, "d", 1)
@@ -68,7 +68,7 @@ def test_an_older_ledger_is_upgraded_with_all_that_it_holds(tmp_path: Path, monk
         assert ledger.records.choice(fence, ChoiceRow(0, 1, "skip", {})).term == 1
 
 
-def test_opening_again_keeps_what_is_there(tmp_path: Path) -> None:
+def test_opening_again_keeps_the_contents(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     with Ledger.open(path) as ledger:
         ledger.runs.create("toy", {}, "d", 1)
@@ -91,7 +91,7 @@ def test_a_newer_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_looking_makes_nothing(tmp_path: Path) -> None:
+def test_opening_without_migration_creates_nothing(tmp_path: Path) -> None:
     with pytest.raises(LedgerUnavailable, match=f"{tmp_path}/ledger.sqlite"):
         Ledger.open(tmp_path / "ledger.sqlite", migrate=False)
     with pytest.raises(LedgerUnavailable, match=r"absent/ledger.sqlite.*folder"):
@@ -102,7 +102,7 @@ def test_looking_makes_nothing(tmp_path: Path) -> None:
         Ledger.open(tmp_path / "empty.sqlite", migrate=False)
 
 
-def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database, but long enough to be read as one\n" * 100)
     with pytest.raises(LedgerUnavailable, match=r"notes\.txt.*not a database"):
@@ -115,18 +115,18 @@ def test_other_addresses_are_refused(address: str) -> None:
         database_url(address)
 
 
-def test_a_full_disk_is_said_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_loses_nothing(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         ledger.runs.create("toy", {}, "d", 1)
         with ledger._database.read() as connection:
-            connection.exec_driver_sql("PRAGMA max_page_count = 1")  # of this pooled connection: no page more
+            connection.exec_driver_sql("PRAGMA max_page_count = 1")  # no more pages on this pooled connection
         with pytest.raises(LedgerFull, match="full"):
             ledger.events.append("toy-1", "note", {"text": "x" * 100_000})
         assert ledger.events.verify("toy-1") is None
         assert ledger.events.head("toy-1").seq == 1
 
 
-def test_what_may_not_be_written_is_named(tmp_path: Path) -> None:
+def test_read_only_paths_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     with read_only(tmp_path), pytest.raises(LedgerReadOnly, match=f"{path}: {tmp_path} is not writable"):
         Ledger.open(path)
@@ -142,7 +142,7 @@ def test_what_may_not_be_written_is_named(tmp_path: Path) -> None:
         assert ledger.events.head("toy-1").seq == 1
 
 
-def test_sqlite_is_set_up_to_be_durable_and_small(tmp_path: Path) -> None:
+def test_sqlite_is_configured_to_be_durable_and_compact(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger, ledger._database.read() as connection:
         settings = {
             name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
@@ -153,7 +153,7 @@ def test_sqlite_is_set_up_to_be_durable_and_small(tmp_path: Path) -> None:
     assert settings == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
 
 
-def test_the_tables_can_be_made_on_postgresql() -> None:
+def test_the_tables_can_be_created_on_postgresql() -> None:
     dialect = postgresql.dialect()
     for table in Base.metadata.sorted_tables:
         assert "CREATE TABLE" in str(CreateTable(table).compile(dialect=dialect))

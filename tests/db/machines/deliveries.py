@@ -1,7 +1,7 @@
-"""The state machine of the outbox: deliverers that crash between sending and booking, against a tracker that keeps a set.
+"""The state machine of the outbox: drivers that crash between sending a row and recording it; the tracker keeps a set.
 
 The tracker knows points by (id, time), so that a point sent twice is one point, and creations by the id that they are
-tagged with: whoever finds a row that was claimed before searches for it first.
+tagged with: a driver that gets a row that was claimed before searches for it first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.db.tools import commit_of
 
 
 class Deliveries(World):
-    """The model: what the tracker holds, and which rows each driver believes that it still has to send."""
+    """The model: what the tracker holds, and which rows each driver believes it still has to send."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Deliveries(World):
         """id -> time of every row, in order."""
         self.in_hand: dict[int, list[ClaimedRow]] = {}
         self.claimed: set[str] = set()
-        """What this term has claimed and not given back."""
+        """Rows that this term has claimed and not given back."""
         self.delivered: list[str] = []
         self.points: set[tuple[str, int]] = set()
         self.creations: list[str] = []
@@ -35,7 +35,7 @@ class Deliveries(World):
 
     @rule(driver=DRIVERS, number=st.integers(0, 3))
     def create(self, driver: int, number: int) -> None:
-        """Asked again for what is there already, the ledger keeps one row."""
+        """Enqueues an entry; the ledger keeps one row per id."""
         entry = OutboxEntry(f"{self.run}/create-{number}", "artifact", {"number": number}, 5)
         added = self.write(driver, lambda fence: self.ledger.outbox.enqueue(fence, [entry]))
         if added is not None:
@@ -58,23 +58,23 @@ class Deliveries(World):
         if rows is None:
             return
         waiting = [name for name in self.enqueued if name not in self.delivered and name not in self.claimed]
-        assert [row.id for row in rows] == waiting[:limit], "out of order, or handed out twice"
+        assert [row.id for row in rows] == waiting[:limit], "out of order, or claimed twice"
         self.claimed |= {row.id for row in rows}
         self.in_hand.setdefault(driver, []).extend(rows)
 
     @rule(driver=DRIVERS)
     def send(self, driver: int) -> None:
-        """To the tracker alone: nothing stops a driver that lost its lease from sending what it has in hand."""
+        """Sends to the tracker only; nothing stops a driver that lost its lease from sending the rows it has."""
         for row in self.in_hand.get(driver, [])[:1]:
             if row.kind == METRICS:
                 self.points.add((row.id, row.logged_at_ms))
             elif self.owns(driver) and (row.claims == 0 or row.id not in self.creations):
-                # Before a creation a driver checks its own deadline, so one that is fenced creates nothing.
+                # Before a creation, a driver checks its own deadline; so a fenced one creates nothing.
                 self.creations.append(row.id)
 
     @rule(driver=DRIVERS)
     def book(self, driver: int) -> None:
-        """What was sent is booked; a driver that crashed before leaves it to the next."""
+        """Records a sent row as delivered; a driver that crashed before leaves this to the next one."""
         rows = self.in_hand.get(driver, [])[:1]
         if not rows or not self._arrived(rows[0]):
             return
@@ -83,12 +83,12 @@ class Deliveries(World):
             booked = self.write(driver, lambda fence: self.ledger.outbox.delivered(fence, [name]) or True)
         except OutOfOrder:
             assert self.owns(driver)
-            assert name not in self.claimed or name in self.delivered, "a row that was claimed could not be booked"
+            assert name not in self.claimed or name in self.delivered, "delivery of a claimed row was refused"
             self.in_hand[driver].pop(0)
             return
         if booked:
-            assert name in self.claimed, "booked by a term that had not claimed it"
-            assert name not in self.delivered, "booked twice"
+            assert name in self.claimed, "recorded by a term that had not claimed it"
+            assert name not in self.delivered, "delivery recorded twice"
             self.delivered.append(name)
             self.in_hand[driver].pop(0)
 
@@ -107,10 +107,12 @@ class Deliveries(World):
         self.in_hand.pop(driver, None)
 
     def teardown(self) -> None:
-        """Every id had its effect once."""
+        """Checks that every id had its effect once."""
         super().teardown()
         assert self.ledger.outbox.counts(self.run) == (len(self.enqueued) - len(self.delivered), len(self.delivered))
         assert len(set(self.delivered)) == len(self.delivered)
         assert len(set(self.creations)) == len(self.creations), "created twice"
         assert len({name for name, _ in self.points}) == len(self.points), "a point has two times"
-        assert set(self.delivered) <= {name for name, _ in self.points} | set(self.creations), "booked, never sent"
+        assert set(self.delivered) <= {name for name, _ in self.points} | set(self.creations), (
+            "recorded as delivered but never sent"
+        )

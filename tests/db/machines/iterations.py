@@ -1,4 +1,4 @@
-"""The state machine of iterations: phases, budgets, shards, choices, commits and branches, by drivers that fall asleep."""
+"""The state machine of iterations: phases, budgets, shards, choices, commits and branches, by drivers that may pause."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARD = ShardRow(0, 0, 0, 0, 1, "folder", "manifest", 4, 9, b"d" * 32, {})
 
 
 class Iterations(World):
-    """The model: the line of commits, what was charged, which shard and which choice came first."""
+    """The model: the line of commits, the charged failures, and which shard and which choice came first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Iterations(World):
         """(branch, term) of each committed iteration along the current line."""
         self.commits = 0
         self.held: dict[int, Attempt] = {}
-        """What each driver believes that it has in hand."""
+        """The attempt that each driver believes to be its current one."""
         self.state: dict[Attempt, str] = {}
         self.charged: dict[tuple[int, int, str, str], int] = {}
         self.shards: dict[tuple[int, int, int], str] = {}
@@ -60,11 +60,11 @@ class Iterations(World):
     def plan(self, driver: int, phase: str) -> None:
         attempt = self.write(driver, lambda fence: self.ledger.phases.plan(fence, self.branch, self.next, phase))
         if attempt is not None:
-            assert attempt not in self.state, "a number was given twice"
+            assert attempt not in self.state, "a number was used twice"
             self.state[attempt], self.held[driver] = "PLANNED", attempt
 
     def _move(self, driver: int, expected: tuple[str, ...], verb: str, failure_class: str = "data") -> Attempt | None:
-        """A driver moves the attempt that it believes in; None if that was refused, rightly."""
+        """Moves the attempt that a driver believes to be its current one; returns None if that was rightly refused."""
         attempt = self.held.get(driver)
         if attempt is None:
             return None
@@ -115,7 +115,7 @@ class Iterations(World):
 
     @rule(driver=DRIVERS, shard=st.integers(0, 1), manifest=st.sampled_from(["a", "a", "b"]))
     def adopt(self, driver: int, shard: int, manifest: str) -> None:
-        """Whoever finds a sealed shard records it; leftovers of others that made it differently are refused."""
+        """Records a sealed shard; a different manifest for the same shard is refused."""
         key = (self.branch, self.next, shard)
         row = replace(SHARD, branch=self.branch, iteration=self.next, shard=shard, manifest_sha256=manifest)
         first = self.shards.get(key)
@@ -123,7 +123,7 @@ class Iterations(World):
             new = self.write(driver, lambda fence: self.ledger.records.shard(fence, row))
         except Conflict:
             assert self.owns(driver)
-            assert first not in (None, manifest), "the first one of its kind was refused"
+            assert first not in (None, manifest), "the first shard, or the same one again, was refused"
             return
         if new is not None:
             assert first in (None, manifest), "a shard was admitted twice"
@@ -138,7 +138,7 @@ class Iterations(World):
         if chosen is not None:
             self.links += key not in self.choices
             expected, term = self.choices.setdefault(key, (body, self.term))
-            assert (chosen.body, chosen.term) == ({"body": expected}, term), "the first choice is not obeyed"
+            assert (chosen.body, chosen.term) == ({"body": expected}, term), "the first choice was not returned"
 
     @rule(driver=DRIVERS, offset=st.sampled_from([-1, 0, 0, 0, 1]))
     def commit(self, driver: int, offset: int) -> None:
@@ -176,7 +176,7 @@ class Iterations(World):
             del self.line[at + 1 :]
 
     def _check_line(self) -> None:
-        """The line goes on where it ended."""
+        """Checks that the line continues where it ended."""
         latest = self.ledger.commits.latest(self.run)
         assert (-1 if latest is None else latest.iteration) == self.next - 1
         if latest is not None:
@@ -195,7 +195,7 @@ class Iterations(World):
             assert {row.shard: row.manifest_sha256 for row in rows} == expected
 
     def _check_attempts(self, branch: int, iteration: int) -> None:
-        """Attempts stand as the model has them; failed ones are charged if, and only if, they were dispatched."""
+        """Checks that attempts match the model and that failed ones are charged if, and only if, they were dispatched."""
         rows = self.ledger.phases.attempts(self.run, branch, iteration)
         expected = {a: state for a, state in self.state.items() if (a.branch, a.iteration) == (branch, iteration)}
         assert {Attempt(r.run, r.branch, r.iteration, r.phase, r.number): r.state for r in rows} == expected

@@ -1,6 +1,6 @@
 """The state machine of aliases: operators promote, drivers record and prune checkpoints, in any order.
 
-The model holds where the aliases point and which checkpoints are kept; after every step the ledger has to say the same.
+The model holds where the aliases point and which checkpoints are kept; the ledger must agree after every step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CHECKPOINTS = st.integers(0, 4)
 
 
 class Promotions(World):
-    """The model: the kept and the pruned checkpoints, by iteration, where each alias points, and every move."""
+    """The model: the kept and the pruned checkpoints by iteration, the target of each alias, and every move."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,12 +38,14 @@ class Promotions(World):
 
     @rule(driver=DRIVERS, iteration=CHECKPOINTS)
     def prune(self, driver: int, iteration: int) -> None:
-        """A driver that decided on it before somebody promoted the checkpoint."""
+        """Prunes a checkpoint, which may have been promoted after the driver decided to prune it."""
         if iteration not in self.kept:
             return
         gone = self.write(driver, lambda fence: self.ledger.records.checkpoint_pruned(fence, self._row(iteration)))
         if gone is not None:
-            assert gone == (iteration not in self.pointing.values()), "what an alias points to was pruned, or else not"
+            assert gone == (iteration not in self.pointing.values()), (
+                "a checkpoint with an alias was pruned, or one without was kept"
+            )
             if gone:
                 self.kept.remove(iteration)
                 self.pruned.add(iteration)
@@ -75,12 +77,12 @@ class Promotions(World):
     def the_ledger_says_the_same(self) -> None:
         pointing = {alias: key.iteration for alias, key in self.ledger.aliases.pointing(self.run).items()}
         assert pointing == self.pointing
-        assert set(pointing.values()) <= self.kept, "an alias points to what is gone"
+        assert set(pointing.values()) <= self.kept, "an alias points to a pruned checkpoint"
         if ROLLBACK in pointing:
-            assert pointing[ROLLBACK] != pointing[CHAMPION], "the champion is what would replace it"
+            assert pointing[ROLLBACK] != pointing[CHAMPION], "the rollback target is the champion itself"
 
     def teardown(self) -> None:
-        """The history leads to where the aliases point, and everything was told once."""
+        """Checks that the history leads to the aliases' targets and that every move was enqueued once."""
         super().teardown()
         history = self.ledger.aliases.history(self.run)
         assert [(move.alias, move.iteration) for move in history] == self.moves

@@ -1,7 +1,7 @@
-"""What the state machines over the ledger share: a ledger on a simulated clock, drivers, and the checks after every step.
+"""The base of the state machines over the ledger: a simulated clock, drivers, and checks after every step.
 
-A driver may be paused at any moment: it keeps its old fence and, when it continues, acts in good faith. The model knows who
-owns the run; the ledger has to agree with it at every write.
+A driver may be paused at any moment; when it continues, it still uses its old fence. The model knows who owns the run;
+the ledger must agree with it at every write.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEPS = 30
 
 
 class World(RuleBasedStateMachine):
-    """A run, its drivers and the model of who may write to it. Every example has a run of its own in one ledger."""
+    """A run, its drivers and the model of who may write to it. Every example has its own run in a shared ledger."""
 
     ledger: ClassVar[Ledger]
     clock: ClassVar[SimulatedClock]
@@ -42,13 +42,13 @@ class World(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         assert self.ledger.events.verify(self.run) is None, "the chain is broken"
-        assert self.ledger.events.head(self.run).seq == self.links, "a link too many or too few"
+        assert self.ledger.events.head(self.run).seq == self.links, "wrong number of links"
 
     def taken_over(self) -> None:
-        """Called when the lease changed hands; machines forget what a new driver cannot know."""
+        """Is called after a takeover; subclasses reset what a new driver cannot know."""
 
     def write(self, driver: int, step: Callable[[Fence], T]) -> T | None:
-        """Does a driver's step; it has to be fenced exactly if the driver is not the owner, and then writes nothing."""
+        """Performs a driver's step; checks that it is fenced if, and only if, the driver is not the owner."""
         fence = self.fences.get(driver, Fence(self.run, 0))
         try:
             result = step(fence)
@@ -101,7 +101,7 @@ class World(RuleBasedStateMachine):
 
 
 def explore(machine: type[World], ledger: Ledger, clock: SimulatedClock, examples: int) -> None:
-    """Tries so many interleavings. Nothing is synced: these tests end no process, and syncing would be all that they do."""
+    """Tries `examples` interleavings, without fsync: no process is killed here, and syncing would dominate the time."""
     engine = ledger._database.engine
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _without_sync)

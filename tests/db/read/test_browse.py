@@ -1,4 +1,4 @@
-"""Pages of a run and of the run list: the newest first, each once, none left out, whatever comes meanwhile."""
+"""Pages of a run and of the run list: newest first, each row once, none skipped."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def drive(ledger: Ledger, fence: Fence, clock: SimulatedClock, first: int, last:
 
 
 @pytest.mark.postgresql
-def test_the_newest_attempts_are_accounted_for_like_the_whole(
+def test_the_newest_attempts_are_accounted_for_like_the_whole_history(
     ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
 ) -> None:
     ledger.leases.start_session(fence, "", "one")
@@ -60,7 +60,9 @@ def test_the_newest_attempts_are_accounted_for_like_the_whole(
 
 
 @pytest.mark.postgresql
-def test_what_failures_cost_is_told_without_all_that_went_well(ledger: Ledger, run: str, clock: SimulatedClock) -> None:
+def test_costs_of_failures_are_computed_without_all_successful_attempts(
+    ledger: Ledger, run: str, clock: SimulatedClock
+) -> None:
     for number in range(4):
         fence = ledger.leases.acquire(run, holder(f"driver {number}"), 10)
         ledger.leases.start_session(fence, "", f"{number}")
@@ -69,7 +71,7 @@ def test_what_failures_cost_is_told_without_all_that_went_well(ledger: Ledger, r
         drive(ledger, fence, clock, 10 * number, 10 * number + 9)
         lost = ledger.phases.plan(fence, 0, 10 * number + 10, "collect")
         ledger.phases.dispatch(fence, lost)
-        clock.advance(30)  # it died, and nobody noticed for as long
+        clock.advance(30)  # it died, unnoticed for 30 s
     fence = ledger.leases.acquire(run, holder("last"), 10)
     ledger.leases.start_session(fence, "", "last")
     drive(ledger, fence, clock, 40, 49)
@@ -94,7 +96,7 @@ def _check(whole: RunHistory, part: RunHistory, newest: int) -> None:
 
 
 @pytest.mark.postgresql
-def test_pages_of_a_run_go_on_where_the_last_one_ended(
+def test_pages_of_a_run_continue_where_the_last_one_ended(
     ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
 ) -> None:
     commit_through(ledger, fence, range(1))
@@ -121,7 +123,9 @@ def test_pages_of_a_run_go_on_where_the_last_one_ended(
 
 
 @pytest.mark.postgresql
-def test_what_belongs_together_is_on_one_page(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
+def test_rows_that_belong_together_are_on_one_page(
+    ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
+) -> None:
     for iteration in (1, 2):
         for seq in range(3):
             ledger.records.decision(fence, DecisionRow(0, iteration, seq, {}, {}, {}, ""))
@@ -138,7 +142,7 @@ def test_what_belongs_together_is_on_one_page(ledger: Ledger, run: str, fence: F
 
 
 @pytest.mark.postgresql
-def test_decisions_follow_the_line_behind_a_rollback(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_decisions_follow_the_line_after_a_rollback(ledger: Ledger, run: str, fence: Fence) -> None:
     for iteration in range(5):
         ledger.records.decision(fence, DecisionRow(0, iteration, 0, {}, {}, {}, f"first {iteration}"))
         commit_through(ledger, fence, [iteration])
@@ -150,7 +154,7 @@ def test_decisions_follow_the_line_behind_a_rollback(ledger: Ledger, run: str, f
 
 
 @pytest.mark.postgresql
-def test_the_run_list_tells_pace_reward_faults_and_what_waits(ledger: Ledger, clock: SimulatedClock) -> None:
+def test_the_run_list_shows_pace_reward_faults_and_pending_rows(ledger: Ledger, clock: SimulatedClock) -> None:
     for number in range(3):
         run = ledger.runs.create("toy", {}, "d", 100).id
         fence = ledger.leases.acquire(run, holder("driver"), 10)
@@ -179,7 +183,7 @@ def test_the_run_list_tells_pace_reward_faults_and_what_waits(ledger: Ledger, cl
 
 
 def plans_of(ledger: Ledger, read: Callable[[], object]) -> list[str]:
-    """How the database goes about each statement that a read really sends."""
+    """Returns the database's query plan for each statement that a read sends."""
     sent: list[tuple[str, Any]] = []
 
     def note(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> None:
@@ -198,8 +202,8 @@ def plans_of(ledger: Ledger, read: Callable[[], object]) -> list[str]:
         return [" ".join(row.detail for row in plan) for plan in explained]
 
 
-def test_long_runs_are_read_by_their_indexes(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
-    """SQLite, which knows nothing of how many rows there are, plans by the indexes alone."""
+def test_long_runs_are_read_through_indexes(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
+    """SQLite has no statistics on row counts, so it plans by the indexes alone."""
     if ledger._database.engine.dialect.name != "sqlite":
         pytest.skip("PostgreSQL plans a small table without indexes")
     ledger.leases.start_session(fence, "", "one")

@@ -1,4 +1,4 @@
-"""Series reduced by the database: the same as by hand, along rollbacks and forks, in few buckets that stay as they are."""
+"""Series reduced by the database: correct along rollbacks and forks, in few buckets that stay the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def commit(ledger: Ledger, fence: Fence, first: int, last: int, branch: int = 0,
         ledger.commits.commit(fence, commit_of(step, branch, metrics))
 
 
-def by_hand(points: list[tuple[int, float]], width: int) -> list[Bucket]:
+def expected_buckets(points: list[tuple[int, float]], width: int) -> list[Bucket]:
     buckets = []
     for _, group in itertools.groupby(points, key=lambda point: point[0] // width):
         steps, values = zip(*group, strict=True)
@@ -32,7 +32,7 @@ def by_hand(points: list[tuple[int, float]], width: int) -> list[Bucket]:
 
 
 @pytest.mark.postgresql
-def test_buckets_are_those_made_by_hand_along_a_rollback_and_a_fork(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_buckets_are_correct_along_a_rollback_and_a_fork(ledger: Ledger, run: str, fence: Fence) -> None:
     commit(ledger, fence, 0, 20)
     branch = ledger.runs.start_branch(fence, 9, "back")
     commit(ledger, fence, 10, 15, branch, offset=100.0)
@@ -46,7 +46,7 @@ def test_buckets_are_those_made_by_hand_along_a_rollback_and_a_fork(ledger: Ledg
             assert found.width == bucket_width(0, points[-1][0], buckets)
             assert list(found.buckets) == [
                 Bucket(b.first, b.last, b.count, b.low, b.high, pytest.approx(b.mean))
-                for b in by_hand(points, found.width)
+                for b in expected_buckets(points, found.width)
             ]
         (part,) = ledger.series.reduced(name, ["reward"], 2, first=8, last=11)
         assert sum(bucket.count for bucket in part.buckets) == 4
@@ -77,7 +77,7 @@ def test_a_growing_series_keeps_its_buckets(ledger: Ledger, run: str, fence: Fen
 
 
 @given(first=st.integers(0, 10**6), steps=st.integers(1, 10**6), buckets=st.integers(1, 2000))
-def test_no_more_buckets_than_asked_for_and_no_wider_than_needed(first: int, steps: int, buckets: int) -> None:
+def test_buckets_are_no_more_than_requested_and_no_wider_than_needed(first: int, steps: int, buckets: int) -> None:
     last = first + steps - 1
     width = bucket_width(first, last, buckets)
     assert width & (width - 1) == 0

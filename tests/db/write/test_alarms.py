@@ -1,4 +1,4 @@
-"""Alarms in the chain: with their commit or by themselves, each once, and open until what they ask for was done."""
+"""Alarms in the chain: with their commit or on their own, each once, and open until their action is carried out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def body(name: str, action: str = "alert", iteration: int = 1, rule: str = "") -
 
 
 @pytest.mark.postgresql
-def test_an_alarm_is_recorded_once_and_what_is_told_of_it_too(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_an_alarm_and_its_notification_are_recorded_once(ledger: Ledger, run: str, fence: Fence) -> None:
     told = OutboxEntry("toy-1/a", NOTIFICATION, {"text": "a"}, 7)
     assert ledger.alarms.record(fence, body("a"), [told])
     assert not ledger.alarms.record(fence, body("a"), [told])
@@ -36,7 +36,7 @@ def test_an_alarm_is_recorded_once_and_what_is_told_of_it_too(ledger: Ledger, ru
 
 
 @pytest.mark.postgresql
-def test_alarms_of_a_commit_are_there_with_it_or_not_at_all(
+def test_alarms_of_a_commit_are_recorded_with_it_or_not_at_all(
     ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
 ) -> None:
     ledger.commits.commit(fence, replace(commit_of(0), alarms=(body("a"), body("b"))))
@@ -61,18 +61,18 @@ def unanswered(ledger: Ledger, run: str) -> list[str]:
 
 
 @pytest.mark.postgresql
-def test_what_is_asked_for_stays_open_until_it_is_done(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_an_alarm_stays_open_until_its_action_is_carried_out(ledger: Ledger, run: str, fence: Fence) -> None:
     commit_through(ledger, fence, range(3))
     for name, action in (("said", "alert"), ("ends", "pause"), ("goes back", "rollback")):
         ledger.alarms.record(fence, body(name, action))
     assert unanswered(ledger, run) == ["ends", "goes back"]
     for state in ("running", "failed"):
         ledger.runs.set_state(fence, state)
-    assert unanswered(ledger, run) == ["ends", "goes back"], "neither was done"
+    assert unanswered(ledger, run) == ["ends", "goes back"], "neither state carries out the action"
     ledger.runs.set_state(fence, "paused")
     assert unanswered(ledger, run) == ["goes back"]
     ledger.alarms.record(fence, body("cannot", "pause", rule="goes back"))
-    assert unanswered(ledger, run) == ["cannot"], "why it cannot be done takes its place"
+    assert unanswered(ledger, run) == ["cannot"], "the alarm that says why it is impossible replaces it"
     ledger.runs.start_branch(fence, 0, "rolled back")
     assert unanswered(ledger, run) == []
 

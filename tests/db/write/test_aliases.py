@@ -1,4 +1,4 @@
-"""Aliases in the ledger: what moves with a promotion, in any order, side by side, and against the pruning of checkpoints."""
+"""Aliases in the ledger: promotions in any order, concurrently, and during the pruning of checkpoints."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_any_order_of_promotions_keeps_champion_and_rollback_apart(promotions: l
             assert current.get(CHAMPION) == champion
 
 
-def test_the_former_champion_is_the_one_to_roll_back_to(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_the_former_champion_becomes_the_rollback_target(ledger: Ledger, run: str, fence: Fence) -> None:
     record(ledger, fence, 0, 2, 4)
     ledger.aliases.promote(run, CHAMPION, key(0), "ann", "the first")
     moves = ledger.aliases.promote(run, CHAMPION, key(2), "bob", "better")
@@ -60,7 +60,7 @@ def test_the_former_champion_is_the_one_to_roll_back_to(ledger: Ledger, run: str
     current = ledger.aliases.current(run)
     assert {alias: move.iteration for alias, move in current.items()} == {CANDIDATE: 4, CHAMPION: 2, ROLLBACK: 0}
     assert (current[CHAMPION].by, current[CHAMPION].why, current[CHAMPION].folder) == ("bob", "better", "s2")
-    # Back to it: the two change places.
+    # Back to the former champion: the two swap.
     ledger.aliases.promote(run, CHAMPION, key(0), "ann", "2 talks nonsense")
     assert {a: k.iteration for a, k in ledger.aliases.pointing(run).items()} == {CANDIDATE: 4, CHAMPION: 0, ROLLBACK: 2}
     links = ledger.events.of_kind(run, PROMOTION)
@@ -74,7 +74,7 @@ def test_the_former_champion_is_the_one_to_roll_back_to(ledger: Ledger, run: str
     assert ledger.events.verify(run) is None
 
 
-def test_what_cannot_be_promoted_changes_nothing(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_a_refused_promotion_changes_nothing(ledger: Ledger, run: str, fence: Fence) -> None:
     old, _ = record(ledger, fence, 0, 2)
     assert ledger.records.checkpoint_pruned(fence, old, [OutboxEntry("gone", "checkpoint", {}, 1)])
     assert ledger.outbox.counts(run) == (1, 0)
@@ -97,7 +97,7 @@ def test_what_cannot_be_promoted_changes_nothing(ledger: Ledger, run: str, fence
 
 
 @pytest.mark.postgresql
-def test_promotions_side_by_side_happen_one_after_the_other(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_concurrent_promotions_are_serialized(ledger: Ledger, run: str, fence: Fence) -> None:
     record(ledger, fence, *range(WORKERS))
     barrier = Barrier(WORKERS)
 
@@ -117,8 +117,8 @@ def test_promotions_side_by_side_happen_one_after_the_other(ledger: Ledger, run:
 
 
 @pytest.mark.postgresql
-def test_a_checkpoint_is_not_pruned_while_somebody_promotes_it(ledger: Ledger, run: str, fence: Fence) -> None:
-    """The driver decided to prune it before; it finds out in the transaction in which it would have done so."""
+def test_a_checkpoint_is_not_pruned_while_it_is_promoted(ledger: Ledger, run: str, fence: Fence) -> None:
+    """The driver had already decided to prune it; the transaction that would prune it notices the promotion."""
     (row,) = record(ledger, fence, 0)
     promoting, pruned = Event(), Event()
 
@@ -130,7 +130,7 @@ def test_a_checkpoint_is_not_pruned_while_somebody_promotes_it(ledger: Ledger, r
 
     def in_the_middle(moves: object) -> list[OutboxEntry]:
         promoting.set()
-        pruned.wait(0.5)  # a driver that does not wait for us is through by now
+        pruned.wait(0.5)  # a driver that does not wait for this transaction is done by now
         return []
 
     with ThreadPoolExecutor(1) as pool:

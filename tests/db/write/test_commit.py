@@ -1,4 +1,4 @@
-"""The commit: all or nothing, without gaps, along branches and forks."""
+"""Commits: atomic, without gaps, along branches and forks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.db.tools import SimulatedClock, commit_of, commit_through, everything
 
 
 @pytest.mark.postgresql
-def test_a_commit_makes_everything_true_at_once(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_a_commit_makes_everything_visible_at_once(ledger: Ledger, run: str, fence: Fence) -> None:
     extra = OutboxEntry("toy-1/tags/0", "tags", {"digest": "d"}, 5)
     ledger.commits.commit(fence, replace(commit_of(0), outbox=[extra], event={"code": "abc"}))
     commit = ledger.commits.latest(run)
@@ -46,7 +46,7 @@ def test_a_commit_makes_everything_true_at_once(ledger: Ledger, run: str, fence:
         (replace(commit_of(2), event={"mean": float("nan")}), LedgerError, "as JSON"),
     ],
 )
-def test_a_commit_that_is_refused_leaves_no_trace(
+def test_a_refused_commit_leaves_no_trace(
     ledger: Ledger, run: str, fence: Fence, bad: object, error: type[LedgerError], words: str
 ) -> None:
     commit_through(ledger, fence, range(2))
@@ -56,7 +56,7 @@ def test_a_commit_that_is_refused_leaves_no_trace(
     assert everything(ledger) == before
 
 
-def test_the_first_commit_is_the_start(ledger: Ledger, fence: Fence) -> None:
+def test_the_first_commit_must_be_iteration_0(ledger: Ledger, fence: Fence) -> None:
     assert ledger.commits.latest(fence.run) is None
     with pytest.raises(OutOfOrder, match=r"iteration 1\b.* 0$"):
         ledger.commits.commit(fence, commit_of(1))
@@ -70,7 +70,7 @@ def test_a_commit_extends_the_lease(ledger: Ledger, run: str, fence: Fence, cloc
         ledger.leases.acquire(run, holder("second"), ttl_seconds=10)
 
 
-def test_an_untracked_commit_fills_no_outbox(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_an_untracked_commit_adds_nothing_to_the_outbox(ledger: Ledger, run: str, fence: Fence) -> None:
     ledger.commits.commit(fence, replace(commit_of(0), tracked=False))
     assert ledger.outbox.counts(run) == (0, 0)
     assert point_count(ledger, run) == 2
@@ -94,7 +94,7 @@ def test_a_rollback_opens_a_branch_and_keeps_the_old_line(ledger: Ledger, run: s
     assert ledger.commits.experience_digests(run)[-1] == (3, "experience 1.3")
     assert ledger.metrics.latest(run)["reward"].value == 9.0
     assert ledger.metrics.latest(run)["seconds"].step == 2
-    assert point_count(ledger, run) == 11, "the old line's points are still there"
+    assert point_count(ledger, run) == 11, "the old line's points are kept"
 
     assert ledger.runs.start_branch(fence, 1, "further back") == 2
     branches = [(row.number, row.parent_branch, row.parent_iteration) for row in ledger.overview.show(run).branches]
@@ -122,19 +122,19 @@ def test_a_fork_continues_another_runs_line(ledger: Ledger, run: str, fence: Fen
     assert len(ledger.runs.list()) == 2
 
 
-def test_a_fork_sees_its_own_copies_of_what_it_inherited(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_a_fork_sees_its_own_copies_of_inherited_checkpoints(ledger: Ledger, run: str, fence: Fence) -> None:
     commit_through(ledger, fence, range(2))
     ledger.runs.start_branch(fence, 1, "why")
     commit_through(ledger, fence, range(2, 4), branch=1)
     ledger.records.checkpoint(fence, CheckpointRow(run, 1, 2, 1, "parent's", "m", 1, "w", 0.1))
     fork = ledger.runs.create("toy", {"seed": 1}, "other", 100, reason="fork", parent=Parent(run, 1, 2)).id
-    assert ledger.records.checkpoints(fork) == [], "the parent's are free to be pruned"
+    assert ledger.records.checkpoints(fork) == [], "the parent's checkpoints may be pruned"
     mine = ledger.leases.acquire(fork, holder("fork"), ttl_seconds=10)
     ledger.records.checkpoint(mine, CheckpointRow(fork, 1, 2, 0, "copy", "m", 1, "w", 0.0))
     ledger.commits.commit(mine, commit_of(3))
     assert [row.folder for row in ledger.records.checkpoints(fork)] == ["copy"]
     assert [row.folder for row in ledger.records.checkpoints(run)] == ["parent's"]
-    assert ledger.runs.start_branch(mine, 2, "again") == 2, "the number of the inherited branch is not given again"
+    assert ledger.runs.start_branch(mine, 2, "again") == 2, "the number of the inherited branch is not reused"
     ledger.records.checkpoint(mine, CheckpointRow(fork, 2, 2, 1, "of the new branch", "m", 1, "w", 0.1))
     assert [row.folder for row in ledger.records.checkpoints(fork)] == ["of the new branch", "copy"]
     assert [row.folder for row in ledger.records.checkpoints(fork, branch=0)] == ["copy"]
@@ -144,7 +144,7 @@ def test_a_fork_sees_its_own_copies_of_what_it_inherited(ledger: Ledger, run: st
     assert link.body["audit_head"] in {link.hash for link in ledger.events.links(run)}
 
 
-def test_a_branch_and_a_revision_are_told_in_their_own_transaction(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_a_branch_and_a_revision_are_enqueued_in_their_own_transaction(ledger: Ledger, run: str, fence: Fence) -> None:
     commit_through(ledger, fence, range(2))
 
     def tell(number: int) -> list[OutboxEntry]:
@@ -157,7 +157,7 @@ def test_a_branch_and_a_revision_are_told_in_their_own_transaction(ledger: Ledge
     assert [row.id for row in ledger.outbox.claim(fence)][-2:] == [f"{run}/number-1", f"{run}/number-2"]
 
 
-def test_result_points_come_by_key_and_step(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_result_points_are_ordered_by_key_and_step(ledger: Ledger, run: str, fence: Fence) -> None:
     for iteration in range(3):
         points = [Metric("b", 2.0), Metric("a/é", -0.1 * iteration), Metric("Z", 1e-300), Metric("t", 1, "timing")]
         ledger.commits.commit(fence, commit_of(iteration, metrics=points))

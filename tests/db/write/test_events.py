@@ -1,4 +1,4 @@
-"""The audit chain: whoever changes, drops, inserts or reorders a link is found out."""
+"""The audit chain: changed, dropped, inserted and reordered links are detected."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ TAMPERINGS: dict[str, tuple[Callable[[Connection], object], int]] = {
 
 
 @pytest.mark.parametrize("tampering", TAMPERINGS)
-def test_tampering_is_found(ledger: Ledger, run: str, fence: Fence, tampering: str) -> None:
+def test_tampering_is_detected(ledger: Ledger, run: str, fence: Fence, tampering: str) -> None:
     commit_through(ledger, fence, range(3))
     assert ledger.events.verify(run) is None
     change, first_bad = TAMPERINGS[tampering]
@@ -62,7 +62,7 @@ def test_tampering_is_found(ledger: Ledger, run: str, fence: Fence, tampering: s
     assert ledger.events.verify(run) == first_bad
 
 
-def test_a_link_needs_a_run_and_a_body_that_json_can_hold(ledger: Ledger, run: str) -> None:
+def test_a_link_needs_a_run_and_a_json_body(ledger: Ledger, run: str) -> None:
     with pytest.raises(RunNotFound, match="toy-9"):
         ledger.events.append("toy-9", "note", {})
     with pytest.raises(RunNotFound, match="toy-9"):

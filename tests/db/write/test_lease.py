@@ -1,4 +1,4 @@
-"""One holder at a time, by the clock and by what is known of the process."""
+"""The lease: one holder at a time, decided by the clock and by what is known about the holder's process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_living_holder_keeps_the_lease(ledger: Ledger, run: str, fence: Fence,
 
 
 @pytest.mark.postgresql
-def test_the_holders_are_those_of_leases_that_were_not_given_back(
+def test_the_holders_are_those_of_unreleased_leases(
     ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
 ) -> None:
     clock.advance(60)
@@ -42,7 +42,7 @@ def test_the_holders_are_those_of_leases_that_were_not_given_back(
 
 
 @pytest.mark.postgresql
-def test_an_expired_lease_is_taken_and_the_term_goes_up(
+def test_an_expired_lease_is_taken_and_the_term_increases(
     ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
 ) -> None:
     clock.advance(9.999)
@@ -55,7 +55,7 @@ def test_an_expired_lease_is_taken_and_the_term_goes_up(
         ledger.leases.renew(fence, ttl_seconds=10)
 
 
-def test_renewal_moves_the_end(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
+def test_renewal_extends_the_lease(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
     clock.advance(8)
     ledger.leases.renew(fence, ttl_seconds=10)
     clock.advance(8)
@@ -63,7 +63,7 @@ def test_renewal_moves_the_end(ledger: Ledger, run: str, fence: Fence, clock: Si
         ledger.leases.acquire(run, holder("second"), ttl_seconds=10)
 
 
-def test_a_late_holder_goes_on_while_nobody_took_over(ledger: Ledger, fence: Fence, clock: SimulatedClock) -> None:
+def test_a_late_holder_continues_if_no_other_took_over(ledger: Ledger, fence: Fence, clock: SimulatedClock) -> None:
     clock.advance(60)
     ledger.leases.renew(fence, ttl_seconds=10)
 
@@ -105,25 +105,25 @@ def test_an_unknown_run_has_no_lease(ledger: Ledger) -> None:
 
 
 @pytest.mark.postgresql
-def test_the_database_has_a_clock_of_its_own(ledger: Ledger) -> None:
+def test_the_database_has_its_own_clock(ledger: Ledger) -> None:
     with ledger._database.read() as connection:
         now = connection.execute(select(DatabaseTime())).scalar_one()
     assert isinstance(now, int)
     assert abs(now - time.time() * 1000) < 2000
 
 
-def test_is_gone_knows_this_process_and_doubts_other_hosts() -> None:
+def test_is_gone_recognizes_this_process_and_assumes_nothing_of_other_hosts() -> None:
     me = this_process("test")
     assert "test" in me.text
     assert str(os.getpid()) in me.text
     assert not is_gone(me)
     assert is_gone(replace(me, process_start=me.process_start - 1)), "another process with the same pid"
-    assert is_gone(replace(me, boot_id="the boot before")), "the host was started again"
-    assert not is_gone(replace(me, host="elsewhere", pid=2**22 + 1)), "nobody here can tell"
+    assert is_gone(replace(me, boot_id="the boot before")), "the host was rebooted"
+    assert not is_gone(replace(me, host="elsewhere", pid=2**22 + 1)), "unknown on this host"
 
 
 def stat_of(pid: int) -> list[str]:
-    """From the state on."""
+    """Returns the fields of a process's stat file, from its state on."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -131,17 +131,17 @@ def holder_at(pid: int) -> Holder:
     return replace(this_process(), pid=pid, process_start=int(stat_of(pid)[19]))
 
 
-def test_is_gone_sees_through_a_zombie() -> None:
+def test_a_zombie_is_gone() -> None:
     child = subprocess.Popen(["sleep", "60"])
     theirs = holder_at(child.pid)
     assert not is_gone(theirs)
     child.kill()
-    wait_until(lambda: is_gone(theirs), seconds=30.0)  # dead, but nobody has waited for it yet
+    wait_until(lambda: is_gone(theirs), seconds=30.0)  # dead, but not yet reaped
     child.wait()
     assert is_gone(theirs)
 
 
-def test_a_holder_whose_first_thread_ended_lives_until_the_others_did() -> None:
+def test_a_holder_whose_main_thread_ended_lives_until_the_others_end() -> None:
     outlived = (
         "import ctypes, threading; threading.Thread(target=threading.Event().wait).start(); "
         "ctypes.CDLL(None).pthread_exit(None)"

@@ -1,4 +1,4 @@
-"""The outbox: in order, claimed once a term, delivered once."""
+"""The outbox: rows are in order, claimed once per term, delivered once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_metrics_row_gets_its_points_when_claimed(ledger: Ledger, fence: Fence
     assert row.payload == {"branch": 0, "iteration": 0, "metrics": {"reward": 0.0, "seconds": 1.5}}
 
 
-def test_an_entry_written_again_is_one_entry(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_an_entry_enqueued_again_is_one_entry(ledger: Ledger, run: str, fence: Fence) -> None:
     ledger.outbox.enqueue(fence, [entry("params")])
     assert ledger.outbox.enqueue(fence, [entry("params"), entry("tags")]) == 1
     assert ledger.outbox.counts(run) == (2, 0)
@@ -48,7 +48,7 @@ def test_an_entry_written_again_is_one_entry(ledger: Ledger, run: str, fence: Fe
         ledger.outbox.enqueue(other, [entry("params")])
 
 
-def test_delivery_is_booked_once_with_the_trackers_name(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_delivery_is_recorded_once_with_the_trackers_id(ledger: Ledger, run: str, fence: Fence) -> None:
     ledger.outbox.enqueue(fence, [entry("run"), entry("tags")])
     with pytest.raises(OutOfOrder, match=r" 0 of \['toy-1/run'\].* term 1"):
         ledger.outbox.delivered(fence, ["toy-1/run"])
@@ -64,7 +64,7 @@ def test_delivery_is_booked_once_with_the_trackers_name(ledger: Ledger, run: str
 
 
 @pytest.mark.postgresql
-def test_what_a_dead_term_claimed_is_claimed_again_and_says_so(
+def test_rows_claimed_by_a_dead_term_are_claimed_again_with_their_count(
     ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
 ) -> None:
     ledger.outbox.enqueue(fence, [entry("run"), entry("tags")])
@@ -74,7 +74,7 @@ def test_what_a_dead_term_claimed_is_claimed_again_and_says_so(
     assert [(row.id, row.claims) for row in ledger.outbox.claim(second)] == [("toy-1/run", 1), ("toy-1/tags", 0)]
 
 
-def test_a_row_given_back_comes_first_again(ledger: Ledger, fence: Fence) -> None:
+def test_a_row_given_back_is_first_again(ledger: Ledger, fence: Fence) -> None:
     ledger.outbox.enqueue(fence, [entry("a"), entry("b"), entry("c")])
     claimed = ledger.outbox.claim(fence, limit=2)
     ledger.outbox.delivered(fence, [claimed[0].id])
@@ -82,7 +82,7 @@ def test_a_row_given_back_comes_first_again(ledger: Ledger, fence: Fence) -> Non
     assert [(row.id, row.claims) for row in ledger.outbox.claim(fence)] == [("toy-1/b", 1), ("toy-1/c", 0)]
 
 
-def test_what_is_given_back_is_of_one_kind(ledger: Ledger, fence: Fence) -> None:
+def test_rows_are_given_back_by_kind(ledger: Ledger, fence: Fence) -> None:
     told = OutboxEntry("toy-1/alarm", NOTIFICATION, {"text": "entropy fell"}, 7)
     ledger.outbox.enqueue(fence, [entry("a"), told])
     for notifications in (False, True):
@@ -93,7 +93,9 @@ def test_what_is_given_back_is_of_one_kind(ledger: Ledger, fence: Fence) -> None
     assert [row.id for row in ledger.outbox.claim(fence)] == ["toy-1/a"]
 
 
-def test_who_may_be_about_to_deliver_is_told(ledger: Ledger, clock: SimulatedClock, run: str, fence: Fence) -> None:
+def test_runs_with_undelivered_rows_are_listed_with_their_holder(
+    ledger: Ledger, clock: SimulatedClock, run: str, fence: Fence
+) -> None:
     assert ledger.outbox.undelivered() == ()
     ledger.outbox.enqueue(fence, [entry("a"), entry("b")])
     idle = ledger.runs.create("idle", {"seed": 0}, "digest", target_iterations=100).id
@@ -108,6 +110,8 @@ def test_who_may_be_about_to_deliver_is_told(ledger: Ledger, clock: SimulatedClo
     )
     ledger.leases.renew(fence, ttl_seconds=10)
     ledger.outbox.claim(fence)
-    assert ledger.outbox.undelivered()[1] == Undelivered(run, 2, holder("first"), -10.0), "claimed is not delivered"
+    assert ledger.outbox.undelivered()[1] == Undelivered(run, 2, holder("first"), -10.0), (
+        "a claimed row is not yet delivered"
+    )
     ledger.outbox.delivered(fence, ["toy-1/a", "toy-1/b"])
     assert [left.run for left in ledger.outbox.undelivered()] == [idle]

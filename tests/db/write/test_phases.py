@@ -1,4 +1,4 @@
-"""Attempts: intent first, charged at dispatch, over the lives of drivers."""
+"""Attempts: planned first, charged once dispatched, across drivers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_an_attempt_goes_from_planned_to_done(ledger: Ledger, run: str, fence: F
     assert ledger.phases.charged(run, 0, 1, "collect") == {}
 
 
-def test_no_step_is_left_out_or_done_twice(ledger: Ledger, fence: Fence) -> None:
+def test_no_step_is_skipped_or_repeated(ledger: Ledger, fence: Fence) -> None:
     attempt = ledger.phases.plan(fence, 0, 1, "learn")
     with pytest.raises(OutOfOrder, match=r"i1/learn attempt 1 .*DISPATCHED"):
         ledger.phases.finish(fence, attempt, {}, 1.0)
@@ -49,7 +49,7 @@ def test_failures_are_charged_by_class_and_only_once_dispatched(ledger: Ledger, 
     assert ledger.phases.charged(run, 0, 2, "collect") == {}
 
 
-def test_a_driver_that_dies_counts(ledger: Ledger, run: str, clock: SimulatedClock) -> None:
+def test_a_driver_death_is_charged(ledger: Ledger, run: str, clock: SimulatedClock) -> None:
     for death in range(3):
         fence = ledger.leases.acquire(run, holder(f"driver {death}"), ttl_seconds=10)
         assert ledger.phases.charged(run, 0, 1, "learn") == ({"infrastructure": death} if death else {})
@@ -68,7 +68,7 @@ def test_a_driver_that_dies_counts(ledger: Ledger, run: str, clock: SimulatedClo
     }
 
 
-def test_a_driver_that_lost_sight_of_the_ledger_fails_what_it_had_open(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_a_driver_that_lost_the_ledger_fails_its_open_attempts(ledger: Ledger, run: str, fence: Fence) -> None:
     dispatched = ledger.phases.plan(fence, 0, 1, "collect")
     ledger.phases.plan(fence, 0, 1, "sync")
     ledger.phases.dispatch(fence, dispatched)
@@ -80,14 +80,14 @@ def test_a_driver_that_lost_sight_of_the_ledger_fails_what_it_had_open(ledger: L
     assert ledger.phases.fail_open(fence, "the ledger was away") == 2
     assert ledger.phases.fail_open(fence, "the ledger was away") == 0
     assert ledger.phases.charged(run, 0, 1, "collect") == {"infrastructure": 1}
-    assert ledger.phases.charged(run, 0, 1, "sync") == {}, "planned, never dispatched"
+    assert ledger.phases.charged(run, 0, 1, "sync") == {}, "planned, never dispatched: not charged"
     assert {row.reason for row in ledger.phases.attempts(run, 0, 1)} == {"the ledger was away"}
-    assert ledger.phases.attempts(other.run, 0, 1)[0].state == "PLANNED", "another run's"
+    assert ledger.phases.attempts(other.run, 0, 1)[0].state == "PLANNED", "another run's attempt is not failed"
     with pytest.raises(OutOfOrder):
         ledger.phases.finish(fence, dispatched, {}, 1.0)
 
 
-def test_the_history_of_a_phase_is_of_its_newest_finished_attempts(
+def test_the_history_of_a_phase_is_its_newest_finished_attempts(
     ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
 ) -> None:
     for iteration in range(1, 6):
@@ -104,7 +104,7 @@ def test_the_history_of_a_phase_is_of_its_newest_finished_attempts(
     assert ledger.phases.history(run, "learn") == []
 
 
-def test_forgiven_failures_are_charged_no_more_and_stay_on_record(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_forgiven_failures_are_no_longer_charged_but_stay_on_record(ledger: Ledger, run: str, fence: Fence) -> None:
     def fail(iteration: int) -> None:
         attempt = ledger.phases.plan(fence, 0, iteration, "collect")
         ledger.phases.dispatch(fence, attempt)

@@ -1,4 +1,4 @@
-"""Shards, waves, decisions and checkpoints: the first record stands."""
+"""Shards, waves, decisions and checkpoints: the first record is kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_shard_is_admitted_once(ledger: Ledger, run: str, fence: Fence, clock:
     assert ledger.records.shards(run, 0, 1) == [SHARD]
 
 
-def test_a_lost_shard_is_replaced_by_the_same_samples_alone(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_a_lost_shard_is_replaced_only_by_the_same_samples(ledger: Ledger, run: str, fence: Fence) -> None:
     made = replace(SHARD, term=2, folder="w00-s0003.t0002", manifest_sha256="other")
     with pytest.raises(OutOfOrder, match="iteration 1, wave 0, shard 3"):
         ledger.records.replace_shard(fence, made)
@@ -50,7 +50,7 @@ def test_shards_come_in_canonical_order(ledger: Ledger, run: str, fence: Fence) 
     assert (overview.samples, overview.tokens) == (12, 270)
 
 
-def test_a_wave_obeys_its_first_plan(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_a_wave_keeps_its_first_plan(ledger: Ledger, run: str, fence: Fence) -> None:
     plan = WaveRow(0, 1, 0, {"prompts": [1, 2]})
     assert ledger.records.wave(fence, plan) == plan
     assert ledger.records.wave(fence, replace(plan, plan={"prompts": [3]})) == plan
@@ -68,7 +68,9 @@ def test_a_wave_obeys_its_first_plan(ledger: Ledger, run: str, fence: Fence) -> 
 
 
 @pytest.mark.postgresql
-def test_a_choice_is_obeyed_whoever_made_it(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
+def test_the_first_choice_is_binding_for_every_driver(
+    ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
+) -> None:
     first = ledger.records.choice(fence, ChoiceRow(0, 1, "ranks", {"plan": (0, 1), "reason": "load"}))
     assert first == ChoiceRow(0, 1, "ranks", {"plan": [0, 1], "reason": "load"}, fence.term)
     clock.advance(60)
@@ -82,7 +84,7 @@ def test_a_choice_is_obeyed_whoever_made_it(ledger: Ledger, run: str, fence: Fen
     assert events[0]["body"] == {"plan": [0, 1], "reason": "load"}
 
 
-def test_a_decision_is_obeyed_and_its_outcome_stands_beside_it(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_the_first_decision_is_binding_and_its_outcome_is_recorded(ledger: Ledger, run: str, fence: Fence) -> None:
     first = DecisionRow(0, 1, 0, {"load": 0.5}, {"rollout": [0, 1]}, {"seconds": 3.0}, "rollout is the bottleneck")
     assert ledger.records.decision(fence, first) == first
     assert ledger.records.decision(fence, replace(first, decision={"rollout": [0]})) == first
@@ -92,7 +94,7 @@ def test_a_decision_is_obeyed_and_its_outcome_stands_beside_it(ledger: Ledger, r
     assert ledger.records.decisions(run, 0, 1) == [replace(first, outcome={"seconds": 3.5})]
 
 
-def test_a_pruned_checkpoint_leaves_its_row(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_a_pruned_checkpoint_keeps_its_row(ledger: Ledger, run: str, fence: Fence) -> None:
     old = CheckpointRow(run, 0, 0, 1, "s0", "m0", 10, "w0", 0.1)
     new = CheckpointRow(run, 0, 5, 1, "s5", "m5", 10, "w5", 0.2)
     assert ledger.records.checkpoint(fence, old)

@@ -1,4 +1,4 @@
-"""Runs: named for people, found by prefix, steered with and without the lease; and the overviews of them."""
+"""Runs: readable names, lookup by prefix, control with and without the lease, and overviews."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_runs_of_a_spec_are_numbered(ledger: Ledger) -> None:
     assert names == ["toy-1", "toy-2", "toy-1-1", "other-1"]
 
 
-def test_a_run_is_found_by_its_name_or_the_beginning_of_it(ledger: Ledger) -> None:
+def test_a_run_is_found_by_its_name_or_a_prefix_of_it(ledger: Ledger) -> None:
     for name in ("toy", "toy", "other"):
         ledger.runs.create(name, {}, "d", 10)
     assert ledger.runs.find("toy-1").id == "toy-1"
@@ -37,7 +37,7 @@ def test_revisions_are_kept(ledger: Ledger, run: str, fence: Fence) -> None:
         ledger.runs.revision(run, 3)
 
 
-def test_operators_ask_and_drivers_say(ledger: Ledger, run: str, fence: Fence) -> None:
+def test_operators_request_and_drivers_report_states(ledger: Ledger, run: str, fence: Fence) -> None:
     assert ledger.runs.desired_state(run) == "run"
     ledger.runs.ask_to_stop(run)
     assert ledger.runs.desired_state(run) == "stop"
@@ -51,7 +51,7 @@ def test_operators_ask_and_drivers_say(ledger: Ledger, run: str, fence: Fence) -
         ledger.runs.ask_to_stop("toy-9")
 
 
-def test_a_stop_may_have_a_limit(ledger: Ledger, run: str, clock: SimulatedClock) -> None:
+def test_a_stop_may_have_a_deadline(ledger: Ledger, run: str, clock: SimulatedClock) -> None:
     assert ledger.runs.stop_deadline(run) is None
     ledger.runs.ask_to_stop(run, "upgrade")
     assert ledger.runs.stop_deadline(run) is None
@@ -71,7 +71,7 @@ def test_a_stop_may_have_a_limit(ledger: Ledger, run: str, clock: SimulatedClock
         ledger.runs.stop_deadline("toy-9")
 
 
-def test_the_overview_tells_where_a_run_stands(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
+def test_the_overview_shows_the_state_of_a_run(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
     ledger.leases.start_session(fence, "id", "brave-otter")
     ledger.commits.commit(fence, commit_of(0))
     failed = ledger.phases.plan(fence, 0, 1, "collect")
