@@ -1,6 +1,6 @@
-"""A run whose placements are on record as a driver leaves them: real decisions, and work and times that the simulator made.
+"""Records a run's placements as a driver leaves them: real decisions, with work and times from the simulator.
 
-No Ray and no flow: the ledger and the run's folder are filled through the same doors.
+Uses neither Ray nor a flow: the ledger and the run's folder are filled through the product's own calls.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from yatt_core.spec import RunSpec, load_spec
 
 
 class Watched:
-    """A runtime policy that is logged as a dispatcher logs it: its actions, and from when on instances serve a role."""
+    """A runtime policy whose log is like a dispatcher's: its actions, and when instances begin to serve a role."""
 
     def __init__(self, runtime_policy: RuntimePolicy) -> None:
         self._runtime_policy = runtime_policy
@@ -56,7 +56,7 @@ class Watched:
 
 
 class DecidingSession:
-    """What `decide` needs of a driver session."""
+    """The parts of a driver session that `decide` needs."""
 
     def __init__(self, home: Home, ledger: Ledger, fence: Fence, spec: RunSpec) -> None:
         self.context = RunContext.of(home, spec, ledger, fence, SilentObserver())
@@ -67,16 +67,18 @@ class DecidingSession:
 
 
 def judged_spec(*overrides: str) -> RunSpec:
-    """Four virtual instances that roll out and judge."""
+    """Returns the spec of four virtual instances that roll out and judge."""
     return load_spec(ROOT / "tests" / "specs" / "judged.yaml", overrides)
 
 
 def record_run(
     home: Home, spec: RunSpec, iterations: int = 4, under_way: bool = False, slower: float = 1.0, **samples: Any
 ) -> str:
-    """A run. samples: of the workload that its iterations are made of. slower: the engines, than the spec says.
+    """Records a run and returns its id.
 
-    under_way: a decision more, which nothing came of yet.
+    samples: of the workload that its iterations consist of.
+    slower: how many times slower the engines are than in the spec.
+    under_way: adds a decision without an outcome.
     """
     home.folder.mkdir(parents=True, exist_ok=True)
     lengths = {"median": 60, "sigma": 0.6, "min": 4, "max": 400}
@@ -111,7 +113,7 @@ def record_run(
 
 
 def finish(context: RunContext, row: DecisionRow, work: RecordedWork | None) -> None:
-    """Records what came of a decision. work: none where no device judges."""
+    """Records the outcome of a decision. work: None if no device judges."""
     outcome: dict[str, Any] = {"seconds": {"collect": 0.25, "learn": 0.5}}
     if work is not None:
         path = work_file(context.home.run_folder(context.run), 0, row.iteration)
@@ -126,7 +128,7 @@ def finish(context: RunContext, row: DecisionRow, work: RecordedWork | None) -> 
 
 
 def rewrite(home: Home, run: str, iteration: int, part: str, change: Callable[[dict[str, Any]], object]) -> None:
-    """Changes a part of a recorded decision behind the ledger's back, as a defect or a hand would."""
+    """Changes a part of a recorded decision behind the ledger's back, like a defect or a manual edit."""
     with closing(sqlite3.connect(home.folder / "ledger.db")) as connection, connection:
         where = "where run = ? and iteration = ?"
         (text,) = connection.execute(f"select {part} from placement_decision {where}", (run, iteration)).fetchone()

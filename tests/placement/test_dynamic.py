@@ -1,4 +1,4 @@
-"""`dynamic` plans by what it has seen alone, keeps its start unless a change pays, and its log says all that it did."""
+"""`dynamic` plans from past telemetry only, keeps its start unless a change pays off, and logs all its actions."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def logged(workload: Workload) -> tuple[Campaign, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("name", ["plain", "waves", "tools"])
-def test_the_future_changes_nothing_before_it(name: str) -> None:
-    """From iteration 2 on responses are ten times as long."""
+def test_later_iterations_do_not_change_earlier_plans(name: str) -> None:
+    """From iteration 2 on, responses are ten times as long."""
     base = WORKLOADS[name].model_copy(update={"iterations": 3})
     lengths = base.samples.response.model_copy(update={"median": ((1, 200.0), (2, 2000.0))})
     other = base.model_copy(update={"samples": base.samples.model_copy(update={"response": lengths})})
     (ours, our_lines), (theirs, their_lines) = logged(base), logged(other)
     before = [[line for line in lines if line["iteration"] < 2] for lines in (our_lines, their_lines)]
     assert before[0] == before[1]
-    assert ours.plans[2].roles == theirs.plans[2].roles, "the plan of the iteration that changes does not know it yet"
+    assert ours.plans[2].roles == theirs.plans[2].roles, "the changed iteration is planned without knowing the change"
     assert ours.collect_s[:2] == theirs.collect_s[:2] and 2 * ours.collect_s[2] < theirs.collect_s[2]
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_log_carried_out_again_takes_the_same_time(name: str) -> None:
+def test_a_replayed_log_takes_the_same_time(name: str) -> None:
     campaign, lines = logged(WORKLOADS[name])
     again = run_campaign(WORKLOADS[name], Logged(lines, "small", "log"))
     assert again.collect_s == campaign.collect_s and len(lines) > 4
@@ -62,7 +62,7 @@ def test_a_log_carried_out_again_takes_the_same_time(name: str) -> None:
         run_campaign(WORKLOADS[name], Logged(lines, "another", "log"))
 
 
-def test_a_plan_follows_from_its_state_and_the_last_iterations_alone() -> None:
+def test_a_plan_depends_only_on_its_state_and_the_last_iterations() -> None:
     workload = small().model_copy(update={"iterations": LOOKS_BACK + 2})
     campaign, setting = run_campaign(workload, SplitPool(1)), setting_of(workload)
     state = Dynamic().plan(setting, campaign.past[:1], {}).state
@@ -71,14 +71,14 @@ def test_a_plan_follows_from_its_state_and_the_last_iterations_alone() -> None:
     assert f"of {len(plans[0].roles)} instances judge" in plans[0].reason
 
 
-def test_it_beats_what_never_looks() -> None:
+def test_it_beats_static_placements() -> None:
     workload = small(devices=8).model_copy(update={"iterations": 4})
     dynamic = sum(run_campaign(workload, Dynamic()).collect_s)
     splits = [sum(run_campaign(workload, SplitPool(judges)).collect_s) for judges in range(1, 8)]
     assert dynamic < 1.05 * min(splits) and dynamic < sum(run_campaign(workload, ColocatePool()).collect_s)
 
 
-def test_a_start_changes_only_for_a_gain() -> None:
+def test_the_start_roles_change_only_for_a_gain() -> None:
     held, other = Knobs(1, 0.7, 0.5, 1.0), Knobs(2, 0.7, 0.5, 1.0)
     best, near, far = (
         Outcome(knobs, seconds, math.log(seconds))
@@ -86,11 +86,11 @@ def test_a_start_changes_only_for_a_gain() -> None:
     )
     assert chosen([best, near], held.judges) == near
     assert chosen([best, far], held.judges) == best
-    assert chosen([best, near], None) == best, "behind the cold start nothing is held on to"
+    assert chosen([best, near], None) == best, "after the cold start no role is kept for its own sake"
 
 
-def test_of_a_large_pool_a_part_of_its_kind_is_replayed() -> None:
-    """2,048 instances and 8,192 prompts: every 60th of both; the roles are those of the whole pool."""
+def test_a_large_pool_is_simulated_at_a_part_of_its_size() -> None:
+    """2,048 instances and 8,192 prompts: every 60th of both is simulated; the roles are those of the whole pool."""
     setting = dataclasses.replace(setting_of(small()), speeds=(1.0, 0.5) * 1024, prompts=8192)
     made = Search(setting, [])
     assert made.step == 60 and {len(wave.samples) for (wave,) in made.worlds} == {137 * ASSUMED_GROUP}
@@ -98,7 +98,7 @@ def test_of_a_large_pool_a_part_of_its_kind_is_replayed() -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "waves", "judgements"])
-def test_slow_candidates_are_given_up_and_the_choice_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_candidates_are_abandoned_without_changing_the_choice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     workload = WORKLOADS[name].model_copy(update={"iterations": 2})
     setting, past = setting_of(workload), run_campaign(workload, SplitPool(1)).past
     hasty = Search(setting, past)
@@ -114,7 +114,7 @@ def test_slow_instances_judge_first() -> None:
     assert roles_of((1.0, 1.0, 1.0), 1) == "RRJ"
 
 
-def test_steps_are_counted_from_what_suits_most_loads() -> None:
+def test_steps_are_counted_from_the_default_knobs() -> None:
     assert steps_away(Knobs(3, 0.7, 0.75, 1.5)) == 0
     assert steps_away(Knobs(3, 0.45, 0.3, 2.0, level=False)) == 4
 
@@ -122,7 +122,7 @@ def test_steps_are_counted_from_what_suits_most_loads() -> None:
 @pytest.mark.parametrize("name", WORKLOADS)
 @pytest.mark.parametrize("judges", [0, 3])
 def test_no_curve_waits_forever(name: str, judges: int) -> None:
-    """The steepest and the latest, with and without return: the simulator refuses a standstill."""
+    """The steepest and the latest curves, with and without return: the simulator raises an error at a standstill."""
     workload = WORKLOADS[name].model_copy(update={"iterations": 1})
     for onset, backlog, back in itertools.product((1.0, 0.2), (0.0, 2.0), (True, False)):
         campaign = run_campaign(workload, _Always(Knobs(judges, onset, 1.5, backlog, True, back)))
@@ -130,7 +130,7 @@ def test_no_curve_waits_forever(name: str, judges: int) -> None:
 
 
 def test_judges_are_added_as_batches_fill() -> None:
-    """Three instances could go over while the 64 samples end; two full batches of 32 for each let one go."""
+    """Three instances could switch while the 64 samples end; two full batches of 32 for each let only one switch."""
     workload = small(devices=4).model_copy(update={"iterations": 1})
     handed: list[int] = []
     for backlog in (0.0, 0.5, 2.0):
@@ -141,7 +141,7 @@ def test_judges_are_added_as_batches_fill() -> None:
 
 
 class _Always:
-    """The same knobs for all iterations."""
+    """A policy with the same knobs for all iterations."""
 
     def __init__(self, knobs: Knobs) -> None:
         self._knobs = knobs
@@ -151,7 +151,7 @@ class _Always:
         return Plan(roles, Curve(self._knobs, roles, setting), None, "always")
 
 
-def test_where_sequences_cannot_move_an_instance_drains_and_nobody_gives_anything_away():
+def test_instances_drain_if_sequences_cannot_migrate():
     workload = small(judgements=2)
     setting = replace(setting_of(workload), migrates=False)
     actions: list[dict[str, Any]] = []

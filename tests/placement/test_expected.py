@@ -1,4 +1,6 @@
-"""Worlds to plan on: growth is carried on, noise and other loads are not, and constants come back from telemetry."""
+"""Expected workloads for planning: growth is extrapolated, noise and other loads are not, and telemetry yields
+constants.
+"""
 
 from __future__ import annotations
 
@@ -31,20 +33,20 @@ def sizes(*tokens: float, error: float = 10.0) -> list[Size]:
     return [Size(count, error) for count in tokens]
 
 
-def test_growth_is_carried_on_and_noise_is_not() -> None:
+def test_growth_is_extrapolated_and_noise_is_not() -> None:
     assert likened(sizes(200, 400, 600, 800)) == pytest.approx([1000 / 800, 1000 / 600, 1000 / 400, 1000 / 250], abs=1)
     assert likened(sizes(200, 400, 600, 800))[0] == pytest.approx(1.25)
     assert likened(sizes(205, 195, 203, 198)) == [1.0] * 4
-    assert likened(sizes(800, 600, 400, 200))[0] == 0.5, "never less than half of what was seen"
+    assert likened(sizes(800, 600, 400, 200))[0] == 0.5, "never less than half of the last observation"
 
 
 def test_iterations_of_another_load_are_left_out() -> None:
     assert likened(sizes(3000, 3000, 3000, 1000)) == [1.0]
     assert likened(sizes(3000, 3000, 1000, 1005)) == [1.0, 1.0]
-    assert likened(sizes(500, 1000)) == [1.0], "two points are no line"
+    assert likened(sizes(500, 1000)) == [1.0], "two points do not make a trend"
 
 
-def test_a_run_that_grows_is_expected_to_grow() -> None:
+def test_growing_responses_are_expected_to_grow_further() -> None:
     growing = small(response={**STEADY, "sigma": 0.2, "median": ((0, 200.0), (3, 800.0))}).model_copy(
         update={"iterations": 4}
     )
@@ -55,13 +57,13 @@ def test_a_run_that_grows_is_expected_to_grow() -> None:
         assert mean == pytest.approx(1000, rel=0.15), "200, 400, 600, 800: 1000 is next"
 
 
-def test_there_are_always_as_many_worlds() -> None:
+def test_the_number_of_worlds_is_constant() -> None:
     workload = small().model_copy(update={"iterations": LOOKS_BACK + 1})
     past, setting = run_campaign(workload, SplitPool(1)).past, setting_of(workload)
     for count in range(len(past) + 1):
         worlds = expected_work(setting, past[:count])
         assert len(worlds) == LOOKS_BACK == len({str(world) for world in worlds})
-        assert worlds == expected_work(setting, past[:count]), "the same telemetry, the same worlds"
+        assert worlds == expected_work(setting, past[:count]), "the same telemetry gives the same worlds"
     assert expected_work(setting, past[:1])[0] == list(past[0].waves)
 
 
@@ -73,8 +75,8 @@ def test_groups_are_drawn_whole() -> None:
     assert all(tuple(s.turns for s in drawn.samples[start : start + 4]) in known for start in range(0, 64, 4))
 
 
-def test_what_is_cut_off_stays_so() -> None:
-    """Several samples with the greatest length have met a limit."""
+def test_truncated_responses_stay_truncated() -> None:
+    """Several samples with the maximum length have reached a limit."""
     assert limit_of([5, 9, 9]) == 9 and limit_of([5, 9, 8]) == float("inf")
     samples = tuple(
         SampleWork(group, True, 10, turns, (), (4, 8)) for group, turns in enumerate([(100,), (60, 40), (30,)])
@@ -85,7 +87,7 @@ def test_what_is_cut_off_stays_so() -> None:
 
 
 @pytest.mark.parametrize("judge", [(0,), ()], ids=["reward model", "judge that failed"])
-def test_samples_whose_judge_wrote_nothing_can_be_planned_with(judge: tuple[int, ...]) -> None:
+def test_samples_with_an_empty_judgement_can_be_planned(judge: tuple[int, ...]) -> None:
     workload = small()
     setting, (telemetry, *_) = setting_of(workload), run_campaign(workload, SplitPool(1)).past
     (wave,) = telemetry.waves
@@ -98,7 +100,7 @@ def test_samples_whose_judge_wrote_nothing_can_be_planned_with(judge: tuple[int,
     assert again.collect_s > 0 and sum(u.sequence_steps for u in again.usage if u.role == JUDGE) == 0
 
 
-def test_every_nth_group_stands_for_all() -> None:
+def test_every_nth_group_represents_all() -> None:
     wave = run_campaign(small(), SplitPool(1)).past[0].waves[0]
     part = thinned(wave, 4)
     assert {sample.group for sample in part.samples} == {0, 4, 8, 12}
@@ -106,7 +108,7 @@ def test_every_nth_group_stands_for_all() -> None:
     assert thinned(wave, 1) is wave
 
 
-def test_constants_come_back_from_telemetry() -> None:
+def test_constants_are_recovered_from_telemetry() -> None:
     workload = small(devices=4)
     setting = setting_of(workload)
     past = run_campaign(workload, SplitPool(1)).past
@@ -116,4 +118,4 @@ def test_constants_come_back_from_telemetry() -> None:
         assert fit.per_prompt_token_s == pytest.approx(true.per_prompt_token_s)
         assert fit.base_s == pytest.approx(true.base_s, rel=0.02)
         assert fit.max_concurrent == true.max_concurrent
-    assert fitted(setting, []).rollout.base_s != setting.rollout.base_s, "nothing is known without telemetry"
+    assert fitted(setting, []).rollout.base_s != setting.rollout.base_s, "without telemetry the constants are unknown"

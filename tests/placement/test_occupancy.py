@@ -1,4 +1,4 @@
-"""Spans from the log of an iteration: every instance's time is accounted for, and none of its work lies outside a role."""
+"""Spans from an iteration's log: they account for every instance's time, and all its work is within a role."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def at(t: float, line: dict[str, Any]) -> dict[str, Any]:
     return {"t": t, **line}
 
 
-def test_each_way_to_another_role_has_its_spans() -> None:
+def test_each_kind_of_role_change_has_its_spans() -> None:
     lines = [
         at(1.0, serves_line(3, JUDGE)),
         at(1.5, action_line(Intake(3, 4))),
@@ -55,7 +55,7 @@ def test_each_way_to_another_role_has_its_spans() -> None:
     ]  # fmt: skip
 
 
-def test_a_change_that_came_to_nothing_ends_with_the_next_one() -> None:
+def test_an_unfinished_change_ends_with_the_next_one() -> None:
     lines = [
         at(1.0, action_line(Switch(0, JUDGE))),
         at(5.0, action_line(Switch(0, JUDGE))),
@@ -68,7 +68,7 @@ def test_a_change_that_came_to_nothing_ends_with_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("policy", [ColocatePool(), SplitPool(2), Dynamic()])
-def test_spans_tile_the_time_and_hold_all_work(policy: PlacementPolicy) -> None:
+def test_spans_tile_the_time_and_contain_all_work(policy: PlacementPolicy) -> None:
     workload = small(devices=6)
     setting, before = setting_of(workload), None
     past, state = [], {}
@@ -92,7 +92,7 @@ def test_spans_tile_the_time_and_hold_all_work(policy: PlacementPolicy) -> None:
         past, state, before = [*past, telemetry], plan.state, plan.roles
 
 
-def test_going_over_and_waiting_are_idle() -> None:
+def test_switching_and_waiting_are_idle() -> None:
     spans = [Span(0, ROLLOUT, 0.0, 4.0), Span(0, GOING_OVER, 4.0, 6.0), Span(0, JUDGE, 6.0, 10.0)]
     usage = [Usage(0, ROLLOUT, sequence_steps=70, decode_s=3.0), Usage(0, JUDGE, prefill_s=1.0, decode_s=1.0)]
     rollout, judge, going = role_times(spans, usage)

@@ -1,4 +1,4 @@
-"""What placements are planned from survives its record bit for bit, and policies are found by name."""
+"""The inputs of a placement decision survive their record bit for bit, and policies are found by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def through_json(value):
 
 
 @pytest.mark.parametrize("policy", [ColocatePool(), SplitPool(1), Dynamic(), Dynamic(fit=True)])
-def test_a_policy_that_is_given_its_recorded_inputs_makes_its_recorded_decision(policy):
+def test_a_policy_repeats_its_decision_from_the_recorded_inputs(policy):
     workload = small(judgements=2)
     campaign, setting = run_campaign(workload, policy), setting_of(workload)
     read = setting_from_json(through_json(setting_to_json(setting)))
@@ -45,10 +45,10 @@ def test_policies_are_found_by_name():
 def test_an_unknown_policy_is_an_error_with_a_suggestion():
     with pytest.raises(ConfigurationError, match=r"placement.mode: 'dynamik'.*did you mean dynamic\?") as error:
         find_policy(PlacementSpec(mode="dynamik"), constants_known=True)
-    assert "package.module" not in str(error.value), "a dotted name is none that the spec takes"
+    assert "package.module" not in str(error.value), "the spec accepts no dotted name"
 
 
-def test_the_policy_of_the_docs_is_found_by_its_entry_point_and_places(tmp_path, monkeypatch):
+def test_the_policy_in_the_docs_is_found_by_its_entry_point_and_works(tmp_path, monkeypatch):
     text = (Path(__file__).parents[2] / "docs" / "placement.md").read_text()
     code, points = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "toml"))
     (tmp_path / "my_policies").mkdir()
@@ -69,7 +69,7 @@ def fails(spec: PlacementSpec) -> None:
     raise SystemExit("no licence")
 
 
-def test_a_policy_of_ones_own_is_an_entry_point_that_is_given_the_spec(monkeypatch):
+def test_a_custom_policy_is_an_entry_point_that_receives_the_spec(monkeypatch):
     def found(made):
         monkeypatch.setattr(registry, "find_entry_point", lambda name, group, place: made)
         return find_policy(PlacementSpec(mode="mine"), constants_known=True)

@@ -1,4 +1,6 @@
-"""The simulator against golden figures, against a plain stepper of single tokens, and what its actions do."""
+"""The simulator, compared with golden figures and with a plain token-by-token stepper, and the effects of its
+actions.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ FILES = {workload.name: workload for workload in (described(f"w{number:02}") for
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_baselines_and_lower_bound_are_the_golden_ones(name: str) -> None:
+def test_baselines_and_lower_bound_match_the_golden_figures(name: str) -> None:
     workload, golden = FILES[name], GOLD[name]
     colocate = run_campaign(workload, ColocatePool())
     assert colocate.collect_s == pytest.approx(golden["colocate"]["per_iteration"], rel=1e-4)
@@ -51,7 +53,7 @@ def test_baselines_and_lower_bound_are_the_golden_ones(name: str) -> None:
 
 
 def test_an_engine_takes_the_time_of_its_single_steps() -> None:
-    """Two sequences on one instance, stepped token by token by hand."""
+    """Two sequences on one instance, stepped token by token."""
     workload = small(devices=2)
     setting = setting_of(workload)
     wave = wave_of(sample(0, True, 100, 5, 3), sample(0, False, 100, 9, 2))
@@ -60,7 +62,7 @@ def test_an_engine_takes_the_time_of_its_single_steps() -> None:
     def step(batch: Sequence[int]) -> float:
         return rollout.base_s + rollout.per_sequence_s * len(batch) + rollout.per_context_token_s * sum(batch)
 
-    now = 100 * rollout.per_prompt_token_s  # the group's first sample brings the prompt in, the second one nothing
+    now = 100 * rollout.per_prompt_token_s  # The group's first sample pays for the prompt, the second one does not.
     contexts = [100, 100]
     ends = []
     for token in range(9):
@@ -80,7 +82,7 @@ def test_an_engine_takes_the_time_of_its_single_steps() -> None:
     assert first.judged_at == pytest.approx(ends[0] + alone)
 
 
-def test_a_change_of_start_costs_its_price_once() -> None:
+def test_a_change_of_the_start_roles_is_paid_once() -> None:
     workload = small()
     setting, waves = setting_of(workload), draw_iterations(workload)[0]
     same = collect(setting, "RRJJ", Hold(), waves, "RRJJ").collect_s
@@ -91,8 +93,8 @@ def test_a_change_of_start_costs_its_price_once() -> None:
     assert late == [setting.switch.repartition_s]
 
 
-def test_every_way_of_moving_keeps_all_the_work() -> None:
-    """Handed over by draining and by migration, taken, capped: each sample is rolled out and judged once."""
+def test_every_kind_of_move_keeps_all_work() -> None:
+    """Hand-over by draining and by migration, taking, and capping: each sample is rolled out and judged once."""
     workload = small(devices=4)
     setting, waves = setting_of(workload), draw_iterations(workload)[0]
     logged: list[dict[str, object]] = []
@@ -118,7 +120,7 @@ def test_every_way_of_moving_keeps_all_the_work() -> None:
     assert rolled == sum(s.work.response for s in samples), "no token was decoded twice"
 
 
-def test_work_returns_from_tools_to_where_it_was_or_moves() -> None:
+def test_work_returns_from_tools_to_its_instance_or_moves() -> None:
     workload = small(devices=3, tools={"max_turns": 4, "mean_wait_s": 0.3, "output_tokens": 50})
     setting, waves = setting_of(workload), draw_iterations(workload)[0]
     assert any(len(s.turns) > 1 for s in waves[0].samples)
@@ -134,7 +136,7 @@ def test_work_returns_from_tools_to_where_it_was_or_moves() -> None:
     assert moved.instances[1].role == JUDGE != stayed.instances[1].role
 
 
-def test_what_is_not_possible_is_said() -> None:
+def test_an_impossible_action_is_refused() -> None:
     setting, waves = setting_of(small()), draw_iterations(small())[0]
     with pytest.raises(ConfigurationError, match=r"roles 'RJ': .*4 letters"):
         collect(setting, "RJ", Hold(), waves, None)
@@ -149,7 +151,7 @@ def test_a_standstill_is_refused() -> None:
         collect(setting, "JJJJ", Hold(), waves, None)
 
 
-def test_actions_survive_their_log() -> None:
+def test_actions_survive_a_round_trip_through_the_log() -> None:
     for action in (Switch(1, JUDGE), HandOver(2, JUDGE, True), Take(3, 4), Intake(0, None)):
         assert parse_action({"workload": "w", "iteration": 1, "t": 2.0, **action_line(action)}, "log:1") == action
     with pytest.raises(ConfigurationError, match=r"log:7: not an action: .* known are roles, switch"):
@@ -175,7 +177,7 @@ def test_lengths_are_log_normal_and_schedules_linear() -> None:
 
 
 class Scripted:
-    """Acts by a table."""
+    """A runtime policy that follows a table."""
 
     def __init__(self, script: dict[Moment, Callable[[PoolSeen], Sequence[Action]]]) -> None:
         self._script = script

@@ -35,7 +35,9 @@ def cluster(text: str) -> DescribedCluster:
 
 
 def judged(**part: Any) -> str:
-    """An override that adds a judge to the rewards: one of 14 billion parameters on vLLM, unless the part says otherwise."""
+    """Returns an override that adds a judge to the rewards: 14 billion parameters on vLLM, unless the part changes
+    that.
+    """
     usual = {
         "kind": "generative", "name": "judge", "template": "x" * 800 + "{response}", "max_new_tokens": 512,
         "model": QWEN_14B, "engine": {"kind": "vllm"},
@@ -45,5 +47,5 @@ def judged(**part: Any) -> str:
 
 
 def on(tensor: int) -> dict[str, Any]:
-    """A judge's engine on so many devices."""
+    """Returns a judge's engine on this many devices."""
     return {"kind": "vllm", "tensor_parallel_size": tensor}

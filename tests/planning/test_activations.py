@@ -1,4 +1,6 @@
-"""Predicted activations against what torch really allocates, over architectures, precisions and what is largest in a step."""
+"""Predicted activations against torch's actual allocations, for several architectures, precisions and dominant
+terms.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ ROWS, TOKENS, COUNTED = 8, 64, 24
 
 
 def micro_batch(vocabulary: int) -> MicroBatch:
-    """The last tokens of each row count."""
+    """Returns the last tokens of each row count."""
     places = (torch.arange(ROWS)[:, None] * TOKENS + torch.arange(TOKENS - COUNTED, TOKENS)[None]).reshape(-1)
     tokens = torch.arange(ROWS * TOKENS).remainder(vocabulary).reshape(ROWS, TOKENS)
     rows = np.repeat(np.arange(ROWS), COUNTED)

@@ -1,4 +1,4 @@
-"""What a plan assumed is told: all that it used, and nothing that it did not."""
+"""A plan lists the assumptions it used, and no others."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def said(text: str, *words: str) -> list[bool]:
     return [word in text for word in words]
 
 
-def test_of_engines_that_sleep():
+def test_assumptions_about_sleeping_engines():
     text = told("rollout.engine.tensor_parallel_size=2", judged())
     assert all(said(text, *SHARES, "an all-reduce takes 6 microseconds", "an optimizer step takes 1 s", "wakes in 2 s"))
     assert all(said(text, "logarithms is 0.5", "judgements of 200:0.3 tokens", "24 hours between"))
     assert not any(said(text, "torch", "tool"))
-    assert "all-reduce" not in told(), "there is none on one device"
+    assert "all-reduce" not in told(), "one device needs no all-reduce"
 
 
-def test_of_torch_engines():
+def test_assumptions_about_torch_engines():
     text = told(*TORCH)
     assert all(said(text, *SHARES, "0.4 ms per layer", "torch engines takes 0.75 GiB"))
     assert not any(said(text, "sleep", "optimizer step", "judgements"))
@@ -42,14 +42,14 @@ def test_virtual_engines_use_no_share_of_a_card():
     assert "responses of 300:0.6" in text
 
 
-def test_tools():
+def test_assumptions_about_tools():
     tools = "rollout.tools={max_turns: 3, functions: [{name: add, function: calculator, description: adds}]}"
     assert "tool call takes 1 s" in told(tools)
 
 
-def test_what_a_run_tells_is_not_assumed():
+def test_measured_values_are_not_assumed():
     training = fit("run-1", [], iterations([1e4, 2e4, 4e4], 2.0, 1e-4), ranks=2)
     engines = fit("run-1", batches(40), [], ranks=2)
     assert said(told(fitted=training), *SHARES) == [False, True, True]
     assert said(told(fitted=engines), *SHARES) == [True, False, False]
-    assert all(said(told(judged(), fitted=engines), *SHARES)), "the judge's engine is as the card says"
+    assert all(said(told(judged(), fitted=engines), *SHARES)), "the judge's engine still uses the card"

@@ -1,4 +1,4 @@
-"""Devices: descriptions of clusters, model cards, one's own cards, and this machine."""
+"""Devices: descriptions of clusters, built-in cards, custom cards, and this machine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_descriptions(text: str, per_node: int, nodes: int, card: str):
         (f"{'9' * 5000}xH200", "at most 1000000 devices"),
     ],
 )
-def test_what_is_no_cluster(text: str, says: str):
+def test_an_invalid_description_is_refused(text: str, says: str):
     with pytest.raises(ConfigurationError, match=says):
         parse_cluster(text, CARDS)
 
@@ -54,7 +54,7 @@ def test_the_known_cards():
     assert all(card.source for card in CARDS.values())
 
 
-def test_cards_of_ones_own(tmp_path: Path):
+def test_custom_cards(tmp_path: Path):
     text = (Path(devices.__file__).parent / "cards.yaml").read_text().replace("\nH100:", "\nTX1:")
     (tmp_path / "cards.yaml").write_text(text)
     assert parse_cluster("2xTX1", read_cards(tmp_path / "cards.yaml")).card == CARDS["H100"]
@@ -67,7 +67,7 @@ def test_cards_of_ones_own(tmp_path: Path):
     assert tells(lines[-1], f"{tmp_path}/wrong.yaml: TX2: ", "mapping", "given: 80")
 
 
-def test_a_driver_s_name_leads_to_the_card_with_its_memory():
+def test_a_card_is_found_by_the_drivers_name_and_the_memory():
     assert card_of("NVIDIA A100-SXM4-80GB", 85_899_345_920, CARDS) == "A100-80"
     assert card_of("NVIDIA A100-SXM4-40GB", 42_949_672_960, CARDS) == "A100-40"
     assert card_of("NVIDIA H200", 150_754_820_096, CARDS) == "H200"
@@ -79,7 +79,7 @@ def test_this_machine(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(devices, "_local_gpus", list)
     cores = local_cluster(CARDS)
     assert cores.card_name == "core"
-    assert cores.host_memory == 0, "its cores share the host's memory, which is then all there is"
+    assert cores.host_memory == 0, "its cores share the host's memory, and there is no other"
     monkeypatch.setattr(devices, "_local_gpus", lambda: [("NVIDIA H100 80GB HBM3", 85_520_809_984)] * 4)
     assert str(local_cluster(CARDS)) == "4xH100"
     monkeypatch.setattr(

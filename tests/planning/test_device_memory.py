@@ -1,4 +1,6 @@
-"""Memory is accounted for before it is used: roles stay resident where there is room, else they sleep, else it is said."""
+"""Memory is checked before a run starts: roles stay resident if there is room, otherwise they sleep, otherwise it
+fails.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ JUDGED = load_spec(ROOT / "configs" / "genrm.yaml", ["rollout.batch_samples=256"
 
 
 def cores(gib: float, count: int = 2) -> DescribedCluster:
-    """One node whose cores have so much memory together."""
+    """Returns one node whose cores have this much memory in total."""
     card = CARDS[CORE].model_copy(update={"memory_gb": gib * GIB / count / 1e9})
     return DescribedCluster(card_name=CORE, card=card, devices_per_node=count)
 
 
-def test_roles_are_resident_or_sleep_in_turn_or_there_is_no_room() -> None:
+def test_roles_are_resident_or_sleep_in_turn_or_do_not_fit() -> None:
     ample = check_device_memory(JUDGED, cores(64))
     assert ample is not None and ample.resident
     peak = peak_of(JUDGED)
@@ -36,7 +38,7 @@ def test_roles_are_resident_or_sleep_in_turn_or_there_is_no_room() -> None:
         check_device_memory(JUDGED, cores(1))
 
 
-def test_what_would_fit_is_said() -> None:
+def test_the_error_says_what_would_fit() -> None:
     spec = load_spec(
         ROOT / "configs" / "quickstart.yaml", ["trainer.engine.micro_batch_tokens=65536", "controllers.count=1"]
     )
@@ -56,7 +58,7 @@ def test_what_would_fit_is_said() -> None:
         "{kind: megatron, tensor_model_parallel_size: 2, data_parallel_size: 1, dtype: float32}",
     ],
 )
-def test_on_cores_a_trainer_that_shares_its_model_stays_where_it_is(trainer: str) -> None:
+def test_a_sharded_trainer_on_cores_stays_resident(trainer: str) -> None:
     demand = check_device_memory(
         load_spec(ROOT / "configs" / "quickstart.yaml", [f"trainer.engine={trainer}"]), cores(64)
     )
@@ -66,13 +68,13 @@ def test_on_cores_a_trainer_that_shares_its_model_stays_where_it_is(trainer: str
 
 
 def peak_of(spec: RunSpec) -> int:
-    """Most bytes in any stage, all roles resident."""
+    """Returns the peak bytes of any stage with all roles resident."""
     demand = check_device_memory(spec, cores(640))
     assert demand is not None
     return max(total.tensors + total.runtime for total in demand.totals)
 
 
-def test_models_of_unknown_shape_are_not_accounted_for(tmp_path: Path) -> None:
+def test_models_of_unknown_shape_are_not_checked(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
     spec = load_spec(ROOT / "configs" / "quickstart.yaml", [f"model={{kind: folder, path: {tmp_path}}}"])
     assert check_device_memory(spec, cores(0.001)) is None
@@ -82,7 +84,7 @@ def gpu(number: int, model: str, node: str = "a") -> Device:
     return Device(number, "gpu", node, f"{node}:gpu{number}", model=model)
 
 
-def test_devices_of_ray_have_the_least_memory_of_any() -> None:
+def test_a_ray_cluster_has_the_memory_of_its_smallest_device() -> None:
     found = cluster_of(
         [Device(n, "core", node, "", memory=n * GIB) for n, node in [(2, "a"), (3, "a"), (4, "b")]], CARDS
     )

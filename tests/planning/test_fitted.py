@@ -1,4 +1,4 @@
-"""Constants from a run's records: found again where they were put in, and left to the cards where too little was recorded."""
+"""Constants fitted to a run's records: known constants are recovered, and with too few records the cards are used."""
 
 from __future__ import annotations
 
@@ -30,32 +30,30 @@ def iterations(tokens: list[float], fixed: float, each: float) -> list[Iteration
     ]
 
 
-def test_constants_are_found_again():
+def test_known_constants_are_recovered():
     found = fit("run-1", batches(40), iterations([1e4, 2e4, 4e4, 3e4], 2.0, 1e-4), ranks=2)
     engine = found.rollout_constants(CARDS)
     assert engine.base_s == pytest.approx(0.01, rel=1e-6)
     together = engine.per_sequence_s + 300 * engine.per_context_token_s
-    assert together == pytest.approx(2e-4 + 3e-4, rel=1e-6), "context goes with the sequences here"
+    assert together == pytest.approx(2e-4 + 3e-4, rel=1e-6), "context is proportional to the sequences here"
     assert (engine.per_prompt_token_s, engine.max_concurrent) == (0.0, 77)
     training = found.training_times(TRAINING, 1.0)
-    assert training.fixed_s == pytest.approx(2.5), "with the rest of an iteration"
-    assert training.learn_s == pytest.approx(2e-4), "seconds of two devices"
-    assert found.training_times(TRAINING, 4.0).learn_s == pytest.approx(8e-4), (
-        "those of devices without a rank count too"
-    )
+    assert training.fixed_s == pytest.approx(2.5), "includes the rest of an iteration"
+    assert training.learn_s == pytest.approx(2e-4), "the seconds of two devices"
+    assert found.training_times(TRAINING, 4.0).learn_s == pytest.approx(8e-4), "devices without a rank count too"
     assert (training.prepare_s, training.sync_s, training.checkpoint_s) == (0.0, 0.25, 3.0)
     assert "fitted to 40 shards" in found.told[0]
     assert found.prompt == Spread(4.0, pytest.approx(0.2554, rel=1e-3))
     assert found.response == Spread(7.0, 0.0)
 
 
-def test_equal_iterations_tell_no_fixed_seconds():
+def test_equal_iterations_yield_no_fixed_seconds():
     found = fit("run-1", [], iterations([1e4] * 5, 2.0, 1e-4), ranks=1)
-    assert found.fixed_s == 0.5, "the rest of an iteration alone"
+    assert found.fixed_s == 0.5, "only the rest of an iteration"
     assert found.token_device_s == pytest.approx(3e-4)
 
 
-def test_too_little_leaves_the_cards():
+def test_too_few_records_leave_the_cards():
     found = fit("run-1", batches(3), iterations([1e4], 1.0, 1.0), ranks=1)
     assert found.rollout_constants(CARDS) == CARDS
     assert found.training_times(TRAINING, 4.0) == TRAINING

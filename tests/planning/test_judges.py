@@ -1,4 +1,4 @@
-"""Judges of a spec: a generative part becomes a role, whatever its engine; rules alone have none."""
+"""Judges of a spec: a generative part becomes a role, whatever its engine; rules alone need no judge."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ QUICKSTART = ("rollout.engine={kind: torch, instances: 2}", "trainer.engine={kin
 
 
 def roles(engine: dict[str, Any], model: dict[str, Any] | None, *overrides: str) -> tuple[Roles, JudgeRole]:
-    """With a judge that makes two judgements and has a template of 40 characters beside its placeholder."""
+    """Returns the roles with a judge that makes two judgements and whose template has 40 characters and a
+    placeholder.
+    """
     part = {"template": "x" * 40 + "{response}", "judgements": 2, "max_new_tokens": 8, "engine": engine, "model": model}
     found = roles_of(spec_7b(*overrides, judged(**part)), Assumptions(prompt=SHORT.prompt, response=SHORT.response))
     assert found.judge is not None
     return found, found.judge
 
 
-def test_rules_alone_have_no_judge():
+def test_rules_alone_need_no_judge():
     assert judges_of(spec_7b(), 300) == ()
 
 
-def test_a_vllm_judge_is_as_its_part_says():
+def test_a_vllm_judge_follows_its_part():
     _, found = roles({"kind": "vllm", "tensor_parallel_size": 2}, {"kind": "sizes"})
     assert (found.name, found.place) == ("judge", "rewards.parts.1")
     assert found.engine == VllmRollout(tensor_parallel_size=2)
@@ -39,17 +41,17 @@ def test_a_vllm_judge_is_as_its_part_says():
     assert found.shape == roles_of(spec_7b(), SHORT).policy
 
 
-def test_a_small_judge_that_is_trained_has_its_network_s_shape():
+def test_a_small_trained_judge_has_the_shape_of_its_network():
     small, found = roles({"kind": "torch"}, {"kind": "trained"}, *QUICKSTART)
     assert found.engine == TorchRollout(instances=2)
     assert found.shape.hidden == 128
     demand = demand_of(small, cluster("2xcore"), SHORT)
     held = next(row for row in demand.roles if row.role == "judge").at(JUDGE)
-    assert held.weights == 2 * 4 * found.shape.parameters, "of the engines on both cores, which share the memory"
+    assert held.weights == 2 * 4 * found.shape.parameters, "one engine on each core, with shared memory"
     assert held.kv_cache > 0
 
 
-def test_a_torch_judge_takes_no_more_judgements_at_once_than_its_part_says():
+def test_a_torch_judge_respects_the_limit_of_its_part():
     def cache(most: int) -> int:
         small, _ = roles({"kind": "torch", "max_num_seqs": most}, {"kind": "trained"}, *QUICKSTART)
         engine = demand_of(small, cluster("2xcore"), SHORT).judge
@@ -68,7 +70,7 @@ VIRTUAL = (
 )
 
 
-def test_virtual_engines_take_no_memory_and_the_spec_s_own_times():
+def test_virtual_engines_need_no_memory_and_use_the_times_in_the_spec():
     times = {"base_seconds": 0.01, "seconds_per_prompt_token": 0.002, "clock_factor": 2.0, "median_tokens": 9.0}
     virtual, found = roles({"kind": "virtual", "max_num_seqs": 8, **times}, None, *VIRTUAL)
     assert isinstance(found.engine, VirtualRollout)
@@ -79,7 +81,7 @@ def test_virtual_engines_take_no_memory_and_the_spec_s_own_times():
     assert (judge.base_s, judge.per_prompt_token_s, judge.max_concurrent) == (0.005, 0.001, 8)
     rollout = constants_of(virtual.rollout, virtual, demand.rollout)
     assert (rollout.per_context_token_s, rollout.max_concurrent) == (0.002, 16), (
-        "its own limit, not that of a decode batch"
+        "the engine's own limit, not that of a decode batch"
     )
     switch = switch_costs(virtual, demand, cluster("2xcore"), SHORT)
     assert (switch.role_s, switch.repartition_s, switch.train_s) == (0.5, 0.75, 0.0)

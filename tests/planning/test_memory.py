@@ -1,4 +1,6 @@
-"""The memory account: the published sums of mixed-precision training, sharding, recomputation, caches, and what sleeps."""
+"""The memory account: published sums for mixed-precision training, sharding, recomputation, caches, and sleeping
+roles.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def held(found: Demand, role: str, stage: str) -> Bytes:
     return next(row for row in found.roles if row.role == role).at(stage)
 
 
-def test_mixed_precision_takes_two_four_and_twelve_bytes_a_parameter():
+def test_mixed_precision_takes_two_four_and_twelve_bytes_per_parameter():
     """arXiv 1910.02054, with gradients summed in float32."""
     one = held(demand("trainer.engine.tensor_model_parallel_size=1", devices="1xH200"), "trainer", LEARN)
     parameters = one.weights // 2
@@ -42,21 +44,21 @@ def test_mixed_precision_takes_two_four_and_twelve_bytes_a_parameter():
     assert one.optimizer == 12 * parameters
 
 
-def test_the_distributed_optimizer_shares_its_state_over_the_copies():
+def test_the_distributed_optimizer_shards_its_state_over_the_copies():
     whole = held(demand("trainer.engine.use_distributed_optimizer=false"), "trainer", LEARN)
     shared = held(demand(), "trainer", LEARN)
     assert whole.optimizer == pytest.approx(2 * shared.optimizer, rel=1e-6)
     assert (whole.weights, whole.gradients) == (shared.weights, shared.gradients)
 
 
-def test_an_offloaded_optimizer_is_in_the_host_s_memory():
+def test_an_offloaded_optimizer_is_in_host_memory():
     at_home, away = demand(), demand("trainer.engine.optimizer_cpu_offload=true")
     assert held(away, "trainer", LEARN).optimizer == 0
     host = {total.stage: total.host for total in away.totals}[LEARN]
     assert host >= 8 * held(at_home, "trainer", LEARN).optimizer
 
 
-def test_recomputation_and_tensor_parallelism_take_less_activations():
+def test_recomputation_and_tensor_parallelism_reduce_activations():
     plain = held(demand(), "trainer", LEARN).activations
     assert held(demand("trainer.engine.recompute_granularity=full"), "trainer", LEARN).activations < plain / 3
     wider = held(demand("trainer.engine.tensor_model_parallel_size=2"), "trainer", LEARN).activations
@@ -66,14 +68,14 @@ def test_recomputation_and_tensor_parallelism_take_less_activations():
 
 
 def test_the_first_stage_of_a_pipeline_holds_as_many_micro_batches_as_there_are_stages():
-    """arXiv 2205.05198: its activations do not fall with the number of stages."""
+    """arXiv 2205.05198: its activations do not decrease with the number of stages."""
     deep = "trainer.engine={kind: megatron, pipeline_model_parallel_size: %d, micro_batch_tokens: 16384}"
     two, four = (held(demand(deep % stages), "trainer", LEARN) for stages in (2, 4))
     assert two.activations == four.activations
     assert four.weights < 0.6 * two.weights
 
 
-def test_fsdp2_shares_out_all_three():
+def test_fsdp2_shards_weights_gradients_and_optimizer():
     two = held(demand("trainer.engine={kind: fsdp2, ranks: 2}", devices="2xH200"), "trainer", LEARN)
     eight = held(demand("trainer.engine={kind: fsdp2}"), "trainer", LEARN)
     for kind in ("weights", "gradients", "optimizer"):
@@ -87,10 +89,10 @@ def test_fsdp2_shares_out_all_three():
     assert less.activations < eight.activations
 
 
-def test_vllm_s_cache_is_what_its_share_leaves_over():
+def test_vllms_cache_is_the_remainder_of_its_share():
     found = demand()
     awake = held(found, "rollout", COLLECT)
-    runtime = 4 << 30  # its own, and that of the sleeping trainer
+    runtime = 4 << 30  # vLLM's own, and that of the sleeping trainer.
     assert awake.total + runtime == pytest.approx(0.85 * 150.8e9, rel=1e-6)
     assert found.rollout.cached_tokens == awake.kv_cache // 57_344
     assert found.rollout.sequences == 256
@@ -109,13 +111,13 @@ def test_vllm_on_cores_has_room_for_the_longest_sequences_and_never_sleeps():
     assert (small.awake.kv_cache, small.sequences, small.short) == (40_960, 1, 10_240)
 
 
-def test_an_engine_whose_share_holds_no_longest_sequence_does_not_fit():
+def test_an_engine_without_room_for_the_longest_sequence_does_not_fit():
     found = demand("rollout.engine.gpu_memory_utilization=0.14")
     assert not found.fits
     assert (found.shortages[0].stage, "share of a device" in found.shortages[0].where) == ("collect", True)
 
 
-def test_a_trainer_that_sleeps_is_there_as_a_whole_from_prepare_to_sync_with_its_reference():
+def test_a_sleeping_trainer_is_resident_from_prepare_to_sync_with_its_reference():
     found = demand()
     assert held(found, "reference", PREPARE).weights == held(found, "trainer", PREPARE).weights > 0
     for stage in (PREPARE, LEARN, SYNC):
@@ -125,7 +127,7 @@ def test_a_trainer_that_sleeps_is_there_as_a_whole_from_prepare_to_sync_with_its
     assert {row.role for row in demand("algorithm.kl=null").roles} == {"rollout", "trainer"}
 
 
-def test_a_judge_is_a_role_of_its_own():
+def test_a_judge_is_a_separate_role():
     found = demand(judged(engine=on(2)))
     assert found.judge_instances == 4
     assert held(found, "judge", JUDGE).weights == pytest.approx(14.77e9, rel=0.01)
@@ -133,7 +135,7 @@ def test_a_judge_is_a_role_of_its_own():
     assert [total.stage for total in found.totals] == [COLLECT, JUDGE, PREPARE, LEARN, SYNC]
 
 
-def test_the_torch_engines_take_turns_on_a_gpu_by_way_of_the_host():
+def test_the_torch_engines_take_turns_on_a_gpu_through_host_memory():
     engines = ("rollout.engine={kind: torch, dtype: bfloat16}", "trainer.engine={kind: torch, ranks: 1}")
     found = demand(*engines, devices="1xH200")
     weights = held(found, "trainer", LEARN).weights
@@ -146,7 +148,7 @@ def test_the_torch_engines_take_turns_on_a_gpu_by_way_of_the_host():
     assert held(found, "trainer", LEARN).copies == 0
 
 
-def test_the_torch_engines_stay_on_a_gpu_that_has_room_for_all():
+def test_the_torch_engines_stay_on_a_gpu_with_room_for_all():
     small = "model={kind: sizes, hidden_size: 512, layers: 4, heads: 8, key_value_heads: 8, intermediate_size: 1024}"
     engines = ("rollout.engine={kind: torch, dtype: bfloat16}", "trainer.engine={kind: torch, ranks: 1}")
     found = demand(*engines, small, devices="1xH200")
@@ -167,7 +169,7 @@ def test_cores_keep_the_matrices_packed_in_bfloat16(dtype, copied):
     assert rollout.copies == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_torch_trainer_keeps_more_where_the_entropy_is_learnt():
+def test_the_torch_trainer_keeps_more_for_an_entropy_gradient():
     batch = MicroBatchShape(rows=8, tokens=512, counted=256)
     plain = torch_training(DENSE, batch, "float32", entropy_gradient=False)
     assert torch_training(DENSE, batch, "float32", entropy_gradient=True) > plain
@@ -192,26 +194,26 @@ def test_sizes_that_contradict_each_other_are_named_by_their_key(override: str, 
         demand(override)
 
 
-def test_key_value_heads_and_devices_have_to_divide_each_other():
+def test_key_value_heads_and_devices_must_divide_each_other():
     with pytest.raises(ConfigurationError, match=r"tensor_parallel_size: .*14 and the model's 4 key/value heads"):
         demand("rollout.engine.tensor_parallel_size=14")
 
 
-def test_a_teacher_lies_on_the_trainer_s_ranks(tmp_path: Path):
+def test_a_teacher_is_on_the_trainers_ranks(tmp_path: Path):
     folder = model_config(tmp_path, QWEN_14B)
     taught = f"algorithm.distillation={{teacher: {{kind: folder, path: {folder}}}}}"
     fsdp2 = "trainer.engine={kind: fsdp2, ranks: %d}"
     two, eight = (demand(taught, fsdp2 % ranks, devices=f"{ranks}xH200") for ranks in (2, 8))
     assert held(two, "teacher", PREPARE).weights == pytest.approx(14.77e9, rel=0.01), "two bytes over two ranks"
     assert held(two, "teacher", PREPARE).weights == pytest.approx(4 * held(eight, "teacher", PREPARE).weights)
-    assert held(eight, "teacher", LEARN) == held(eight, "teacher", PREPARE), "it is there with the trainer"
+    assert held(eight, "teacher", LEARN) == held(eight, "teacher", PREPARE), "it is resident together with the trainer"
     assert held(eight, "teacher", COLLECT).total == 0
     alone = demand(fsdp2 % 8)
     assert held(eight, "trainer", PREPARE).copies > held(alone, "trainer", PREPARE).copies, "its layers are larger"
     assert held(eight, "trainer", LEARN) == held(alone, "trainer", LEARN)
 
 
-def test_a_critic_has_a_state_of_its_own_and_is_there_with_the_trainer():
+def test_a_critic_has_its_own_state_and_is_resident_with_the_trainer():
     valued = "algorithm={kind: ppo}"
     for engine in ("{kind: fsdp2}", "{kind: torch, ranks: 8}"):
         trainer = f"trainer.engine={engine}"
@@ -219,7 +221,7 @@ def test_a_critic_has_a_state_of_its_own_and_is_there_with_the_trainer():
         policy, critic = held(found, "trainer", LEARN), held(found, "critic", LEARN)
         head = 152_064 * 3584 / policy_shards(engine)
         assert policy.weights - critic.weights == pytest.approx(4 * head, rel=1e-3), (
-            "it has no matrix to the vocabulary"
+            "it has no output matrix over the vocabulary"
         )
         assert (critic.gradients, critic.optimizer) == (critic.weights, 2 * critic.weights)
         assert held(found, "trainer", LEARN).activations == held(alone, "trainer", LEARN).activations, "they take turns"
@@ -236,7 +238,7 @@ def policy_shards(engine: str) -> int:
 
 
 def model_config(folder: Path, sizes: dict[str, Any]) -> Path:
-    """A folder with the config of a model of such sizes."""
+    """Writes the config of a model of these sizes into the folder."""
     names = {"layers": "num_hidden_layers", "heads": "num_attention_heads", "key_value_heads": "num_key_value_heads"}
     config = {names.get(name, name): value for name, value in sizes.items() if name != "kind"}
     text = json.dumps({"model_type": "qwen2", "vocab_size": 152_064, "max_position_embeddings": 32_768, **config})

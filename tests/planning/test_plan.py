@@ -1,4 +1,4 @@
-"""Plans: the examples fit and are explained, an impossible one says what is short and what would fit, a judge brings modes."""
+"""Plans: the examples fit and are explained, an impossible plan names the shortage and a remedy, a judge adds modes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_examples_fit_and_are_explained(made, devices: str):
     assert any("datasheet" in line for line in plan.assumed)
 
 
-def test_an_impossible_plan_says_what_is_short_and_what_would_fit():
+def test_an_impossible_plan_names_the_shortage_and_a_remedy():
     spec = spec_72b("trainer.engine.optimizer_cpu_offload=false")
     devices = cluster("8xH200")
     plan = plan_run(spec, devices, Assumptions())
@@ -53,7 +53,7 @@ def test_an_impossible_plan_says_what_is_short_and_what_would_fit():
     assert plan_run(spec, cluster("8xH200,2 nodes"), Assumptions()).fits
 
 
-def test_where_no_single_change_helps_pairs_are_tried():
+def test_pairs_are_tried_if_no_single_change_helps():
     spec = spec_72b("trainer.engine.recompute_granularity=none", "trainer.engine.optimizer_cpu_offload=false")
     plan = plan_run(spec, cluster("16xH100"), Assumptions())
     assert not plan.fits
@@ -62,7 +62,7 @@ def test_where_no_single_change_helps_pairs_are_tried():
 
 
 def test_more_nodes_with_a_change_that_uses_them():
-    """Weights and gradients of 72 billion parameters: copies do not share them out, more stages do."""
+    """72 billion parameters: copies do not shard the weights and gradients, but more stages do."""
     devices = cluster("8xL40S")
     plan = plan_run(spec_72b(), devices, Assumptions())
     assert plan.remedies == []
@@ -73,7 +73,7 @@ def test_more_nodes_with_a_change_that_uses_them():
     assert demand_of(roles_of(changed, Assumptions()), wider, Assumptions()).fits
 
 
-def test_a_judge_that_is_too_large_is_shared_out():
+def test_the_remedy_for_a_large_judge_is_to_shard_it():
     large = {
         "kind": "sizes",
         "hidden_size": 8192,
@@ -90,14 +90,14 @@ def test_a_judge_that_is_too_large_is_shared_out():
     assert plan_run(override_spec(spec, plan.remedies[0], "test"), devices, SHORT).fits
 
 
-def test_a_plan_that_nothing_would_save():
+def test_a_plan_without_a_remedy():
     engine = "rollout.engine={kind: vllm, gpu_memory_utilization: 0.01, tensor_parallel_size: 8}"
     plan = plan_run(spec_72b(engine), cluster("8xL40S"), Assumptions())
     assert (plan.remedies, plan.larger) == ([], None)
 
 
-def test_constants_are_those_of_the_placement_s_cost_model():
-    """Of 7 billion parameters on an H100: 6 ms, 57 kB over 2.4 TB/s, 31 microseconds a token of a prompt."""
+def test_constants_match_the_cost_model_of_the_placement():
+    """7 billion parameters on an H100: 6 ms, 57 kB over 2.4 TB/s, 31 microseconds per prompt token."""
     devices = cluster("8xH100")
     roles = roles_of(spec_7b(), SHORT)
     found = engine_constants(roles.rollout, roles.policy, demand_of(roles, devices, SHORT).rollout, devices.card, SHORT)
@@ -107,7 +107,7 @@ def test_constants_are_those_of_the_placement_s_cost_model():
     assert found.per_sequence_s == pytest.approx(1.5e-5, rel=0.1)
 
 
-def test_learning_takes_six_operations_a_parameter_and_token():
+def test_learning_takes_six_operations_per_parameter_and_token():
     devices, roles = cluster("8xH200"), roles_of(spec_7b("algorithm.mini_batches=1", "algorithm.kl=null"), SHORT)
     times = training_times(roles, demand_of(roles, devices, SHORT), devices, SHORT)
     assert times.prepare_s == 0
@@ -119,18 +119,18 @@ def test_learning_takes_six_operations_a_parameter_and_token():
     assert training_times(again, demand_of(again, devices, SHORT), devices, SHORT).learn_s > 1.3 * times.learn_s
 
 
-def test_a_judge_brings_modes_of_which_the_best_is_recommended():
+def test_with_a_judge_the_best_of_several_modes_is_recommended():
     plan = plan_run(spec_7b(*SMALL, judged(judgements=2)), cluster("8xH200"), SHORT)
     assert plan.times is not None
     modes = {outcome.mode for outcome in plan.times.tried}
     assert modes == {"colocate", "split", "dynamic"}
     shortest = min(outcome.step_s for outcome in plan.times.tried)
     assert plan.times.recommended.step_s <= 1.02 * shortest
-    assert plan.times.load.workload.switch.role_s > 2, "weights come from the host"
+    assert plan.times.load.workload.switch.role_s > 2, "weights are loaded from the host"
     assert any("judgements of 200:0.3" in line for line in plan.assumed)
 
 
-def test_engines_of_different_sizes_share_an_instance_of_the_larger_one():
+def test_engines_of_different_sizes_share_instances_of_the_larger_size():
     plan = plan_run(spec_7b(*SMALL, judged(engine=on(2))), cluster("8xH200"), SHORT)
     assert plan.times is not None
     workload = plan.times.load.workload
@@ -139,7 +139,7 @@ def test_engines_of_different_sizes_share_an_instance_of_the_larger_one():
 
 
 def loaded(devices: str, *overrides: str) -> Load:
-    """The load of the policy of 7 billion parameters, without a judge."""
+    """Returns the load of the policy of 7 billion parameters, without a judge."""
     described, roles = cluster(devices), roles_of(spec_7b(*overrides), SHORT)
     demand = demand_of(roles, described, SHORT)
     constants = engine_constants(roles.rollout, roles.policy, demand.rollout, described.card, SHORT)
@@ -159,18 +159,18 @@ def test_a_large_load_is_simulated_at_a_part_of_its_size():
     assert found.tokens_per_second * found.step_s == pytest.approx(512 * 16 * mean, rel=0.05)
 
 
-def test_numbers_that_have_no_near_divisor_are_cut_down_too():
+def test_numbers_without_a_near_divisor_are_scaled_down_too():
     load = loaded("10007xH200")
     assert (load.scale, len(load.workload.cluster.speeds), load.instances) == (313, 31, 10007)
 
 
-def test_what_cannot_be_cut_down_is_refused():
+def test_a_load_that_cannot_be_scaled_down_is_refused():
     with pytest.raises(ConfigurationError, match=r"data\.prompts_per_iteration: .* at most 50000$"):
         loaded("8xH200", "data.prompts_per_iteration=1000000000000")
 
 
-def test_devices_without_an_engine_or_a_rank_make_learning_no_slower():
-    """Two ranks and two engines learn and generate alike, whatever else stands beside them."""
+def test_devices_without_an_engine_or_a_rank_do_not_slow_learning():
+    """Two ranks and two engines learn and generate in the same time, whatever the number of other devices."""
     small = ("rollout.engine={kind: torch, instances: 2}", "trainer.engine={kind: torch, ranks: 2}", *SMALL)
     tiny = "model={kind: sizes, hidden_size: 64, layers: 2, heads: 4, key_value_heads: 4, intermediate_size: 128}"
     plans = [plan_run(spec_7b(*small, tiny), cluster(devices), SHORT) for devices in ("2xH200", "8xH200")]
@@ -179,7 +179,7 @@ def test_devices_without_an_engine_or_a_rank_make_learning_no_slower():
     assert eight.collect_s == pytest.approx(two.collect_s)
 
 
-def test_a_mean_of_cut_lengths():
+def test_the_mean_of_truncated_lengths():
     assert Spread(100, 0.0).mean(1000) == 100
     assert Spread(100, 0.0).mean(60) == 60
     assert Spread(100, 0.5).mean(10**6) == pytest.approx(100 * 1.1331, rel=1e-3)
@@ -187,13 +187,13 @@ def test_a_mean_of_cut_lengths():
 
 
 @pytest.mark.parametrize("text", ["many", "0", "800:x", "800:-1", "800:9", "nan"])
-def test_lengths_that_are_none(text: str):
+def test_invalid_lengths_are_refused(text: str):
     with pytest.raises(ConfigurationError, match=r"--response-tokens .*MEDIAN:SIGMA"):
         parse_spread(text, "--response-tokens")
     assert parse_spread("800", "--x") == Spread(800, 0.5)
 
 
-def test_warnings_say_what_may_not_be_meant():
+def test_warnings_name_unused_devices_and_engines_across_nodes():
     plan = plan_run(
         spec_7b(*SMALL, "rollout.engine.instances=3", "trainer.engine.data_parallel_size=1"), cluster("8xH100"), SHORT
     )

@@ -1,4 +1,4 @@
-"""Shapes: parameters as transformers counts them, from sizes, from a config.json, and refusals that name what is known."""
+"""Shapes: parameters as counted by transformers, from sizes or a config.json, and errors that name the known types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from yatt_core.spec.sections.model import ModelFromConfig, VisionSpec
 
 
 def counted(model: ModelFromConfig, vocabulary: int) -> int:
-    """By the modules themselves, without memory."""
+    """Counts the modules' own parameters, without allocating memory."""
     from transformers import AutoModelForCausalLM, LlavaForConditionalGeneration
 
     config = _text_config(model, vocabulary)
@@ -45,12 +45,12 @@ def test_parameters_are_those_of_the_modules(options):
 
 
 def test_the_examples_have_the_sizes_they_are_named_after():
-    assert shape_of(spec_7b(), 0).parameters == 7_615_616_512, "as the published model"
+    assert shape_of(spec_7b(), 0).parameters == 7_615_616_512, "as in the published model"
     assert shape_of(spec_72b(), 0).parameters == 72_706_203_648
 
 
 def test_the_cache_of_a_token():
-    # Two of 28 layers with four heads of 128, in bfloat16: 57 kB, as the placement's cost model has it.
+    # Two of 28 layers with four heads of 128, in bfloat16: 57 kB, as in the placement's cost model.
     assert 2 * shape_of(spec_7b(), 0).cached_token_values() == 57_344
 
 
@@ -66,7 +66,7 @@ def test_a_config_file_gives_the_same_shape(tmp_path: Path):
         assert shape_of(spec_7b(f"model={model}"), 0) == shape_of(spec_7b(), 0)
 
 
-def test_what_is_no_known_shape(tmp_path: Path):
+def test_an_unknown_shape_is_refused(tmp_path: Path):
     with pytest.raises(ConfigurationError, match=r"model.path: x: .*model_type 'mixtral' .*llama, mistral"):
         shape_of_config({"model_type": "mixtral"}, "model.path: x")
     with pytest.raises(ConfigurationError, match=r"model.path: x: hidden_size, .*at least 1"):
@@ -88,7 +88,7 @@ def test_what_is_no_known_shape(tmp_path: Path):
         ({"text_config": "none"}, "text_config: .*mapping"),
     ],
 )
-def test_sizes_that_are_none_are_named(change, said):
+def test_invalid_sizes_are_named(change, said):
     sizes = {"model_type": "qwen2", "vocab_size": 9, "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 80}
     with pytest.raises(ConfigurationError, match=f"model.path: x: {said}"):
         shape_of_config({**sizes, "num_attention_heads": 4, **change}, "model.path: x")

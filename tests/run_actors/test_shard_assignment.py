@@ -1,4 +1,6 @@
-"""Who has which shard, and who takes over: every shard has one owner until it is finished, whoever is lost."""
+"""The assignment of shards to controllers: every shard has one owner until it is finished, even if controllers are
+lost.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def test_shards_are_dealt_in_turn_and_idle_controllers_get_none() -> None:
     assert shards(ShardAssignment(["a", "b", "c"], tasks(2)).unfinished()) == {"a": [0], "b": [1]}
 
 
-def test_a_lost_controllers_unfinished_shards_go_to_those_with_least_to_do() -> None:
+def test_a_lost_controllers_unfinished_shards_go_to_the_least_loaded() -> None:
     assignment = ShardAssignment(["a", "b", "c"], tasks(9))
     for shard in (1, 4):
         assignment.finish("b", WorkKey("run", 0, 1, "collect", shard=shard))
@@ -36,7 +38,7 @@ def test_a_lost_controllers_unfinished_shards_go_to_those_with_least_to_do() -> 
     assert shards(assignment.unfinished()) == {"b": [7, 0, 3, 6], "c": [2, 5, 8]}
 
 
-def test_without_anybody_left_work_is_not_given_away() -> None:
+def test_the_last_controllers_work_is_not_reassigned() -> None:
     assignment = ShardAssignment(["a", "b"], tasks(2))
     assert assignment.lose("a") is not None
     assert assignment.lose("b") is None
