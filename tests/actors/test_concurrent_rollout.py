@@ -1,4 +1,4 @@
-"""The actor around an engine that serves several calls at once: what runs concurrently, what serially, what is reported."""
+"""The actor around an engine that serves several calls at once: concurrent and serial work, and reported usage."""
 
 from __future__ import annotations
 

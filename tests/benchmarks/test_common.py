@@ -17,7 +17,7 @@ def test_the_report_is_one_json_object_on_the_last_line(capsys):
     assert set(report["versions"]) >= {"python", "torch", "numpy"}
 
 
-def test_a_person_reads_a_table(capsys):
+def test_without_json_a_table_is_printed(capsys):
     print_report(REPORT, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("demo (")

@@ -1,4 +1,4 @@
-"""The pieces of `benchmarks.controllers` without Ray: every byte is looked at, memory is noticed, figures follow iterations."""
+"""Parts of `benchmarks.controllers` without Ray: digests of payloads, peak memory, and figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.payload.images import Look, Packed, batches, look_at, make_image
 from benchmarks.payload.memory import Growth
 
 
-def test_images_are_files_of_1_to_4_mb_under_their_address(tmp_path: Path) -> None:
+def test_images_are_files_of_1_to_4_mb_named_by_digest(tmp_path: Path) -> None:
     addresses = make_images(tmp_path, 12, seed=1)
     files = [read_image(tmp_path, address) for address in addresses]
     assert all(990_000 < file.nbytes < 4_000_000 for file in files)
@@ -27,7 +27,7 @@ def test_images_are_files_of_1_to_4_mb_under_their_address(tmp_path: Path) -> No
         [read_image(tmp_path, address) for address in addresses]
 
 
-def test_a_look_misses_no_byte_and_adds_up(tmp_path: Path) -> None:
+def test_a_look_covers_every_byte_and_can_be_added(tmp_path: Path) -> None:
     (address, *_) = make_images(tmp_path, 1, seed=2)
     data = read_image(tmp_path, address)
     seen = look_at(data)
@@ -50,14 +50,14 @@ print(memory.growth.total)
 """
 
 
-def test_memory_that_was_taken_and_given_back_is_noticed() -> None:
-    # In a process of its own: what other threads of this one give back meanwhile would be counted against it.
+def test_memory_that_was_allocated_and_freed_is_measured() -> None:
+    # In a separate process, because memory freed by other threads of this one would distort the measurement.
     command = [sys.executable, "-c", TAKE_AND_GIVE_BACK]
     grown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     assert 70 < float(grown) < 120
 
 
-def test_packed_images_are_the_same_in_parts() -> None:
+def test_parts_of_packed_images_are_equal_to_the_whole() -> None:
     images = [np.full(size, size, np.uint8) for size in (3, 0, 5, 2)]
     packed = Packed.of(images)
     assert [image.tolist() for image in packed.part(1, 4).images()] == [image.tolist() for image in images[1:]]
@@ -65,7 +65,7 @@ def test_packed_images_are_the_same_in_parts() -> None:
     assert joined.data.tolist() == packed.data.tolist() and joined.offsets.tolist() == packed.offsets.tolist()
 
 
-def test_batches_cover_all() -> None:
+def test_batches_cover_all_rows() -> None:
     assert [list(rows) for rows in batches(5, 2)] == [[0, 1], [2, 3], [4]]
 
 
@@ -73,7 +73,7 @@ def iteration(seconds: float, through: int, growth: float, controller: float = 0
     return Iteration(seconds, through, Growth(growth, growth / 2), controller, Look(), Look())
 
 
-def test_figures_are_of_the_worst_payload_and_ratios_of_the_largest() -> None:
+def test_figures_use_the_worst_payload_and_ratios_the_largest() -> None:
     found = {
         16: {SHARDED: [iteration(1.0, 600, 2.0, 5.0)], CENTRAL: [iteration(1.0, 16_000_000, 30.0)], PIPELINED: []},
         64: {

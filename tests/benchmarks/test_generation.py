@@ -1,4 +1,4 @@
-"""What the benchmarks of the torch engines measure, on less work."""
+"""The benchmarks of the torch engines, with less work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.generation import LONGEST, MEDIAN, REQUESTS, SHORTEST, equal_wor
 from benchmarks.step import PARTS, Stepper, gradient_gap, spec_of
 
 
-def test_mixed_work_has_log_normal_lengths_and_asks_for_each_of_them() -> None:
+def test_mixed_work_requests_log_normal_lengths() -> None:
     work = mixed_work()
     assert len(work.lengths) == REQUESTS
     assert SHORTEST <= work.lengths.min() < MEDIAN / 2 and 2 * MEDIAN < work.lengths.max() <= LONGEST
@@ -23,7 +23,7 @@ def test_mixed_work_has_log_normal_lengths_and_asks_for_each_of_them() -> None:
     assert equal_work().tokens == 64 * 64
 
 
-def test_a_step_is_timed_by_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_part_of_a_step_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"VOCABULARY": 64, "PROMPTS": 2, "SAMPLES": 4, "PROMPT": 8, "RESPONSE": 5}.items():
         monkeypatch.setattr(benchmarks.step, name, value)
     stepper = Stepper(tmp_path / "step", spec_of("float32", "auto"))

@@ -1,4 +1,4 @@
-"""`benchmarks.gpu` on least sizes on the cores, and what it says where there is no GPU."""
+"""`benchmarks.gpu` with minimal sizes on the CPU, and its message if there is no GPU."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def test_every_part_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = dict(report.figures)
     rates = {"rollout_tokens_per_s", "train_tokens_per_s", "train_mfu", "train_gemm_fraction", "sync_gb_s"}
     assert figures.keys() == rates | peaks | {"offload_gb_s", "reload_gb_s", "parameters"}
-    assert all(figures[name] is None for name in peaks), "memory of the cores is not a GPU's"
+    assert all(figures[name] is None for name in peaks), "the CPU's memory is not reported as a GPU's"
     assert all((figures[name] or 0.0) > 0.0 for name in figures.keys() - peaks)
     share, achieved = figures["train_gemm_fraction"], (figures["train_mfu"] or 0.0) * 1e12
     assert share == pytest.approx(achieved / (report.baselines["gemm_tflop_s_bf16"] * 1e12))
 
 
-def test_its_model_has_about_a_billion_parameters() -> None:
+def test_the_model_has_about_a_billion_parameters() -> None:
     work = Work()
     shape = shape_of(spec_of(work), work.vocabulary)
     assert 0.95e9 < shape.parameters < 1.1e9
 
 
-def test_operations_are_those_of_the_rows_that_are_computed() -> None:
+def test_operations_are_counted_for_computed_rows_only() -> None:
     work = replace(LEAST, response=2)
     shape = shape_of(spec_of(work), work.vocabulary)
     assert (work.rows, work.counted) == (2 * (8 + 4 * 1), 2 * 4 * 2)
@@ -45,9 +45,7 @@ def test_operations_are_those_of_the_rows_that_are_computed() -> None:
     assert training_flops(shape, work) == pytest.approx(3 * forward)
 
 
-def test_a_machine_without_a_gpu_is_told_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_gpu_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["benchmarks.gpu", "--json"])
     with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""The placement benchmark's own arithmetic: the best split, changes of start, and figures that have no meaning."""
+"""The placement benchmark's own arithmetic: the best split, changed starts, and undefined figures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_best_split_is_found(instances: int) -> None:
             return abs(judges - best) / instances
 
         assert best_split(total, instances) == best
-        assert tried <= set(range(1, instances)) and len(tried) < 40, "at least one instance each"
+        assert tried <= set(range(1, instances)) and len(tried) < 40, "each role needs at least one instance"
 
 
 def campaign(*roles: str) -> Campaign:
@@ -49,7 +49,7 @@ def outcome(name: str, counted: bool = True, steady: bool = True) -> Outcome:
     )  # fmt: skip
 
 
-def test_figures_are_ratios_of_sums_and_null_where_they_have_no_meaning() -> None:
+def test_figures_are_ratios_of_sums_and_null_if_undefined() -> None:
     found = figures_of([outcome("mine", counted=False, steady=False)])
     assert {key for key, value in found.items() if value is None} == {
         "golden_gap_max", "ratio_sudden_shift", "ratio_drift", "least_reduction_vs_colocate", "mean_reduction_vs_colocate",
@@ -69,7 +69,7 @@ def test_only_a_described_workload_has_golden_figures() -> None:
     assert golden_of(known.model_copy(update={"seed": known.seed + 1})) is None and golden_of(small()) is None
 
 
-def test_recorded_actions_are_taken_at_the_begin_of_their_control_period() -> None:
+def test_recorded_actions_are_taken_at_the_start_of_a_control_period() -> None:
     setting = setting_of(small())
     period, late = setting.control_period_s, Intake(1, 4)
     lines = [

@@ -1,4 +1,4 @@
-"""`make proof`: the moments it draws, the kills it counts, and what it calls equal."""
+"""`make proof`: the moments it draws, the kills it counts, and its comparison of results."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ KILL = Kill(LEARN, Scope.DRIVER, first=10, last=20)
 HIT = Killed(LEARN, Scope.DRIVER, 12, 1, True, 0.5, 0.2, 0.1, 1)
 
 
-def test_a_run_is_killed_while_it_collects_and_while_it_learns() -> None:
+def test_a_run_is_killed_during_collect_and_during_learn() -> None:
     first, second = plan_kills(2, 60)
     assert (first.phase, first.scope) == (COLLECT, Scope.DRIVER)
     assert (second.phase, second.scope) == (LEARN, Scope.EVERYTHING)
     assert 3 <= first.first < first.last < second.first < second.last < 60
 
 
-def test_four_kills_take_each_phase_with_each_scope() -> None:
+def test_four_kills_combine_each_phase_with_each_scope() -> None:
     assert len({(kill.phase, kill.scope) for kill in plan_kills(4, 60)}) == 4
 
 
 @pytest.mark.parametrize("kills", range(1, 9))
-def test_each_kill_has_a_stretch_of_iterations_of_its_own(kills: int) -> None:
+def test_each_kill_has_its_own_range_of_iterations(kills: int) -> None:
     plan = plan_kills(kills, fewest_iterations(kills))
     assert all(kill.first <= kill.last for kill in plan)
     assert all(one.last < other.first for one, other in itertools.pairwise(plan))
     assert plan[-1].last < fewest_iterations(kills)
 
 
-def test_moments_are_drawn_over_the_whole_stretch() -> None:
+def test_moments_are_drawn_from_the_whole_range() -> None:
     source = random.Random(0)
     drawn = [draw_moment(source, KILL, committed=-1, iterations=60) for _ in range(500)]
     moments = [moment for moment in drawn if moment is not None]
@@ -66,7 +66,7 @@ def test_moments_are_drawn_over_the_whole_stretch() -> None:
     assert 0.95 < max(moment.fraction for moment in moments) < 1
 
 
-def test_a_second_draw_takes_an_iteration_that_has_not_begun() -> None:
+def test_a_second_draw_chooses_an_iteration_that_has_not_begun() -> None:
     source = random.Random(0)
 
     def drawn(committed: int) -> set[int | None]:
@@ -79,7 +79,7 @@ def test_a_second_draw_takes_an_iteration_that_has_not_begun() -> None:
 
 
 class ScriptedLedger:
-    """A ledger that shows one phase: open while `is_open` says so."""
+    """A ledger with one phase, which is open while `is_open` returns True."""
 
     def __init__(self, is_open) -> None:
         self._is_open = is_open
@@ -109,7 +109,7 @@ def strike(tmp_path, driver, is_open) -> Killed | None:
     return run._strike(KILL, Moment(12, 0.25))
 
 
-def test_a_kill_counts_where_the_ledger_shows_the_phase_open(tmp_path, driver) -> None:
+def test_a_kill_counts_if_the_ledger_shows_the_phase_open(tmp_path, driver) -> None:
     killed = strike(tmp_path, driver, is_open=lambda: True)
     assert killed is not None and killed.hit
     assert driver.returncode == -signal.SIGKILL
@@ -141,7 +141,7 @@ def table_of(undisturbed: Proved, killed: Proved, verdict) -> str:
     return captured.get()
 
 
-def test_equal_runs_prove_it() -> None:
+def test_the_proof_holds_for_equal_runs() -> None:
     kills = (replace(HIT, phase=COLLECT, iteration=7, scope=Scope.DRIVER), HIT)
     one, other = proved("proof-1"), proved("proof-2", kills)
     verdict = judge(one, other, [COLLECT, LEARN])
@@ -163,7 +163,7 @@ def test_equal_runs_prove_it() -> None:
         ("accuracy", 0.4000001),
     ],
 )
-def test_one_difference_is_enough(key: str, value: object) -> None:
+def test_one_difference_refutes_the_proof(key: str, value: object) -> None:
     one, other = proved("proof-1"), proved("proof-2", (HIT,), **{key: value})
     verdict = judge(one, other, [LEARN])
     assert not verdict.holds and verdict.unequal == (key,)
@@ -175,7 +175,7 @@ def test_a_result_that_neither_run_has_is_not_equal() -> None:
     assert verdict.unequal == ("weights_digest",)
 
 
-def test_an_unsound_audit_and_a_kill_that_missed_are_told() -> None:
+def test_an_unsound_audit_and_a_missed_kill_are_reported() -> None:
     damaged = replace(proved("proof-2", (replace(HIT, hit=False),)), audit={"sound": False, "disagreement": "events"})
     verdict = judge(proved("proof-1"), damaged, [LEARN])
     assert verdict.unsound == ("proof-2",) and verdict.missed == (LEARN,)
@@ -199,7 +199,7 @@ def test_the_last_line_of_a_log_is_shown(tmp_path) -> None:
         (["--folder", "/proc/nowhere"], "/proc/nowhere"),
     ],
 )
-def test_a_wrong_argument_ends_with_2(arguments, word, tmp_path, monkeypatch, capsys) -> None:
+def test_a_wrong_argument_exits_with_2(arguments, word, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["proof", "--folder", str(tmp_path), *arguments])
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -214,7 +214,7 @@ def test_a_wrong_argument_ends_with_2(arguments, word, tmp_path, monkeypatch, ca
 
 @pytest.mark.verify
 @pytest.mark.timeout(900)
-def test_a_run_killed_twice_ends_as_an_undisturbed_one(tmp_path) -> None:
+def test_a_run_killed_twice_ends_like_an_undisturbed_one(tmp_path) -> None:
     options = ["--json", "--iterations", "30", "--folder", str(tmp_path / "proof")]
     proof = subprocess.run(
         [sys.executable, "-m", "benchmarks.proof", *options], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False

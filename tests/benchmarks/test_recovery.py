@@ -1,4 +1,4 @@
-"""The simulation of `benchmarks.recovery`: known faults cost what one works out by hand, on the product's own driver loop."""
+"""The simulation of `benchmarks.recovery`, on the product's driver loop: known faults cost as calculated by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMES = Durations()
 TRACE = Trace(
     iterations=6,
     faults={
-        2: Fault(DRIVER, 108 / 300),  # in collect: eight shards are sealed, the ninth goes on without the driver
+        2: Fault(DRIVER, 108 / 300),  # in collect: eight shards are sealed, the ninth continues without the driver
         4: Fault(TRAINER, 250 / 300),  # 30 s into learn
         5: Fault(ENGINE, 30 / 300),  # in collect: two shards are sealed, the third is lost
     },
@@ -25,7 +25,7 @@ TRACE = Trace(
 )
 
 
-def test_the_product_recovers_as_worked_out_by_hand() -> None:
+def test_the_product_recovers_as_calculated_by_hand() -> None:
     driven = drive(TRACE, every=3)
     checkpoint_0 = TIMES.stall + TIMES.publish
     start, last_checkpoint = TIMES.reload_trainer + checkpoint_0 + TIMES.sync, TIMES.publish
@@ -55,7 +55,7 @@ def test_checkpoints_alone_redo_whole_iterations() -> None:
     assert ettr([TRACE], [3600.0]) == 0.5
 
 
-def test_the_trace_has_its_shares_and_is_the_same_for_a_seed() -> None:
+def test_the_trace_has_its_shares_and_depends_only_on_the_seed() -> None:
     trace = draw_trace(100, 10, 7, TIMES)
     assert trace == draw_trace(100, 10, 7, TIMES)
     assert trace != draw_trace(100, 10, 8, TIMES)
@@ -64,7 +64,7 @@ def test_the_trace_has_its_shares_and_is_the_same_for_a_seed() -> None:
     assert all(0 <= fault.share < 1 for fault in trace.faults.values())
 
 
-def test_the_stall_is_told_from_the_iterations_that_count() -> None:
+def test_the_stall_is_computed_from_the_relevant_iterations() -> None:
     seconds = [(1, 90.0), (2, 80.0), (3, 5.0), (4, 5.2), (5, 5.5), (6, 5.1), (7, 5.0), (8, 70.0)]
     stall = stall_of(seconds, every=5)
     assert (stall.with_checkpoint, stall.after_checkpoint) == (5.5, 5.1)

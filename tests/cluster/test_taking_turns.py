@@ -1,4 +1,4 @@
-"""Devices without memory for all roles at once: the trainer offloads its tensors for rollout and reloads them in time."""
+"""Devices without memory for all roles at once: the trainer offloads for rollout and reloads in time."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class Calls:
 
 
 def test_at_most_two_buckets_are_in_the_object_store(attached: Head) -> None:
-    """Measured by the store's own count of primary copies; it drops unneeded ones once a second or when it needs room."""
+    """Uses the store's own count of primary copies; it drops unneeded ones once a second or when it needs room."""
     node = living_nodes()[0]
 
     def used() -> int:

@@ -1,4 +1,4 @@
-"""A controller scores responses while its engine continues, and makes all responses durable before their last scores."""
+"""A controller scores responses while its engine continues; all responses are durable before the last scores."""
 
 from __future__ import annotations
 

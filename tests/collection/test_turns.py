@@ -1,4 +1,4 @@
-"""A collector's multi-turn rollouts: tool results are in the samples, and no completed call is repeated after a kill."""
+"""A collector's multi-turn rollouts: samples contain tool results; no completed call is repeated after a kill."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class Walk:
 
 
 def die_at(ledger: Ledger, label: str, tracker: Path) -> bool:
-    """Walks in a child that dies at the step; returns whether it did, or raises `RuntimeError` if it failed otherwise."""
+    """Walks in a child that dies at the step; returns whether it did, raises `RuntimeError` on other failures."""
     ledger._database.engine.dispose()
     child = os.fork()
     if child == 0:

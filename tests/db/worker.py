@@ -1,8 +1,8 @@
 """A driver in a separate process, for tests that kill it or let two of them contend.
 
 worker.py forever PATH              commit for ever; print each iteration once it is acknowledged
-worker.py contend PATH SEED         print `ready`, wait for a line, then take the lease repeatedly, with pauses longer than
-                                    the lease, until it has committed enough and was replaced, or its input ends
+worker.py contend PATH SEED         print `ready`, wait for a line, then take the lease repeatedly, with pauses longer
+                                    than the lease, until it has committed enough and was replaced, or its input ends
 worker.py open PATH                 open (and migrate) the ledger
 """
 

@@ -81,7 +81,7 @@ class Dispatching(RuleBasedStateMachine):
             assert self.queue.waiting(ROLLOUT) == sum(ticket.size for ticket in self.waiting)
 
     def teardown(self) -> None:
-        """Checks that no batch starves: as engines finish, all are served in at most as many rounds as there are batches."""
+        """Checks that no batch starves: as engines finish, all are served in at most one round per batch."""
         if not hasattr(self, "queue"):
             return
         for _ in range(len(self.waiting) + 1):

@@ -1,4 +1,4 @@
-"""What a controller does with a shard log, as scenarios for a child process that is killed."""
+"""A controller's work with a shard log, as scenarios for a child process that is killed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SAMPLES = experience(prompts=4, samples=3)
 
 
 def batch_of(number: int) -> tuple[pa.Table, pa.Table]:
-    """Responses and scores of a decode batch."""
+    """Returns responses and scores of a decode batch."""
     rows = SAMPLES.slice(6 * number, 6)
     return rows.drop_columns(list(SCORES)), rows.select(list(SCORES))
 
 
 def make_shard(folder: Path, term: int, tell: Callable[[str], None]) -> ShardReceipt:
-    """Finishes the shard from whatever is there; tells each piece of work when it is acknowledged, redone or not."""
+    """Finishes the shard from its current state; reports each piece of work done once it is acknowledged."""
     if (adopted := adopt(folder, KEY)) is not None:
         return adopted
     log = ShardLog(folder, KEY, term)
@@ -50,7 +50,7 @@ def make_shard(folder: Path, term: int, tell: Callable[[str], None]) -> ShardRec
 
 
 def next_attempt(folder: Path, tell: Callable[[str], None]) -> None:
-    """A new holder, one term above all that left a trace; the term file stands in for the ledger."""
+    """Runs a new holder in the next term; a file with the term stands in for the ledger."""
     counter = folder.parent / f"{folder.name}.term"
     term = 1 + (int(counter.read_text()) if counter.exists() else 0)
     counter.write_text(str(term))
@@ -58,13 +58,13 @@ def next_attempt(folder: Path, tell: Callable[[str], None]) -> None:
 
 
 def prepare(folder: Path, tell: Callable[[str], None]) -> None:
-    """Two ranks' columns."""
+    """Writes two ranks' columns."""
     write_prepared(folder, KEY, 1, prepared_ranks())
     tell("prepared")
 
 
 def prepared_ranks() -> list[PreparedColumns]:
-    """Rank 0 has the odd rows of an iteration of six samples, rank 1 the even ones."""
+    """Returns the columns of six samples: the odd rows by rank 0, the even ones by rank 1."""
     lengths = np.array([3, 0, 2, 4, 1, 5])
     ranks = []
     for rows in (np.array([5, 3, 1]), np.array([0, 2, 4])):
@@ -83,5 +83,5 @@ def prepared_ranks() -> list[PreparedColumns]:
 
 
 def sealed_folders(folder: Path) -> list[str]:
-    """Folders of the sealed copies."""
+    """Returns the folders of the sealed copies."""
     return [found for _, found in find_sealed(folder, KEY)]

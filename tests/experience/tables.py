@@ -12,7 +12,7 @@ SCORES = ("reward", "correct", "reward_error", "reward/exact", "reward/format")
 
 
 def experience(first: int = 0, prompts: int = 4, samples: int = 3, seed: int = 0) -> pa.Table:
-    """prompts x samples rows in canonical order, from prompt ordinal `first` on."""
+    """Returns prompts x samples rows in canonical order, starting at prompt ordinal `first`."""
     rows = []
     for ordinal in range(first, first + prompts):
         for sample in range(samples):

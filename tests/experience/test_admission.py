@@ -1,4 +1,4 @@
-"""What of an iteration's experience is learnt from: admitted groups, kept samples, masked padding."""
+"""Which part of an iteration's experience is used for learning: admitted groups, kept samples, masked padding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY = WorkKey("run", 0, 1, "learn")
 
 @pytest.fixture
 def task(tmp_path):
-    """Two waves of two groups each."""
+    """Returns a task with two waves of two groups each."""
     shards = []
     for wave in (1, 0):
         log = ShardLog(tmp_path, WorkKey("run", 0, 1, "collect", wave, 0), 1)
@@ -38,7 +38,7 @@ def test_a_batch_has_the_admitted_groups_and_masked_padding_in_prompt_order(tmp_
     batch = load_admitted_batch(tmp_path, dataclasses.replace(task, admission=Admission((1, 3), (0,))))
     assert batch.ordinals.tolist() == [0, 0, 0, 1, 1, 1, 3, 3, 3]
     assert batch.learnt.tolist() == [False] * 3 + [True] * 6
-    assert not batch.loss_mask[: batch.response_offsets[3]].any(), "no token of the padding counts"
+    assert not batch.loss_mask[: batch.response_offsets[3]].any(), "the padding's tokens are masked"
     kept = everything.take(np.array([3, 4, 5, 9, 10, 11]))
     assert (batch.loss_mask[batch.response_offsets[3] :] == kept.loss_mask).all()
     assert batch.take(np.array([0, 8])).learnt.tolist() == [False, True]
@@ -46,12 +46,12 @@ def test_a_batch_has_the_admitted_groups_and_masked_padding_in_prompt_order(tmp_
     assert table["prompt_ordinal"].to_pylist() == batch.ordinals.tolist()
 
 
-def test_a_group_that_is_not_there_is_named(tmp_path, task):
+def test_a_missing_group_is_reported(tmp_path, task):
     with pytest.raises(DataError, match=r"ordinals \[7\]"):
         load_admitted_batch(tmp_path, dataclasses.replace(task, admission=Admission((1, 7))))
 
 
-def test_the_best_and_the_worst_are_kept_and_of_equals_the_earlier():
+def test_the_best_and_worst_are_kept_and_the_earlier_of_equals():
     assert best_and_worst(np.array([0.5, 1.0, 0.0, 1.0, 0.0, 1.0]), 2).tolist() == [1, 2, 3, 4]
     assert best_and_worst(np.zeros(6), 1).tolist() == [0, 1]
     ordinals, rewards = np.array([4, 4, 4, 6, 6, 6]), np.array([0.0, 0.5, 1.0, 1.0, 0.5, 0.0])
@@ -59,7 +59,7 @@ def test_the_best_and_the_worst_are_kept_and_of_equals_the_earlier():
 
 
 @given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=2, max_size=12), st.data())
-def test_what_is_kept_has_the_extremes(rewards, data):
+def test_kept_samples_include_the_extremes(rewards, data):
     values = np.array(rewards)
     keep = data.draw(st.integers(1, len(values) // 2))
     kept = best_and_worst(values, keep)
@@ -67,7 +67,7 @@ def test_what_is_kept_has_the_extremes(rewards, data):
     assert sorted(values[kept].tolist()) == sorted(rewards)[:keep] + sorted(rewards)[-keep:]
 
 
-def test_the_facts_of_groups_come_with_the_receipt_and_from_the_manifest_alike(tmp_path):
+def test_group_facts_are_the_same_in_receipt_and_manifest(tmp_path):
     table = experience(first=5, prompts=3)
     facts = group_facts(table)
     rewards, tokens = table["reward"].to_pylist(), [len(row) for row in table["response_tokens"].to_pylist()]

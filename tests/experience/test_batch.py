@@ -1,4 +1,4 @@
-"""The batch that trainers read: canonical order, exact contents, every byte checked."""
+"""The batch that trainers read: canonical order, exact contents, every byte verified."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCH = batch_of_table(TABLE)
 
 @pytest.fixture
 def shards(tmp_path):
-    """Three shards; the second holds prompts from both ends, so that order is the loader's work."""
+    """Returns three shards; the second has prompts from both ends, so that the loader must sort."""
     references = []
     for number, rows in enumerate(([3, 4, 5], [9, 10, 11, 0, 1, 2], [6, 7, 8])):
         log = ShardLog(tmp_path, WorkKey("run", 0, 1, "collect", 0, number), 1)
@@ -53,14 +53,14 @@ def assert_rows(batch, rows):
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0]])
-def test_order_is_canonical_whatever_the_shards_order(tmp_path, shards, order):
+def test_order_is_canonical_for_any_order_of_shards(tmp_path, shards, order):
     batch = load_batch(tmp_path, [shards[i] for i in order])
     assert_rows(batch, ROWS)
     assert batch.group_offsets.tolist() == [0, 3, 6, 9, 12]
     assert load_table(tmp_path, shards).to_pylist() == ROWS
 
 
-def test_types_and_writable_arrays_that_torch_takes(tmp_path, shards):
+def test_arrays_have_types_and_writable_buffers_for_torch(tmp_path, shards):
     batch = load_batch(tmp_path, shards)
     names = ("ordinals", "samples", "response_tokens", "log_probs_sampler", "loss_mask", "rewards", "correct")
     assert [getattr(batch, name).dtype.name for name in names] == [
@@ -72,7 +72,7 @@ def test_types_and_writable_arrays_that_torch_takes(tmp_path, shards):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 11), max_size=20))
-def test_take_gives_the_rows_asked_for(indices):
+def test_take_returns_the_requested_rows(indices):
     assert_rows(BATCH.take(np.array(indices, dtype=np.int64)), [ROWS[i] for i in indices])
 
 

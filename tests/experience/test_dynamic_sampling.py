@@ -1,4 +1,4 @@
-"""Dynamic sampling as a pure state machine: quotas in prompt order, the average, padding, and how well targets are filled."""
+"""Dynamic sampling as a pure state machine: quotas in prompt order, the average, padding, and met targets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def groups_of(first: int, valid: list[bool]) -> WaveGroups:
 
 
 def iterate(rule: SamplingRule, average: float, noise: np.random.Generator, validity: float) -> Sampling:
-    """A whole iteration at a constant validity."""
+    """Runs a complete iteration at a constant validity."""
     sampling, first = Sampling(rule, average), 0
     while not sampling.finished:
         plan = sampling.plan()
@@ -55,10 +55,10 @@ def test_waves_follow_the_formula() -> None:
     plan = sampling.plan()
     assert (plan.wave, plan.gap, plan.prompts) == (1, 53, math.ceil(53 * 1.6 * 1.2))
     sampling = sampling.after(sampling.settle(plan, groups_of(77, [False] * plan.prompts), 16))
-    assert sampling.average_now == pytest.approx(0.9 * 1.6 + 0.1 * 10), "none valid counts as the cap"
+    assert sampling.average_now == pytest.approx(0.9 * 1.6 + 0.1 * 10), "no valid group counts as the cap"
 
 
-def test_all_takes_every_group_in_one_wave_and_moves_nothing() -> None:
+def test_without_a_filter_every_group_is_taken_in_one_wave_and_the_average_stays() -> None:
     sampling = Sampling(SamplingRule.of(spec(**VIRTUAL, data__prompts_per_iteration=5)), 3.5)
     plan = sampling.plan()
     assert (plan.prompts, plan.wanted, plan.shards) == (5, 5, 5)
@@ -82,7 +82,7 @@ def test_the_surplus_is_dropped_in_prompt_order_and_counted() -> None:
     assert (metrics["sampling/padded_groups"], metrics["sampling/filled_fraction"]) == (0, 1)
 
 
-def test_a_shortfall_is_padded_from_the_earliest_prompts_and_said() -> None:
+def test_a_shortfall_is_padded_from_the_earliest_prompts_and_reported() -> None:
     sampling = Sampling(SHORT)
     sampling = sampling.after(sampling.settle(sampling.plan(), groups_of(0, [False, True, False]), 3))
     assert not sampling.finished and sampling.gap == 2
@@ -107,7 +107,7 @@ def test_overdispatch_draws_more_and_the_rest_counts_as_cut() -> None:
 # -- metadata ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_group_is_valid_when_its_rewards_differ_at_all() -> None:
+def test_a_group_is_valid_if_its_rewards_differ_at_all() -> None:
     facts = GroupFacts((0.1, 0.3, -1.0), (0.1, math.nextafter(0.3, 1), 1.0), (4, 5, 6))
     groups = WaveGroups.gather([((7, 8, 9), facts)])
     assert groups.valid.tolist() == [False, True, True]
@@ -116,13 +116,13 @@ def test_a_group_is_valid_when_its_rewards_differ_at_all() -> None:
 
 
 @given(st.permutations(range(6)))
-def test_the_order_of_arrival_never_shows(order: list[int]) -> None:
+def test_the_order_of_arrival_does_not_matter(order: list[int]) -> None:
     shards = [((2 * i, 2 * i + 1), GroupFacts((0.0, 0.0), (float(i % 2), 1.0), (i, i + 1))) for i in range(6)]
     settled = Sampling(RULE).settle(Sampling(RULE).plan(), WaveGroups.gather(shards[i] for i in order), 6)
     assert settled == Sampling(RULE).settle(Sampling(RULE).plan(), WaveGroups.gather(shards), 6)
 
 
-# -- what always holds ------------------------------------------------------------------------------------------------
+# -- invariants -------------------------------------------------------------------------------------------------------
 
 RULES = st.builds(
     SamplingRule,
@@ -139,7 +139,7 @@ RULES = st.builds(
 
 
 @given(RULES, st.floats(1, 40), st.data())
-def test_whatever_happens_the_batch_is_filled_and_every_group_is_accounted_for(
+def test_the_batch_is_always_filled_and_every_group_accounted_for(
     rule: SamplingRule, average: float, data: st.DataObject
 ) -> None:
     sampling, first, valid_ordinals, all_ordinals = Sampling(rule, average), 0, list[int](), list[int]()
@@ -153,8 +153,8 @@ def test_whatever_happens_the_batch_is_filled_and_every_group_is_accounted_for(
         chosen = np.sort(noise.choice(plan.prompts, finished, replace=False)) + first
         valid = noise.random(finished) < data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
         outcome = sampling.settle(plan, WaveGroups(chosen, valid, np.ones(finished, dtype=np.int64)), plan.shards)
-        assert outcome.groups == outcome.wasted_tokens + len(outcome.admitted), "a token a group"
-        assert outcome == WaveOutcome.from_json(json.loads(json.dumps(outcome.to_json()))), "as the ledger keeps it"
+        assert outcome.groups == outcome.wasted_tokens + len(outcome.admitted), "each group has one token"
+        assert outcome == WaveOutcome.from_json(json.loads(json.dumps(outcome.to_json()))), "survives the ledger's JSON"
         outcomes.append(outcome)
         sampling, first = sampling.after(outcome), first + plan.prompts
         valid_ordinals += chosen[valid].tolist()
@@ -167,16 +167,16 @@ def test_whatever_happens_the_batch_is_filled_and_every_group_is_accounted_for(
     missing = rule.target - len(admission.groups)
     left = [ordinal for ordinal in all_ordinals if ordinal not in admission.groups]
     assert list(admission.padding) == left[:missing] and len(admission.padding) == missing
-    assert sampling == Sampling(rule, average, tuple(outcomes)), "the state is a fold over what was recorded"
+    assert sampling == Sampling(rule, average, tuple(outcomes)), "the state is a fold over the recorded outcomes"
 
 
-# -- how well targets are filled --------------------------------------------------------------------------------------
+# -- how far targets are met ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("validity", "changes"), [(0.1, {}), (0.05, {"max_waves": 64, "ratio_cap": 40.0})], ids=["10 %", "5 %"]
 )
-def test_the_target_is_filled_from_the_fifth_iteration_on(validity: float, changes: dict[str, float]) -> None:
+def test_the_target_is_met_from_the_fifth_iteration_on(validity: float, changes: dict[str, float]) -> None:
     tree = {**VIRTUAL, "dynamic_sampling": {"kind": "valid_group", **changes}}
     rule = SamplingRule.of(spec(**tree, data__prompts_per_iteration=64))
     filled = []
@@ -207,7 +207,7 @@ def test_a_reward_that_is_never_valid_only_pads() -> None:
 
 
 def test_a_wave_of_256_controllers_is_settled_from_their_receipts() -> None:
-    """The quota is one for all of them: the first valid groups, whoever made them."""
+    """All controllers share one quota: the first valid groups, whichever controller made them."""
     rule = SamplingRule(2048, 256, filters=True, max_waves=4, ratio_cap=10.0, overdraw=1.2, decay=0.9)
     sampling = Sampling(rule, 10.0)
     plan = sampling.plan()

@@ -1,4 +1,4 @@
-"""Prepared columns and telemetry: written by rank, read in canonical order, checked."""
+"""Prepared columns and telemetry: written by rank, read in canonical order, verified."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from yatt_core.experience.prepared import (
 from yatt_core.experience.telemetry import read_telemetry, write_telemetry
 
 
-def test_ranks_come_back_in_canonical_order(tmp_path):
+def test_ranks_are_read_in_canonical_order(tmp_path):
     folder, files = write_prepared(tmp_path, KEY, 1, prepared_ranks())
     assert folder == prepared_folder(0, 3, 1)
     assert sorted(files) == ["rank-00.parquet", "rank-01.parquet"]
@@ -37,14 +37,14 @@ def test_ranks_come_back_in_canonical_order(tmp_path):
     assert columns.token_advantages is None
 
 
-def test_one_advantage_a_sample_is_enough(tmp_path):
+def test_one_advantage_per_sample_is_enough(tmp_path):
     ranks = [dataclasses.replace(columns, log_probs_old=None) for columns in prepared_ranks()]
     columns = read_prepared(tmp_path, *write_prepared(tmp_path, KEY, 1, ranks))
     assert columns.log_probs_old is None
     assert np.diff(columns.response_offsets).tolist() == [3, 0, 2, 4, 1, 5]
 
 
-def test_token_advantages_for_credit_by_token(tmp_path):
+def test_token_advantages_are_kept(tmp_path):
     ranks = [dataclasses.replace(c, token_advantages=-c.log_probs_old) for c in prepared_ranks()]
     columns = read_prepared(tmp_path, *write_prepared(tmp_path, KEY, 1, ranks))
     assert np.array_equal(columns.token_advantages, -columns.log_probs_old)
@@ -71,7 +71,7 @@ def test_nothing_is_published_before_every_rank_has_written(tmp_path):
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
 @pytest.mark.parametrize("name", ["rank-01.parquet", "manifest.json"])
-def test_a_damaged_file_is_named_and_not_whole(tmp_path, name, damage):
+def test_a_damaged_file_is_reported(tmp_path, name, damage):
     folder, files = write_prepared(tmp_path, KEY, 1, prepared_ranks())
     assert prepared_is_whole(tmp_path, folder, files)
     path = tmp_path / folder / name
@@ -85,7 +85,7 @@ def test_a_damaged_file_is_named_and_not_whole(tmp_path, name, damage):
     assert not prepared_is_whole(tmp_path, folder, files)
 
 
-def test_killed_at_every_step_it_is_whole_or_unpublished(tmp_path):
+def test_killed_at_every_step_columns_are_complete_or_unpublished(tmp_path):
     step, killed = 0, True
     while killed:
         step += 1
@@ -102,7 +102,7 @@ def test_killed_at_every_step_it_is_whole_or_unpublished(tmp_path):
     assert step > 9
 
 
-def test_telemetry_stands_beside_the_experience(tmp_path):
+def test_telemetry_is_stored_with_the_experience(tmp_path):
     assert read_telemetry(tmp_path, 0, 3) == {}
     write_telemetry(tmp_path, 0, 3, "collect", {"seconds": 1.5})
     write_telemetry(tmp_path, 0, 3, "collect", {"seconds": 2.5})
@@ -111,7 +111,7 @@ def test_telemetry_stands_beside_the_experience(tmp_path):
 
 
 @pytest.mark.parametrize("left", [b"", b'{"shard-0000": {"gen', b"\0" * 512, b"[1]", b"\xff", b"[" * 100_000])
-def test_telemetry_that_a_crash_left_damaged_is_lost_and_no_more(tmp_path, caplog, left):
+def test_telemetry_damaged_by_a_crash_is_skipped(tmp_path, caplog, left):
     write_telemetry(tmp_path, 0, 3, "collect", {"seconds": 1.5})
     write_telemetry(tmp_path, 0, 3, "learn", {"device": "cpu:0"})
     (path,) = tmp_path.rglob("telemetry.collect.json")
@@ -120,7 +120,7 @@ def test_telemetry_that_a_crash_left_damaged_is_lost_and_no_more(tmp_path, caplo
     assert str(path) in caplog.text
 
 
-def test_telemetry_that_cannot_be_written_ends_nothing(tmp_path, caplog):
+def test_a_failed_write_of_telemetry_is_only_a_warning(tmp_path, caplog):
     (tmp_path / "experience").write_text("a file in the folder's place")
     write_telemetry(tmp_path, 0, 1, "collect", {"seconds": 1.0})
     (record,) = caplog.records

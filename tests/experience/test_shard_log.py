@@ -1,4 +1,4 @@
-"""The shard log: what a kill, a torn file or a newer holder does to it."""
+"""The shard log after kills, damaged files and newer holders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORK = ["responses-0", "scores-0", "responses-1", "scores-1", "sealed"]
 
 
 def make(folder: Path, term: int = 1) -> tuple[list[str], Path]:
-    """Finishes the shard; what had to be done, and the folder that holds it."""
+    """Finishes the shard; returns the work that had to be done, and the shard's folder."""
     told: list[str] = []
     receipt = make_shard(folder, term, told.append)
     assert receipt.group_digests == group_digests(SAMPLES)
@@ -63,7 +63,7 @@ def test_pandas_and_duckdb_read_the_samples(tmp_path):
     assert [row[2] for row in rows] == [0, 1, 0, 0]
 
 
-def test_killed_after_every_single_step_nothing_acknowledged_is_done_again(tmp_path):
+def test_killed_after_every_step_acknowledged_work_is_not_repeated(tmp_path):
     step, killed = 0, True
     while killed:
         step += 1
@@ -73,16 +73,16 @@ def test_killed_after_every_single_step_nothing_acknowledged_is_done_again(tmp_p
         sealed = sealed_folders(folder)
         redone, kept = make(folder, term=2)
         assert not set(redone) & set(acknowledged), step
-        assert len({*redone, *acknowledged}) >= len(WORK) - 1, "only the piece under way was durable and untold"
+        assert len({*redone, *acknowledged}) >= len(WORK) - 1, "more than one piece was durable but not acknowledged"
         assert redone == [] if sealed else redone
         keep = [str(kept.relative_to(folder))]
         sweep(folder, KEY.branch, KEY.iteration, keep)
         left = sorted(str(path.relative_to(kept.parent)) for path in kept.parent.rglob("*") if path.is_file())
         assert left == [f"{kept.name}/manifest.json", f"{kept.name}/samples.parquet"]
-    assert step > 20, "the sweep has to see every step of chunks and sealing"
+    assert step > 20, "fewer steps than chunks and sealing take"
 
 
-def test_holder_after_holder_killed_on_the_way_each_piece_is_made_once(tmp_path):
+def test_a_series_of_killed_holders_makes_each_piece_once(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     told, killed, attempts = [], True, 0
@@ -92,11 +92,11 @@ def test_holder_after_holder_killed_on_the_way_each_piece_is_made_once(tmp_path)
         attempts += 1
         assert attempts < 20
     assert attempts > 2
-    assert told == [work for work in WORK if work in told], "nothing twice, nothing out of order"
+    assert told == [work for work in WORK if work in told], "work was repeated or out of order"
     assert make(folder, term=99)[0] == []
 
 
-def test_a_disk_that_refuses_leaves_the_log_as_it_was(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_the_log_as_it_was(tmp_path, monkeypatch):
     log = ShardLog(tmp_path, KEY, 1)
     log.append_responses(0, batch_of(0)[0])
     with monkeypatch.context() as patch:
@@ -111,7 +111,7 @@ def test_a_disk_that_refuses_leaves_the_log_as_it_was(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("damage", ["torn", "flipped", "empty"])
 @pytest.mark.parametrize("kind", ["responses", "scores"])
-def test_a_damaged_chunk_is_absent_and_said(tmp_path, caplog, kind, damage):
+def test_a_damaged_chunk_is_ignored_and_reported(tmp_path, caplog, kind, damage):
     log = ShardLog(tmp_path, KEY, 1)
     for number in (0, 1):
         log.append_responses(number, batch_of(number)[0])
@@ -127,7 +127,7 @@ def test_a_damaged_chunk_is_absent_and_said(tmp_path, caplog, kind, damage):
     assert str(path) in caplog.text
 
 
-def test_scores_of_other_responses_do_not_count(tmp_path):
+def test_scores_of_other_responses_are_ignored(tmp_path):
     first = ShardLog(tmp_path, KEY, 1)
     first.append_responses(0, batch_of(0)[0])
     first.append_scores(0, batch_of(0)[1])
@@ -143,41 +143,41 @@ def test_scores_need_responses(tmp_path):
         ShardLog(tmp_path, KEY, 1).append_scores(0, batch_of(0)[1])
 
 
-def test_any_arrow_reader_opens_a_chunk(tmp_path):
+def test_any_arrow_reader_can_open_a_chunk(tmp_path):
     ShardLog(tmp_path, KEY, 1).append_responses(0, batch_of(0)[0])
     table = pa.ipc.open_stream(next(tmp_path.rglob("*.arrow")).read_bytes()).read_all()
     assert table.replace_schema_metadata(None).equals(batch_of(0)[0])
 
 
-def test_an_older_holder_must_leave(tmp_path):
+def test_an_older_holder_is_fenced(tmp_path):
     ShardLog(tmp_path, KEY, 5).append_responses(0, batch_of(0)[0])
     with pytest.raises(FencedError, match=r"\bterm 5\b"):
         ShardLog(tmp_path, KEY, 4)
 
 
-def test_a_writer_that_counts_as_lost_and_lives_on_disturbs_nobody(tmp_path):
-    """It is on a node that cannot be reached: two write at one shard under one term, each in a folder of its own."""
+def test_a_writer_believed_lost_disturbs_no_other(tmp_path):
+    """It is on an unreachable node: two writers work on one shard in one term, each in its own folder."""
     lost = ShardLog(tmp_path, KEY, 1)
     lost.append_responses(0, batch_of(0)[0])
     told: list[str] = []
     receipt = make_shard(tmp_path, 1, told.append)
-    assert told == WORK[1:], "the work of the lost one is gone on with"
+    assert told == WORK[1:], "the lost writer's work is resumed"
     lost.append_scores(0, batch_of(0)[1])
     lost.append_responses(1, batch_of(1)[0])
     assert (receipt.folder, receipt.term) == (str(shard_folder(KEY, 1, writer=1)), 1)
     assert sorted(path.name for path in (tmp_path / receipt.folder).iterdir()) == ["manifest.json", "samples.parquet"]
     assert verify_shard(tmp_path, receipt.folder, receipt.manifest_sha256).files
-    assert lost.seal(SAMPLES, {}).folder == receipt.folder, "what is sealed is not sealed again"
+    assert lost.seal(SAMPLES, {}).folder == receipt.folder, "a sealed shard is not sealed again"
     assert sweep(tmp_path, 0, 3, [receipt.folder]) == [str(shard_folder(KEY, 1))]
 
 
-def test_writers_that_seal_at_once_leave_two_copies_of_the_same_samples(tmp_path):
+def test_concurrent_seals_leave_two_copies_of_the_same_samples(tmp_path):
     first, second = ShardLog(tmp_path, KEY, 1), ShardLog(tmp_path, KEY, 1)
     for log in (first, second):
         log.append_responses(0, batch_of(0)[0])
     sealed = first.seal(SAMPLES, {})
     assert sealed.folder == str(shard_folder(KEY, 1))
-    (tmp_path / sealed.folder / "manifest.json").rename(tmp_path / "aside")  # not yet seen by the other one
+    (tmp_path / sealed.folder / "manifest.json").rename(tmp_path / "aside")  # not yet visible to the other writer
     other = second.seal(SAMPLES, {})
     (tmp_path / "aside").rename(tmp_path / sealed.folder / "manifest.json")
     assert other.folder == str(shard_folder(KEY, 1, writer=1))
@@ -185,14 +185,14 @@ def test_writers_that_seal_at_once_leave_two_copies_of_the_same_samples(tmp_path
     assert [folder for _, folder in find_sealed(tmp_path, KEY)] == [other.folder, sealed.folder]
 
 
-def test_adoption_says_where_it_came_from(tmp_path):
+def test_an_adopted_receipt_names_its_origin(tmp_path):
     make(tmp_path, term=2)
     receipt = adopt(tmp_path, KEY)
     assert (receipt.adopted, receipt.term, receipt.samples) == (True, 2, 12)
     assert find_sealed(tmp_path, KEY) == [(2, str(shard_folder(KEY, 2)))]
 
 
-def test_sealing_twice_under_one_term_leaves_the_first(tmp_path):
+def test_sealing_twice_in_one_term_keeps_the_first(tmp_path):
     _, folder = make(tmp_path)
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     receipt = ShardLog(tmp_path, KEY, 1).seal(SAMPLES, {})
@@ -203,12 +203,12 @@ def test_sealing_twice_under_one_term_leaves_the_first(tmp_path):
 @pytest.mark.parametrize("term", [1, 2])
 @pytest.mark.parametrize("name", ["samples.parquet", "manifest.json"])
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
-def test_a_damaged_sealed_shard_is_named_and_made_again(tmp_path, caplog, term, name, damage):
+def test_a_damaged_sealed_shard_is_reported_and_made_again(tmp_path, caplog, term, name, damage):
     _, folder = make(tmp_path)
     manifest_sha256 = verify_shard(tmp_path, str(shard_folder(KEY, 1))).sha256
     path = folder / name
     if damage == "flip":
-        # In the manifest: a digit of a group digest, which JSON alone would not notice.
+        # In the manifest: a digit of a group digest, which leaves the JSON valid.
         flip(path, path.read_bytes().find(b'"group_digests"') + 30 if name == "manifest.json" else 60)
     elif damage == "truncate":
         path.write_bytes(path.read_bytes()[:-9])
@@ -223,14 +223,14 @@ def test_a_damaged_sealed_shard_is_named_and_made_again(tmp_path, caplog, term, 
     assert redone == WORK
 
 
-def test_a_manifest_that_tells_another_story_is_not_adopted(tmp_path):
+def test_a_manifest_that_contradicts_its_folder_is_not_adopted(tmp_path):
     _, folder = make(tmp_path)
     shutil.copytree(folder, tmp_path / shard_folder(KEY, 7))
     shutil.rmtree(folder)
     assert adopt(tmp_path, KEY) is None
 
 
-def test_sweep_takes_leftovers_and_leaves_what_is_named(tmp_path):
+def test_sweep_removes_leftovers_and_keeps_listed_shards(tmp_path):
     make(tmp_path, term=1)
     ShardLog(tmp_path, KEY, 2).append_responses(0, batch_of(0)[0])
     keep = tmp_path / shard_folder(KEY, 1)
@@ -250,7 +250,7 @@ def test_sweep_takes_leftovers_and_leaves_what_is_named(tmp_path):
     assert sweep(tmp_path, 0, 99, []) == []
 
 
-def test_leftovers_of_another_plan_do_not_count(tmp_path, caplog):
+def test_leftovers_of_another_plan_are_ignored(tmp_path, caplog):
     log = ShardLog(tmp_path, KEY, 1, "plan a")
     log.append_responses(0, batch_of(0)[0])
     log.append_scores(0, batch_of(0)[1])
@@ -263,7 +263,7 @@ def test_leftovers_of_another_plan_do_not_count(tmp_path, caplog):
     assert adopt(tmp_path, KEY, "plan a").term == 1
 
 
-def test_the_plan_follows_what_changes_samples_and_nothing_else():
+def test_the_plan_depends_on_what_changes_samples_and_nothing_else():
     task = ShardTask(KEY, 1, (PromptRef(8, 0, 8), PromptRef(9, 0, 9)), 2)
     spec = toy_spec()
     plan = shard_plan(spec, task)
@@ -290,7 +290,7 @@ def test_the_plan_follows_what_changes_samples_and_nothing_else():
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
-def test_a_recorded_shard_that_is_damaged_is_named_and_made_again_with_the_same_samples(tmp_path, damage):
+def test_a_damaged_recorded_shard_is_found_and_made_again_with_the_same_samples(tmp_path, damage):
     @dataclasses.dataclass
     class Row:
         shard: int

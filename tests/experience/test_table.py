@@ -1,4 +1,4 @@
-"""Experience: what its digest depends on and what not, its sums, and what it refuses."""
+"""Experience: what its digest does and does not depend on, its sums, and refused tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIXED = {"int64": "<i8", "int32": "<i4", "double": "<f8", "float": "<f4", "bool"
 
 
 def digest_by_hand(rows: list[dict], schema: pa.Schema) -> bytes:
-    """The documented encoding, written out slowly from plain Python values."""
+    """Computes the digest by the documented encoding, from plain Python values."""
     rows = sorted(rows, key=lambda row: row["sample"])
     encoded = b"yatt.experience.1\0" + struct.pack("<I", len(rows))
     for name in sorted(schema.names):
@@ -52,7 +52,7 @@ def test_digest_is_the_documented_encoding():
     assert group_digests(TABLE) == b"".join(by_hand)
 
 
-def test_columns_that_a_run_may_lack_are_kept_checked_and_digested():
+def test_optional_columns_are_kept_checked_and_digested():
     media = TABLE.append_column("media", pa.array(["ab cd"] * TABLE.num_rows))
     turns = media.append_column("turns", pa.array([2] * TABLE.num_rows, pa.int32()))
     whole = turns.append_column("tool_error", pa.array([None] * TABLE.num_rows, pa.string()))
@@ -64,7 +64,7 @@ def test_columns_that_a_run_may_lack_are_kept_checked_and_digested():
     assert batch_of_table(TABLE).media == ()
 
 
-def test_digest_is_pinned_since_ledgers_keep_it():
+def test_digest_is_pinned_because_ledgers_store_it():
     digest = experience_digest_of_iteration(group_digests(TABLE))
     assert digest == "5c7abe8b3c19d19ac76a443c827e1d29ef34cccb0195914cf7ce50bd09d14cf5"
 
@@ -74,7 +74,7 @@ def test_digest_is_pinned_since_ledgers_keep_it():
 def test_digest_and_sums_are_independent_of_row_order_chunking_and_column_order(rows, cuts, columns):
     shuffled = TABLE.take(pa.array(rows)).select([TABLE.column_names[i] for i in columns])
     bounds = [0, *sorted(cuts), 12]
-    # Slices of slices, so that every chunk has an offset of its own into its buffers.
+    # Slices of slices, so that every chunk has its own offset into its buffers.
     chunks = [shuffled.slice(low).slice(0, high - low) for low, high in itertools.pairwise(bounds)]
     chunked = pa.concat_tables(chunks)
     assert group_digests(chunked) == group_digests(TABLE)
@@ -96,7 +96,7 @@ def change(table: pa.Table, name: str, row: int, value: object) -> pa.Table:
 
 
 @pytest.mark.parametrize("name", [name for name in TABLE.column_names if name not in ("prompt_ordinal", "sample")])
-def test_every_column_counts(name):
+def test_every_column_affects_the_digest(name):
     old = TABLE.column(name).to_pylist()[0]
     new = {str: "other", bool: not old, type(None): "", int: 99, float: 0.5}.get(type(old))
     if isinstance(old, list):
@@ -107,7 +107,7 @@ def test_every_column_counts(name):
     assert changed[32:] == group_digests(TABLE)[32:]
 
 
-def test_values_cannot_move_between_rows_or_columns_unseen():
+def test_moving_values_between_rows_or_columns_changes_the_digest():
     one = change(change(TABLE, "response", 0, "ab"), "response", 1, "c")
     other = change(change(TABLE, "response", 0, "a"), "response", 1, "bc")
     assert group_digests(one) != group_digests(other)
@@ -117,7 +117,7 @@ def test_a_missing_reward_error_is_not_an_empty_one():
     assert group_digests(change(TABLE, "reward_error", 0, "")) != group_digests(change(TABLE, "reward_error", 0, None))
 
 
-def test_a_group_alone_has_the_same_digest():
+def test_a_single_group_has_the_same_digest():
     assert group_digests(TABLE.slice(3, 3)) == group_digests(TABLE)[32:64]
 
 

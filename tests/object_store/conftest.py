@@ -1,4 +1,4 @@
-"""A store of each test's own, on one server a session."""
+"""A separate store for each test, on one server per session."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def server(shared_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server
 
 @pytest.fixture
 def url(server: S3Server) -> str:
-    """An address in a bucket that is new."""
+    """Returns an address in a new bucket."""
     bucket = f"bucket-{next(_count)}"
     server.make_bucket(bucket)
     server.requests.clear()
@@ -54,7 +54,7 @@ def objects(url: str) -> ObjectStore:
 def service_environment(
     tmp_path_factory: pytest.TempPathFactory, shared_server: S3Server
 ) -> Iterator[Mapping[str, str]]:
-    """Services whose actors reach the store."""
+    """Starts services whose actors can reach the store."""
     folder = tmp_path_factory.mktemp("services")
     try:
         yield start_shared_services(folder, shared_server.environment)
@@ -71,7 +71,7 @@ def nursery(tmp_path_factory: pytest.TempPathFactory, service_environment: Mappi
 
 @pytest.fixture
 def driver(tmp_path: Path, nursery: Nursery, server: S3Server) -> Driver:
-    """Drives runs that reach the store."""
+    """Returns a driver of runs that can reach the store."""
     return Driver(tmp_path / "runs", nursery, dict(server.environment))
 
 

@@ -1,4 +1,4 @@
-"""What the trainer and the controllers do with both tiers, as scenarios for a child process that is killed."""
+"""Work of trainer and controllers on both tiers, as scenarios for a child process that is killed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import s3fs  # noqa: F401 - loaded once, before the children fork
+import s3fs  # noqa: F401 - imported once, before the children fork
 
 from tests.checkpoints.scenarios import FOLDER, IDENTITY, NEEDED, write
 from yatt_core.checkpoints.publish import publish_checkpoint
@@ -20,32 +20,32 @@ SETTINGS = "settings.json"
 
 
 def tell_children(folder: Path, url: str, environment: dict[str, str]) -> None:
-    """Writes down for scenarios below a folder what they need to reach the store."""
+    """Writes the settings with which scenarios below a folder reach the store."""
     (folder / SETTINGS).write_text(json.dumps({"url": url, "environment": environment}))
 
 
 def store_for(folder: Path) -> ObjectRunStore:
-    """The durable tier of a run folder; the settings lie beside it."""
+    """Returns the durable tier of a run folder, whose settings are next to the folder."""
     settings = json.loads((folder.parent / SETTINGS).read_text())
     os.environ.update(settings["environment"])
     return ObjectRunStore(ObjectStore(settings["url"]), folder)
 
 
 def publish(folder: Path, tell: Callable[[str], None]) -> None:
-    """A checkpoint on both tiers."""
+    """Publishes a checkpoint on both tiers."""
     publish_on_both(folder)
     tell("published")
 
 
 def publish_on_both(folder: Path) -> CheckpointReceipt:
-    """The receipt behind the manifest on the store."""
+    """Publishes a checkpoint on both tiers and returns its receipt."""
     receipt = publish_checkpoint(folder, FOLDER, IDENTITY, write, NEEDED)
     store_for(folder).publish(FOLDER)
     return receipt
 
 
 def delete(folder: Path, tell: Callable[[str], None]) -> None:
-    """A checkpoint that the ledger no longer names goes from both tiers."""
+    """Deletes a checkpoint from both tiers."""
     delete_checkpoint(folder, FOLDER)
     store_for(folder).remove(FOLDER)
     tell("deleted")

@@ -1,7 +1,7 @@
-"""An S3 server on loopback: moto's, behind a door that checks the key and may refuse the next requests as a real store does.
+"""An S3 server on loopback: moto, behind a proxy that checks the key and can refuse requests like a real store.
 
-moto holds everything in a process of its own, since what it imports answers questions about attributes with errors, which other
-libraries of this process ask. It checks no signature by itself and never throttles: the door does.
+moto runs in a separate process, because modules that it imports raise errors on attribute lookups, which other
+libraries of this process perform. It neither verifies signatures nor throttles; the proxy checks the key and throttles.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "server", "date"}
 
 
 class _Quiet(WSGIRequestHandler):
-    """Logs no requests."""
+    """A request handler that logs nothing."""
 
     protocol_version = "HTTP/1.1"
 
     def log(self, *_: Any) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 def _start_moto(timeout: float = 120.0) -> tuple[subprocess.Popen[bytes], int]:
-    """The process, and its port, which it says once it serves."""
+    """Starts moto; returns the process and the port that it prints once it serves."""
     with tempfile.TemporaryFile() as said:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
         process, deadline = subprocess.Popen(command, stdout=said, stderr=said), time.monotonic() + timeout
@@ -53,7 +53,7 @@ def _start_moto(timeout: float = 120.0) -> tuple[subprocess.Popen[bytes], int]:
 
 
 def _forward(port: int) -> Application:
-    """Hands requests on to a server, and its answers back."""
+    """Returns an application that forwards requests to a server and returns its answers."""
 
     def serve(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
@@ -79,9 +79,11 @@ def _forward(port: int) -> Application:
 
 @dataclass
 class S3Server:
-    """requests: method and path of each that was served. refusals: (status, code) for the next ones, in order.
+    """The server and its proxy.
 
-    strikes: what happens, once, when a request comes that a pattern finds, before it is served.
+    requests: method and path of each served request.
+    refusals: (status, code) of the answers to the next requests, in order.
+    strikes: (pattern, callback) pairs in order; each is called once, before a request that matches is served.
     """
 
     requests: list[str] = field(default_factory=list)
@@ -103,7 +105,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process has to have in its environment to use the server."""
+        """The environment variables that a process needs to use the server."""
         assert self._server
         return {
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._server.server_port}",
@@ -117,7 +119,7 @@ class S3Server:
         }
 
     def make_bucket(self, name: str) -> None:
-        """Makes a bucket, without a client, which would take longer than most tests."""
+        """Creates a bucket without a client, whose creation would take longer than most tests."""
         address = f"{self.environment['AWS_ENDPOINT_URL']}/{name}"
         signed = (
             f"AWS4-HMAC-SHA256 Credential={KEY}/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"

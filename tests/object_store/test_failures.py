@@ -1,4 +1,4 @@
-"""What a store's refusals are to a run: mistakes that end it with exit code 2, and failures that are tried again."""
+"""How a store's refusals are classified: mistakes that end a run with exit code 2, and failures that are retried."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from yatt_core.storage.objects import ATTEMPTS, ObjectStore
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    """Clients that read the environment anew."""
+    """Clears cached clients before and after the test, so that new ones read the environment."""
     S3FileSystem.clear_instance_cache()
     yield
     S3FileSystem.clear_instance_cache()
@@ -28,26 +28,26 @@ def fresh() -> Iterator[None]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pauses between attempts."""
+    """Removes the pauses between attempts."""
     monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0.0)
 
 
 @pytest.mark.parametrize(("status", "code"), [(503, "SlowDown"), (500, "InternalError")])
-def test_throttling_and_5xx_are_tried_again_and_then_infrastructure(
+def test_throttling_and_5xx_are_retried_and_then_infrastructure(
     server: S3Server, objects: ObjectStore, impatient: None, status: int, code: str
 ) -> None:
     server.refuse(status, code, ATTEMPTS - 1)
     objects.write("a", b"kept")
-    assert objects.read("a") == b"kept", "a spell of refusals is not seen"
+    assert objects.read("a") == b"kept", "brief refusals are hidden by retries"
     server.refuse(status, code, 4 * ATTEMPTS)
     with pytest.raises(InfrastructureError, match=code) as caught:
         objects.write("b", b"refused")
     assert caught.value.failure_class is FailureClass.INFRASTRUCTURE
     server.refusals.clear()
-    assert objects.sizes("") == {"a": 4}, "nothing of what was refused is there"
+    assert objects.sizes("") == {"a": 4}, "a refused write leaves nothing"
 
 
-def test_a_store_that_nobody_serves_is_infrastructure(
+def test_an_unreachable_store_is_infrastructure(
     objects: ObjectStore, fresh: None, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
@@ -64,7 +64,7 @@ def test_a_store_that_nobody_serves_is_infrastructure(
         ("AWS_ENDPOINT_URL", "no address", "AWS_ENDPOINT_URL"),
     ],
 )
-def test_what_the_environment_has_wrong_is_configuration(
+def test_mistakes_in_the_environment_are_configuration(
     objects: ObjectStore, fresh: None, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, remedy: str
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -74,9 +74,7 @@ def test_what_the_environment_has_wrong_is_configuration(
     assert SECRET not in str(caught.value)
 
 
-def test_without_credentials_it_says_which_are_looked_for(
-    objects: ObjectStore, fresh: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_credentials_are_named(objects: ObjectStore, fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(ConfigurationError, match="AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
@@ -84,7 +82,7 @@ def test_without_credentials_it_says_which_are_looked_for(
 
 
 @pytest.mark.parametrize("work", ["check", "read", "write", "sizes"])
-def test_a_bucket_that_is_not_there_is_configuration_whatever_is_asked(server: S3Server, work: str) -> None:
+def test_a_missing_bucket_is_configuration_for_any_operation(server: S3Server, work: str) -> None:
     store = ObjectStore("s3://no-such-bucket/prefix")
     asked = {
         "check": store.check,
@@ -96,7 +94,7 @@ def test_a_bucket_that_is_not_there_is_configuration_whatever_is_asked(server: S
         asked[work]()
 
 
-def test_a_run_is_refused_before_it_is_made(server: S3Server, tmp_path: Path) -> None:
+def test_a_run_is_refused_before_it_is_created(server: S3Server, tmp_path: Path) -> None:
     spec = toy_spec().model_copy(update={"storage": StorageSpec(url="s3://no-such-bucket/prefix")})
     with pytest.raises(ConfigurationError, match=r"NoSuchBucket|404") as caught:
         check_before_start(tmp_path / "home", spec)
@@ -104,7 +102,7 @@ def test_a_run_is_refused_before_it_is_made(server: S3Server, tmp_path: Path) ->
     assert not (tmp_path / "home").exists()
 
 
-def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(availability, "has_distribution", lambda name: name != "s3fs")
     spec = toy_spec().model_copy(update={"storage": StorageSpec(url="s3://bucket/prefix")})
     with pytest.raises(ConfigurationError, match=r"storage\.url: s3fs is not installed; install yatt\[s3\]"):
@@ -117,14 +115,14 @@ def test_a_spent_quota_is_a_full_storage(server: S3Server, objects: ObjectStore)
         objects.write("a", b"x")
 
 
-def test_right_to_read_alone_is_not_enough(server: S3Server, objects: ObjectStore) -> None:
+def test_read_access_alone_is_not_enough(server: S3Server, objects: ObjectStore) -> None:
     objects.check()
     server.refuse(403, "AccessDenied")
     with pytest.raises(ConfigurationError, match="list, read, write and delete"):
         objects.write("a", b"x")
 
 
-def test_a_listing_of_many_pages_is_whole(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_of_several_pages_is_complete(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         objects.write(f"x/{number}", b"1" * number)
     call = objects._system.call_s3

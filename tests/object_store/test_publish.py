@@ -1,4 +1,4 @@
-"""Publishing on the durable tier: a folder is there when its manifest is, however its publisher ended."""
+"""Publishing on the durable tier: a folder exists once its manifest does, however its publisher ended."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def local(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_manifest_is_the_last_object_and_the_bytes_are_the_same(
+def test_the_manifest_is_sent_last_and_the_bytes_are_the_same(
     server: S3Server, objects: ObjectStore, run_folder: Path
 ) -> None:
     publish_checkpoint(run_folder, FOLDER, IDENTITY, write, NEEDED)
@@ -50,10 +50,10 @@ def test_the_manifest_is_the_last_object_and_the_bytes_are_the_same(
     assert sorted(stored(objects, run_folder.name)) == FILES
     server.requests.clear()
     store.publish(FOLDER)
-    assert not [line for line in server.requests if line.startswith("PUT")], "what is published is not sent again"
+    assert not [line for line in server.requests if line.startswith("PUT")], "a published folder was sent again"
 
 
-def test_killed_at_every_step_it_is_whole_or_absent_and_a_retry_gives_the_same_bytes(
+def test_killed_at_every_step_a_folder_is_complete_or_absent_and_a_retry_gives_the_same_bytes(
     server: S3Server, objects: ObjectStore, tmp_path: Path
 ) -> None:
     tell_children(tmp_path, objects.url, server.environment)
@@ -66,9 +66,9 @@ def test_killed_at_every_step_it_is_whole_or_absent_and_a_retry_gives_the_same_b
         store = store_for(folder)
         seen = store.folders("checkpoints")
         whole = seen.get(FOLDER, False)
-        assert whole or not acknowledged, "told before the store had it"
+        assert whole or not acknowledged, "acknowledged before it was on the store"
         halves += bool(seen) and not whole
-        assert store.fetch(FOLDER) is whole, "no half of it is ever fetched"
+        assert store.fetch(FOLDER) is whole, "a partial folder must not be fetched"
         publish_on_both(folder)
         assert store.folders("checkpoints") == {FOLDER: True}
         assert stored(objects, folder.name) == local(folder / FOLDER)
@@ -80,7 +80,7 @@ def test_killed_at_every_step_it_is_whole_or_absent_and_a_retry_gives_the_same_b
 
 
 @pytest.mark.verify
-def test_a_deletion_killed_at_every_step_leaves_no_half_that_counts(
+def test_a_deletion_killed_at_every_step_leaves_no_valid_partial_folder(
     server: S3Server, objects: ObjectStore, tmp_path: Path
 ) -> None:
     tell_children(tmp_path, objects.url, server.environment)
@@ -99,7 +99,7 @@ def test_a_deletion_killed_at_every_step_leaves_no_half_that_counts(
     assert step > 4
 
 
-def test_other_contents_are_unpublished_before_theirs_are_replaced(
+def test_other_contents_are_unpublished_before_they_are_replaced(
     server: S3Server, objects: ObjectStore, run_folder: Path
 ) -> None:
     store = ObjectRunStore(objects, run_folder)
@@ -122,7 +122,7 @@ def test_a_lost_object_of_a_published_folder_is_sent_again(objects: ObjectStore,
     assert stored(objects, run_folder.name) == local(run_folder / FOLDER)
 
 
-def test_what_is_not_sealed_is_not_published(objects: ObjectStore, run_folder: Path) -> None:
+def test_an_unsealed_folder_is_not_published(objects: ObjectStore, run_folder: Path) -> None:
     (run_folder / "checkpoints/half").mkdir(parents=True)
     with pytest.raises(DataError, match="manifest"):
         ObjectRunStore(objects, run_folder).publish("checkpoints/half")
@@ -137,14 +137,14 @@ def test_a_fetched_folder_is_the_published_one_and_replaces_a_damaged_one(
     store.publish(FOLDER)
     (run_folder / FOLDER / "schedule.json").write_text("{}")
     (run_folder / FOLDER / "optimizer/planted").write_text("{}")
-    assert store.fetch(FOLDER, "0" * 64) is False, "another than the ledger's is not taken"
+    assert store.fetch(FOLDER, "0" * 64) is False, "a folder with a manifest other than the ledger's is not fetched"
     assert store.fetch(FOLDER, receipt.manifest_sha256)
     verify_checkpoint(run_folder, FOLDER, receipt.manifest_sha256)
     assert [path.name for path in (run_folder / FOLDER).parent.iterdir()] == [Path(FOLDER).name]
 
 
 @pytest.mark.parametrize("local_copy", ["absent", "damaged"])
-def test_whoever_fetches_what_another_fetches_waits_and_leaves_that_in_place(
+def test_a_concurrent_fetch_waits_and_keeps_the_first_ones_result(
     objects: ObjectStore, run_folder: Path, monkeypatch: pytest.MonkeyPatch, local_copy: str
 ) -> None:
     receipt = publish_checkpoint(run_folder, FOLDER, IDENTITY, write, NEEDED)
@@ -177,7 +177,7 @@ def test_whoever_fetches_what_another_fetches_waits_and_leaves_that_in_place(
     assert [path.name for path in (run_folder / FOLDER).parent.iterdir()] == [Path(FOLDER).name]
 
 
-def test_what_a_killed_fetch_left_does_not_get_into_the_next_one(objects: ObjectStore, run_folder: Path) -> None:
+def test_leftovers_of_a_killed_fetch_do_not_get_into_the_next_one(objects: ObjectStore, run_folder: Path) -> None:
     publish_checkpoint(run_folder, FOLDER, IDENTITY, write, NEEDED)
     store = ObjectRunStore(objects, run_folder)
     store.publish(FOLDER)
@@ -191,7 +191,7 @@ def test_what_a_killed_fetch_left_does_not_get_into_the_next_one(objects: Object
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "manifest"])
-def test_damage_on_the_store_is_named(objects: ObjectStore, run_folder: Path, damage: str) -> None:
+def test_damage_on_the_store_is_reported(objects: ObjectStore, run_folder: Path, damage: str) -> None:
     receipt = publish_checkpoint(run_folder, FOLDER, IDENTITY, write, NEEDED)
     store = ObjectRunStore(objects, run_folder)
     store.publish(FOLDER)
@@ -207,7 +207,7 @@ def test_damage_on_the_store_is_named(objects: ObjectStore, run_folder: Path, da
         store.verify(FOLDER, receipt.manifest_sha256)
 
 
-def test_an_object_whose_name_leads_elsewhere_is_refused(objects: ObjectStore, run_folder: Path) -> None:
+def test_an_object_whose_name_leaves_the_folder_is_refused(objects: ObjectStore, run_folder: Path) -> None:
     publish_checkpoint(run_folder, FOLDER, IDENTITY, write, NEEDED)
     store = ObjectRunStore(objects, run_folder)
     store.publish(FOLDER)
@@ -217,7 +217,7 @@ def test_an_object_whose_name_leads_elsewhere_is_refused(objects: ObjectStore, r
     assert not (run_folder.parent / "escaped").exists()
 
 
-def test_a_cut_off_upload_in_parts_is_invisible_and_its_room_is_given_back(
+def test_an_interrupted_multipart_upload_is_invisible_and_its_space_is_freed(
     server: S3Server, objects: ObjectStore, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects_module, "PART_BYTES", 5 << 20)
@@ -226,7 +226,7 @@ def test_a_cut_off_upload_in_parts_is_invisible_and_its_room_is_given_back(
         run_folder, FOLDER, IDENTITY, lambda folder: (folder / "large.bin").write_bytes(data) and None, NEEDED
     )
     store, system = ObjectRunStore(objects, run_folder), objects._system
-    monkeypatch.setattr(system, "_abort_mpu", lambda *_: _nothing())  # as if the process had been killed
+    monkeypatch.setattr(system, "_abort_mpu", lambda *_: _nothing())  # simulates a killed process
     monkeypatch.setattr(system, "_upload_file_part_concurrent", _cut_off)
     with pytest.raises(InfrastructureError):
         store.publish(FOLDER)
@@ -237,7 +237,7 @@ def test_a_cut_off_upload_in_parts_is_invisible_and_its_room_is_given_back(
     assert store.folders("checkpoints") == {}
     assert objects.abort_uploads("elsewhere/") == 0
     store.sweep("checkpoints", [], term=1, in_flight=True)
-    assert len(system.list_multipart_uploads(objects.url.split("/")[2])) == 1, "somebody may be sending it"
+    assert len(system.list_multipart_uploads(objects.url.split("/")[2])) == 1, "a process may still be sending it"
     store.sweep("checkpoints", [], term=1)
     assert system.list_multipart_uploads(objects.url.split("/")[2]) == []
     store.publish(FOLDER)

@@ -1,4 +1,4 @@
-"""The driver on two tiers: rows stand behind the durable one, what the folder lacks comes from there, and both are pruned."""
+"""The driver on two tiers: rows follow the durable tier, missing files are fetched from it, and both are pruned."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CHECKPOINTS = "checkpoints"
 
 
 def stored_spec(url: str, **changes: object) -> RunSpec:
-    """A small run with a durable tier."""
+    """Returns the spec of a small run with a durable tier."""
     return toy_spec(100).model_copy(update={"storage": StorageSpec(url=url), **changes})
 
 
@@ -56,15 +56,15 @@ def store(bench: Bench) -> RunStore:
 
 
 def publish_shards(bench: Bench, store: RunStore) -> None:
-    """What controllers do with each shard before they tell of it."""
+    """Publishes all shards, as controllers do before they report them."""
     for path in sorted(bench.folder.glob("experience/*/*/w*")):
         store.publish(str(path.relative_to(bench.folder)))
 
 
-# -- checkpoints --------------------------------------------------------------------------------------------------------
+# -- checkpoints ------------------------------------------------------------------------------------------------------
 
 
-def test_a_receipt_waits_for_the_store_and_a_refusal_takes_its_place(
+def test_a_receipt_waits_for_the_store_and_a_refusal_is_raised_instead(
     server: S3Server, bench: Bench, store: RunStore
 ) -> None:
     writer = CheckpointWriter(bench.folder, store)
@@ -77,7 +77,7 @@ def test_a_receipt_waits_for_the_store_and_a_refusal_takes_its_place(
     writer.begin(folder, identity, freeze)
     with pytest.raises(ConfigurationError):
         writer.wait(30)
-    assert (bench.folder / folder).exists(), "the local tier has it"
+    assert (bench.folder / folder).exists(), "the checkpoint is on the local tier"
     server.refusals.clear()
     writer.begin(folder, identity, freeze)
     receipt = writer.wait(30)
@@ -85,7 +85,7 @@ def test_a_receipt_waits_for_the_store_and_a_refusal_takes_its_place(
     store.verify(folder, receipt.manifest_sha256)
 
 
-def test_one_that_only_the_disk_has_is_stored_before_it_is_recorded(
+def test_a_checkpoint_only_on_disk_is_stored_before_it_is_recorded(
     server: S3Server, bench: Bench, store: RunStore
 ) -> None:
     bench.commit(0, 1)
@@ -95,13 +95,13 @@ def test_one_that_only_the_disk_has_is_stored_before_it_is_recorded(
     server.refuse(403, "AccessDenied", 99)
     with pytest.raises(ConfigurationError):
         keeper.attach(in_flight=False)
-    assert keeper.kept() == [], "no row claims what the store has not got"
+    assert keeper.kept() == [], "a checkpoint missing from the store was recorded"
     server.refusals.clear()
     assert [found.folder for found in keeper.attach(in_flight=False)] == [row.folder]
     assert store.folders(CHECKPOINTS) == {row.folder: True}
 
 
-def test_one_that_only_the_store_has_is_fetched_and_recorded(bench: Bench, store: RunStore) -> None:
+def test_a_checkpoint_only_on_the_store_is_fetched_and_recorded(bench: Bench, store: RunStore) -> None:
     bench.commit(0, 1)
     row = bench.publish(1)
     store.publish(row.folder)
@@ -111,7 +111,7 @@ def test_one_that_only_the_store_has_is_fetched_and_recorded(bench: Bench, store
     assert bench.folders() == [Path(row.folder).name]
 
 
-def test_half_ones_and_those_that_nobody_can_use_go_from_the_store(
+def test_partial_and_unusable_checkpoints_are_deleted_from_the_store(
     bench: Bench, store: RunStore, objects: ObjectStore
 ) -> None:
     bench.commit(0, 1)
@@ -124,13 +124,13 @@ def test_half_ones_and_those_that_nobody_can_use_go_from_the_store(
     keeper = bench.keeper()
     keeper.attach(in_flight=True)
     assert store.folders(CHECKPOINTS) == {half: False, uncommitted.folder: True, later: False}, (
-        "a trainer may be at them"
+        "a trainer may still be writing them"
     )
     keeper.attach(in_flight=False)
-    assert store.folders(CHECKPOINTS) == {later: False}, "a driver of a later term is at that"
+    assert store.folders(CHECKPOINTS) == {later: False}, "a driver of a later term may still be writing it"
 
 
-def test_both_tiers_are_pruned_alike(bench: Bench, store: RunStore) -> None:
+def test_both_tiers_are_pruned(bench: Bench, store: RunStore) -> None:
     for iteration in range(6):
         bench.commit(iteration)
         store.publish(bench.publish(iteration).folder)
@@ -139,7 +139,7 @@ def test_both_tiers_are_pruned_alike(bench: Bench, store: RunStore) -> None:
     assert bench.kept() == [0, 4, 5]
 
 
-def test_a_store_that_refuses_to_delete_keeps_what_the_next_sweep_deletes(
+def test_the_next_sweep_deletes_what_the_store_refused_to_delete(
     server: S3Server, bench: Bench, store: RunStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     row = bench.publish(1)
@@ -156,12 +156,12 @@ def test_a_store_that_refuses_to_delete_keeps_what_the_next_sweep_deletes(
 # -- experience -------------------------------------------------------------------------------------------------------
 
 
-def test_a_shard_is_told_of_once_the_store_has_it(server: S3Server, objects: ObjectStore, run_folder: Path) -> None:
+def test_a_shard_is_reported_once_it_is_on_the_store(server: S3Server, objects: ObjectStore, run_folder: Path) -> None:
     store, spec = ObjectRunStore(objects, run_folder), spec_with()
     server.refuse(403, "AccessDenied", 99)
     with pytest.raises(ConfigurationError):
         collect(run_folder, spec, store=store)
-    assert find_sealed(run_folder, WorkKey("run", 0, 1, "collect", 0, 0)), "sealed on the disk, and not told of"
+    assert find_sealed(run_folder, WorkKey("run", 0, 1, "collect", 0, 0)), "sealed on the disk but not reported"
     server.refusals.clear()
     receipts, _ = collect(run_folder, spec, term=2, store=store)
     assert {receipt.adopted for receipt in receipts} == {True, False}
@@ -170,7 +170,7 @@ def test_a_shard_is_told_of_once_the_store_has_it(server: S3Server, objects: Obj
     assert set(store.folders(str(iteration_folder(0, 1)))) == {receipt.folder for receipt in receipts}
 
 
-def test_shards_that_the_folder_lacks_or_holds_damaged_come_from_the_store(bench: Bench, store: RunStore) -> None:
+def test_missing_and_damaged_shards_are_fetched_from_the_store(bench: Bench, store: RunStore) -> None:
     bench.commit(0, 1, 2, sealed=True)
     publish_shards(bench, store)
     rows = bench.ledger.records.shards(bench.run, 0, 1)
@@ -179,10 +179,10 @@ def test_shards_that_the_folder_lacks_or_holds_damaged_come_from_the_store(bench
     assert whole_shards(store, bench.folder, rows) == list(rows)
     store.remove(rows[1].folder)
     shutil.rmtree(bench.folder / rows[1].folder)
-    assert whole_shards(store, bench.folder, rows) == [rows[0]], "lost on both tiers: this one is made again"
+    assert whole_shards(store, bench.folder, rows) == [rows[0]], "lost on both tiers: must be made again"
 
 
-def test_sealed_shards_that_nobody_recorded_come_from_the_store(bench: Bench, store: RunStore) -> None:
+def test_unrecorded_sealed_shards_are_fetched_from_the_store(bench: Bench, store: RunStore) -> None:
     bench.commit(0, 1, sealed=True)
     publish_shards(bench, store)
     shutil.rmtree(bench.folder)
@@ -191,7 +191,7 @@ def test_sealed_shards_that_nobody_recorded_come_from_the_store(bench: Bench, st
     assert fetch_sealed(store, bench.folder, 0, 2) == []
 
 
-def test_experience_that_no_checkpoint_needs_goes_from_both_tiers(tmp_path: Path, url: str) -> None:
+def test_unneeded_experience_is_deleted_from_both_tiers(tmp_path: Path, url: str) -> None:
     plain = stored_spec(url)
     spec = plain.model_copy(update={"retention": plain.retention.model_copy(update={"experience": "needed"})})
     bench = Bench(Home(tmp_path / "runs"), spec)
@@ -202,7 +202,7 @@ def test_experience_that_no_checkpoint_needs_goes_from_both_tiers(tmp_path: Path
         bench.checkpoint(iteration)
     shutil.rmtree(bench.folder / iteration_folder(0, 2))
     pruned = prune_experience(bench.ledger, bench.fence, bench.folder, spec, store)
-    assert pruned == [1, 2, 3, 4], "also what lies on the store alone"
+    assert pruned == [1, 2, 3, 4], "includes iterations that are only on the store"
     left = {folder.split("/")[2] for folder in store.folders("experience", depth=3)}
     assert left == {"i000005", "i000006"}
     bench.ledger.close()
@@ -219,7 +219,7 @@ def test_inputs_are_made_once_and_then_fetched(bench: Bench, store: RunStore) ->
     shutil.rmtree(bench.folder / INPUTS)
     store.remove(INPUTS)
     assert settle_inputs(bench.spec, bench.folder, store) == made
-    assert store.folders("", depth=1)[INPUTS], "made again, they are kept again"
+    assert store.folders("", depth=1)[INPUTS], "inputs made again are stored again"
 
 
 def test_a_run_of_another_ledger_is_not_touched(tmp_path: Path, url: str) -> None:
@@ -236,7 +236,7 @@ def test_a_run_of_another_ledger_is_not_touched(tmp_path: Path, url: str) -> Non
 
 @pytest.fixture
 def sound(tmp_path: Path, url: str) -> tuple[Home, str]:
-    """A run that is sound on both tiers."""
+    """Creates a run that is complete on both tiers."""
     home = Home(tmp_path / "runs")
     spec = toy_spec().model_copy(update={"storage": StorageSpec(url=url)})
     run = make_sound_run(home, spec)
@@ -280,7 +280,7 @@ def test_damage_on_the_store_alone_fails_the_audit(sound: tuple[Home, str], obje
 
 
 @pytest.mark.verify
-def test_a_fork_may_lie_elsewhere_and_a_run_may_not_move(sound: tuple[Home, str], url: str) -> None:
+def test_a_fork_may_use_another_store_but_a_run_may_not_move(sound: tuple[Home, str], url: str) -> None:
     home, run = sound
     shutil.rmtree(home.run_folder(run))
     with pytest.raises(ConfigurationError, match=f"--set storage.url: .* {url}; `yatt fork {run} "):

@@ -1,4 +1,4 @@
-"""Whole runs on two tiers: killed at requests to the store, or robbed of their folder, they end with the same bits."""
+"""Complete runs on two tiers: killed at requests to the store, or without their folder, they end with the same bits."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ STRIKES = (
     r"PUT .*/checkpoints/b000-i000003\..*/state\.safetensors",
     r"DELETE .*/checkpoints/",
 )
-"""Requests at which everything dies, in the order in which a run comes to them."""
+"""Requests at which all processes are killed, in the order in which a run sends them."""
 
 
 @pytest.fixture
 def quiet(driver: Driver) -> str:
-    """A run that nobody disturbs, on the local disk alone."""
+    """Performs an undisturbed run on the local disk only."""
     run = driver.create("virtual.yaml", "name=quiet")
     driver.drive(run)
     return run
@@ -37,7 +37,9 @@ def quiet(driver: Driver) -> str:
 
 @pytest.mark.verify
 @pytest.mark.timeout(900)
-def test_killed_at_requests_it_ends_with_the_same_bits(server: S3Server, url: str, driver: Driver, quiet: str) -> None:
+def test_a_run_killed_at_requests_ends_with_the_same_bits(
+    server: S3Server, url: str, driver: Driver, quiet: str
+) -> None:
     run = driver.create("virtual.yaml", "name=struck", f"storage.url={url}")
     for pattern in STRIKES:
         process = driver.start(run)
@@ -59,7 +61,7 @@ def test_killed_at_requests_it_ends_with_the_same_bits(server: S3Server, url: st
 
 @pytest.mark.verify
 @pytest.mark.timeout(900)
-def test_without_its_folder_it_goes_on_from_the_store(url: str, driver: Driver, quiet: str) -> None:
+def test_a_run_without_its_folder_resumes_from_the_store(url: str, driver: Driver, quiet: str) -> None:
     run = driver.create("virtual.yaml", "name=moved", "checkpoints.every=3", f"storage.url={url}")
     driver.drive_until_killed(run, "collect:6")
     driver.end_actors(run)
@@ -72,14 +74,16 @@ def test_without_its_folder_it_goes_on_from_the_store(url: str, driver: Driver, 
     with driver.ledger() as ledger:
         for iteration, rows in before.items():
             after = ledger.records.shards(run, 0, iteration)
-            assert all(row in after for row in rows), "nothing finished is made again"
+            assert all(row in after for row in rows), "a finished shard was made again"
         receipts = [a.receipt for a in ledger.phases.attempts(run, 0, 5) if a.phase == "recover" and a.state == "DONE"]
-    assert [receipt["restored"] for receipt in receipts] == [3], "from the newest checkpoint, and two updates behind it"
+    assert [receipt["restored"] for receipt in receipts] == [3], (
+        "must restore the newest checkpoint and replay two updates"
+    )
     check_both_tiers(driver, run, url)
 
 
 def check_both_tiers(driver: Driver, run: str, url: str) -> None:
-    """What the ledger names is whole on both tiers, and nothing else lies on the store."""
+    """Checks that everything in the ledger is complete on both tiers and that the store has nothing else."""
     folder = driver.home.run_folder(run)
     store = ObjectRunStore(ObjectStore(url), folder)
     with driver.ledger() as ledger:

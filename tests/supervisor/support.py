@@ -1,4 +1,4 @@
-"""Services of a few lines of Python, and what of a run folder's services still runs."""
+"""Services of a few lines of Python, and the running processes of a run folder's services."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from yatt_core.supervisor.state import SupervisorFiles
 
 
 def supervised(folder: Path) -> list[ProcessIdentity]:
-    """What the supervisors of a run folder started and still runs, in whatever session or group."""
+    """Returns the running processes started by a run folder's supervisors, in any session or group."""
     return session_members([], SupervisorFiles.of(folder).mark)
 
 
 def script_service(folder: Path, code: str, name: str = "echo", **options) -> ServiceSpec:
-    """A service that runs a few lines of Python (after which it sleeps) and says that it is ready."""
+    """Returns a service that runs some Python code, reports that it is ready, and sleeps."""
     text = f"{code}\nprint('ready', flush=True)\nimport time\ntime.sleep(600)"
     return ServiceSpec(
         name=name,

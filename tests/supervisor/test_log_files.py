@@ -1,4 +1,4 @@
-"""Logs of services: bounded while their writer goes on, whatever the disk says."""
+"""Logs of services: bounded while their writer continues, even on a full disk."""
 
 import shutil
 import subprocess
@@ -16,7 +16,7 @@ from yatt_core.supervisor.services import RestartPolicy, ServiceSpec, ServiceSta
 TALKS = "import time\nfor n in range(10**9): print('line', n, flush=True); time.sleep(0.001)"
 
 
-def test_a_writer_goes_on_in_the_file_that_was_emptied(tmp_path):
+def test_a_writer_continues_in_the_truncated_file(tmp_path):
     log = tmp_path / "a.log"
     with log.open("ab") as stream:
         writer = subprocess.Popen([sys.executable, "-c", TALKS], stdout=stream)
@@ -29,14 +29,14 @@ def test_a_writer_goes_on_in_the_file_that_was_emptied(tmp_path):
         wait_until(lambda: log.stat().st_size > 0)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["a.log", "a.log.1"]
         kept, written = (tmp_path / "a.log.1").read_text().splitlines(), log.read_text().splitlines()
-        assert kept[0].startswith("line") and not kept[0].endswith(" 0"), "the second copy took the first one's place"
+        assert kept[0].startswith("line") and not kept[0].endswith(" 0"), "the second copy replaces the first one"
         assert int(written[-1].split()[1]) > int(kept[-2].split()[1]) and "\0" not in log.read_text()
     finally:
         writer.kill()
         writer.wait()
 
 
-def test_a_full_disk_leaves_the_log(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_log_unchanged(tmp_path, monkeypatch):
     log = tmp_path / "a.log"
     log.write_text("x" * 100)
 
@@ -50,7 +50,7 @@ def test_a_full_disk_leaves_the_log(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["a.log"] and len(log.read_text()) == 100
 
 
-def test_a_service_that_talks_for_long_keeps_a_short_log(tmp_path, monkeypatch):
+def test_the_log_of_a_verbose_service_stays_short(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "LOG_SECONDS", 0.0)
     monkeypatch.setattr(runner, "LOG_BYTES", 2000)
     log = tmp_path / "talker.log"

@@ -1,4 +1,4 @@
-"""Services that need others: the order of starts and ends, a death that spares the offspring, a group without a driver."""
+"""Services that need others: the order of starts and ends, surviving offspring, and groups without a driver."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def named(name: str, *needs: str) -> ServiceSpec:
     return ServiceSpec(name, ("x",), {}, "log:x", "l", needs=needs)
 
 
-def test_users_end_before_what_they_need():
+def test_services_end_before_those_they_need():
     services = [named("a"), named("b", "a"), named("c", "b", "a"), named("d")]
     assert ending_order(services) == [("c", "d"), ("b",), ("a",)]
     assert ending_order([]) == []
@@ -55,7 +55,7 @@ def test_needs_that_cannot_be_met_are_refused(services):
         ending_order(services)
 
 
-def test_a_request_keeps_its_needs_and_that_it_waits_for_no_driver():
+def test_a_request_keeps_its_needs_and_its_missing_grace_period():
     service = replace(named("b", "a"), offspring_survives=True)
     request = SupervisorRequest((named("a"), service), None, "revision")
     assert SupervisorRequest.from_json(request.to_json()) == request
@@ -71,7 +71,7 @@ def test_a_service_starts_once_its_needs_are_ready_and_ends_before_them(run_fold
     assert said.read_text().split() == ["+first", "+second", "second", "first"]
 
 
-def test_a_service_whose_need_is_gone_for_good_is_never_started(run_folder):
+def test_a_service_whose_need_has_failed_is_never_started(run_folder):
     first = replace(script_service(run_folder, "raise SystemExit(3)", name="first"), restart=False)
     second = replace(script_service(run_folder, "", name="second"), needs=("first",))
     ensure_supervisor(run_folder, [first, second], grace=None)
@@ -95,7 +95,7 @@ def test_offspring_outlives_a_death_and_is_ended_in_order_with_the_service(run_f
     wait_until(lambda: (state := read_state(SupervisorFiles.of(run_folder))) and state.service("worker").restarts == 1)
     after = wait_ready(run_folder, ["worker"], 20).service("worker")
     assert after.last_death == "exited with code -9"
-    assert is_alive(child), "what the service started goes on without it"
+    assert is_alive(child), "the service's child continues without it"
     wait_until(lambda: said.read_text().count("began") == 2)
     assert child in offspring(after.identity, SupervisorFiles.of(run_folder).mark)
     stop_supervisor(run_folder)
@@ -121,7 +121,7 @@ subprocess.Popen([sys.executable, '-S', '-c', child])
 
 
 @pytest.mark.verify
-def test_offspring_is_asked_a_second_time_before_it_is_killed(run_folder):
+def test_offspring_gets_a_second_signal_before_it_is_killed(run_folder):
     said = run_folder / "said"
     service = script_service(run_folder, STUBBORN.format(said=str(said)), name="worker", stop_seconds=2.0)
     ensure_supervisor(run_folder, [replace(service, offspring_survives=True)], grace=None)
@@ -141,7 +141,7 @@ def test_secrets_reach_the_services_and_no_file(run_folder):
 
 
 @pytest.mark.verify
-def test_a_group_without_grace_waits_for_no_driver(run_folder):
+def test_a_group_without_a_grace_period_needs_no_driver(run_folder):
     state = ensure_supervisor(run_folder, [script_service(run_folder, "")], grace=None)
     wait_ready(run_folder, ["echo"], 20)
     time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""Identity beyond the pid, and ends that reach everything."""
+"""Process identity beyond the pid, and ending all members of a session."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def identity(process: subprocess.Popen) -> ProcessIdentity:
     return found
 
 
-def test_identity_names_one_process_of_one_boot(sleeper):
+def test_identity_is_unique_to_a_process_and_a_boot(sleeper):
     found = identity(sleeper)
     assert is_alive(found)
     assert is_alive(ProcessIdentity.current())
@@ -67,8 +67,8 @@ ctypes.CDLL(None).pthread_exit(None)
 """
 
 
-def test_a_process_whose_first_thread_ended_lives_until_the_others_did():
-    """It looks like a zombie, and holds its ports and files; a killed one is in that state for a moment."""
+def test_a_process_whose_main_thread_ended_lives_until_the_others_end():
+    """It looks like a zombie but still holds its ports and files; a killed process is briefly in the same state."""
     with subprocess.Popen([sys.executable, "-c", OUTLIVED], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
         found = identity(process)
@@ -79,7 +79,7 @@ def test_a_process_whose_first_thread_ended_lives_until_the_others_did():
         assert process.wait() == -signal.SIGKILL
 
 
-def test_a_reused_pid_is_never_hit(sleeper):
+def test_a_reused_pid_is_never_signalled(sleeper):
     earlier = replace(identity(sleeper), start_time=1.0)
     assert not send_signal(earlier, signal.SIGKILL)
     assert end_sessions([earlier], "YATT_TEST=nobody:", grace=0.0) == 0
@@ -87,7 +87,7 @@ def test_a_reused_pid_is_never_hit(sleeper):
     assert sleeper.poll() is None
 
 
-def test_a_pid_that_is_now_a_threads_is_nobodys():
+def test_a_pid_that_now_belongs_to_a_thread_is_not_signalled():
     over = threading.Event()
     thread = threading.Thread(target=over.wait)
     thread.start()
@@ -99,7 +99,7 @@ def test_a_pid_that_is_now_a_threads_is_nobodys():
 
 
 def test_end_reaches_other_groups_other_sessions_and_orphans(tmp_path):
-    """As Ray does: workers in groups of their own, and children whose parent is gone already."""
+    """Like Ray: workers in their own process groups, and children whose parent is already gone."""
     code = """
 import os, subprocess, sys, time
 sleep = [sys.executable, '-S', '-c', 'import time; time.sleep(600)']
@@ -130,7 +130,7 @@ time.sleep(600)
     leader.stdout.close()
 
 
-def test_session_outlives_its_leader_and_is_still_found():
+def test_a_session_is_found_after_its_leader_ended():
     code = "import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)'])"
     leader = subprocess.Popen(
         [sys.executable, "-S", "-c", "import sys; sys.stdin.read(); " + code],

@@ -1,4 +1,4 @@
-"""One service's process: when it is started again, with which ports, and when it is ready."""
+"""One service's process: when it is restarted, with which ports, and when it is ready."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def test_gives_up_after_too_many_deaths(tmp_path):
     assert "code 3; gave up after 3 deaths" in runner.report().reason
 
 
-def test_service_that_is_never_ready_is_started_again(tmp_path):
-    """A death of another kind in between (a machine short of memory) is no failure of this test."""
+def test_a_service_that_is_never_ready_is_restarted(tmp_path):
+    """A death for another reason in between, such as a lack of memory, does not fail this test."""
     spec = replace(script_service(tmp_path, "", ready="tcp://127.0.0.1:{port}"), start_seconds=0.2)
     runner = ServiceRunner(spec, f"YATT_TEST={tmp_path}:", RestartPolicy(first_delay=0.01, max_deaths=4))
     reasons: set[str] = set()
@@ -47,8 +47,8 @@ def test_service_that_is_never_ready_is_started_again(tmp_path):
     assert runner.report().restarts == 2
 
 
-def test_port_that_was_taken_is_not_tried_again(tmp_path):
-    """The first start finds its port taken and dies; the second one has another."""
+def test_a_port_that_was_taken_is_not_tried_again(tmp_path):
+    """The first start finds its port taken and dies; the second one uses another."""
     code = f"""
 with open({str(tmp_path / "ports")!r}, 'a') as stream:
     stream.write('{{port}}\\n')
@@ -73,7 +73,7 @@ def test_ports_of_one_service_differ(tmp_path, monkeypatch):
     assert len(set(runner.report().ports.values())) == 2
 
 
-def test_what_listens_and_does_not_speak_http_is_not_ready(tmp_path):
+def test_a_listener_that_does_not_speak_http_is_not_ready(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
 
         def say_hello():

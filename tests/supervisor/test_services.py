@@ -1,4 +1,4 @@
-"""The restart machine under a simulated clock, and what a service's spec refuses."""
+"""The restart state machine on a simulated clock, and refused service specs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ policies = st.builds(
 @settings(max_examples=200, deadline=None)
 @given(policies, st.booleans(), st.lists(st.tuples(st.floats(0.0, 60.0), st.booleans()), max_size=40))
 def test_restarts_keep_the_back_off_and_the_budget(policy, restart, events):
-    """Each event: seconds that pass, then the service becomes ready or dies, whichever its state allows."""
+    """Each event: some seconds pass, then the service becomes ready or dies, as its state allows."""
     life, now, deaths, starts, vain = ServiceLife(), 0.0, [], 0, 0
     for seconds, becomes_ready in events:
         now += seconds
@@ -54,19 +54,19 @@ def test_back_off_doubles_up_to_its_bound():
     assert policy.delay(10_000) == 3.0
 
 
-def test_a_service_that_takes_long_to_die_is_given_up_too():
+def test_a_service_that_is_slow_to_die_is_given_up_too():
     policy, life, now = RestartPolicy(max_deaths=3, window=60.0), ServiceLife(), 0.0
     for _ in range(3):
         now += 200.0
         life = life.started(now - 100.0).died(now, "no database", policy, True)
         assert life.state is ServiceState.WAITING
     ready = life.started(now + 100.0).became_ready().died(now + 200.0, "killed", policy, True)
-    assert ready.state is ServiceState.WAITING, "one that was ready begins anew"
+    assert ready.state is ServiceState.WAITING, "a service that was ready has its full budget again"
     given_up = life.started(now + 100.0).died(now + 200.0, "no database", policy, True)
     assert given_up.reason == "no database; gave up after 4 deaths in a row, never ready"
 
 
-def test_events_that_cannot_be_are_refused():
+def test_impossible_events_are_refused():
     policy = RestartPolicy()
     fresh = ServiceLife()
     with pytest.raises(ValueError, match=r"died .*\bwaiting\b"):
@@ -78,7 +78,7 @@ def test_events_that_cannot_be_are_refused():
         waiting.started(0.1)
 
 
-def test_ended_on_purpose_is_told_from_failed():
+def test_ended_on_purpose_is_distinct_from_failed():
     running = ServiceLife().started(0.0)
     assert running.ended().state is ServiceState.ENDED
     assert running.died(0.0, "x", RestartPolicy(), False).ended().state is ServiceState.FAILED

@@ -1,4 +1,4 @@
-"""The supervisor with real processes: restarts, survives, ends everything, and is only ever one."""
+"""The supervisor with real processes: it restarts services, outlives drivers, ends everything, and is the only one."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def leader(folder, name) -> ProcessIdentity:
     return found
 
 
-def test_killed_service_comes_back_at_the_same_address(run_folder):
+def test_a_killed_service_is_restarted_at_the_same_address(run_folder):
     server = script_service(run_folder, SERVER, ready="http://127.0.0.1:{port}/health")
     other = script_service(run_folder, TREE, name="other")
     ensure_supervisor(run_folder, [server, other], grace=60)
@@ -102,14 +102,14 @@ def test_offspring_of_a_dead_service_dies_with_it(run_folder):
     wait_ready(run_folder, ["echo"], 20)
 
 
-def test_stop_leaves_nothing_within_its_bound(run_folder):
+def test_stop_ends_everything_within_its_bound(run_folder):
     services = [script_service(run_folder, TREE, name=name) for name in ("one", "two")]
     state = ensure_supervisor(run_folder, services, grace=60)
     wait_ready(run_folder, ["one", "two"], 20)
     assert len(supervised(run_folder)) == 6
     began = time.monotonic()
     stop_supervisor(run_folder)
-    assert time.monotonic() - began < 20, "it ends by itself, long before it would be killed"
+    assert time.monotonic() - began < 20, "it must end by itself, long before it would be killed"
     assert supervised(run_folder) == []
     assert not is_alive(state.identity)
     assert current_state(run_folder) is None
@@ -131,8 +131,8 @@ def test_sigterm_ends_everything_and_sighup_nothing(run_folder):
     assert supervised(run_folder) == []
 
 
-def test_one_that_ends_its_services_is_attached_to_by_nobody(run_folder):
-    """It says so before it ends the first one; a driver that comes meanwhile waits for its end and starts another."""
+def test_no_driver_attaches_to_a_supervisor_that_is_ending(run_folder):
+    """It announces its end before it ends the first service; a driver that arrives then waits and starts another."""
     code = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)"
     needed = script_service(run_folder, code, name="needed", stop_seconds=4.0)
     services = [needed, replace(script_service(run_folder, ""), needs=("needed",))]
@@ -147,7 +147,7 @@ def test_one_that_ends_its_services_is_attached_to_by_nobody(run_folder):
     wait_ready(run_folder, ["echo"], 20)
 
 
-def test_outlives_a_killed_driver_for_its_grace_and_no_longer(run_folder, request):
+def test_outlives_a_killed_driver_for_its_grace_period_only(run_folder, request):
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(run_folder), str(request.config.rootpath)],
         stdout=subprocess.PIPE,
@@ -157,7 +157,7 @@ def test_outlives_a_killed_driver_for_its_grace_and_no_longer(run_folder, reques
     assert driver.stdout.readline() == b"up\n"
     service = leader(run_folder, "one")
     time.sleep(4.0)
-    assert is_alive(service), "the heartbeat holds it beyond the grace"
+    assert is_alive(service), "the heartbeat keeps it alive beyond the grace period"
     os.killpg(driver.pid, signal.SIGKILL)
     driver.communicate()
     state = current_state(run_folder)
@@ -171,7 +171,7 @@ def test_outlives_a_killed_driver_for_its_grace_and_no_longer(run_folder, reques
 
 
 def test_does_not_end_while_a_driver_is_attaching(tmp_path, monkeypatch):
-    """Who attaches holds the lock until it has touched the driver's file."""
+    """An attaching driver holds the lock until it has touched the driver's file."""
     files = SupervisorFiles.of(tmp_path)
     files.root.mkdir()
     supervisor = Supervisor(files, SupervisorRequest((), 60.0, ""), RestartPolicy(), {})
@@ -180,10 +180,10 @@ def test_does_not_end_while_a_driver_is_attaching(tmp_path, monkeypatch):
     with files.lock.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert supervisor._reason_to_end() == "", "a driver is attaching"
-    assert supervisor._reason_to_end() == "", "it has attached"
+    assert supervisor._reason_to_end() == "", "the driver has attached"
     assert not files.state.exists()
     assert supervisor._reason_to_end() == "no sign of a driver for 60 s"
-    assert state_of(files.state).ending == "no sign of a driver for 60 s", "said while no driver can attach"
+    assert state_of(files.state).ending == "no sign of a driver for 60 s", "announced while no driver can attach"
 
 
 def test_same_request_attaches_and_another_replaces(run_folder):
@@ -200,7 +200,7 @@ def test_same_request_attaches_and_another_replaces(run_folder):
     assert len(supervised(run_folder)) == 1
 
 
-def test_two_starters_get_one_supervisor(run_folder):
+def test_concurrent_starters_get_one_supervisor(run_folder):
     service = script_service(run_folder, "")
     with ThreadPoolExecutor(4) as pool:
         states = list(pool.map(lambda _: ensure_supervisor(run_folder, [service], grace=60), range(4)))
@@ -225,12 +225,12 @@ def test_leftovers_of_a_killed_supervisor_are_ended_first(run_folder):
     assert len(supervised(run_folder)) == 3
 
 
-def test_a_driver_that_lives_on_starts_a_killed_supervisor_again_at_the_same_ports(run_folder):
+def test_a_living_driver_restarts_a_killed_supervisor_at_the_same_ports(run_folder):
     server = script_service(run_folder, SERVER, ready="http://127.0.0.1:{port}/health")
     assert not ensure_alive(run_folder), "none was ever started"
     first = ensure_supervisor(run_folder, [server], grace=60)
     before = wait_ready(run_folder, ["echo"], 20)
-    assert not ensure_alive(run_folder), "it lives"
+    assert not ensure_alive(run_folder), "it is alive"
     old = supervised(run_folder)
     os.kill(first.identity.pid, signal.SIGKILL)
     wait_until(lambda: not is_alive(first.identity))
@@ -238,12 +238,12 @@ def test_a_driver_that_lives_on_starts_a_killed_supervisor_again_at_the_same_por
     after = wait_ready(run_folder, ["echo"], 20)
     assert after.identity != first.identity
     assert after.service("echo").address == before.service("echo").address != ""
-    assert not any(map(is_alive, old)), "what it left was ended first"
+    assert not any(map(is_alive, old)), "its leftovers were ended first"
     stop_supervisor(run_folder)
     assert not ensure_alive(run_folder), "it ended on purpose"
 
 
-def test_a_port_that_was_taken_meanwhile_is_not_asked_for_again(run_folder):
+def test_a_port_taken_meanwhile_is_not_requested_again(run_folder):
     server = script_service(run_folder, SERVER, ready="http://127.0.0.1:{port}/health")
     first = ensure_supervisor(run_folder, [server], grace=60)
     port = wait_ready(run_folder, ["echo"], 20).service("echo").ports["port"]
@@ -258,7 +258,7 @@ def test_a_port_that_was_taken_meanwhile_is_not_asked_for_again(run_folder):
         assert wait_ready(run_folder, ["echo"], 20).service("echo").ports["port"] != port
 
 
-def test_a_driver_of_other_code_starts_a_cluster_of_its_own(run_folder, monkeypatch):
+def test_a_driver_of_another_code_revision_starts_its_own_cluster(run_folder, monkeypatch):
     services = [script_service(run_folder, "")]
     first = ensure_supervisor(run_folder, services, grace=60)
     assert ensure_supervisor(run_folder, services, grace=60).identity == first.identity
@@ -277,7 +277,7 @@ def test_leftovers_of_a_killed_supervisor_are_ended_by_stop(run_folder):
     assert supervised(run_folder) == []
 
 
-def test_failed_service_is_told_with_its_log_and_leaves_the_others(run_folder):
+def test_a_failed_service_is_reported_with_its_log_and_leaves_the_others(run_folder):
     services = [
         script_service(run_folder, "raise SystemExit('no such model')", name="bad", restart=False),
         replace(script_service(run_folder, "", name="absent", restart=False), argv=("/no/such/program",)),
@@ -300,7 +300,7 @@ def test_not_ready_in_time_names_the_service(run_folder):
         wait_ready(run_folder, ["echo"], 0.5)
 
 
-def test_tcp_readiness_is_seen(run_folder):
+def test_tcp_readiness_is_detected(run_folder):
     code = "import socket\nlistener = socket.create_server(('127.0.0.1', {port}))"
     ensure_supervisor(run_folder, [script_service(run_folder, code, ready="tcp://127.0.0.1:{port}")], grace=60)
     address = wait_ready(run_folder, ["echo"], 20).service("echo").address
@@ -316,7 +316,7 @@ def test_byte_code_is_cached_in_services(run_folder, monkeypatch):
     assert "value None" in (run_folder / "echo.log").read_text()
 
 
-def test_older_driver_falls_silent_for_a_newer_one(tmp_path):
+def test_an_older_driver_stops_its_heartbeat_for_a_newer_one(tmp_path):
     file = SupervisorFiles.of(tmp_path).driver
     with Heartbeat(tmp_path, term=2, interval=0.05):
         touched = file.stat().st_mtime_ns
@@ -329,7 +329,7 @@ def test_older_driver_falls_silent_for_a_newer_one(tmp_path):
     assert json.loads(file.read_text())["term"] == 3
 
 
-def test_supervisor_of_another_host_is_left_alone_while_it_shows_life(run_folder):
+def test_a_supervisor_on_another_host_is_left_alone_while_it_seems_alive(run_folder):
     service = script_service(run_folder, "")
     ensure_supervisor(run_folder, [service], grace=60)
     stop_supervisor(run_folder)
@@ -345,7 +345,7 @@ def test_supervisor_of_another_host_is_left_alone_while_it_shows_life(run_folder
     wait_ready(run_folder, ["echo"], 20)
 
 
-def test_damaged_state_is_said(run_folder):
+def test_damaged_state_is_reported(run_folder):
     files = SupervisorFiles.of(run_folder)
     files.root.mkdir()
     files.state.write_text("{}")
@@ -354,8 +354,8 @@ def test_damaged_state_is_said(run_folder):
     files.state.unlink()
 
 
-def test_a_driver_that_leaves_spares_what_a_later_one_has_attached_to(run_folder):
-    """The first driver has given its lease back and is about to stop the cluster when the next one attaches."""
+def test_a_leaving_driver_keeps_services_that_a_later_one_attached_to(run_folder):
+    """The first driver has released its lease and is about to stop the cluster when the next one attaches."""
     service = script_service(run_folder, "")
     with Heartbeat(run_folder, term=1):
         first = ensure_supervisor(run_folder, [service], grace=60)
@@ -368,17 +368,17 @@ def test_a_driver_that_leaves_spares_what_a_later_one_has_attached_to(run_folder
         assert current_state(run_folder) is None
 
 
-def test_a_state_file_that_cannot_be_written_ends_no_service(run_folder):
-    """As on a full disk. A folder in the file's place refuses the write to everyone, whatever their rights."""
+def test_a_failed_write_of_the_state_file_ends_no_service(run_folder):
+    """Simulates a full disk by a folder in the file's place, which makes the write fail even for root."""
     state = ensure_supervisor(run_folder, [script_service(run_folder, "")], grace=60)
     wait_ready(run_folder, ["echo"], 20)
     file = SupervisorFiles.of(run_folder).state
-    os.kill(state.identity.pid, signal.SIGSTOP)  # so that it does not write the file again between the two
+    os.kill(state.identity.pid, signal.SIGSTOP)  # so that it does not write the file between the two steps
     file.rename(file.with_name("kept"))
     (file / "in the way").mkdir(parents=True)
     os.kill(state.identity.pid, signal.SIGCONT)
     service = state_of(file.with_name("kept")).service("echo").identity
-    os.kill(service.pid, signal.SIGKILL)  # a change to be written
+    os.kill(service.pid, signal.SIGKILL)  # causes a change of state to write
     wait_until(lambda: "cannot be written" in SupervisorFiles.of(run_folder).log.read_text())
     assert is_alive(state.identity)
     (file / "in the way").rmdir()

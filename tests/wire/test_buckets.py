@@ -1,4 +1,4 @@
-"""Weights in buckets: nothing is lost or changed, and no bucket is larger than it may be."""
+"""Weights in buckets: nothing is lost or changed, and no bucket exceeds its limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tensors() -> dict[str, Array]:
 
 
 def joined(buckets: list[WeightBucket]) -> dict[str, Array]:
-    """As whoever takes them puts them together."""
+    """Reassembles tensors from buckets, as a receiver does."""
     assembly, found = Assembly(), dict[str, Array]()
     for bucket in buckets:
         for piece in bucket.pieces():
@@ -33,7 +33,7 @@ def joined(buckets: list[WeightBucket]) -> dict[str, Array]:
 
 
 @pytest.mark.parametrize("most_bytes", [64, 100, 1000, 4352, 1 << 20])
-def test_what_is_put_together_again_is_what_was_cut(most_bytes: int) -> None:
+def test_reassembled_tensors_equal_the_originals(most_bytes: int) -> None:
     given = tensors()
     buckets = [pickle.loads(pickle.dumps(bucket, protocol=5)) for bucket in buckets_of(given.items(), most_bytes)]
     found = joined(buckets)
@@ -47,12 +47,12 @@ def test_what_is_put_together_again_is_what_was_cut(most_bytes: int) -> None:
     assert (len(buckets) == 1) == (most_bytes == 1 << 20)
 
 
-def test_only_what_is_larger_than_a_bucket_is_cut() -> None:
+def test_only_tensors_larger_than_a_bucket_are_cut() -> None:
     bounds = [(piece.name, piece.start) for bucket in buckets_of(tensors().items(), 700) for piece in bucket.pieces()]
     assert {name for name, start in bounds if start} == {"layer.2", "turned"}
 
 
-def test_who_sends_nothing_goes_through_the_same_buckets() -> None:
+def test_a_rank_that_sends_nothing_passes_through_the_same_buckets() -> None:
     kept = list(buckets_of(tensors().items(), 100))
     silent = list(buckets_of(tensors().items(), 100, keep=False))
     assert [(bucket.number, bucket.last) for bucket in silent] == [(bucket.number, bucket.last) for bucket in kept]
@@ -65,7 +65,7 @@ def test_a_stream_without_tensors_is_one_empty_bucket() -> None:
 
 
 def test_one_tensor_and_one_bucket_are_held_at_a_time() -> None:
-    """Sixty-four tensors of a MiB, and one of eight, in buckets of two: measured, as numpy allocates."""
+    """Measures numpy's allocations for 64 tensors of 1 MiB and one of 8 MiB in buckets of 2 MiB."""
     mib, sizes = 1 << 20, [1] * 32 + [8] + [1] * 32
 
     def stream() -> Iterator[tuple[str, Array]]:
@@ -82,4 +82,6 @@ def test_one_tensor_and_one_bucket_are_held_at_a_time() -> None:
     finally:
         tracemalloc.stop()
     assert count == sum(sizes) // 2
-    assert peak < (8 + 2 + 2 + 1) * mib, "the largest tensor and a bucket, and what follows each while it is let go"
+    assert peak < (8 + 2 + 2 + 1) * mib, (
+        "more than the largest tensor, a bucket, and the successor of each while it is released"
+    )

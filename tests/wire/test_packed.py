@@ -1,4 +1,4 @@
-"""Packed arrays: what comes out is what went in, at aligned places, without a copy; and so do the messages made of them."""
+"""Packed arrays and the messages made of them: exact round trips, aligned offsets, no copies."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_scalars_empty_tensors_and_odd_layouts():
     assert unpacked["scalar"].shape == ()
 
 
-def test_nothing_at_all():
+def test_no_arrays_at_all():
     packed = pack_arrays({})
     assert (packed.nbytes, packed.arrays()) == (0, {})
     only_empty = {"a": np.zeros((2, 0), dtype=np.float32)}
@@ -76,7 +76,7 @@ def test_a_read_only_buffer_gives_read_only_views():
     assert not packed.arrays()["w"].flags.writeable
 
 
-def test_it_travels_with_its_buffer_out_of_band():
+def test_packed_arrays_are_pickled_with_their_buffer_out_of_band():
     packed = pack_arrays({"w": np.arange(1000, dtype=np.float32)})
     buffers: list[pickle.PickleBuffer] = []
     wire = pickle.dumps(packed, protocol=5, buffer_callback=buffers.append)
@@ -87,7 +87,7 @@ def test_it_travels_with_its_buffer_out_of_band():
 
 
 def through_the_wire(message):
-    """As Ray carries it: buffers out of band, and read-only on arrival. Returns it and the bytes of each part."""
+    """Sends a message like Ray: buffers out of band, read-only on arrival. Returns it and the sizes of its parts."""
     buffers: list[pickle.PickleBuffer] = []
     wire = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
     arrived = pickle.loads(wire, buffers=[bytes(buffer.raw()) for buffer in buffers])
@@ -95,14 +95,14 @@ def through_the_wire(message):
 
 
 @given(st.lists(st.integers(0, 5), max_size=6))
-def test_ragged_arrays_behind_one_another(lengths):
+def test_ragged_arrays_are_flattened_and_split(lengths):
     rows = [np.arange(length, dtype=np.int32) for length in lengths]
     flat, counts = flatten(rows, np.int32)
     assert (flat.dtype, counts.tolist()) == (np.int32, lengths)
     assert [row.tolist() for row in split(flat, counts)] == [row.tolist() for row in rows]
 
 
-def test_an_array_may_be_computed_in_place():
+def test_an_array_can_be_computed_in_place():
     given = pack_arrays({"a": np.arange(5, dtype=np.int16), "b": np.ones((2, 3))})
     made = PackedArrays.empty(given.layout)
     for name, place in made.arrays().items():
@@ -112,7 +112,7 @@ def test_an_array_may_be_computed_in_place():
     assert (made.arrays()["b"] == 2).all()
 
 
-def test_a_request_travels_as_one_buffer_and_arrives_read_only():
+def test_a_request_is_sent_as_one_buffer_and_arrives_read_only():
     prompts = [np.arange(length, dtype=np.int32) for length in range(1, 200)]
     seeds = np.arange(199 * 8, dtype=np.uint64).reshape(199, 8)
     request = GenerateRequest(prompts, seeds, 64, (1, 2), 3, temperature=0.5, top_p=0.9, greedy=True, media=[("ab",)])
@@ -128,7 +128,7 @@ def test_a_request_travels_as_one_buffer_and_arrives_read_only():
         arrived.seeds[0, 0] = 1
 
 
-def test_limits_and_lengths_of_questions_travel_in_the_buffer():
+def test_limits_and_question_lengths_are_sent_in_the_buffer():
     prompts, seeds = [np.arange(7, dtype=np.int32)] * 400, np.zeros((400, 1), np.uint64)
     limits, questions = np.arange(400, dtype=np.int32), np.full(400, 5, np.int32)
     request = GenerateRequest(prompts, seeds, 400, (1,), 3, limits=limits, question_lengths=questions)
@@ -137,7 +137,7 @@ def test_limits_and_lengths_of_questions_travel_in_the_buffer():
     assert same(arrived.limits, limits) and same(arrived.question_lengths, questions)
 
 
-def test_an_answer_travels_as_one_buffer_and_arrives_read_only():
+def test_an_answer_is_sent_as_one_buffer_and_arrives_read_only():
     lengths = np.full(500, 20, np.int32)
     tokens, log_probs = np.arange(10_000, dtype=np.int32), np.linspace(-1, 0, 10_000, dtype=np.float32)
     result = GenerateResult(tokens, log_probs, lengths, np.zeros(500, np.int8), 7, 1.5)
@@ -149,6 +149,6 @@ def test_an_answer_travels_as_one_buffer_and_arrives_read_only():
         assert not getattr(piece.result, name).flags.writeable
 
 
-def test_an_empty_request_travels_too():
+def test_an_empty_request_can_be_sent():
     arrived, _, _ = through_the_wire(GenerateRequest([], np.zeros((0, 4), np.uint64), 8, (), 0))
     assert (len(arrived.prompts), arrived.seeds.shape) == (0, (0, 4))

@@ -1,4 +1,4 @@
-"""The state machine of iterations: phases, budgets, shards, choices, commits and branches, by drivers that may pause."""
+"""The state machine of iterations: phases, budgets, shards, choices, commits, branches; drivers may pause."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class Iterations(World):
             assert {row.shard: row.manifest_sha256 for row in rows} == expected
 
     def _check_attempts(self, branch: int, iteration: int) -> None:
-        """Checks that attempts match the model and that failed ones are charged if, and only if, they were dispatched."""
+        """Checks that attempts match the model and that exactly the failed ones that were dispatched are charged."""
         rows = self.ledger.phases.attempts(self.run, branch, iteration)
         expected = {a: state for a, state in self.state.items() if (a.branch, a.iteration) == (branch, iteration)}
         assert {Attempt(r.run, r.branch, r.iteration, r.phase, r.number): r.state for r in rows} == expected
