@@ -227,7 +227,7 @@ def test_a_replaced_instances_failed_switch_does_not_affect_its_successor(
     assert asyncio.run(wave()) == 0
 
 
-class GoesOver:
+class SwitchesInSequence:
     """No instance takes rollouts until instance 2 does; then instance 1, which is empty, may, and is told to judge."""
 
     def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
@@ -243,7 +243,7 @@ def test_an_instance_about_to_switch_gets_no_work(pool: tuple[Dispatcher, list[E
 
     async def wave() -> Any:
         await dispatcher.engage(1, engines)
-        await dispatcher.place(1, "RRJJ", GoesOver(), True)
+        await dispatcher.place(1, "RRJJ", SwitchesInSequence(), True)
         await settled()
         engines[2].may_switch.clear()
         await dispatcher.begin_wave(1, "w0", 8)

@@ -188,7 +188,7 @@ def started_actors(folder: Path) -> RunActors:
 
 
 def two_shards() -> list[ShardTask]:
-    """Returns two tasks of four prompts each; each prompt is a decode batch of its own."""
+    """Returns two tasks of four prompts each; each prompt is a separate decode batch."""
     tasks = shard_tasks(actors_spec(*CHUNKED), 1)
     prompts = [task.prompts[0] for task in tasks]
     return [replace(task, prompts=tuple(prompts[i::2])) for i, task in enumerate(tasks[:2])]
@@ -255,7 +255,7 @@ def lost_name(registered: dict[str, int], name: str) -> str:
 
 
 @VERIFY
-def test_another_spec_or_branch_gets_actors_of_its_own(actor_sets: list[RunActors], tmp_path: Path) -> None:
+def test_another_spec_or_branch_gets_its_own_actors(actor_sets: list[RunActors], tmp_path: Path) -> None:
     actor_sets.append(actors := actors_of(actors_spec(), tmp_path, 1))
     actors.start()
     names = set(ray.util.list_named_actors())

@@ -128,7 +128,7 @@ def test_token_is_readable_by_its_owner_only(head: Head):
     assert stat.S_IMODE(ray_token_file(head.run_folder).stat().st_mode) == 0o600
 
 
-def test_all_of_rays_files_lie_in_its_folder(connected: Head):
+def test_all_of_rays_files_are_in_its_folder(connected: Head):
     session = Path(ray._private.worker.global_worker.node.get_session_dir_path())
     assert session.resolve().is_relative_to(ray_folder(connected.run_folder))
     sockets = [str(file) for file in (session / "sockets").iterdir()]
