@@ -1,4 +1,4 @@
-"""A tiny vision-language folder, a folder of inputs with pictures, and prompts that show them."""
+"""A tiny vision-language model folder, an inputs folder with pictures, and prompts that show them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ from yatt_core.prompts.media import media_path, read_media
 
 VOCABULARY = 41
 IMAGE_TOKEN = 40
-"""The last token, so that random prompts of the other tests never hold it."""
+"""The last token, so that the random prompts of other tests never contain it."""
 PATCHES = 9
 
 
 def make_vision_folder(folder: Path, seed: int = 0) -> Path:
-    """9 patches an image; sizes that fill no whole vectors, weights whose next token is neither certain nor a coin toss."""
+    """Writes a model with 9 patches per image and widths that fill no whole number of vectors.
+
+    Its next token is neither certain nor a coin toss.
+    """
     torch.manual_seed(seed)
     tower = SiglipVisionConfig(
         hidden_size=36,
@@ -72,7 +75,7 @@ def make_vision_folder(folder: Path, seed: int = 0) -> Path:
 
 
 def store_pictures(inputs_folder: Path, count: int, seed: int = 0) -> list[str]:
-    """Addresses of pictures of noise, of various sizes."""
+    """Stores pictures of noise, of various sizes, and returns their addresses."""
     noise = np.random.default_rng(seed)
     addresses = []
     for _ in range(count):
@@ -88,7 +91,7 @@ def store_pictures(inputs_folder: Path, count: int, seed: int = 0) -> list[str]:
 
 
 def prompt_with(images: int, length: int, seed: int) -> np.ndarray:
-    """A prompt of `length` words, with the placeholders of its images one after another behind the first."""
+    """Returns a prompt of `length` words, with the placeholders of its images in a row after the first word."""
     words = np.random.default_rng(seed).integers(2, IMAGE_TOKEN, length)
     return np.concatenate([words[:1], np.full(images * PATCHES, IMAGE_TOKEN), words[1:]]).astype(np.int32)
 
@@ -96,7 +99,7 @@ def prompt_with(images: int, length: int, seed: int) -> np.ndarray:
 def plain_logits(
     model: Any, folder: Path, inputs_folder: Path, tokens: Sequence[int], media: Sequence[str]
 ) -> torch.Tensor:
-    """Logits of one sequence, [length, vocabulary], by transformers alone: its processor, its own placement of images."""
+    """Computes one sequence's logits, [length, vocabulary], with transformers' own image processor and placement."""
     pixels = None
     if media:
         processor = SiglipImageProcessorPil.from_pretrained(folder)

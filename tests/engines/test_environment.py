@@ -1,4 +1,4 @@
-"""The environment of a replay: what the last bits depend on, and nothing heavy for a virtual run."""
+"""The environment of a replay: what the last bits depend on, and no heavy import for a virtual run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_virtual_run_needs_no_torch():
     assert shown.stdout.strip() == "False"
 
 
-def test_what_changes_no_bits_is_no_fact():
+def test_settings_that_change_no_bits_are_left_out():
     """Rollout, controllers and deadlines are part of the spec's digest; a replay of `learn` does not depend on them."""
     assert environment_facts(spec()) == environment_facts(
         spec(controllers__count=4, rollout__engine={"kind": "torch", "instances": 1}, recovery__lease_seconds=3.0)
@@ -53,7 +53,7 @@ def revision_of(monkeypatch, folder) -> str:
     return code_revision.__wrapped__()
 
 
-def test_the_revision_follows_the_sources_alone(tmp_path, monkeypatch):
+def test_the_revision_depends_only_on_the_sources(tmp_path, monkeypatch):
     one, two = tmp_path / "one", tmp_path / "two"
     for folder in (one, two):
         (folder / "sub").mkdir(parents=True)

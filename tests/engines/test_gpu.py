@@ -1,6 +1,4 @@
-"""The torch engines on a GPU in name (`tests.pretend_gpu`): nothing is mixed up with the host, and the numbers are those of the
-cores.
-"""
+"""The torch engines on a pretend GPU (`tests.pretend_gpu`): tensors stay apart from the host's, numbers match."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answers(folder: Path, name: str, sleeps: bool = False, **options: Any) -> GenerateResult:
-    """Of an engine with new weights, which may have slept in between. Some prompts wait, some responses end early."""
+    """Returns the answers of an engine after an update and maybe a sleep; prompts wait, responses end early."""
     case = torch_case(folder, name=name)
     engine = case.engine
     engine.update_weights(case.weights(1), 0)
@@ -66,7 +64,7 @@ def answers(folder: Path, name: str, sleeps: bool = False, **options: Any) -> Ge
     ("name", "options"),
     [("torch-general", {}), ("torch", {"top_p": 0.9}), ("torch-waiting", {}), ("torch", {"greedy": True})],
 )
-def test_responses_are_those_of_the_cores(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
+def test_responses_match_the_cpu(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
     build_model(tmp_path, "tied")
     expected = answers(tmp_path, name, **options)
     with pretended():
@@ -77,14 +75,14 @@ def test_responses_are_those_of_the_cores(tmp_path: Path, name: str, options: di
 
 @dataclass(frozen=True)
 class Course:
-    """What three updates came to: the metrics of each, and the weights behind them."""
+    """The result of three updates: the metrics of each, and the weights after them."""
 
     metrics: list[dict[str, float]]
     weights: dict[str, Any]
 
 
 def course(spec: RunSpec, folder: Path, model: Path, images: bool = False) -> Course:
-    """Two updates with the device lent to others in between, a checkpoint, and a third one by a trainer that begins there."""
+    """Runs two updates with an offload in between, and a third on a trainer restored from their checkpoint."""
     tasks = [images_task(folder, k) if images else random_task(folder, k) for k in (1, 2, 3)]
     first, second = make_engine(spec, folder, model), make_engine(spec, folder, model)
     receipts = [update(first, tasks[0])]
@@ -102,7 +100,7 @@ def course(spec: RunSpec, folder: Path, model: Path, images: bool = False) -> Co
 
 
 def assert_same(found: Course, expected: Course) -> None:
-    """But for rounding, which follows where tensors begin in memory."""
+    """Asserts equality up to rounding, which depends on the alignment of tensors in memory."""
     assert found.metrics == [pytest.approx(metrics, rel=1e-3, abs=1e-4) for metrics in expected.metrics]
     assert found.weights.keys() == expected.weights.keys()
     for name, array in expected.weights.items():
@@ -126,16 +124,16 @@ QUICK = ("fast, reference", "general, packed", "adapters")
     "name",
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.verify) for name in SPECS],
 )
-def test_updates_are_those_of_the_cores(tmp_path: Path, policy: Path, name: str) -> None:
+def test_updates_match_the_cpu(tmp_path: Path, policy: Path, name: str) -> None:
     expected = course(SPECS[name], tmp_path / "cores", policy)
     with pretended() as gpu:
         assert_same(course(SPECS[name], tmp_path / "gpu", policy), expected)
         assert torch.are_deterministic_algorithms_enabled() == SPECS[name].exact
-    assert gpu.transfers, "the weights lay there"
+    assert gpu.transfers, "the weights were on the GPU"
 
 
 @pytest.mark.verify
-def test_a_trainer_that_sees_images_has_them_on_its_gpu(tmp_path: Path) -> None:
+def test_a_trainer_keeps_its_images_on_its_gpu(tmp_path: Path) -> None:
     model = make_vision_folder(tmp_path / "model")
     spec = make_spec(trainer={"engine": ENGINE})
     expected = course(spec, tmp_path / "cores", model, images=True)
@@ -143,7 +141,7 @@ def test_a_trainer_that_sees_images_has_them_on_its_gpu(tmp_path: Path) -> None:
         assert_same(course(spec, tmp_path / "gpu", model, images=True), expected)
 
 
-def test_a_reward_model_goes_to_the_host_while_others_work(tmp_path: Path) -> None:
+def test_a_reward_model_moves_to_the_host_while_others_work(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "reward")
 
     def scores(judge: Any) -> list[float]:
@@ -157,7 +155,7 @@ def test_a_reward_model_goes_to_the_host_while_others_work(tmp_path: Path) -> No
         assert judge.capabilities == {"deterministic": False, "batch_invariant": False}
 
 
-def test_a_losss_sums_come_from_the_gpu_at_once() -> None:
+def test_the_sums_of_a_loss_leave_the_gpu_in_one_transfer() -> None:
     columns = {name: torch.linspace(-1.0, 1.0, 5) for name in ("advantages", "weights", "sampler", "old", "reference")}
     spec = SPECS["fast, reference"].algorithm
     expected = grpo_loss(spec, torch.zeros(5), torch.ones(5), TokenInputs(**columns))
@@ -168,7 +166,7 @@ def test_a_losss_sums_come_from_the_gpu_at_once() -> None:
     assert (loss.item(), sums) == (expected[0].item(), expected[1])
 
 
-def test_a_gpus_long_sequences_attend_as_on_the_cores() -> None:
+def test_attention_over_long_sequences_matches_the_cpu() -> None:
     noise = torch.Generator().manual_seed(0)
     sizes = [(2, 5, 4, 8), (2, LONGEST_KEPT + 1, 2, 8), (2, LONGEST_KEPT + 1, 2, 8)]
     states, mask = [torch.randn(size, generator=noise) for size in sizes], torch.zeros(2, 1, 5, LONGEST_KEPT + 1)
@@ -178,9 +176,9 @@ def test_a_gpus_long_sequences_attend_as_on_the_cores() -> None:
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 
-def test_a_gpu_adds_up_in_the_same_order_each_time() -> None:
+def test_a_gpu_sums_in_the_same_order_each_time() -> None:
     repeat_bits(own_device())
-    assert not torch.are_deterministic_algorithms_enabled(), "cores do so by themselves"
+    assert not torch.are_deterministic_algorithms_enabled(), "a CPU needs no setting for it"
     with pretended():
         repeat_bits(GPU)
         assert torch.are_deterministic_algorithms_enabled()
@@ -188,7 +186,7 @@ def test_a_gpu_adds_up_in_the_same_order_each_time() -> None:
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
-def test_a_gpu_without_room_is_named_before_anything_goes_there(tmp_path: Path, policy: Path) -> None:
+def test_a_full_gpu_is_named_before_anything_is_moved_there(tmp_path: Path, policy: Path) -> None:
     reading = MemoryReading("H200", 3 * GIB, 140 * GIB)
     require_room("the trainer", 3 * GIB, reading)
     with pytest.raises(InfrastructureError, match=r"the trainer .*3\.5 GiB .*H200.*\b3\.0 .*140\.0 GiB"):
@@ -202,7 +200,7 @@ def test_a_gpu_without_room_is_named_before_anything_goes_there(tmp_path: Path, 
         TorchRolloutEngine(str(policy), "float32", 8, 8, tmp_path)
 
 
-def test_the_pretence_refuses_what_a_gpu_would() -> None:
+def test_the_pretend_gpu_refuses_what_a_gpu_would() -> None:
     with pretended() as gpu:
         there, here = torch.ones(2, device=GPU, requires_grad=True), torch.ones(2)
         assert there.device == GPU and (there * 2).device == GPU and here.device.type == "cpu"

@@ -1,4 +1,4 @@
-"""Freed memory serves the next tensors of a process, until it is given back; in a process of its own."""
+"""Freed memory serves a process's next tensors until it is given back; measured in a separate process."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import sys
 import pytest
 
 PAGES = 10 * (96 << 20) // 4096
-"""That ten times 96 MiB have."""
+"""Pages in ten times 96 MiB."""
 
 TRIES = """
 import resource, sys
@@ -32,7 +32,7 @@ print(full - held())
 
 @pytest.fixture(scope="module", params=["kept", "not"])
 def outcome(request):
-    """Whether memory is kept, page faults of ten times 96 MiB, and bytes given back."""
+    """Returns whether memory is kept, the page faults of ten times 96 MiB, and the bytes given back."""
     found = subprocess.run(
         [sys.executable, "-c", TRIES, request.param], capture_output=True, text=True, check=True, timeout=120
     )
@@ -40,11 +40,11 @@ def outcome(request):
     return request.param == "kept", faults, given_back
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone knows these settings")
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc has these settings")
 def test_freed_tensors_serve_the_next(outcome):
     kept, faults, _ = outcome
-    # Pages are of 4 KiB, or of 2 MiB where the kernel gives large ones to everyone. What is kept may be some bytes too
-    # short for the next tensor of the same size, until its neighbours are free too.
+    # Pages have 4 KiB, or 2 MiB if the kernel always gives out large ones. A kept block may be a few bytes too small
+    # for the next tensor of the same size, until its neighbours are free too.
     assert faults < PAGES / 3 if kept else faults > 400
 
 

@@ -1,4 +1,4 @@
-"""What stands between an image's address and a prompt's embeddings: the folder that is made, the reader, the placement."""
+"""The way from an image's address to a prompt's embeddings: the generated folder, the reader, the placement."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MODEL = ModelFromConfig(hidden_size=16, heads=2, key_value_heads=1, intermediate
 
 
 class Tokenizer:
-    """One that knows the placeholder."""
+    """A tokenizer that knows the placeholder."""
 
     def convert_ids_to_tokens(self, token: int) -> str:
         return f"<{token}>"
@@ -50,7 +50,7 @@ def test_the_same_spec_makes_the_same_folder(tmp_path: Path) -> None:
 
 
 def make_clip_folder(folder: Path, strategy: str) -> Path:
-    """A folder of the family's first shape: CLIP, Llama, the last block but one."""
+    """Writes a folder in the family's original form: CLIP, Llama, features of the last block but one."""
     torch.manual_seed(0)
     tower = CLIPVisionConfig(
         hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=14
@@ -80,7 +80,7 @@ def test_a_prompt_has_as_many_placeholders_as_the_tower_gives_patches(tmp_path: 
     assert differs == [False, *[True] * images.count, False]
 
 
-def test_an_image_that_many_prompts_show_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_shown_by_many_prompts_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, addresses = make_vision_folder(tmp_path), store_pictures(tmp_path, 2)
     model, reader = load_causal_lm(str(folder), "float32"), ImageReader(str(folder), tmp_path)
     read: list[str] = []

@@ -1,4 +1,4 @@
-"""A live virtual instance keeps the simulator's times, however late its timers are, and gives back what it is told to."""
+"""A live virtual instance keeps the simulator's times, however late its timers fire, and evicts what it is told to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOBODY = Sample(SampleWork(0, False, 0, (1,), (), ()))
 
 
 class ManualClock(ScaledClock):
-    """Stands still until it is told to go on."""
+    """A clock that moves only when its time is set."""
 
     def __init__(self) -> None:
         super().__init__(1.0)
@@ -33,7 +33,10 @@ class ManualClock(ScaledClock):
 
 
 def lived(lengths: list[int], late: float, evict_at: float | None = None) -> tuple[list[tuple[int, int]], LiveInstance]:
-    """Numbers of sequences as they leave, with the tokens that were left. late: how much the clock goes on at a time."""
+    """Runs an instance and returns each leaving sequence's number and missing tokens.
+
+    late: how far the clock advances at a time.
+    """
     left: list[tuple[int, int]] = []
 
     async def live() -> LiveInstance:
@@ -65,7 +68,7 @@ def test_late_timers_change_neither_the_order_nor_the_work(late: float) -> None:
     assert sum(row.sequence_steps for row in lived([3, 9, 1, 5], late)[1].usage()) == 18
 
 
-def test_the_newest_sequence_is_given_back_with_what_it_lacks() -> None:
+def test_the_newest_sequence_is_evicted_with_its_missing_tokens() -> None:
     left, _ = lived([50, 50], 0.02, evict_at=0.2)
     ((number, lacking),) = left
     assert number == 1 and 0 < lacking < 50

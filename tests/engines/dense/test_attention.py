@@ -1,4 +1,4 @@
-"""Attention whose weights are kept: that of torch, forwards and backwards, up to the length where torch's own takes over."""
+"""Attention that keeps its weights: matches torch forwards and backwards, up to the length where torch takes over."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ BATCH, HEADS, KEY_HEADS, SIZE = 3, 4, 2, 16
 
 
 def states(queries, keys, dtype):
-    """Leaves and a mask: each query sees the keys in front of it, and of one sequence's first keys some are hidden."""
+    """Returns leaves and a mask: each query sees the keys before it, except some first keys of one sequence."""
     noise = torch.Generator().manual_seed(0)
     shapes = [(BATCH, queries, HEADS, SIZE), (BATCH, keys, KEY_HEADS, SIZE), (BATCH, keys, KEY_HEADS, SIZE)]
     leaves = [torch.randn(shape, generator=noise).to(dtype).requires_grad_() for shape in shapes]
@@ -21,7 +21,7 @@ def states(queries, keys, dtype):
 
 
 def with_gradients(attended, leaves):
-    """What it is and its gradients, in float64."""
+    """Returns the attended values and the gradients of the leaves, in float64."""
     noise = torch.Generator().manual_seed(1)
     attended.backward(torch.randn(attended.shape, generator=noise).to(attended.dtype))
     return [attended.detach().double(), *(leaf.grad.double() for leaf in leaves)]
@@ -29,7 +29,7 @@ def with_gradients(attended, leaves):
 
 @pytest.mark.parametrize(("dtype", "gap"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
 @pytest.mark.parametrize("keys", [20, LONGEST_KEPT, LONGEST_KEPT + 1])
-def test_it_is_that_of_torch(dtype, gap, keys):
+def test_matches_torch(dtype, gap, keys):
     leaves, mask = states(12, keys, dtype)
     found = with_gradients(attend_masked(*leaves, mask), leaves)
     wide = [leaf.detach().double().requires_grad_() for leaf in leaves]
@@ -50,7 +50,7 @@ def test_without_a_mask_each_query_sees_the_keys_up_to_its_own(count):
         assert float((ours - theirs).norm() / theirs.norm()) < 1e-6
 
 
-def test_weights_are_kept_of_short_sequences_alone(monkeypatch):
+def test_only_short_sequences_keep_their_weights(monkeypatch):
     kept = []
     monkeypatch.setattr(attention, "_attend_keeping", lambda *parts: kept.append(parts[1].shape[1]) or parts[0])
     for keys in (20, LONGEST_KEPT, LONGEST_KEPT + 1):

@@ -26,7 +26,11 @@ MAX_NEW = 24
 
 @dataclass
 class Case:
-    """An engine under the contract. weights(k): the tensors of version k. folder: of its model."""
+    """An engine under the contract.
+
+    weights: maps a version to its tensors.
+    folder: the model folder.
+    """
 
     name: str
     engine: RolloutEngine
@@ -35,9 +39,9 @@ class Case:
 
 
 def build_model(folder: Path, kind: str) -> None:
-    """A small model whose next token is neither certain nor a coin toss.
+    """Writes a small model whose next token is neither certain nor a coin toss.
 
-    `odd` has sizes that fill no whole vectors; `wide` has heads of the least size that vLLM takes.
+    `odd` has widths that fill no whole number of vectors; `wide` has the smallest head size that vLLM accepts.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
@@ -75,7 +79,7 @@ def build_model(folder: Path, kind: str) -> None:
 
 
 def weights_of(folder: Path, version: int) -> Tensors:
-    """Version 0 is what lies in the folder; the others are moved from there."""
+    """Returns the weights of a version: the folder's own for version 0, perturbed ones for the others."""
     from safetensors.numpy import load_file
 
     rng = np.random.default_rng(version)
@@ -86,7 +90,7 @@ def weights_of(folder: Path, version: int) -> Tensors:
 
 
 def torch_case(folder: Path, dtype: str = "float32", name: str = "torch") -> Case:
-    """`torch` by the fast path, `torch-general` by transformers' module, `torch-waiting` with room for few responses at once."""
+    """Builds `torch` on the fast path, `torch-general` on transformers' module, or `torch-waiting` with few places."""
     kernels: KernelChoice = "general" if name == "torch-general" else "auto"
     few = 12 if name == "torch-waiting" else None
     engine = TorchRolloutEngine(str(folder), dtype, MAX_PROMPT, MAX_NEW, folder, kernels=kernels, max_num_seqs=few)
@@ -111,7 +115,7 @@ def vllm_case_of(folder: Path, **settings: Any) -> Case:
 
 
 def build_case(name: str, folder: Path) -> Case:
-    """The engine of a name, with the weights of version 0."""
+    """Builds the named engine with the weights of version 0."""
     makers = {"virtual": virtual_case, "vllm": vllm_case_of}
     case = makers[name](folder) if name in makers else torch_case(folder, name=name)
     case.engine.update_weights(case.weights(0), 0)
@@ -119,7 +123,7 @@ def build_case(name: str, folder: Path) -> Case:
 
 
 def prompts_of(lengths: Sequence[int], seed: int = 0) -> list[np.ndarray]:
-    """Random prompts without the stop token."""
+    """Returns random prompts without the stop token."""
     rng = np.random.default_rng(seed)
     return [rng.integers(2, VOCABULARY, length).astype(np.int32) for length in lengths]
 
@@ -127,7 +131,7 @@ def prompts_of(lengths: Sequence[int], seed: int = 0) -> list[np.ndarray]:
 def request_of(
     prompts: Sequence[np.ndarray], samples: int = 1, *, seeds: np.ndarray | None = None, **options: Any
 ) -> GenerateRequest:
-    """A request with seeds that count up from 1000."""
+    """Builds a request with seeds that count up from 1000."""
     if seeds is None:
         seeds = np.arange(1000, 1000 + len(prompts) * samples, dtype=np.uint64).reshape(len(prompts), samples)
     values: dict[str, Any] = {"max_new_tokens": 12, "stop_tokens": (STOP,), "weight_version": 0, **options}
@@ -135,7 +139,7 @@ def request_of(
 
 
 def rows_of(result: GenerateResult) -> list[tuple[bytes, bytes, int]]:
-    """Each response's tokens, log-probability bits and way of ending."""
+    """Returns each response's tokens, log-probability bits and finish reason."""
     bounds = np.concatenate([[0], np.cumsum(result.lengths)])
     return [
         (result.tokens[a:b].tobytes(), result.log_probs[a:b].tobytes(), int(finish))
@@ -144,5 +148,5 @@ def rows_of(result: GenerateResult) -> list[tuple[bytes, bytes, int]]:
 
 
 def result_digest(result: GenerateResult) -> str:
-    """sha256 over all rows."""
+    """Returns the sha256 over all rows."""
     return hashlib.sha256(repr(rows_of(result)).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Model folders and engines, made once a session. One runs vLLM in this process, and leaves nothing of it there."""
+"""Model folders and engines, made once per session. One fixture runs vLLM in this process and cleans up after it."""
 
 import os
 import sys
@@ -41,10 +41,11 @@ def _cases():
 
 @pytest.fixture(scope="package")
 def vllm_process():
-    """Lets tests run vLLM in this process, and takes away what it leaves behind: keeps what is appended to it until then.
+    """Lets tests run vLLM in this process, keeps alive what they append to the list, and cleans up afterwards.
 
-    What is left behind is torch's default process group, which other tests make for themselves, and a changed environment, which
-    the children of other tests would inherit. An engine that goes takes along what it shares with the others in its process.
+    vLLM leaves behind torch's default process group, which other tests create themselves, and a changed environment,
+    which the children of other tests would inherit. Engines are kept alive because one that is freed also frees what it
+    shares with the others in its process.
     """
     environment, kept = dict(os.environ), list[Any]()
     yield kept
@@ -59,7 +60,7 @@ def vllm_process():
 
 @pytest.fixture(scope="package")
 def make_vllm_case(vllm_process, wide_model_folder):
-    """Settings of the engine -> a case with the weights of version 0."""
+    """Returns a function that builds a case from engine settings, with the weights of version 0."""
 
     def make(**settings) -> Case:
         made = vllm_case_of(wide_model_folder, **settings)
@@ -77,7 +78,7 @@ def _vllm_case(make_vllm_case):
 
 @pytest.fixture(params=["torch", "torch-general", "torch-waiting", "virtual", pytest.param("vllm", marks=NEEDS_VLLM)])
 def case(request, _cases, model_folder) -> Case:
-    """An engine at version 0."""
+    """Returns an engine at version 0."""
     if request.param == "vllm":
         built = request.getfixturevalue("_vllm_case")
     elif request.param in _cases:
@@ -90,7 +91,7 @@ def case(request, _cases, model_folder) -> Case:
 
 @pytest.fixture
 def torch_engine(_cases, model_folder):
-    """The torch engine at version 0, and its weights by version."""
+    """Returns the torch engine at version 0, and its weights by version."""
     if "torch" not in _cases:
         _cases["torch"] = build_case("torch", model_folder)
     built = _cases["torch"]
@@ -100,6 +101,6 @@ def torch_engine(_cases, model_folder):
 
 @pytest.fixture
 def vllm_case(_vllm_case):
-    """The vLLM engine at version 0, and its weights by version."""
+    """Returns the vLLM engine at version 0, and its weights by version."""
     _vllm_case.engine.update_weights(_vllm_case.weights(0), 0)
     return _vllm_case

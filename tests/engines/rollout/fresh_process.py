@@ -1,4 +1,4 @@
-"""Answers the contract's batch in a process of its own: `python -m tests.engines.rollout.fresh_process NAME FOLDER`."""
+"""Answers the contract's batch in a separate process: `python -m tests.engines.rollout.fresh_process NAME FOLDER`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What every rollout engine promises, whichever it is."""
+"""The contract that every rollout engine keeps."""
 
 import subprocess
 import sys
@@ -108,7 +108,7 @@ def test_without_stop_tokens_all_run_to_the_limit(case):
     assert result.finish.tolist() == [FINISHED_LENGTH] * 4
 
 
-def test_each_prompt_keeps_its_own_limit_and_sees_nothing_of_the_others(case):
+def test_each_prompt_keeps_its_own_limit_and_is_independent_of_the_others(case):
     prompts, limits = prompts_of([6, 9, 12]), [12, 2, 5]
     whole = rows_of(case.engine.generate(request_of(prompts, samples=8)))
     limited = rows_of(case.engine.generate(request_of(prompts, samples=8, limits=np.array(limits, np.int32))))
@@ -139,7 +139,7 @@ def test_greedy_needs_no_seed(case):
     assert first[0] == first[1] != first[2]
 
 
-def test_another_version_than_held_is_refused(case):
+def test_a_version_other_than_the_held_one_is_refused(case):
     with pytest.raises(InfrastructureError, match=r"version 0.*version 3"):
         case.engine.generate(request_of(prompts_of([4]), weight_version=3))
 
@@ -169,7 +169,7 @@ def test_weights_may_be_read_only(case):
     assert case.engine.version == 4
 
 
-def test_an_engine_that_slept_answers_the_same(case):
+def test_sleeping_does_not_change_the_answers(case):
     request = request_of(prompts_of([5, 40]), samples=4)
     awake = rows_of(case.engine.generate(request))
     case.engine.sleep()

@@ -1,4 +1,4 @@
-"""The fast runner against transformers' module, its shared prompts, and who waits while others are decoded."""
+"""The fast runner: agreement with transformers' module, shared prompts, and prompts that wait for others."""
 
 import itertools
 
@@ -20,7 +20,7 @@ from yatt_core.models.loading import load_causal_lm
 
 @pytest.fixture
 def steps(monkeypatch):
-    """Rows under way in each decoding step, and prompts of each prefill, while a test runs."""
+    """Records the active rows of each decoding step and the prompts of each prefill while a test runs."""
     seen = {"steps": [], "prefills": []}
     step, prefill = DenseRunner.step, DenseRunner.prefill
 
@@ -38,7 +38,7 @@ def steps(monkeypatch):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_log_probs_are_those_of_transformers(name):
+def test_log_probs_match_transformers(name):
     model = make_model(name)
     prompts = [np.minimum(prompt, 23) for prompt in prompts_of([1, 7, 8, 40])]
     result = decode(open_runner(model), request_of(prompts, samples=3, temperature=0.7))
@@ -63,11 +63,11 @@ def test_a_group_holds_its_prompt_once(model_folder):
     fast, general = DenseRunner(model), ModuleRunner(model)
     for runner in (fast, general):
         decode(runner, request)
-    # 304 slots once and 16 for each of 17 rows, against 320 for each.
+    # 304 slots once plus 16 for each of 17 rows, against 320 for each row.
     assert held_bytes(fast) * (17 * 320) == held_bytes(general) * (304 + 17 * 16)
 
 
-def test_waiting_prompts_enter_as_others_end_and_nobody_sees_it(model_folder, steps):
+def test_waiting_prompts_enter_as_others_end_without_changing_results(model_folder, steps):
     limits = np.random.default_rng(0).integers(1, MAX_NEW, 40).astype(np.int32)
     request = request_of(
         prompts_of(np.random.default_rng(1).integers(1, 60, 40)), limits=limits, max_new_tokens=MAX_NEW, stop_tokens=()
@@ -80,10 +80,10 @@ def test_waiting_prompts_enter_as_others_end_and_nobody_sees_it(model_folder, st
     assert rows_of(decode(runner, request, max_num_seqs=8)) == everyone
     assert max(steps["steps"]) == 8
     assert sorted(itertools.chain.from_iterable(steps["prefills"])) == list(range(40))
-    assert len(steps["steps"]) < 1.5 * limits.sum() / 8, "places that become free are taken up again"
+    assert len(steps["steps"]) < 1.5 * limits.sum() / 8, "places that become free are reused"
 
 
-def test_a_group_that_has_ended_gives_its_prompts_place_away(model_folder):
+def test_a_finished_group_frees_its_prompts_place(model_folder):
     limits = np.array([2, 9, 4, 9, 1, 3], np.int32)
     request = request_of(prompts_of([5, 60, 9, 33, 17, 2]), samples=3, limits=limits, stop_tokens=(STOP,))
     model = load_causal_lm(str(model_folder), "float32")
@@ -91,8 +91,8 @@ def test_a_group_that_has_ended_gives_its_prompts_place_away(model_folder):
 
 
 @pytest.mark.parametrize("folder", ["model_folder", "odd_model_folder"])
-def test_long_prompts_and_responses_keep_their_bits_beside_others(folder, request):
-    """Alone a row is attended to over its own slots, beside others over those of the longest."""
+def test_long_prompts_and_responses_keep_their_bits_among_others(folder, request):
+    """Alone, a row attends over its own slots; in a batch, over as many slots as the longest row has."""
     runner = DenseRunner(load_causal_lm(str(request.getfixturevalue(folder)), "float32"))
     prompts, limits = prompts_of([3, 200, 70, 300, 15, 130]), np.array([150, 10, 140, 100, 40, 63], np.int32)
     seeds, options = np.arange(18, dtype=np.uint64).reshape(6, 3), {"max_new_tokens": 150, "stop_tokens": ()}
@@ -138,7 +138,7 @@ def test_bfloat16_decodes_close_to_float32(model_folder):
 
 
 def test_bfloat16_keeps_what_it_has_decoded(model_folder):
-    """Tokens of either response that lie behind several widenings of the store, after others have left."""
+    """Tokens stay accurate after the store has been widened several times and other responses have left."""
     request = request_of(
         prompts_of([5, 30, 100]), samples=4, max_new_tokens=40, stop_tokens=(), limits=np.array([40, 7, 36])
     )
@@ -150,4 +150,4 @@ def test_bfloat16_keeps_what_it_has_decoded(model_folder):
         every = plain_log_probs(wide, request.prompts[row // 4], tokens)
         gaps, start = np.abs(every[np.arange(length), tokens] - found), start + int(length)
         assert gaps.max() < 0.3 and gaps.mean() < 0.05
-        assert gaps[20:].sum() < 3 * max(gaps[:20].sum(), 0.1), "no worse behind the first slots"
+        assert gaps[20:].sum() < 3 * max(gaps[:20].sum(), 0.1), "no worse after the first slots"

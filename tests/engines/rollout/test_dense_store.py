@@ -1,11 +1,11 @@
-"""Keys and values of the fast runner: laid out anew for more slots, where they lie in the way of themselves."""
+"""Keys and values of the fast runner: re-laid out for more slots, where source and destination overlap."""
 
 import torch
 
 from yatt_core.engines.rollout.torch.dense_runner import Store
 
 
-def test_what_is_there_is_kept_when_the_places_get_more_slots():
+def test_widening_keeps_what_is_stored():
     store = Store(torch.float32, torch.device("cpu"))
     store.begin((3, 2, 5, 2, 96, 4))
     store.begin((3, 2, 5, 2, 16, 4))

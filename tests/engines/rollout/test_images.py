@@ -1,4 +1,4 @@
-"""The torch rollout engine on prompts that show images: the same bits in every batch, and what transformers computes."""
+"""The torch rollout engine on prompts with images: the same bits in every batch, and agreement with transformers."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def vision_engine(folder: Path, inputs_folder: Path) -> TorchRolloutEngine:
 
 
 def vision_weights(folder: Path) -> dict[str, np.ndarray]:
-    """The folder's weights under the module's names; on disk the family has older ones."""
+    """Returns the folder's weights under the module's names; the family's files use older names."""
     state = load_causal_lm(str(folder), "float32").state_dict()
     return {name: tensor.numpy() for name, tensor in state.items() if name != "lm_head.weight"}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A model's folder, and a folder of inputs."""
+    """Returns a model folder and an inputs folder."""
     return make_vision_folder(tmp_path_factory.mktemp("vision")), tmp_path_factory.mktemp("inputs")
 
 
@@ -58,7 +58,7 @@ def engine(place: tuple[Path, Path]) -> TorchRolloutEngine:
 
 
 def shown_request(inputs_folder: Path, members: list[int], **options: Any) -> GenerateRequest:
-    """Some of sixty prompts with no image to three, of which several show the same; each with a seed of its own."""
+    """Builds a request from some of sixty prompts, each with zero to three images, some shared, and its own seed."""
     addresses = store_pictures(inputs_folder, 40)
     noise = np.random.default_rng(5)
     counts, lengths = noise.choice([0, 1, 1, 1, 2, 3], PROMPTS), noise.integers(1, 60, PROMPTS)
@@ -96,14 +96,14 @@ def test_a_fresh_process_gives_the_same_bits(engine: TorchRolloutEngine, place: 
     assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout == expected
 
 
-def test_its_log_probabilities_are_those_of_transformers(engine: TorchRolloutEngine, place: tuple[Path, Path]) -> None:
+def test_log_probabilities_match_transformers(engine: TorchRolloutEngine, place: tuple[Path, Path]) -> None:
     request = shown_request(place[1], list(range(12)), temperature=0.7)
     model: Any = load_causal_lm(str(place[0]), "float32")
     largest = 0.0
     for row, (tokens, log_probs, _) in enumerate(rows_of(engine.generate(request))):
         prompt, response = request.prompts[row].tolist(), np.frombuffer(tokens, np.int32).tolist()
         if IMAGE_TOKEN in response:
-            continue  # transformers would want an image there
+            continue  # transformers would expect an image there
         with torch.no_grad():
             logits = plain_logits(model, *place, [*prompt, *response], request.media[row])
         expected = torch.log_softmax(logits[len(prompt) - 1 : -1] / 0.7, -1)[torch.arange(len(response)), response]
@@ -113,7 +113,7 @@ def test_its_log_probabilities_are_those_of_transformers(engine: TorchRolloutEng
     assert 0 < largest < 1e-5
 
 
-def test_a_later_turn_shows_the_images_of_its_question_alone(
+def test_a_later_turn_shows_only_the_images_of_its_question(
     engine: TorchRolloutEngine, place: tuple[Path, Path]
 ) -> None:
     (address,) = store_pictures(place[1], 1)
@@ -143,7 +143,7 @@ def test_other_images_give_other_responses(engine: TorchRolloutEngine, place: tu
     assert len({log_probs for _, log_probs, _ in rows}) == 8
 
 
-def test_a_request_carries_addresses_and_a_result_no_image(
+def test_a_request_carries_addresses_and_a_result_carries_no_image(
     engine: TorchRolloutEngine, place: tuple[Path, Path]
 ) -> None:
     request = shown_request(place[1], [1])
@@ -151,7 +151,7 @@ def test_a_request_carries_addresses_and_a_result_no_image(
     assert len(pickle.dumps(engine.generate(request))) < 2000
 
 
-def test_pixels_of_few_images_are_held_at_a_time(
+def test_only_few_images_are_held_decoded_at_a_time(
     engine: TorchRolloutEngine, place: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[int] = []
@@ -165,7 +165,7 @@ def test_pixels_of_few_images_are_held_at_a_time(
     request = shown_request(place[1], list(range(PROMPTS)), samples=2, max_new_tokens=1)
     engine.generate(request)
     assert max(decoded) <= images_module.PASS_IMAGES
-    assert sum(decoded) < 2 * sum(len(media) for media in request.media), "once a prompt, not once a response"
+    assert sum(decoded) < 2 * sum(len(media) for media in request.media), "once per prompt, not once per response"
 
 
 @pytest.mark.parametrize("images", [0, 2])
@@ -190,7 +190,7 @@ def test_a_damaged_image_and_a_missing_one_are_refused(tmp_path: Path, place: tu
         engine.generate(request)
 
 
-def test_bytes_that_are_no_image_are_refused_by_address(tmp_path: Path, place: tuple[Path, Path]) -> None:
+def test_bytes_that_are_not_an_image_are_refused_by_address(tmp_path: Path, place: tuple[Path, Path]) -> None:
     data = b"no image"
     address = hashlib.sha256(data).hexdigest()
     media_path(tmp_path, address).parent.mkdir(parents=True)
@@ -199,7 +199,7 @@ def test_bytes_that_are_no_image_are_refused_by_address(tmp_path: Path, place: t
         vision_engine(place[0], tmp_path).generate(request_of([prompt_with(1, 3, 0)], media=[(address,)]))
 
 
-def test_a_model_of_text_alone_refuses_images(torch_engine: Any) -> None:
+def test_a_text_only_model_refuses_images(torch_engine: Any) -> None:
     request = request_of([np.array([2, 3], np.int32)], media=[(hashlib.sha256(b"").hexdigest(),)])
     with pytest.raises(DataError, match="prompt 0 of the decode batch"):
         torch_engine.engine.generate(request)
@@ -216,7 +216,7 @@ def test_updated_weights_reach_the_vision_tower(place: tuple[Path, Path]) -> Non
 
 
 def main() -> None:
-    """Answers a batch in a process of its own."""
+    """Answers a batch in a separate process."""
     folder, inputs_folder = map(Path, sys.argv[1:])
     result = vision_engine(folder, inputs_folder).generate(shown_request(inputs_folder, list(range(20))))
     sys.stdout.write(result_digest(result))

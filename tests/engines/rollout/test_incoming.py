@@ -1,4 +1,4 @@
-"""Weights that come in buckets: whole, once and in order, or the engine has none."""
+"""Weights that arrive in buckets: complete, once and in order; otherwise the engine has none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from yatt_core.errors import InfrastructureError
 from yatt_core.wire.buckets import Array, WeightBucket, buckets_of
 
 SMALL = 6000
-"""Bytes of a bucket: the models' larger matrices come in pieces."""
+"""Bytes per bucket, so small that the models' larger matrices arrive in pieces."""
 
 
 def cut(case: Case, version: int) -> list[WeightBucket]:
@@ -22,7 +22,7 @@ def cut(case: Case, version: int) -> list[WeightBucket]:
     return buckets
 
 
-def test_buckets_of_any_size_are_the_same_weights(case: Case) -> None:
+def test_buckets_of_any_size_give_the_same_weights(case: Case) -> None:
     request = request_of(prompts_of([5, 19]), samples=4, weight_version=1)
     case.engine.update_weights(case.weights(1), 1)
     at_once = rows_of(case.engine.generate(request))
@@ -35,8 +35,8 @@ def test_buckets_of_any_size_are_the_same_weights(case: Case) -> None:
     assert rows_of(case.engine.generate(request)) == at_once
 
 
-def test_broken_off_between_buckets_it_is_dirty_until_it_is_synced_again(case: Case) -> None:
-    """From the first bucket on: there is no going on where it broke off."""
+def test_an_interrupted_update_leaves_the_engine_dirty_until_the_next_sync(case: Case) -> None:
+    """From the first bucket on, an interrupted update cannot be resumed."""
     request = request_of(prompts_of([5, 19]), samples=4)
     before = rows_of(case.engine.generate(request))
     for taken in (0, 1, len(cut(case, 1)) - 1):
@@ -52,7 +52,7 @@ def test_broken_off_between_buckets_it_is_dirty_until_it_is_synced_again(case: C
         assert rows_of(case.engine.generate(request)) == before
 
 
-def test_an_update_ends_only_when_all_has_come(case: Case) -> None:
+def test_an_update_ends_only_once_every_bucket_has_arrived(case: Case) -> None:
     buckets = cut(case, 1)
     wrong = [buckets[:-1], buckets[1:], [buckets[0], *buckets], [*buckets, buckets[-1]], [*reversed(buckets)], []]
     for sent in wrong:
@@ -68,7 +68,7 @@ def test_an_update_ends_only_when_all_has_come(case: Case) -> None:
     case.engine.update_weights(case.weights(0), 0)
 
 
-def test_a_tensor_comes_once(case: Case) -> None:
+def test_a_repeated_tensor_is_refused(case: Case) -> None:
     weights = list(case.weights(1).items())
 
     def twice() -> Iterable[tuple[str, Array]]:
@@ -81,8 +81,8 @@ def test_a_tensor_comes_once(case: Case) -> None:
     assert case.engine.version == -1
 
 
-def test_a_bucket_may_be_let_go_once_it_is_taken(case: Case) -> None:
-    """What the engine keeps is no view of it."""
+def test_a_bucket_may_be_reused_once_it_is_taken(case: Case) -> None:
+    """The engine keeps no view of a bucket's memory."""
     request = request_of(prompts_of([5, 19]), samples=4, weight_version=1)
     case.engine.update_weights(case.weights(1), 1)
     expected = rows_of(case.engine.generate(request))

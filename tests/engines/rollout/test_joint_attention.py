@@ -1,4 +1,4 @@
-"""Attention over a group's prompt and a row's own slots under one softmax: that of torch over both, behind one another."""
+"""Attention over a group's prompt and a row's own slots under one softmax: matches torch over both, concatenated."""
 
 import pytest
 import torch
@@ -11,9 +11,9 @@ PROMPT_SLOTS, OWN_SLOTS = 32, 16
 
 
 @pytest.mark.parametrize(("dtype", "gap"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
-def test_it_is_that_of_torch(dtype, gap):
+def test_matches_torch(dtype, gap):
     noise = torch.Generator().manual_seed(0)
-    # Some samples have left, others have moved; the last row is a filler.
+    # Some samples have left, others have moved; the last row is padding.
     places = torch.tensor([5, 0, 11, 2, 8, 0])
     count = len(places)
     asking = torch.full((PROMPTS * SAMPLES,), count - 1)
@@ -43,7 +43,7 @@ def test_it_is_that_of_torch(dtype, gap):
     torch.testing.assert_close(found[:-1].double(), expected[:-1], atol=gap, rtol=gap)
 
 
-def test_rows_that_stand_in_order_are_not_moved():
+def test_rows_already_in_order_are_not_moved():
     noise = torch.Generator().manual_seed(0)
     numbers = torch.arange(PROMPTS * SAMPLES)
     moved, still = (Groups(numbers, numbers, SAMPLES, in_order) for in_order in (False, True))

@@ -1,4 +1,4 @@
-"""Packed matrices multiply like plain ones, are those of the weights as they are when a batch begins, and go with the cache."""
+"""Packed matrices multiply like plain ones, hold the weights of a batch's beginning, and are freed with the cache."""
 
 import gc
 
@@ -30,7 +30,7 @@ def test_only_bfloat16_is_packed():
 @pytest.mark.skipif(not PACKABLE, reason="this processor does not multiply bfloat16")
 class TestPacked:
     @pytest.mark.parametrize("name", MODELS)
-    def test_log_probs_are_those_of_plain_products(self, name, monkeypatch):
+    def test_log_probs_match_plain_products(self, name, monkeypatch):
         request = request_of(PROMPTS, samples=3, max_new_tokens=1)
         fast = decode(DenseRunner(narrow_model(name)), request)
         monkeypatch.setattr(dense_runner, "packable", lambda weight: False)
@@ -38,7 +38,7 @@ class TestPacked:
         assert fast.tokens.tolist() == plain.tokens.tolist()
         assert abs(fast.log_probs - plain.log_probs).max() < 0.05
 
-    def test_a_batch_is_answered_by_the_weights_as_they_are_then(self):
+    def test_a_batch_uses_the_weights_of_its_beginning(self):
         request = request_of(PROMPTS, samples=2)
         model, other = narrow_model(), narrow_model()
         with torch.no_grad():
@@ -53,7 +53,7 @@ class TestPacked:
         assert after.log_probs.tolist() == expected.log_probs.tolist()
         assert after.log_probs.tolist() != before.log_probs.tolist()
 
-    def test_copies_go_with_the_cache(self):
+    def test_copies_are_freed_with_the_cache(self):
         runner = DenseRunner(narrow_model())
         decode(runner, request_of(PROMPTS, samples=2))
         packed = sum(type(thing) is torch.Tensor and thing.is_mkldnn for thing in gc.get_objects())
@@ -62,7 +62,7 @@ class TestPacked:
         assert packed > 0
         assert left == 0
 
-    def test_a_product_is_that_of_the_plain_weight(self):
+    def test_a_product_matches_the_plain_weight(self):
         noise = torch.Generator().manual_seed(0)
         weight, states, bias = (torch.randn(shape, generator=noise).bfloat16() for shape in ((48, 32), (7, 32), (48,)))
         copy = torch.ops.mkldnn._reorder_linear_weight(weight, 64)

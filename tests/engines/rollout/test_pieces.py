@@ -1,4 +1,4 @@
-"""Pieces of a decode batch: held back, joined and cut without changing a bit; every engine streams what it generates."""
+"""Pieces of a decode batch: buffered, joined and cut without changing a bit; every engine streams what it generates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def answer(prompts: int) -> GenerateResult:
 
 
 @given(st.permutations(range(6)), st.lists(st.integers(1, 5), max_size=4))
-def test_cut_and_joined_it_is_the_whole_again(order, cuts):
+def test_cutting_and_joining_gives_the_whole(order, cuts):
     whole = answer(2)
     parts = np.split(np.array(order), np.unique(cuts))
     pieces = [cut_piece(whole, np.sort(part), 0.5) for part in parts]
@@ -35,7 +35,7 @@ def test_cut_and_joined_it_is_the_whole_again(order, cuts):
     assert joined.result.weight_version == 2
 
 
-def test_a_joined_piece_shares_no_memory_with_what_came():
+def test_a_joined_piece_shares_no_memory_with_its_parts():
     piece = cut_piece(answer(2), np.arange(2), 0.0)
     assert not np.shares_memory(join_pieces([piece]).result.tokens, piece.result.tokens)
 
@@ -52,7 +52,7 @@ def test_pieces_are_held_back_until_some_time_has_passed_and_never_lost():
     assert came == [(0.12, (0, 4)), (0.5, (1,)), (0.9, (2, 3)), (0.91, (5,))]
 
 
-def test_nothing_gives_nothing():
+def test_a_stream_without_rows_gives_no_pieces():
     assert list(hold_back(iter([None, None]), 0.0)) == []
 
 
@@ -67,7 +67,7 @@ def test_an_engine_streams_the_bits_that_it_generates(case):
     assert rows_of(join_pieces(pieces).result) == rows_of(case.engine.generate(request))
 
 
-def test_what_is_finished_comes_before_the_rest(case):
+def test_finished_responses_come_first(case):
     request = request_of(prompts_of([5, 40, 9, 3, 12, 7, 8, 9]), samples=1, max_new_tokens=MAX_NEW)
     pieces = streamed(case, request)
     assert len(pieces) > 2, "in several pieces"
@@ -75,12 +75,12 @@ def test_what_is_finished_comes_before_the_rest(case):
     assert longest == sorted(longest), "in the order in which the decode steps finish them"
 
 
-def test_a_step_that_finishes_nothing_gives_the_caller_a_moment(torch_engine):
+def test_a_step_that_finishes_nothing_yields_to_the_caller(torch_engine):
     request = request_of(prompts_of([5]), samples=1, stop_tokens=(), max_new_tokens=6)
     assert [piece is None for piece in torch_engine.engine.stream(request)] == [True] * 5 + [False]
 
 
-def test_a_stream_that_is_given_up_leaves_the_engine_as_it_was(case):
+def test_an_abandoned_stream_leaves_the_engine_unchanged(case):
     request = request_of(prompts_of([5, 40, 9]), samples=4, max_new_tokens=MAX_NEW)
     expected = rows_of(case.engine.generate(request))
     given_up = case.engine.stream(request)

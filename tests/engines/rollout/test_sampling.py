@@ -1,4 +1,4 @@
-"""Noise by counter, and draws from it."""
+"""Counter-based noise, and draws from it."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ EXPECTED = [[2802244911, 3011683077], [1581361928, 4052577513], [1572997799, 318
 
 
 def chi_square(counts: np.ndarray, shares: np.ndarray) -> float:
-    """Pearson's statistic in standard deviations above its mean."""
+    """Returns Pearson's statistic in standard deviations above its mean."""
     expected = shares * counts.sum()
     kept = expected > 0
     assert counts[~kept].sum() == 0
@@ -21,13 +21,13 @@ def chi_square(counts: np.ndarray, shares: np.ndarray) -> float:
     return float((statistic - freedom) / np.sqrt(2 * freedom))
 
 
-def test_noise_is_fixed_for_good():
-    """A change of these numbers would change every run."""
+def test_noise_is_pinned():
+    """A change to these numbers would change every run."""
     noise = uniforms(np.array([0, 1, 2**64 - 1], np.uint64), 2)
     assert (noise * 2**32).astype(np.uint64).tolist() == EXPECTED
 
 
-def test_noise_of_a_token_depends_on_seed_and_place_alone():
+def test_noise_depends_only_on_seed_and_position():
     seeds = np.random.default_rng(0).integers(0, 2**63, 50).astype(np.uint64)
     noise = uniforms(seeds, 40)
     assert (uniforms(seeds[7:9], 40) == noise[7:9]).all()
@@ -36,7 +36,7 @@ def test_noise_of_a_token_depends_on_seed_and_place_alone():
 
 @pytest.mark.parametrize("seeds", ["consecutive", "increments"])
 def test_noise_is_uniform_and_independent(seeds):
-    """Seeds one apart, and seeds one increment of the generator apart, whose plain streams would be shifted copies."""
+    """Holds for seeds one apart, and one generator increment apart, whose plain streams would be shifted copies."""
     step = 1 if seeds == "consecutive" else 0x9E3779B97F4A7C15
     noise = uniforms(np.arange(ROWS, dtype=np.uint64) * np.uint64(step), 4)
     assert noise.dtype == np.float64 and noise.min() >= 0 and noise.max() < 1
@@ -69,14 +69,14 @@ def test_top_p_keeps_the_fewest_tokens_that_reach_it_and_renormalises():
     assert np.allclose(log_probs.exp().numpy(), expected[tokens.numpy()], atol=1e-6)
 
 
-def test_top_p_below_the_likeliest_token_leaves_that_one():
+def test_top_p_below_the_likeliest_token_keeps_that_one():
     shares = torch.tensor([[0.2, 0.5, 0.3]])
     tokens, log_probs = sample(shares.log(), torch.tensor([0.999], dtype=torch.float64), 1.0, 0.1)
     assert tokens.tolist() == [1] and log_probs.tolist() == [0.0]
 
 
 @pytest.mark.parametrize(("noise", "token"), [(0.0, 1), (0.4999, 1), (0.5001, 3), (1 - 2**-32, 3)])
-def test_the_ends_of_the_noise_hit_tokens_that_have_mass(noise, token):
+def test_extreme_noise_draws_tokens_that_have_mass(noise, token):
     logits = torch.tensor([[-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf]])
     tokens, log_probs = sample(logits, torch.tensor([noise], dtype=torch.float64), 1.0, 1.0)
     assert tokens.tolist() == [token]

@@ -1,4 +1,4 @@
-"""Attention by pieces: that of torch, in bits that do not depend on how many slots there are."""
+"""Attention in pieces: matches torch, and its bits do not depend on the number of slots."""
 
 import pytest
 import torch
@@ -11,19 +11,19 @@ LENGTHS = (1, 15, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE + 7, SLOTS)
 
 
 def masked(length, slots, dtype=torch.float32):
-    """Shows the first slots: [1, 1, 1, slots]."""
+    """Returns a mask that shows the first slots: [1, 1, 1, slots]."""
     return torch.zeros(1, 1, 1, slots, dtype=dtype).masked_fill_(torch.arange(slots) >= length, -torch.inf)
 
 
 def states(queries, size, dtype=torch.float32):
-    """Queries, keys and values of two heads."""
+    """Returns queries, keys and values of two heads."""
     noise = torch.Generator().manual_seed(0)
     return [torch.randn(1, 2, count, size, generator=noise).to(dtype) for count in (queries, SLOTS, SLOTS)]
 
 
 @pytest.mark.parametrize(("dtype", "gap"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
 @pytest.mark.parametrize("length", LENGTHS)
-def test_it_is_that_of_torch(dtype, gap, length):
+def test_matches_torch(dtype, gap, length):
     queries, keys, values = states(8, 64, dtype)
     mask = masked(length, SLOTS, dtype)
     found = join(list(attend_by_pieces(queries, keys, values, mask)))
@@ -36,7 +36,7 @@ def test_it_is_that_of_torch(dtype, gap, length):
 
 @pytest.mark.parametrize("size", [16, 30, 64, 128])
 @pytest.mark.parametrize("queries", [1, 2, 4, 8, 28, 64, 100])
-def test_slots_behind_a_rows_own_change_no_bit(queries, size):
+def test_slots_after_a_rows_own_change_no_bit(queries, size):
     asked, keys, values = states(queries, size)
     for length in LENGTHS:
         least = -(-length // 16) * 16

@@ -1,4 +1,4 @@
-"""The torch engine beyond the contract: against transformers itself, its batches, its weights, its refusals."""
+"""The torch engine beyond the contract: agreement with transformers, its batches, its weights, its refusals."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def plain_model(model_folder):
 
 @pytest.fixture
 def forward_rows(plain_model):
-    """Rows and positions of every pass through the plain model while a test runs."""
+    """Records the rows and positions of every pass through the plain model while a test runs."""
     shapes = []
     handle = plain_model.register_forward_pre_hook(
         lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
@@ -59,7 +59,7 @@ def build_experts(folder):
 
 
 def plain_log_probs(model, prompt, tokens, temperature=1.0):
-    """What transformers gives for the tokens behind the prompt, without any cache: [tokens, vocabulary]."""
+    """Computes the log-probabilities after the prompt with transformers, without a cache: [tokens, vocabulary]."""
     ids = torch.from_numpy(np.concatenate([prompt, tokens]).astype(np.int64))[None]
     with torch.no_grad():
         logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
@@ -68,7 +68,7 @@ def plain_log_probs(model, prompt, tokens, temperature=1.0):
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.7}, {"greedy": True, "temperature": 0.7}])
 @pytest.mark.parametrize("folder", ["model_folder", "odd_model_folder"])
-def test_log_probs_are_those_of_a_plain_forward(folder, options, request):
+def test_log_probs_match_a_plain_forward(folder, options, request):
     path = request.getfixturevalue(folder)
     engine, model = build_case("torch", path).engine, load_causal_lm(str(path), "float32")
     prompts = prompts_of([1, 2, 7, 8, 9, 31, 64, 100, 300])
@@ -84,7 +84,7 @@ def test_log_probs_are_those_of_a_plain_forward(folder, options, request):
 
 
 def test_a_model_of_odd_sizes_is_batch_invariant_too(odd_model_folder):
-    """90 and 117 wide: rows fill no whole vectors, so the end of each tensor goes through scalar code."""
+    """At widths 90 and 117 rows end within a vector, so the end of each tensor goes through scalar code."""
     engine = build_case("torch", odd_model_folder).engine
     lengths = np.random.default_rng(3).integers(1, 60, 64)
     prompts, seeds = prompts_of(lengths), np.arange(64, dtype=np.uint64)[:, None]
@@ -97,7 +97,7 @@ def test_a_model_of_odd_sizes_is_batch_invariant_too(odd_model_folder):
 
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.7, 1.0), (1.0, 0.6)])
-def test_sampled_frequencies_are_the_models(torch_engine, plain_model, temperature, top_p):
+def test_sampled_frequencies_match_the_model(torch_engine, plain_model, temperature, top_p):
     prompts, samples = prompts_of([5, 12]), 3000
     request = request_of(
         prompts, samples=samples, max_new_tokens=1, stop_tokens=(), temperature=temperature, top_p=top_p
@@ -146,7 +146,7 @@ def test_the_cache_is_allocated_once(plain_model, kind):
     assert first == again
 
 
-def test_decoding_leaves_a_training_model_as_it_was(model_folder, torch_engine):
+def test_decoding_leaves_a_training_model_unchanged(model_folder, torch_engine):
     model = load_causal_lm(str(model_folder), "float32").train()
     model.config.attention_dropout = 0.5
     for layer in model.model.layers:
@@ -170,7 +170,7 @@ def test_bfloat16_is_close_but_promises_no_invariance(model_folder, torch_engine
     assert (result.log_probs != exact.log_probs).any()
 
 
-def test_longer_prompts_and_answers_than_agreed_are_refused(torch_engine):
+def test_prompts_and_answers_beyond_the_limits_are_refused(torch_engine):
     with pytest.raises(DataError, match=rf"prompt 1 .* {MAX_PROMPT + 1} tokens.*{MAX_PROMPT}"):
         torch_engine.engine.generate(request_of(prompts_of([5, MAX_PROMPT + 1])))
     with pytest.raises(ConfigurationError, match=f"{MAX_NEW + 1} new tokens"):
@@ -228,8 +228,8 @@ def test_wrong_weights_are_refused_and_leave_the_engine_dirty(torch_engine):
             torch_engine.engine.generate(request_of(prompts_of([4]), weight_version=5))
 
 
-def test_an_update_that_breaks_off_leaves_the_engine_dirty(torch_engine, monkeypatch):
-    """Interrupted half-way through the tensors: some are new, some old, and neither version may be claimed."""
+def test_an_interrupted_update_leaves_the_engine_dirty(torch_engine, monkeypatch):
+    """Half-way through the tensors some are new and some old, so neither version may be claimed."""
     copied = []
 
     def interrupt(array):
@@ -279,7 +279,7 @@ def test_experts_and_positions_that_scale_with_the_batch_promise_no_invariance(m
     assert TorchRolloutEngine(str(folder), "float32", 10, 10, folder).capabilities["batch_invariant"] is False
 
 
-def test_folders_that_are_no_models_are_refused(model_folder, tmp_path):
+def test_folders_that_are_not_models_are_refused(model_folder, tmp_path):
     with pytest.raises(ConfigurationError, match=r"nowhere: .*config\.json"):
         load_causal_lm(str(tmp_path / "nowhere"), "float32")
     with pytest.raises(ConfigurationError, match="float32, bfloat16"):
@@ -311,19 +311,19 @@ def test_code_in_a_model_folder_is_not_run(model_folder, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_row_that_fills_no_slot_multiple_is_padded_beyond_its_prompt():
+def test_rows_are_padded_beyond_their_prompt_to_a_multiple_of_slots():
     lengths = np.arange(1, 2000)
     padded = np.array([padded_length(int(length)) for length in lengths])
     assert (padded > lengths).all() and (padded % 8 == 0).all()
     assert (padded[63:] <= 1.26 * lengths[63:]).all()
 
 
-def test_stop_tokens_outside_the_vocabulary_never_come(torch_engine):
+def test_stop_tokens_outside_the_vocabulary_are_never_sampled(torch_engine):
     result = torch_engine.engine.generate(request_of(prompts_of([5]), stop_tokens=(STOP, 10_000)))
     assert len(result.lengths) == 1
 
 
-def test_an_engine_that_sleeps_gives_its_cache_back(model_folder):
+def test_a_sleeping_engine_frees_its_cache(model_folder):
     case = torch_case(model_folder)
     engine = case.engine
     engine.update_weights(case.weights(0), 0)

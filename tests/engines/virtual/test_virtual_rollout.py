@@ -38,7 +38,7 @@ def test_a_batch_takes_its_decode_steps_with_finished_sequences_leaving():
     assert slept == [pytest.approx(sum(0.5 + 0.01 * sequences for sequences in steps) / 4)]
 
 
-def test_a_stream_sleeps_as_long_in_parts_before_each_piece():
+def test_a_stream_divides_its_sleep_among_its_pieces():
     whole, parts = [], []
     times = {"base_seconds": 0.5, "seconds_per_sequence": 0.01, "clock_factor": 4}
     engine_of(slept=whole, **times).generate(request_of())
@@ -47,13 +47,13 @@ def test_a_stream_sleeps_as_long_in_parts_before_each_piece():
     assert len(came) > 1 and came == list(range(1, len(came) + 1))
 
 
-def test_no_time_is_no_sleep():
+def test_zero_durations_cause_no_sleep():
     slept = []
     engine_of(slept=slept).generate(request_of())
     assert slept == []
 
 
-def test_lengths_are_log_normal_and_cut():
+def test_lengths_are_log_normal_and_truncated():
     result = engine_of(median_tokens=16, sigma=0.5).generate(request_of(prompts=100, samples=100, limit=40))
     logarithms = np.log(result.lengths[result.finish != FINISHED_LENGTH])
     assert np.median(result.lengths) == pytest.approx(16, abs=1)

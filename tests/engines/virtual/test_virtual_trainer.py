@@ -1,4 +1,4 @@
-"""The virtual trainer: its weights tell all that it learnt from, and nothing else."""
+"""The virtual trainer: its weights depend on everything that it learnt from, and on nothing else."""
 
 from pathlib import Path
 
@@ -111,7 +111,7 @@ def test_changed_experience_gives_other_weights(tmp_path, change):
     assert state_of(one) != state_of(other)
 
 
-def test_prepared_columns_have_a_part_in_the_weights(tmp_path):
+def test_prepared_columns_affect_the_weights(tmp_path):
     states = set()
     for normalise in ("group_std", "group_mean"):
         engine = engine_of(tmp_path / normalise, algorithm={"kind": "grpo", "normalise": normalise})
@@ -156,7 +156,7 @@ def test_learn_is_idempotent_and_refuses_to_skip(tmp_path):
         engine.prepare(task)
 
 
-def test_a_restored_trainer_goes_on_as_if_nothing_had_been(tmp_path):
+def test_a_restored_trainer_continues_as_if_undisturbed(tmp_path):
     engine, other = engine_of(tmp_path), engine_of(tmp_path)
     tasks = [task_of(i, sealed(tmp_path, i, experience(first=4 * i))) for i in (1, 2)]
     learn(engine, tasks[0])
@@ -173,7 +173,7 @@ def test_a_restored_trainer_goes_on_as_if_nothing_had_been(tmp_path):
     assert learn(other, tasks[1]).fingerprint == expected.fingerprint
 
 
-def test_a_file_that_is_no_state_is_refused(tmp_path):
+def test_a_file_that_is_not_a_state_is_refused(tmp_path):
     engine = engine_of(tmp_path)
     for contents in (None, b"garbage"):
         if contents is not None:
@@ -189,7 +189,7 @@ def test_before_the_start_there_are_no_weights(tmp_path):
         list(engine.stream_weights())
 
 
-def test_the_seed_of_the_run_gives_the_first_weights(tmp_path):
+def test_the_runs_seed_determines_the_first_weights(tmp_path):
     states = [state_of(engine_of(tmp_path, seed=seed)) for seed in (0, 0, 1)]
     assert states[0] == states[1] != states[2]
 

@@ -1,4 +1,4 @@
-"""What transformers says of responses: the log-probabilities that a sampler ought to have had."""
+"""Reference log-probabilities from transformers, which a sampler should have reported."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from yatt_core.protocols.generation import GenerateRequest, GenerateResult
 
 
 def module_with(folder: Path, weights: Tensors) -> torch.nn.Module:
-    """The folder's model with some weights."""
+    """Loads the folder's model and replaces its weights."""
     module = load_causal_lm(str(folder), "float32").requires_grad_(False)
     module.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in weights.items()}, strict=False)
     return module
 
 
 def token_log_probs(module: torch.nn.Module, prompt: Sequence[int], tokens: Sequence[int], temperature: float):
-    """Of each token, given the prompt and those before it, [length]."""
+    """Returns each token's log-probability given the prompt and the tokens before it, [length]."""
     whole = torch.tensor([[*prompt, *tokens]])
     with torch.no_grad():
         logits = module(input_ids=whole).logits[0, len(prompt) - 1 : -1].float() / temperature
@@ -30,7 +30,7 @@ def token_log_probs(module: torch.nn.Module, prompt: Sequence[int], tokens: Sequ
 
 
 def largest_gap(module: torch.nn.Module, request: GenerateRequest, result: GenerateResult) -> float:
-    """The largest difference of any token's log-probability from the module's."""
+    """Returns the largest difference between any token's log-probability and the module's."""
     samples, gap = request.seeds.shape[1], 0.0
     for row, (tokens, log_probs, _) in enumerate(rows_of(result)):
         given = np.frombuffer(log_probs, np.float32)

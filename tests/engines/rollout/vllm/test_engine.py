@@ -1,4 +1,4 @@
-"""The engine on vLLM: its log-probabilities are the model's whatever weights it has just got, and it serves several at once."""
+"""The engine on vLLM: its log-probabilities match the model after any update, and it serves several threads at once."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from yatt_core.errors import ConfigurationError, DataError, InfrastructureError,
 pytestmark = [NEEDS_VLLM, pytest.mark.verify]
 
 LONG = [200, 37, 130, 9]
-"""Prompts of several blocks of the cache, so that what was read of them is found again."""
+"""Prompt lengths of several cache blocks, so that the prefix cache has hits."""
 SMALL, LARGE = 1e-4, 1e-2
 
 
 def gap_after_update(case, temperature: float = 1.0, version: int = 1) -> float:
-    """Answers long prompts under version 0, updates, and answers them again: the gap to the model of the new weights."""
+    """Answers long prompts before and after an update, and returns the gap to the model of the new weights."""
     options = {"samples": 2, "max_new_tokens": MAX_NEW, "temperature": temperature}
     case.engine.generate(request_of(prompts_of(LONG), **options))
     case.engine.update_weights(case.weights(version), version)
@@ -33,33 +33,33 @@ def gap_after_update(case, temperature: float = 1.0, version: int = 1) -> float:
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
-def test_log_probabilities_are_the_models_after_an_update(vllm_case, temperature):
+def test_log_probabilities_match_the_model_after_an_update(vllm_case, temperature):
     assert gap_after_update(vllm_case, temperature) < SMALL
 
 
-def test_without_its_remedy_a_tied_head_stays_the_old_one(vllm_case, monkeypatch):
-    """Fails once vLLM packs the head anew by itself: `refresh_tied_head` can go then."""
+def test_without_the_workaround_a_tied_head_stays_old(vllm_case, monkeypatch):
+    """Fails once vLLM repacks the head by itself: then `refresh_tied_head` can be removed."""
     from yatt_core.engines.rollout.vllm import weights
 
     monkeypatch.setattr(weights, "refresh_tied_head", lambda _: None)
     assert gap_after_update(vllm_case) > LARGE
 
 
-def test_without_its_remedy_the_prefix_cache_keeps_what_old_weights_read(vllm_case, monkeypatch):
-    """Fails once an update empties the cache by itself: prompts need no salt then."""
+def test_without_the_workaround_the_prefix_cache_survives_an_update(vllm_case, monkeypatch):
+    """Fails once an update empties the cache by itself: then prompts need no salt."""
     monkeypatch.setattr(vllm_case.engine, "_salt", lambda: "the same for all")
     assert gap_after_update(vllm_case) > LARGE
 
 
 def answers_by_seed(case, prompts, seeds):
-    """(prompt, seed) -> tokens, log-probability bits and way of ending, all asked for in one batch."""
+    """Generates one batch: (prompt, seed) -> tokens, log-probability bits and finish reason."""
     request = request_of(prompts, seeds=np.array([seeds] * len(prompts), np.uint64), max_new_tokens=MAX_NEW)
     keys = [(place, seed) for place in range(len(prompts)) for seed in seeds]
     return dict(zip(keys, rows_of(case.engine.generate(request)), strict=True))
 
 
-def found_again(engine, monkeypatch) -> list[int]:
-    """Of each response that ends from here on: how many tokens of its prompt the prefix cache held."""
+def prefix_hits(engine, monkeypatch) -> list[int]:
+    """Returns a list that collects, for each response that ends from now on, how many prompt tokens the cache held."""
     found: list[int] = []
     step = engine._engine.step
 
@@ -73,14 +73,14 @@ def found_again(engine, monkeypatch) -> list[int]:
 
 
 def test_bits_do_not_depend_on_what_the_prefix_cache_holds(vllm_case, monkeypatch):
-    """Prompts read whole, found again whole, and found again in part, behind another prompt with the same beginning."""
+    """Covers prompts read in full, cached in full, and cached in part after another prompt with the same beginning."""
     engine, long = vllm_case.engine, prompts_of([300])[0]
     prompts, seeds = [long[:length] for length in (300, 161, 130, 97, 70, 33)], [1, 2, 3]
 
     def forget():
         engine.update_weights(vllm_case.weights(0), 0)
 
-    found, expected = found_again(engine, monkeypatch), dict[tuple[int, int], tuple]()
+    found, expected = prefix_hits(engine, monkeypatch), dict[tuple[int, int], tuple]()
     for place, prompt in enumerate(prompts):
         for seed in seeds:
             forget()
@@ -93,8 +93,8 @@ def test_bits_do_not_depend_on_what_the_prefix_cache_holds(vllm_case, monkeypatc
                 assert answers_by_seed(vllm_case, [prompts[place]], [seed])[0, seed] == expected[place, seed]
     assert set(found) == {0, 32, 64, 96, 128, 160, 288}
     forget()
-    assert answers_by_seed(vllm_case, prompts, seeds) == expected, "together, from nothing"
-    assert answers_by_seed(vllm_case, prompts, seeds) == expected, "together, with all that is known"
+    assert answers_by_seed(vllm_case, prompts, seeds) == expected, "together, from an empty cache"
+    assert answers_by_seed(vllm_case, prompts, seeds) == expected, "together, with everything cached"
 
 
 def test_likeliest_tokens_have_their_log_probability_at_temperature_one(vllm_case):
@@ -112,7 +112,7 @@ def test_top_p_renormalises(vllm_case):
 
 
 @pytest.mark.parametrize("fault", ["name", "missing", "shape", "dtype"])
-def test_weights_of_another_model_leave_it_without_any_until_the_next(vllm_case, fault):
+def test_wrong_weights_leave_the_engine_without_any_until_the_next_update(vllm_case, fault):
     request = request_of(prompts_of([5, 19]), samples=4)
     before = rows_of(vllm_case.engine.generate(request))
     weights = dict(vllm_case.weights(0))
@@ -134,7 +134,7 @@ def test_weights_of_another_model_leave_it_without_any_until_the_next(vllm_case,
     assert rows_of(vllm_case.engine.generate(request)) == before
 
 
-def test_an_update_that_breaks_off_leaves_it_without_weights_until_the_next(vllm_case, monkeypatch):
+def test_an_interrupted_update_leaves_the_engine_without_weights_until_the_next(vllm_case, monkeypatch):
     from yatt_core.engines.rollout.vllm import engine as module
 
     request = request_of(prompts_of([5, 19]), samples=4)
@@ -181,7 +181,7 @@ def test_several_threads_get_what_each_would_get_alone(vllm_case):
     assert [found[number] for number in range(5)] == alone
 
 
-def test_a_stream_that_is_given_up_is_taken_off_the_engine(vllm_case):
+def test_an_abandoned_stream_is_removed_from_the_engine(vllm_case):
     stream = vllm_case.engine.stream(request_of(prompts_of([5, 9]), samples=4, stop_tokens=(), max_new_tokens=MAX_NEW))
     assert next(stream) is None
     assert vllm_case.engine._engine.has_unfinished_requests()
@@ -189,7 +189,7 @@ def test_a_stream_that_is_given_up_is_taken_off_the_engine(vllm_case):
     assert not vllm_case.engine._engine.has_unfinished_requests()
 
 
-def test_logits_that_are_not_finite_are_said(vllm_case):
+def test_non_finite_logits_are_reported(vllm_case):
     weights = {name: tensor * np.float32("nan") for name, tensor in vllm_case.weights(0).items()}
     vllm_case.engine.update_weights(weights, 1)
     with pytest.raises(NumericError, match="not finite"):
@@ -198,10 +198,10 @@ def test_logits_that_are_not_finite_are_said(vllm_case):
     vllm_case.engine.update_weights(vllm_case.weights(0), 0)
     prompts = prompts_of([1 + number % 9 for number in range(40)])
     answers = vllm_case.engine.generate(request_of(prompts, stop_tokens=(), max_new_tokens=MAX_NEW))
-    assert np.isfinite(answers.log_probs).all(), "nothing of them is left in the cache"
+    assert np.isfinite(answers.log_probs).all(), "none of them is left in the cache"
 
 
-def test_what_it_was_not_made_for_is_refused(vllm_case):
+def test_requests_beyond_the_limits_are_refused(vllm_case):
     with pytest.raises(ConfigurationError, match="25 new tokens"):
         vllm_case.engine.generate(request_of(prompts_of([5]), max_new_tokens=25))
     with pytest.raises(DataError, match="prompt 1 of the decode batch has 321 tokens"):
@@ -210,10 +210,10 @@ def test_what_it_was_not_made_for_is_refused(vllm_case):
         vllm_case.engine.generate(request_of(prompts_of([5]), media=[("sha256:0",)]))
 
 
-def test_others_in_its_process_set_their_number_of_threads(vllm_case):
+def test_the_process_can_still_set_its_number_of_threads(vllm_case):
     assert torch.set_num_threads.__module__ != "vllm.v1.worker.cpu_worker"
 
 
-def test_it_leaves_no_file_in_the_temporary_folder(vllm_case):
-    """A killed actor could not take it away."""
+def test_no_file_is_left_in_the_temporary_folder(vllm_case):
+    """A killed actor could not remove the file."""
     assert not Path(tempfile.gettempdir(), os.environ["VLLM_DIST_IDENT"]).exists()

@@ -1,4 +1,4 @@
-"""Threads that share an engine: one steps for all, and what has to be alone comes between two steps."""
+"""Threads that share an engine: one steps for all, and exclusive work runs between two steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from yatt_core.engines.rollout.vllm.engine_lock import EngineLock
 SECONDS = 20.0
 
 
-def test_whoever_waits_takes_the_step() -> None:
+def test_a_waiting_thread_takes_the_step() -> None:
     lock, arrived, steps = EngineLock(), deque[int](), []
 
     def step() -> None:
@@ -24,10 +24,10 @@ def test_whoever_waits_takes_the_step() -> None:
         lock.wait_for(arrived, step)
     assert steps == [0, 1, 2]
     lock.wait_for(arrived, step)
-    assert len(steps) == 3, "nothing is stepped for what is there"
+    assert len(steps) == 3, "no step is taken for what has already arrived"
 
 
-def test_one_thread_steps_for_all_that_wait() -> None:
+def test_one_thread_steps_for_all_waiting_ones() -> None:
     lock, entered, go_on = EngineLock(), threading.Event(), threading.Event()
     first, second, at_once = deque[int](), deque[int](), []
 
@@ -49,7 +49,7 @@ def test_one_thread_steps_for_all_that_wait() -> None:
     assert (list(first), list(second), len(at_once)) == ([1], [2], 1)
 
 
-def test_what_has_to_be_alone_waits_for_the_end_of_a_step() -> None:
+def test_exclusive_work_waits_for_the_end_of_a_step() -> None:
     lock, entered, go_on, log = EngineLock(), threading.Event(), threading.Event(), list[str]()
 
     def step() -> None:
@@ -72,7 +72,7 @@ def test_what_has_to_be_alone_waits_for_the_end_of_a_step() -> None:
     assert log == ["step", "alone"]
 
 
-def test_a_step_that_fails_leaves_the_turn_to_others() -> None:
+def test_a_failed_step_releases_the_lock() -> None:
     lock = EngineLock()
 
     def fail() -> None:

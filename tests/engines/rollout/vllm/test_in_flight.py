@@ -1,4 +1,4 @@
-"""New weights while responses are under way: what they go on over is the policy's word, and each token tells its version."""
+"""New weights while responses are in flight: the policy decides how they continue; each token records its version."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ STEPS_BEFORE = 9
 
 @pytest.fixture(scope="module", params=["keep_cache", "recompute"])
 def policy_case(request, make_vllm_case):
-    """An engine with the policy, and its name."""
+    """Returns the policy's name and an engine that follows it."""
     return request.param, make_vllm_case(in_flight_update=request.param, max_num_seqs=8)
 
 
 def over_old_cache(old: torch.nn.Module, new: torch.nn.Module, prompt: list[int], tokens: list[int], made: int):
-    """Log-probabilities by the new weights of the tokens behind the first ones, over keys and values of the old weights."""
+    """Computes the new weights' log-probabilities after the first `made` tokens, over the old weights' cache."""
     whole, cut = [*prompt, *tokens], len(prompt) + made - 1
     cache = DynamicCache(config=old.config)
     with torch.no_grad():
@@ -35,7 +35,7 @@ def over_old_cache(old: torch.nn.Module, new: torch.nn.Module, prompt: list[int]
     return torch.log_softmax(logits.float(), dim=-1).gather(1, chosen)[:, 0].numpy()
 
 
-def test_responses_under_way_go_on_as_the_policy_says(policy_case):
+def test_responses_in_flight_continue_as_the_policy_says(policy_case):
     policy, case = policy_case
     case.engine.update_weights(case.weights(0), 0)
     request = request_of(prompts_of([40, 7]), samples=2, stop_tokens=(), max_new_tokens=MAX_NEW)
@@ -59,7 +59,7 @@ def test_responses_under_way_go_on_as_the_policy_says(policy_case):
         assert np.abs(log_probs[STEPS_BEFORE:] - wrong).max() > LARGE
 
 
-def test_what_is_asked_behind_the_update_sees_nothing_of_the_old_weights(policy_case):
+def test_requests_after_the_update_see_nothing_of_the_old_weights(policy_case):
     _, case = policy_case
     case.engine.update_weights(case.weights(0), 0)
     prompts = prompts_of([130, 40])
@@ -76,7 +76,7 @@ def test_what_is_asked_behind_the_update_sees_nothing_of_the_old_weights(policy_
     stream.close()
 
 
-def test_an_update_that_fails_ends_what_is_under_way(policy_case):
+def test_a_failed_update_ends_responses_in_flight(policy_case):
     _, case = policy_case
     case.engine.update_weights(case.weights(0), 0)
     stream = case.engine.stream(request_of(prompts_of([40]), stop_tokens=(), max_new_tokens=MAX_NEW))

@@ -1,4 +1,4 @@
-"""An engine that is short of room: prompts wait for others, sequences give way to others, and no bit of theirs changes."""
+"""An engine short of memory: prompts wait, sequences are preempted, and none of their bits change."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tests.needs import NEEDS_VLLM
 
 pytestmark = [NEEDS_VLLM, pytest.mark.verify]
 BLOCK_BYTES = 32 * 512
-"""Of the cache: tokens, and the keys and values of one in two layers with a head of 32."""
+"""Bytes of a cache block: 32 tokens, each with the keys and values of two layers with one head of 32."""
 LENGTHS = [60] * 12 + [300, 130, 61, 200]
 
 
 @pytest.fixture(scope="module")
 def expected(make_vllm_case):
-    """What an engine that has room for all answers."""
+    """Returns the answers of an engine that has room for all sequences."""
     case = make_vllm_case()
     return rows_of(case.engine.generate(answered()))
 
@@ -24,14 +24,14 @@ def answered():
     return request_of(prompts_of(LENGTHS), samples=2, stop_tokens=(), max_new_tokens=MAX_NEW)
 
 
-def test_prompts_that_wait_for_others_to_be_read(expected, make_vllm_case):
-    """Without its remedy, to read no prompt in parts, vLLM breaks off on a CPU: it cannot take a seed's number back."""
+def test_waiting_prompts_keep_their_bits(expected, make_vllm_case):
+    """Unless prompts are read whole, vLLM fails on a CPU: it cannot take back a number drawn from a seed."""
     case = make_vllm_case(max_num_batched_tokens=16)
     assert case.engine._engine.vllm_config.scheduler_config.max_num_batched_tokens < sum(LENGTHS)
     assert rows_of(case.engine.generate(answered())) == expected
 
 
-def test_sequences_that_give_way_and_are_read_anew(expected, make_vllm_case, monkeypatch):
+def test_preempted_sequences_keep_their_bits(expected, make_vllm_case, monkeypatch):
     case = make_vllm_case(kv_cache_memory_bytes=14 * BLOCK_BYTES)
     scheduler, gave_way = case.engine._engine.engine_core.engine_core.scheduler, list[str]()
     give_way = scheduler._preempt_request
