@@ -1,6 +1,6 @@
-"""Trainers of one or several ranks: scenarios that every rank goes through, and what each of them found.
+"""Trainers of one or several ranks: jobs that every rank runs, and what each rank found.
 
-Several ranks are a process each; a single one is this process.
+Several ranks run in a process each; a single one runs in this process.
 """
 
 from __future__ import annotations
@@ -28,17 +28,22 @@ from yatt_core.spec.run import RunSpec
 
 DEADLINE = 600.0
 RANKS = multiprocessing.get_context("forkserver")
-# The libraries are imported once, and not by each rank.
+# Imports the libraries once instead of in each rank.
 RANKS.set_forkserver_preload(["tests.engines.train.preloaded"])
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a new trainer does. iterations: to be learnt, in order. restore: a checkpoint, and its version, to begin with.
+    """What a new trainer does.
 
-    skips: those of the iterations that are passed over. save: where to put a checkpoint once the iteration `save_at` is learnt.
-    rejoin_at: the ranks meet anew behind that iteration. offloads: behind which iterations it makes room, and whether as on an
-    accelerator; behind the first it is told to reload, behind the others it has to by itself. vocabulary: of the experience.
+    iterations: the iterations to learn, in order.
+    restore: the checkpoint to start from, and its version.
+    skips: the iterations to skip.
+    save: the folder for a checkpoint after the iteration `save_at`.
+    rejoin_at: the iteration after which the ranks connect again.
+    offloads: the iterations after which it offloads, and whether as on an accelerator; it is told to reload after the
+    first one and has to reload by itself after the others.
+    vocabulary: the vocabulary size of the experience.
     """
 
     spec: RunSpec
@@ -55,8 +60,11 @@ class Job:
 
 @dataclass
 class Offloaded:
-    """Bytes of a rank's tensors: those that it needs again and those that it does not, before it made room and then; and whether
-    all was as before once it had them back.
+    """Bytes of a rank's lasting and passing tensors around an offload.
+
+    before: the bytes before the offload.
+    after: the bytes after it.
+    whole: whether a reload brought all of them back.
     """
 
     before: tuple[int, int]
@@ -66,7 +74,11 @@ class Offloaded:
 
 @dataclass
 class Found:
-    """What came of a job on one rank. weights: behind the last iteration, on rank 0. refusal: of an iteration that was learnt."""
+    """The results of a job on one rank.
+
+    weights: the weights after the last iteration, on rank 0.
+    refusal: the error when an iteration that was learnt is prepared again.
+    """
 
     versions: list[int] = field(default_factory=list)
     receipts: list[UpdateReceipt] = field(default_factory=list)
@@ -76,7 +88,10 @@ class Found:
 
 
 def run_ranks(ranks: int, jobs: Sequence[Job], folder: Path) -> list[list[Found]]:
-    """The jobs one after another on all ranks: rank -> job -> what was found. folder: for all files."""
+    """Runs the jobs one after another on all ranks: rank -> job -> results.
+
+    folder: holds all files.
+    """
     places = [folder / f"job-{number}" for number in range(len(jobs))]
     tasks = [
         [random_task(place, iteration, vocabulary=job.vocabulary) for iteration in job.iterations]
@@ -134,7 +149,7 @@ def _learn(rank: int, ranks: int, work: _Work) -> Found:
         engine.restore(*job.restore)
     found.versions.append(engine.version)
     for task in work.tasks:
-        found.receipts.append(_go(engine, work, task))
+        found.receipts.append(_learn_or_skip(engine, work, task))
         found.versions.append(engine.version)
         if job.save is not None and task.key.iteration == job.save_at:
             _save(engine, rank, job.save)
@@ -155,31 +170,31 @@ def _learn(rank: int, ranks: int, work: _Work) -> Found:
 
 
 def _meet(engine: TrainEngine, rank: int, ranks: int, place: Path) -> None:
-    """The ranks meet where rank 0 says, in a file."""
-    engine.connect(rank, ranks, _handed(place, hold_address() if rank == 0 else None))
+    """Connects the ranks at the address that rank 0 writes to a file."""
+    engine.connect(rank, ranks, _broadcast(place, hold_address() if rank == 0 else None))
 
 
-def _go(engine: TrainEngine, work: _Work, task: BatchTask) -> UpdateReceipt:
-    """Learns or skips an iteration, and asks a second time."""
+def _learn_or_skip(engine: TrainEngine, work: _Work, task: BatchTask) -> UpdateReceipt:
+    """Learns or skips an iteration, and repeats the call."""
     if task.key.iteration in work.job.skips:
         receipt, again = engine.skip(task), engine.skip(task)
     else:
-        prepared = _handed(work.place / f"{task.key.iteration}.prepared", engine.prepare(task))
+        prepared = _broadcast(work.place / f"{task.key.iteration}.prepared", engine.prepare(task))
         receipt, again = engine.learn(task, prepared), engine.learn(task, prepared)
-    assert again is receipt, "a second time the receipt comes back"
+    assert again is receipt, "a repeated call returns the same receipt"
     assert engine.applied == task.key
     return receipt
 
 
 def _offload(engine: Any, iteration: int, offloads: Mapping[int, bool]) -> Offloaded:
-    """Has it make room, where wanted with the host's memory in the stead of an accelerator's."""
+    """Offloads the engine; if the job asks for it, host memory stands in for an accelerator's."""
     held = engine._memory()
 
     def sizes() -> tuple[int, int]:
         return _bytes_of(held.lasting), _bytes_of(held.passing)
 
     before, real, version = sizes(), offload.is_on_device, engine.version
-    # Memory that numpy has seen, as the torch trainer's weights, keeps its size.
+    # Memory shared with numpy, like the torch trainer's weights, cannot be resized.
     offload.is_on_device = lambda memory: offloads[iteration] and memory.resizable()
     try:
         engine.offload()
@@ -208,8 +223,8 @@ def _save(engine: TrainEngine, rank: int, folder: Path) -> None:
         frozen(folder)
 
 
-def _handed(path: Path, given: Any) -> Any:
-    """What rank 0 gives to all, as the driver would."""
+def _broadcast(path: Path, given: Any) -> Any:
+    """Passes a value from rank 0 to all ranks, as the driver would."""
     if given is not None:
         hidden = path.with_suffix(".writing")
         hidden.write_bytes(pickle.dumps(given))

@@ -1,4 +1,4 @@
-"""The engines and layouts that the contract of trainers is tested with, and what a single process comes to."""
+"""The engines and layouts under the trainers' contract, and the expected results from a single process."""
 
 from __future__ import annotations
 
@@ -29,13 +29,17 @@ from yatt_core.spec.run import RunSpec
 RATE, UNCLIPPED, CLIP = 1e-3, 1e9, 0.3
 SEVERAL_STEPS = {"mini_batches": 2, "kl": {"coefficient": 0.05}, "entropy_bonus": 0.01}
 BUDGET = 60
-"""Tokens of a micro-batch; a rank's share of a step takes several."""
+"""Tokens per micro-batch; a rank's share of a step takes several micro-batches."""
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """An engine on a number of ranks. engine: its part of the spec. family: of the model."""
+    """An engine on a number of ranks.
+
+    engine: its section of the spec.
+    family: the model family.
+    """
 
     ranks: int
     engine: dict[str, Any] = field(hash=False)
@@ -117,8 +121,11 @@ def spec_of(engine: dict[str, Any], clip: float, algorithm: dict[str, Any] | Non
 
 @dataclass
 class Expected:
-    """What a single process comes to. weights, norms: of plain loops, by what they clip at. several: the torch trainer's updates
-    under `SEVERAL_STEPS`. checkpoint: its own at version 2.
+    """Results of a single process.
+
+    weights, norms: the results of plain loops, by the norm at which they clip.
+    several: the torch trainer's updates under `SEVERAL_STEPS`.
+    checkpoint: the torch trainer's checkpoint at version 2.
     """
 
     model: Path
@@ -130,7 +137,9 @@ class Expected:
 
 
 def _model_folder(folder: Path, family: str) -> Path:
-    """Qwen2 has biases and tied embeddings; Llama a vocabulary that is odd; Qwen3 heads of a size of their own, with norms."""
+    """Writes a Qwen2 with biases and tied embeddings, a Llama with an odd vocabulary, or a Qwen3 with normed heads
+    whose size is not the hidden size over their number.
+    """
     if family == "qwen2":
         return make_model_folder(folder)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}

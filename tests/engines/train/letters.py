@@ -1,4 +1,4 @@
-"""A learning problem of a few seconds: say the last of three letters. Inputs made the way a run makes them."""
+"""A task that is learnt in seconds: repeat the last of three letters. Its inputs are built as a run builds them."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def letters_spec(folder: Path, ranks: int = 1, lora: dict[str, Any] | None = Non
 
 
 def letters_engine(spec: RunSpec, run_folder: Path) -> TorchTrainEngine:
-    """An engine on materialised inputs, not yet connected."""
+    """Builds an engine on materialised inputs, not yet connected."""
     receipt = materialise(spec, run_folder)
     return TorchTrainEngine(spec, RankContext(run_folder, run_folder / receipt.folder, receipt.model_path, 0))

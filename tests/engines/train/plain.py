@@ -1,4 +1,4 @@
-"""GRPO straight from the formulas over a plain model of transformers, sequence by sequence; every trainer is compared with it."""
+"""GRPO straight from the formulas on a plain transformers model, sequence by sequence: every trainer's reference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yatt_core.experience.batch import ExperienceBatch
 
 
 def plain_log_probs(model: Any, batch: ExperienceBatch, index: int, temperature: float) -> torch.Tensor:
-    """Log-probabilities of one response's tokens, one sequence at a time."""
+    """Computes the log-probabilities of one response's tokens."""
     prompt = batch.prompt_tokens[batch.prompt_offsets[index] : batch.prompt_offsets[index + 1]]
     response = batch.response_tokens[batch.response_offsets[index] : batch.response_offsets[index + 1]]
     tokens = torch.tensor([[*prompt.tolist(), *response.tolist()]])
@@ -26,7 +26,10 @@ def plain_grpo_step(
     max_norm: float = 1.0,
     teacher: tuple[Any, float] | None = None,
 ) -> float:
-    """Token-mean GRPO of one step; returns the gradients' norm before clipping. teacher: a model, and its coefficient."""
+    """Takes one token-mean GRPO step and returns the gradient norm before clipping.
+
+    teacher: a model and its coefficient.
+    """
     rewards = batch.rewards.reshape(-1, 4)
     advantage = (rewards - rewards.mean(1, keepdims=True)) / (rewards.std(1, ddof=1, keepdims=True) + 1e-4)
     total = torch.zeros(())

@@ -1,4 +1,4 @@
-"""PPO with a critic straight from the formulas over plain models of transformers, sequence by sequence."""
+"""PPO with a critic straight from the formulas on plain transformers models, one sequence at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 class PlainPpo:
-    """A policy and a critic with AdamW each. Both are clipped at a gradient norm of 1."""
+    """A policy and a critic, each with its own AdamW and clipped at a gradient norm of 1."""
 
     def __init__(self, folder: Path, rate: float, critic_rate: float, temperature: float) -> None:
         self.policy, critic = (AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval() for _ in "ab")
@@ -31,7 +31,7 @@ class PlainPpo:
         self.temperature = temperature
 
     def update(self, batch: ExperienceBatch, epochs: int) -> tuple[float, list[float]]:
-        """The value loss of the last step, and all of the policy's gradient norms."""
+        """Returns the value loss of the last step and all of the policy's gradient norms."""
         masks = [torch.tensor(mask) for mask in np.split(batch.loss_mask, batch.response_offsets[1:-1])]
         with torch.no_grad():
             old, known = self._log_probs(batch, masks), self._values(batch, masks)
@@ -52,7 +52,7 @@ class PlainPpo:
         return float(value_loss.detach()), norms
 
     def weights(self) -> tuple[Arrays, Arrays]:
-        """Of the policy and of the critic."""
+        """Returns the weights of the policy and of the critic."""
         policy = dict(self.policy.named_parameters())
         critic = {f"model.{name}": parameter for name, parameter in self.layers.named_parameters()}
         found = [policy, {**critic, "lm_head.weight": self.head.weight}]
@@ -80,7 +80,7 @@ class PlainPpo:
         return found
 
     def _advantages(self, reward: float, values: list[float]) -> list[float]:
-        """Of a response's counted tokens; the reward comes with the last one."""
+        """Returns the advantages of a response's counted tokens; the last one gets the reward."""
         found, following, after = [0.0] * len(values), 0.0, 0.0
         for t in reversed(range(len(values))):
             delta = (reward if t == len(values) - 1 else 0.0) + DISCOUNT * after - values[t]

@@ -1,4 +1,4 @@
-"""Imported by the process that ranks are forked from: all that they need, and nothing that starts a thread."""
+"""Imported by the process that ranks are forked from: everything they need, and nothing that starts a thread."""
 
 from importlib.util import find_spec
 

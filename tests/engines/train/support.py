@@ -1,4 +1,4 @@
-"""A tiny model folder, random sealed experience and specs for the trainer's tests."""
+"""A tiny model folder, random sealed experience and specs for the trainers' tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_NEW_TOKENS = 7
 
 
 def weights_of(engine: Any) -> dict[str, np.ndarray]:
-    """Copies of the tensors that go to the rollout engines; every rank calls it, rank 0's count."""
+    """Copies the tensors that go to the rollout engines; every rank has to call it, rank 0's result is used."""
     return {name: array.copy() for name, array in engine.stream_weights()}
 
 
@@ -47,7 +47,7 @@ def make_model_folder(folder: Path, seed: int = 0, **options: Any) -> Path:
 
 
 def make_spec(**parts: Any) -> RunSpec:
-    """A spec with one rank; parts replace or extend its top-level keys."""
+    """Builds a spec with one rank; parts replace or extend its top-level keys."""
     tree: dict[str, Any] = {
         "name": "test",
         "seed": 3,
@@ -66,7 +66,7 @@ def make_spec(**parts: Any) -> RunSpec:
 def random_rows(
     iteration: int, prompts: int = 6, samples: int = 4, seed: int = 0, vocabulary: int = VOCABULARY
 ) -> list[dict[str, Any]]:
-    """Ragged samples: prompts of 1 to 9 tokens, responses of 1 to 7, of which a few tokens do not count."""
+    """Returns ragged samples: prompts of 1 to 9 tokens, responses of 1 to 7, a few of whose tokens are masked."""
     noise = np.random.default_rng([seed, iteration])
     rows = []
     for ordinal in range(prompts * (iteration - 1), prompts * iteration):
@@ -99,7 +99,7 @@ def random_rows(
 
 
 def write_shards(run_folder: Path, iteration: int, rows: list[dict[str, Any]], shards: int = 2) -> BatchTask:
-    """Seals the rows as an iteration's shards, spread by prompt; returns the task that names them."""
+    """Seals the rows as an iteration's shards, distributed by prompt, and returns the task that names them."""
     references = []
     for shard in range(shards):
         part = [row for row in rows if row["prompt_ordinal"] % shards == shard]
@@ -118,7 +118,7 @@ def batch_of(run_folder: Path, task: BatchTask) -> ExperienceBatch:
 
 
 def make_engine(spec: RunSpec, run_folder: Path, model_folder: Path) -> TorchTrainEngine:
-    """A started engine of one rank."""
+    """Starts an engine of one rank."""
     engine = TorchTrainEngine(spec, RankContext(run_folder, run_folder / "inputs", str(model_folder), 0))
     engine.connect(0, 1, "")
     engine.initialise()

@@ -1,4 +1,4 @@
-"""Low-rank adapters: what is learnt, what goes out, and what comes back from a checkpoint, on the torch trainer and on FSDP2."""
+"""Low-rank adapters on the torch trainer and FSDP2: what is learnt, sent, and restored from a checkpoint."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def copied(engine: TorchTrainEngine) -> dict[str, np.ndarray[Any, Any]]:
     return weights_of(engine)
 
 
-def test_only_what_is_beside_the_targets_learns(tmp_path: Path, model_folder: Path) -> None:
+def test_only_the_targets_learn(tmp_path: Path, model_folder: Path) -> None:
     engine = make_engine(lora_spec(), tmp_path, model_folder)
     before = copied(engine)
     initial = load_causal_lm(str(model_folder), "float32").state_dict()
-    assert all((before[name] == initial[name].numpy()).all() for name in before), "adapters begin with nothing"
+    assert all((before[name] == initial[name].numpy()).all() for name in before), "fresh adapters change nothing"
     for iteration in (1, 2):
         update(engine, random_task(tmp_path, iteration))
     for name, array in copied(engine).items():
@@ -72,12 +72,12 @@ def test_updates_equal_a_plain_loop(tmp_path: Path, model_folder: Path) -> None:
             np.testing.assert_allclose(own[name].numpy(), parameter.detach().numpy(), atol=1e-6, rtol=0, err_msg=name)
 
 
-def test_adapters_alone_are_enough_for_the_weights(tmp_path: Path, model_folder: Path) -> None:
+def test_adapters_are_enough_to_rebuild_the_weights(tmp_path: Path, model_folder: Path) -> None:
     merged, alone = (make_engine(lora_spec(sync=sync), tmp_path, model_folder) for sync in ("merged", "adapter"))
     for engine in (merged, alone):
         update(engine, random_task(tmp_path, 1))
     sent, wanted = copied(alone), copied(merged)
-    assert len(sent) == 2 * 2 * len(TARGETS), "two for each target of two layers"
+    assert len(sent) == 2 * 2 * len(TARGETS), "two tensors for each target in two layers"
     found = dict(with_adapters(model_folder, sent, share_of(LoraSpec(rank=2, alpha=3.0))))
     assert sorted(found) == sorted(wanted)
     for name, array in wanted.items():
@@ -86,7 +86,7 @@ def test_adapters_alone_are_enough_for_the_weights(tmp_path: Path, model_folder:
         list(with_adapters(model_folder, {n.replace("q_proj", "x_proj"): array for n, array in sent.items()}, 1.0))
 
 
-def test_an_engine_that_gets_adapters_alone_has_the_same_weights(tmp_path: Path, model_folder: Path) -> None:
+def test_an_engine_that_gets_only_adapters_has_the_same_weights(tmp_path: Path, model_folder: Path) -> None:
     merged, alone = (make_engine(lora_spec(sync=sync), tmp_path, model_folder) for sync in ("merged", "adapter"))
     for engine in (merged, alone):
         update(engine, random_task(tmp_path, 1))
@@ -112,7 +112,9 @@ def test_an_engine_that_gets_adapters_alone_has_the_same_weights(tmp_path: Path,
 
 
 @pytest.mark.parametrize("kl", [None, {"where": "loss"}])
-def test_a_restored_trainer_goes_on_bit_for_bit(tmp_path: Path, model_folder: Path, kl: dict[str, str] | None) -> None:
+def test_a_restored_trainer_continues_bit_for_bit(
+    tmp_path: Path, model_folder: Path, kl: dict[str, str] | None
+) -> None:
     spec = lora_spec(algorithm={"kind": "grpo", "kl": kl, "mini_batches": 2})
     undisturbed, restored = (make_engine(spec, tmp_path, model_folder) for _ in range(2))
     for iteration in (1, 2):
@@ -139,7 +141,7 @@ def test_state_of_other_adapters_is_refused(tmp_path: Path, model_folder: Path) 
             make_engine(other, tmp_path, model_folder).restore(saved, 1)
 
 
-def test_a_target_that_is_not_there_is_named(tmp_path: Path, model_folder: Path) -> None:
+def test_a_missing_target_is_named(tmp_path: Path, model_folder: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"trainer\.lora\.targets: Qwen2ForCausalLM has no 'wqkv'"):
         make_engine(lora_spec(targets=["wqkv"]), tmp_path, model_folder)
 

@@ -1,4 +1,4 @@
-"""What dynamic sampling dropped or only padded with changes no gradient, under every statistic and denominator of the batch."""
+"""Groups dropped or padded with by dynamic sampling change no gradient, under any batch statistic or denominator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def varied_rows() -> list[dict[str, Any]]:
-    """Rewards that differ within every group, so that each would count."""
+    """Returns rows whose rewards differ within every group, so that each group would count."""
     rows = random_rows(1, seed=4)
     for row in rows:
         row["reward"] = row["reward/exact"] = float((row["sample"] * 5 + row["prompt_ordinal"]) % 4) / 3
@@ -44,7 +44,7 @@ def varied_rows() -> list[dict[str, Any]]:
 
 
 def learnt(folder: Path, model: Path, algorithm: dict[str, Any], task: BatchTask) -> tuple[dict[str, Any], Any]:
-    """The weights and metrics after one update."""
+    """Returns the weights and metrics after one update."""
     engine = make_engine(make_spec(algorithm={"kind": "grpo", **algorithm}), folder, model)
     engine.sft()
     receipt = engine.learn(task, prepare(engine, task))
@@ -70,7 +70,7 @@ def test_padding_and_dropped_groups_change_no_gradient(tmp_path: Path, model: Pa
     assert max(float(np.abs(everything[0][name] - array).max()) for name, array in expected[0].items()) > 1e-4
 
 
-def test_samples_that_were_not_kept_change_no_gradient(tmp_path: Path, model: Path) -> None:
+def test_dropped_samples_change_no_gradient(tmp_path: Path, model: Path) -> None:
     rows, kept = varied_rows(), []
     for ordinal in ADMITTED:
         group = [row for row in rows if row["prompt_ordinal"] == ordinal]
@@ -85,10 +85,10 @@ def test_samples_that_were_not_kept_change_no_gradient(tmp_path: Path, model: Pa
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "fixed_length"])
-def test_an_update_from_padding_alone_leaves_fresh_weights_as_they_are(
+def test_an_update_from_padding_alone_leaves_fresh_weights_unchanged(
     tmp_path: Path, model: Path, aggregation: str
 ) -> None:
-    """Every group is masked; the plan still has its steps."""
+    """Every group is masked, but the plan still has its steps."""
     task = replace(write_shards(tmp_path, 1, varied_rows()), admission=Admission((), tuple(range(6))))
     algorithm = {"aggregation": aggregation, "mini_batches": 2, "kl": {"coefficient": 0.05}, "entropy_bonus": 0.01}
     engine = make_engine(make_spec(algorithm={"kind": "grpo", **algorithm}), tmp_path, model)
@@ -102,7 +102,7 @@ def test_an_update_from_padding_alone_leaves_fresh_weights_as_they_are(
 
 
 def test_mini_batches_divide_the_target_whatever_was_admitted(tmp_path: Path, model: Path) -> None:
-    """Two of four groups are padding: both steps are taken, and the digest of the plan tells where everything went."""
+    """With two of four groups as padding both steps are taken, and the plan's digest shows where each sample went."""
     rows = varied_rows()
     task = replace(write_shards(tmp_path, 1, rows), admission=Admission(ADMITTED, PADDING))
     _, receipt = learnt(tmp_path, model, {"mini_batches": 4}, task)

@@ -1,4 +1,4 @@
-"""Balance and packing: every sample once, within bounds, as good as the issue asks."""
+"""Balancing and packing: every sample once, within bounds, as even as required."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ lengths_lists = st.lists(st.integers(0, 9000), max_size=200).map(lambda v: np.ar
 
 
 def lognormal(seed: int, count: int) -> np.ndarray:
-    """The lengths that the claims are made on."""
+    """Returns lengths from the distribution that the claims are stated for."""
     draws = np.random.default_rng(seed).lognormal(np.log(600), 1, count)
     return np.clip(np.rint(draws), 16, 8192).astype(np.int64)
 
@@ -60,7 +60,7 @@ def test_equal_counts_are_even_to_half_a_thousandth(count, ranks):
         assert unevenness(lengths, balance_equal(lengths, ranks)) <= 1.0005
 
 
-def test_packing_needs_hardly_a_bin_more_than_any_packing():
+def test_packing_needs_at_most_one_bin_more_than_the_optimum():
     extra = []
     for seed in range(10):
         lengths = lognormal(seed, 4096)
@@ -69,7 +69,7 @@ def test_packing_needs_hardly_a_bin_more_than_any_packing():
     assert sum(extra) <= 1
 
 
-def test_swaps_repair_what_rounds_leave(monkeypatch):
+def test_swaps_reduce_unevenness(monkeypatch):
     lengths = lognormal(3, 32)
     swapped = unevenness(lengths, balance_equal(lengths, 4))
     monkeypatch.setattr(balance, "SWAPS_PER_RANK", 0)

@@ -1,4 +1,4 @@
-"""The trainers' rendezvous: nothing outside the machine can reach it."""
+"""The trainers' rendezvous: unreachable from outside the machine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What every trainer promises, whichever it is: against a plain model of transformers, and against itself.
+"""The contract that every trainer keeps, checked against a plain transformers model and against itself.
 
-One layout of each engine in `make test`, all of them in `make verify`.
+`make test` runs one layout of each engine, `make verify` all of them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ from yatt_core.digests import weights_digest
 from yatt_core.protocols.receipts import UpdateReceipt
 
 PLAIN, CLIPPED, SEVERAL, RESTORED, SKIPPED, OFFLOADED, FOREIGN = range(7)
-"""Numbers of the jobs: one step an iteration without clipping and with it; several steps; the same from its own checkpoint at 2;
-with an iteration that is skipped; the same with its tensors offloaded in between; several steps from the checkpoint of the torch
-trainer on one rank."""
+"""Job numbers: one step per iteration without and with clipping; several steps; the same from its own checkpoint at
+version 2; with a skipped iteration; with tensors offloaded in between; from the one-rank torch trainer's checkpoint."""
 
 
 Expectations = Callable[[str], Expected]
@@ -41,13 +40,17 @@ Expectations = Callable[[str], Expected]
 
 @pytest.fixture(scope="module")
 def expectations(tmp_path_factory: pytest.TempPathFactory) -> Expectations:
-    """Of a family of models."""
+    """Returns a function from a model family to its expected results."""
     return cache(lambda family: expect(tmp_path_factory.mktemp(family), family))
 
 
 @dataclass
 class Run:
-    """Of one layout. ranks: rank -> job. saved: its own checkpoint at version 2."""
+    """The results of one layout.
+
+    ranks: rank -> job -> results.
+    saved: its own checkpoint at version 2.
+    """
 
     layout: Layout
     expected: Expected
@@ -104,7 +107,7 @@ def test_five_updates_equal_a_plain_loop(model_run: Run, number: int) -> None:
 
 
 def test_several_steps_with_a_reference_equal_the_torch_trainer(model_run: Run) -> None:
-    """Its ranks meet anew in the middle, each keeping what it holds."""
+    """Holds although the ranks connect again half-way, each keeping its state."""
     expected, found = model_run.expected, model_run.job(SEVERAL)
     assert_close(found.weights, expected.several_weights)
     for mine, other in zip(found.receipts, expected.several, strict=True):
@@ -116,7 +119,7 @@ def test_a_version_is_the_number_of_iterations_learnt(run: Run) -> None:
         assert jobs[PLAIN].versions == [0, 1, 2, 3, 4, 5]
         assert jobs[RESTORED].versions == [2, 3, 4]
         assert [receipt.version for receipt in jobs[RESTORED].receipts] == [3, 4]
-        assert all("version" in job.refusal for job in jobs), "what is learnt is not prepared again"
+        assert all("version" in job.refusal for job in jobs), "a learnt iteration is not prepared again"
 
 
 def test_ranks_agree(run: Run) -> None:
@@ -133,14 +136,14 @@ def test_a_skip_changes_no_weight(run: Run) -> None:
     assert learnt.fingerprint == run.job(SEVERAL).receipts[0].fingerprint
 
 
-def test_a_restored_trainer_goes_on_bit_for_bit(run: Run) -> None:
+def test_a_restored_trainer_continues_bit_for_bit(run: Run) -> None:
     undisturbed, restored = run.job(SEVERAL), run.job(RESTORED)
     assert [r.fingerprint for r in restored.receipts] == [r.fingerprint for r in undisturbed.receipts[2:]]
     assert [r.metrics for r in restored.receipts] == [r.metrics for r in undisturbed.receipts[2:]]
 
 
-def test_an_offloaded_trainer_goes_on_bit_for_bit(run: Run) -> None:
-    """Told to reload, or asked for an update, or for its weights."""
+def test_an_offloaded_trainer_continues_bit_for_bit(run: Run) -> None:
+    """Holds whether it is told to reload, or asked for an update or for its weights."""
     undisturbed, offloaded = run.job(SEVERAL), run.job(OFFLOADED)
     assert [r.fingerprint for r in offloaded.receipts] == [r.fingerprint for r in undisturbed.receipts]
     assert [r.metrics for r in offloaded.receipts] == [r.metrics for r in undisturbed.receipts]
@@ -148,20 +151,20 @@ def test_an_offloaded_trainer_goes_on_bit_for_bit(run: Run) -> None:
 
 
 def test_an_offloaded_trainer_has_nothing_on_its_device(model_run: Run) -> None:
-    """Where that is an accelerator. On the host gradients are given back, and all else stays where it is."""
+    """Holds if the device is an accelerator; on the host only the gradients are freed."""
     kind, ranks = model_run.layout.engine["kind"], model_run.layout.ranks
     on_host_alone = kind == "torch" or (kind == "fsdp2" and ranks == 1)
     for jobs in model_run.ranks:
         accelerated, on_host, *others = jobs[OFFLOADED].offloaded
         assert accelerated.before[0] > 0 and accelerated.whole
         assert on_host.after == (on_host.before[0], 0)
-        assert (on_host.before[1] > 0) == (kind != "fsdp2"), "which drops gradients behind each step"
+        assert (on_host.before[1] > 0) == (kind != "fsdp2"), "fsdp2 drops gradients after each step"
         if not on_host_alone:
             assert [found.after for found in (accelerated, *others)] == [(0, 0)] * 3
 
 
-def test_a_checkpoint_of_another_layout_goes_on(model_run: Run, tmp_path: Path) -> None:
-    """Of one rank of the torch trainer here, and from here there."""
+def test_a_checkpoint_of_another_layout_can_be_resumed(model_run: Run, tmp_path: Path) -> None:
+    """Holds in both directions: from the one-rank torch trainer to this layout, and back."""
     expected = model_run.expected
     assert_close(model_run.job(FOREIGN).weights, expected.several_weights)
     spec = spec_of({"kind": "torch", "ranks": 1}, CLIP, SEVERAL_STEPS)
@@ -181,7 +184,7 @@ def test_bfloat16_keeps_weights_in_float32(layout: Layout, expectations: Expecta
     wanted = expected.weights[UNCLIPPED]
     assert_close(found.weights, wanted, tolerance=5e-3)
     moved = max(np.abs(found.weights[name] - wanted[name]).max() for name in wanted)
-    assert moved > 1e-6, "it is not float32 that was computed with"
+    assert moved > 1e-6, "the computation was not in float32"
     low_bits = np.concatenate([array.reshape(-1).view(np.uint32) & 0xFFFF for array in found.weights.values()])
     assert np.count_nonzero(low_bits) > 0.9 * len(low_bits), "weights were never rounded to bfloat16"
     assert norms_of(found.receipts) == pytest.approx(expected.norms[UNCLIPPED], rel=0.1)

@@ -75,10 +75,10 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize("engine", LAYOUTS)
-def test_five_updates_equal_a_plain_loop_and_a_checkpoint_goes_on(
+def test_five_updates_equal_a_plain_loop_and_a_checkpoint_can_be_resumed(
     engine: dict[str, Any], tmp_path: Path, model_folder: Path
 ) -> None:
-    """Ranks meet anew in the middle. The checkpoint is also taken up by the torch trainer on one rank."""
+    """Ranks connect again half-way; the torch trainer on one rank resumes from the checkpoint too."""
     plain = PlainPpo(model_folder, RATE, CRITIC_RATE, 0.8)
     batches = [batch_of(tmp_path / "plain", random_task(tmp_path / "plain", iteration)) for iteration in range(1, 6)]
     losses = [plain.update(batch, epochs=2)[1] for batch in batches]
@@ -106,7 +106,7 @@ def _results(found: Found) -> list[tuple[Any, Any]]:
     return [(receipt.fingerprint, receipt.metrics) for receipt in found.receipts]
 
 
-def test_what_is_prepared_is_what_the_critic_says(tmp_path: Path, model_folder: Path) -> None:
+def test_prepared_values_are_the_critics(tmp_path: Path, model_folder: Path) -> None:
     engine = make_engine(ppo_spec(normalise="none", gae_lambda=1.0, gamma=1.0), tmp_path, model_folder)
     update(engine, random_task(tmp_path, 1))
     task = random_task(tmp_path, 2)
@@ -123,7 +123,7 @@ def test_what_is_prepared_is_what_the_critic_says(tmp_path: Path, model_folder: 
     assert columns.advantages[0] == pytest.approx(first.mean(), abs=1e-6)
 
 
-def test_a_pull_in_the_reward_is_taken_off_token_by_token(tmp_path: Path, model_folder: Path) -> None:
+def test_kl_in_the_reward_is_subtracted_token_by_token(tmp_path: Path, model_folder: Path) -> None:
     kl = {"where": "reward", "coefficient": 0.5}
     spec = ppo_spec(normalise="none", gae_lambda=1.0, gamma=1.0, kl=kl)
     engine = make_engine(spec, tmp_path, model_folder)
@@ -154,7 +154,7 @@ def test_in_its_warm_up_the_critic_learns_alone(tmp_path: Path, model_folder: Pa
     assert "policy_loss" in receipts[2].metrics
 
 
-def test_a_critic_may_begin_with_a_folder_of_its_own(tmp_path: Path, model_folder: Path) -> None:
+def test_a_critic_may_start_from_its_own_folder(tmp_path: Path, model_folder: Path) -> None:
     other = make_model_folder(tmp_path / "other", seed=9)
     digests = set()
     for folder in (model_folder, other):
@@ -163,7 +163,7 @@ def test_a_critic_may_begin_with_a_folder_of_its_own(tmp_path: Path, model_folde
         digests.add(update(engine, random_task(tmp_path / folder.name, 1)).fingerprint["critic_digest"])
     engine = make_engine(ppo_spec(), tmp_path / "plain", model_folder)
     digests.add(update(engine, random_task(tmp_path / "plain", 1)).fingerprint["critic_digest"])
-    assert len(digests) == 2, "without one it is the policy's"
+    assert len(digests) == 2, "without its own folder a critic starts from the policy's"
     (tmp_path / "none").mkdir()
     with pytest.raises(ConfigurationError, match=r"^algorithm\.critic\.model\.path: .*config\.json"):
         missing = {"model": {"kind": "folder", "path": str(tmp_path / "none")}}
@@ -171,7 +171,7 @@ def test_a_critic_may_begin_with_a_folder_of_its_own(tmp_path: Path, model_folde
 
 
 def test_nothing_is_applied_when_either_is_not_finite(tmp_path: Path, model_folder: Path) -> None:
-    """Of both all gradients are there before either takes its step."""
+    """The gradients of both are complete before either takes its step."""
     for poisoned in ("policy", "critic"):
         engine = make_engine(ppo_spec(), tmp_path / poisoned, model_folder)
         task = random_task(tmp_path / poisoned, 1)
@@ -212,10 +212,10 @@ def test_a_checkpoint_without_its_critic_or_with_another_is_refused(tmp_path: Pa
         ),
     ],
 )
-def test_trainers_that_hold_no_second_model_refuse(changes: dict[str, Any], facts: tuple[str, ...]) -> None:
+def test_trainers_that_cannot_hold_a_second_model_refuse(changes: dict[str, Any], facts: tuple[str, ...]) -> None:
     (line,) = mistakes(algorithm={"kind": "ppo"}, **changes)
     assert tells(line, "algorithm.kind: ", *facts)
 
 
-def test_a_critic_needs_no_second_answer_to_compare_with() -> None:
+def test_a_critic_needs_only_one_sample_per_prompt() -> None:
     assert spec(algorithm={"kind": "ppo"}, rollout__samples_per_prompt=1).critic is not None

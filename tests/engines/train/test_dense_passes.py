@@ -1,4 +1,4 @@
-"""The fast path of training gives the gradients of transformers' autograd; it is taken where it applies, and there alone."""
+"""The fast path of training matches the gradients of transformers' autograd and is taken only where it applies."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ MODELS = ("llama", "llama-biased", "qwen2-tied", "qwen3")
 
 
 def groups(samples: int = 3) -> Pairs:
-    """Ragged responses, `samples` to each of four prompts, of which two are as long as one another; one has one token."""
+    """Returns ragged responses, `samples` per prompt; of four prompts two are equally long and one has one token."""
     noise = np.random.default_rng(1)
     prompts = np.repeat(np.arange(4), samples)
     single = pairs([5, 1, 30, 5], [1, 1, 1, 1])
@@ -79,7 +79,7 @@ def groups(samples: int = 3) -> Pairs:
 
 
 def token_loss(batch: MicroBatch, log_probs: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
-    """Depends on each token's place in the batch, on its log-probability not linearly, and on its entropy where there is one."""
+    """Computes a loss that depends on token positions, non-linearly on log-probabilities, and on entropies if given."""
     weights = torch.from_numpy(np.cos(batch.positions)).float()
     loss = (weights * (log_probs + 0.1 * log_probs.square())).sum()
     return loss + 0.3 * (weights * entropies).sum() if len(entropies) else loss
@@ -95,7 +95,7 @@ def gradients(model: Any, batches: list[MicroBatch], fast: bool, entropy: Any, t
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("entropy", "temperature"), [("none", 1.0), ("loss", 0.7)])
 @pytest.mark.parametrize("strip", [3, 2**15])
-def test_gradients_are_those_of_transformers_within_2e_6(
+def test_gradients_match_transformers_within_2e_6(
     name: str, entropy: str, temperature: float, strip: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("yatt_core.engines.train.torch.dense_head.STRIP_LOGITS", 1)
@@ -111,7 +111,7 @@ def test_gradients_are_those_of_transformers_within_2e_6(
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_scores_are_those_of_transformers(name: str) -> None:
+def test_scores_match_transformers(name: str) -> None:
     model = make_model(name)
     batches = [assemble(groups(), np.arange(12)), assemble(groups(), np.array([2]))]
     optimizer = FlatAdamW(model, AdamWSpec(), neighbours_of(model))
@@ -120,7 +120,7 @@ def test_scores_are_those_of_transformers(name: str) -> None:
         np.testing.assert_allclose(found, wanted, atol=5e-6, rtol=2e-6)
 
 
-def test_what_is_all_but_impossible_has_its_log_probability() -> None:
+def test_an_all_but_impossible_token_has_its_log_probability() -> None:
     noise = torch.Generator().manual_seed(0)
     weight, states = torch.randn(9, 4, generator=noise), torch.randn(6, 4, generator=noise) * 200
     targets = torch.tensor([0, 3, 8, 1, 2, 5])
@@ -140,7 +140,7 @@ def test_packed_samples_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(found[0], found[1], atol=1e-6, rtol=1e-5)
 
 
-def test_a_prompt_stands_once_and_nothing_is_padded() -> None:
+def test_a_prompt_is_stored_once_and_nothing_is_padded() -> None:
     data = groups(samples=5)
     rows = share_rows(assemble(data, np.arange(20)), torch.float32)
     inputs = np.diff(data.response_offsets) - 1
@@ -149,7 +149,7 @@ def test_a_prompt_stands_once_and_nothing_is_padded() -> None:
     assert len(np.unique(rows.outputs)) == len(rows.tokens)
 
 
-def test_bfloat16_is_close_and_adds_up_in_float32() -> None:
+def test_bfloat16_is_close_and_accumulates_in_float32() -> None:
     model, found = make_model("qwen2-tied"), {}
     for dtype in ("float32", "bfloat16"):
         optimizer = FlatAdamW(model, AdamWSpec(), neighbours_of(model))
@@ -183,7 +183,7 @@ def test_models_of_other_kinds_are_left_to_transformers() -> None:
     assert "dynamic" in reasons[3]
 
 
-def test_neighbours_lie_together_and_their_names_stay(tmp_path: Path) -> None:
+def test_neighbours_are_contiguous_and_keep_their_names(tmp_path: Path) -> None:
     model = make_model("qwen2-tied")
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     optimizer = FlatAdamW(model, AdamWSpec(), neighbours_of(model))
@@ -195,7 +195,7 @@ def test_neighbours_lie_together_and_their_names_stay(tmp_path: Path) -> None:
     assert sorted(optimizer.named(optimizer.gradients)) == sorted(before)
 
 
-def test_the_trainer_takes_the_fast_path_by_itself_and_says_so(tmp_path: Path, model_folder: Path) -> None:
+def test_the_trainer_picks_the_fast_path_by_default_and_reports_it(tmp_path: Path, model_folder: Path) -> None:
     found = {}
     for kernels in ("auto", "general"):
         spec = make_spec(trainer={"engine": {"kind": "torch", "ranks": 1, "kernels": kernels}})

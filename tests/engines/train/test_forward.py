@@ -1,4 +1,4 @@
-"""The packed forward pass gives what the model gives for one sequence alone."""
+"""The packed forward pass matches the model on each sequence alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pairs(prompt_lengths: list[int], response_lengths: list[int], seed: int = 0)
 
 
 def alone(model: Any, data: Pairs, index: int, temperature: float) -> torch.Tensor:
-    """Log-distributions that predict each response token of one sequence, [length, vocabulary]."""
+    """Computes the log-distributions that predict each response token of one sequence, [length, vocabulary]."""
     prompt = data.prompt_tokens[data.prompt_offsets[index] : data.prompt_offsets[index + 1]]
     response = data.response_tokens[data.response_offsets[index] : data.response_offsets[index + 1]]
     tokens = torch.tensor(np.concatenate([prompt, response]).astype(np.int64))[None]
@@ -85,7 +85,7 @@ def test_packed_samples_equal_each_sequence_alone(model_folder: Path) -> None:
     assert micro_batch.runs == ((2, 8), (1, 7), (1, 2))
 
 
-def test_a_model_that_wants_more_than_plain_attention_cannot_be_packed() -> None:
+def test_a_model_that_needs_more_than_plain_attention_cannot_be_packed() -> None:
     config = Gemma2Config(
         vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
         num_key_value_heads=2, head_dim=8, attn_logit_softcapping=0.5, attn_implementation="sdpa",
@@ -95,7 +95,7 @@ def test_a_model_that_wants_more_than_plain_attention_cannot_be_packed() -> None
         forward.log_probs(assemble(pairs([3, 2], [2, 3]), np.array([0, 1]), packed=True))
 
 
-def test_the_longest_sample_of_all_decides_whether_a_window_is_left() -> None:
+def test_the_longest_sample_decides_whether_a_window_is_exceeded() -> None:
     config = MistralConfig(
         vocab_size=VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, sliding_window=6,
@@ -103,7 +103,7 @@ def test_the_longest_sample_of_all_decides_whether_a_window_is_left() -> None:
     model = MistralForCausalLM(config).eval()
     short = pairs([2, 2, 2], [3, 3, 3])
     check_against_alone(model, short, [0, 1, 2], packed=True)
-    # Most samples are short, and one is not.
+    # All samples but one are short.
     data = pairs([2, 2, 2, 7], [3, 3, 3, 5])
     with pytest.raises(ConfigurationError, match=r"^trainer\.engine\.packed: .*\bfalse$"):
         PolicyForward(model, 1.0, "float32").log_probs(assemble(data, np.arange(4), packed=True))
@@ -119,7 +119,7 @@ def test_a_model_that_caps_its_logits_keeps_its_own_head() -> None:
     check_against_alone(Gemma2ForCausalLM(config).eval(), pairs([3, 5], [4, 2]), [0, 1])
 
 
-def test_the_model_stays_as_it_was_for_others(model_folder: Path) -> None:
+def test_the_model_is_unchanged_for_other_users(model_folder: Path) -> None:
     model: Any = load_causal_lm(str(model_folder), "float32")
     data = pairs([3, 4], [2, 3])
     PolicyForward(model, 1.0, "float32").log_probs(assemble(data, np.array([0, 1])))

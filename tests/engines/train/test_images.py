@@ -1,4 +1,4 @@
-"""The trainer on prompts that show images: parity with plain transformers, gradients through all of it, continuation."""
+"""The trainer on prompts with images: parity with plain transformers, gradients to every part, resumption."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from yatt_core.models.loading import load_causal_lm
 from yatt_core.protocols.receipts import BatchTask
 
 UNUSED = "post_layernorm"
-"""The tower's last norm, which the family leaves out: it takes the last block's output."""
+"""The tower's last norm, which the family does not use: it takes the output of the last block."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def vision_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def images_task(run_folder: Path, iteration: int) -> BatchTask:
-    """Random experience whose prompts show no image to three."""
+    """Seals random experience whose prompts show zero to three images."""
     rows = random_rows(iteration, vocabulary=IMAGE_TOKEN)
     addresses = store_pictures(run_folder / "inputs", 8)
     for row in rows:
@@ -43,7 +43,7 @@ def images_task(run_folder: Path, iteration: int) -> BatchTask:
 
 
 def plain_log_probs(model: Any, folder: Path, run_folder: Path, batch: ExperienceBatch, index: int) -> torch.Tensor:
-    """Log-probabilities of one response's tokens at temperature 0.8, by transformers alone."""
+    """Computes the log-probabilities of one response's tokens at temperature 0.8, with transformers alone."""
     prompt = batch.prompt_tokens[batch.prompt_offsets[index] : batch.prompt_offsets[index + 1]].tolist()
     response = batch.response_tokens[batch.response_offsets[index] : batch.response_offsets[index + 1]].tolist()
     logits = plain_logits(model, folder, run_folder / "inputs", [*prompt, *response], batch.media[index])
@@ -99,7 +99,7 @@ def test_gradients_equal_those_of_transformers_and_reach_every_part(tmp_path: Pa
 
 
 def plain_step(model: nn.Module, optimizer: Any, folder: Path, run_folder: Path, batch: ExperienceBatch) -> float:
-    """Token-mean GRPO of one step, straight from the formulas."""
+    """Takes one token-mean GRPO step straight from the formulas."""
     rewards = batch.rewards.reshape(-1, 4)
     advantage = (rewards - rewards.mean(1, keepdims=True)) / (rewards.std(1, ddof=1, keepdims=True) + 1e-4)
     total = torch.zeros(())
@@ -131,7 +131,7 @@ def test_five_updates_equal_a_plain_loop(tmp_path: Path, vision_folder: Path) ->
         assert UNUSED in name or not np.array_equal(ours[name], start[name].numpy()), name
 
 
-def test_a_restored_trainer_goes_on_bit_for_bit(tmp_path: Path, vision_folder: Path) -> None:
+def test_a_restored_trainer_continues_bit_for_bit(tmp_path: Path, vision_folder: Path) -> None:
     spec = make_spec(algorithm={"kl": {"where": "loss"}})
     undisturbed = make_engine(spec, tmp_path, vision_folder)
     update(undisturbed, images_task(tmp_path, 1))

@@ -1,4 +1,4 @@
-"""The torch trainer learns from what its own policy says: rewards with a critic, and a teacher without any."""
+"""The torch trainer learns on its own policy's responses: from rewards with a critic, or from a teacher alone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def spec_with(folder: Path, algorithm: dict[str, Any], sft_steps: int) -> RunSpe
 def trained(
     spec: RunSpec, folder: Path, rewarded: bool = True
 ) -> tuple[TorchTrainEngine, list[float], list[dict[str, float]]]:
-    """The engine behind all iterations, with each one's share of right answers and its metrics."""
+    """Returns the engine after all iterations, with each one's share of right answers and its metrics."""
     engine = letters_engine(spec, folder)
     engine.connect(0, 1, "")
     engine.initialise()
@@ -82,7 +82,7 @@ def trained(
     return engine, right, metrics
 
 
-def test_it_learns_with_a_critic_and_a_student_from_what_came_of_it(tmp_path: Path) -> None:
+def test_a_policy_learns_with_a_critic_and_a_student_learns_from_that_policy(tmp_path: Path) -> None:
     engine, right, metrics = trained(spec_with(tmp_path / "a", PPO, 100), tmp_path / "a")
     assert np.mean(right[-3:]) > right[0] + 0.3, right
     assert ["policy_loss" in found for found in metrics[:3]] == [False, False, True]

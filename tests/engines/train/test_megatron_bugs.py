@@ -1,7 +1,7 @@
-"""Two faults of Megatron-Core 0.16's own checkpoints of a distributed optimizer over torch's AdamW.
+"""Two bugs in Megatron-Core 0.16's own checkpoints of a distributed optimizer over torch's AdamW.
 
-They are why `megatron/optimizer.py` moves its state by parameter and never asks the library for it. When one of these tests
-fails the library has been mended: what it guards may then be asked of it.
+Because of them `megatron/optimizer.py` moves its state by parameter instead of using the library's checkpoints. When
+one of these tests fails, the library has been fixed and may be used for that part.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _state(engine: Any, optimizer: Any, is_loading: bool) -> dict[str, Any]:
 
 
 def _give_steps(optimizer: Any) -> None:
-    """Lends each parameter the counter that the checkpoint has none of."""
+    """Gives each parameter the step counter that the checkpoint lacks."""
     original = optimizer._set_main_param_and_optimizer_states
 
     def lent(parameter: Any, tensors: dict[str, Any]) -> None:
@@ -82,12 +82,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return result
 
 
-def test_a_checkpoint_cannot_be_loaded_for_want_of_the_step(found: dict[str, Any]) -> None:
+def test_a_checkpoint_cannot_be_loaded_without_the_step(found: dict[str, Any]) -> None:
     assert found["missing"] == "step"
 
 
 def test_loaded_parameters_count_their_steps_in_one_tensor(found: dict[str, Any]) -> None:
-    """Torch's AdamW adds one to it for each of them: the bias correction is then wrong, silently."""
+    """Torch's AdamW then increments it once per parameter, and the bias correction is silently wrong."""
     parameters, counters = found["counters"]
     assert parameters > 1
     assert counters == 1

@@ -1,4 +1,4 @@
-"""The parts of the Megatron-Core trainer that need no group: where tensors go, and what a model must be."""
+"""The parts of the Megatron-Core trainer that need no process group: where tensors go, and which models it accepts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTS: dict[Cut, list[tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("cut", PARTS)
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_what_is_cut_up_comes_together_again(cut: Cut, ranks: int) -> None:
+def test_shards_join_to_the_original_tensors(cut: Cut, ranks: int) -> None:
     parts = [torch.randn(shape) for shape in PARTS[cut]]
     shards = [shard_of(parts, cut, SHAPE, rank, ranks) for rank in range(ranks)]
     assert len({shard.shape for shard in shards}) == 1
@@ -37,7 +37,7 @@ def test_what_is_cut_up_comes_together_again(cut: Cut, ranks: int) -> None:
 
 
 def test_a_rank_has_whole_groups_of_heads() -> None:
-    """Queries of a group, then its keys, then its values; biases alike."""
+    """A group's queries come first, then its keys, then its values; biases likewise."""
     queries, keys, values = (torch.arange(rows) + start for rows, start in ((24, 0), (12, 100), (12, 200)))
     first = shard_of([queries, keys, values], "query_key_value", SHAPE, 0, 4)
     assert first.tolist() == [*range(6), 100, 101, 102, 200, 201, 202]
@@ -71,7 +71,7 @@ SMALL: dict[str, Any] = {"num_hidden_layers": 3, "num_attention_heads": 4, "num_
         ),
     ],
 )
-def test_models_that_cannot_be_trained_so_are_named(config: Any, options: dict[str, int], message: str) -> None:
+def test_models_that_cannot_be_trained_are_named(config: Any, options: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         architecture_of(config, MegatronTrainer(**options))
 
@@ -85,7 +85,7 @@ def test_widened_rows_keep_what_they_predict() -> None:
     assert found.tokens[:, 5:].sum() == 0
 
 
-def test_nothing_is_left_of_the_accommodation_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_patches_for_the_cpu_are_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("megatron.core")
     before = (torch.cuda.current_device, torch.cuda.get_rng_state, torch.cuda.synchronize)
     with on_this_device():
@@ -95,4 +95,4 @@ def test_nothing_is_left_of_the_accommodation_for_the_cpu(monkeypatch: pytest.Mo
     assert torch.zeros(1).type() == "torch.FloatTensor"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with on_this_device():
-        assert torch.zeros(1).type() == "torch.FloatTensor", "it is inert where there is a GPU"
+        assert torch.zeros(1).type() == "torch.FloatTensor", "nothing is patched if there is a GPU"

@@ -1,4 +1,4 @@
-"""The plan of optimizer steps: every sample once an epoch, budgets kept, the same on every rank."""
+"""The plan of optimizer steps: every sample once per epoch, within budget, the same on every rank."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_single_step_takes_the_prompts_as_they_come() -> None:
     assert step.samples.tolist() == list(range(6))
 
 
-def test_samples_of_like_length_share_a_micro_batch() -> None:
+def test_samples_of_similar_length_share_a_micro_batch() -> None:
     lengths = np.array([3, 9, 4, 8, 3], dtype=np.int64)
     assert [batch.tolist() for batch in padded_batches(lengths, np.arange(5), 18)] == [[1, 3], [2, 0, 4]]
 
@@ -86,11 +86,11 @@ def test_a_sample_longer_than_the_budget_is_refused(cut) -> None:
         cut(np.array([3, 30], dtype=np.int64), np.arange(2), 20)
 
 
-def test_a_seeded_permutation_is_fixed_for_all_time() -> None:
+def test_a_seeded_permutation_is_pinned() -> None:
     assert seeded_permutation(8, "test", 1, 2).tolist() == [4, 5, 6, 1, 3, 0, 2, 7]
 
 
-def test_even_ranks_have_as_many_micro_batches_and_every_sample_once() -> None:
+def test_even_ranks_have_equally_many_micro_batches_and_every_sample_once() -> None:
     lengths = np.array([9, 8, 7, 1, 1, 1, 1, 1, 1, 1], dtype=np.int64)
     plan = plan_step(lengths, np.arange(10), 3, 10, even=True)
     assert len({len(part) for part in plan.parts}) == 1

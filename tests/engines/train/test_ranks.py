@@ -1,4 +1,4 @@
-"""Two real ranks in two processes (rank 0 is this one): the same bits on both, the numbers of one rank, failures seen by all."""
+"""Two real ranks in two processes (this one is rank 0): equal bits, the numbers of one rank, shared failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ SFT = {"max_steps": 6, "probe_every": 3}
 
 
 def learn_all(engine: TorchTrainEngine, tasks: list[BatchTask], peer: Connection | None) -> dict[str, Any]:
-    """SFT and an update for each task. peer: the other rank, which gets or gives what `prepare` returned."""
+    """Runs SFT and an update for each task.
+
+    peer: the other rank, which receives or sends what `prepare` returned.
+    """
     sft = engine.sft()
     prepared, updates = [], []
     for task in tasks:
@@ -46,7 +49,7 @@ def learn_all(engine: TorchTrainEngine, tasks: list[BatchTask], peer: Connection
 
 
 def run_rank(rank: int, address: str, folder: Path, tasks: list[BatchTask], peer: Connection) -> None:
-    """One rank: learns, then fails together with the other over bad weights on rank 1."""
+    """Runs one rank: learns, then fails together with the other because of bad weights on rank 1."""
     engine = letters_engine(letters_spec(folder, ranks=2, **SFT), folder)
     engine.connect(rank, 2, address)
     engine.initialise()
@@ -63,7 +66,7 @@ def run_rank(rank: int, address: str, folder: Path, tasks: list[BatchTask], peer
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Results of ranks 0 and 1, and those of a single rank over the same experience."""
+    """Returns the results of ranks 0 and 1, and of a single rank on the same experience."""
     folder = tmp_path_factory.mktemp("ranks")
     address = hold_address()
     single = letters_engine(letters_spec(folder, **SFT), folder)

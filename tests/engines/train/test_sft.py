@@ -1,4 +1,4 @@
-"""supervised fine-tuning on one rank."""
+"""Supervised fine-tuning on one rank."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def warmed(folder: Path, **sft: float) -> tuple[TorchTrainEngine, SftReceipt]:
     return engine, engine.sft()
 
 
-def test_it_stops_at_the_first_probe_that_reaches_the_accuracy(tmp_path: Path) -> None:
+def test_sft_stops_at_the_first_probe_that_reaches_the_accuracy(tmp_path: Path) -> None:
     _, early = warmed(tmp_path / "early", stop_accuracy=0.3, probe_every=5)
     assert early.probe_accuracy >= 0.3
     assert early.steps % 5 == 0
@@ -39,7 +39,7 @@ def test_it_stops_at_the_first_probe_that_reaches_the_accuracy(tmp_path: Path) -
     assert full.weights_digest == weights_digest(weights_of(engine))
 
 
-def test_the_optimizer_starts_afresh_behind_it(tmp_path: Path) -> None:
+def test_the_optimizer_starts_afresh_after_sft(tmp_path: Path) -> None:
     engine, receipt = warmed(tmp_path, max_steps=3, probe_every=100)
     assert receipt.steps == 3
     moments, steps = engine._optimizer.moments()
@@ -51,7 +51,7 @@ def test_the_optimizer_starts_afresh_behind_it(tmp_path: Path) -> None:
 
 @NEEDS_PEFT
 @pytest.mark.parametrize("targets", [["q_proj", "v_proj"], ["k_proj"]])
-def test_adapters_are_warmed_up_alone(tmp_path: Path, targets: list[str]) -> None:
+def test_only_adapters_are_warmed_up(tmp_path: Path, targets: list[str]) -> None:
     spec = letters_spec(tmp_path, lora={"rank": 2, "targets": targets}, max_steps=4, probe_every=2)
     engine = letters_engine(spec, tmp_path)
     engine.connect(0, 1, "")
@@ -68,7 +68,7 @@ def test_the_same_spec_gives_the_same_bits(tmp_path: Path) -> None:
     assert receipts[0].loss == receipts[1].loss
 
 
-def test_it_needs_initial_weights(tmp_path: Path) -> None:
+def test_sft_needs_initial_weights(tmp_path: Path) -> None:
     engine = letters_engine(letters_spec(tmp_path), tmp_path)
     engine.connect(0, 1, "")
     with pytest.raises(InfrastructureError, match="initialise or restore it first"):
@@ -83,7 +83,7 @@ def test_learning_rate_rises_and_stays() -> None:
     assert [sft_learning_rate(falling, step) for step in (5, 10)] == pytest.approx([0.06, 0.02])
 
 
-def test_without_a_warm_up_the_weights_stay_as_they_are(tmp_path: Path) -> None:
+def test_without_sft_the_weights_are_unchanged(tmp_path: Path) -> None:
     spec = letters_spec(tmp_path).model_copy(update={"sft": None})
     engine = letters_engine(spec, tmp_path)
     engine.connect(0, 1, "")

@@ -1,4 +1,4 @@
-"""On-policy distillation: parity with a plain loop, on ranks that hold the teacher whole or in shards; restoring; refusals."""
+"""On-policy distillation: parity with a plain loop, with the teacher whole or sharded; restoring; refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TORCH = {"kind": "torch", "ranks": 1, "micro_batch_tokens": 60}
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Wider and deeper than the policy, with an embedding that has two rows more."""
+    """Writes a teacher that is wider and deeper than the policy, with two more rows in its embedding."""
     folder = tmp_path_factory.mktemp("teacher")
     torch.manual_seed(5)
     sizes = {"hidden_size": 48, "intermediate_size": 56, "num_hidden_layers": 3, "num_attention_heads": 4}
@@ -66,7 +66,7 @@ def loaded(folder: Path) -> Any:
 def plain_weights(
     folder: Path, model_folder: Path, teacher: Path
 ) -> tuple[dict[str, np.ndarray[Any, Any]], list[float]]:
-    """Weights and gradient norms of five steps of a plain loop."""
+    """Returns the weights and gradient norms of five steps of a plain loop."""
     model, taught = loaded(model_folder), (loaded(teacher), COEFFICIENT)
     adamw = torch.optim.AdamW(model.parameters(), 1e-3, betas=(0.9, 0.95), eps=1e-4, weight_decay=0.05)
     norms = [
@@ -99,7 +99,7 @@ def test_five_updates_equal_a_plain_loop(
         np.testing.assert_allclose(found.weights[name], array, atol=1e-6, rtol=0, err_msg=name)
 
 
-def test_the_column_is_what_the_teacher_says_of_each_token(tmp_path: Path, model_folder: Path, teacher: Path) -> None:
+def test_the_column_holds_the_teachers_log_probabilities(tmp_path: Path, model_folder: Path, teacher: Path) -> None:
     engine = make_engine(taught_spec(teacher), tmp_path, model_folder)
     task = random_task(tmp_path, 1)
     batch, prepared = batch_of(tmp_path, task), prepare(engine, task)
@@ -115,7 +115,7 @@ def test_the_column_is_what_the_teacher_says_of_each_token(tmp_path: Path, model
     assert engine.learn(task, prepared).metrics["distillation_kl"] == pytest.approx(divergence, abs=1e-5)
 
 
-def test_a_restored_trainer_goes_on_bit_for_bit(tmp_path: Path, model_folder: Path, teacher: Path) -> None:
+def test_a_restored_trainer_continues_bit_for_bit(tmp_path: Path, model_folder: Path, teacher: Path) -> None:
     spec = taught_spec(teacher, mini_batches=2)
     undisturbed = make_engine(spec, tmp_path / "a", model_folder)
     update(undisturbed, random_task(tmp_path / "a", 1))
@@ -129,7 +129,7 @@ def test_a_restored_trainer_goes_on_bit_for_bit(tmp_path: Path, model_folder: Pa
     assert (one.fingerprint, one.metrics) == (other.fingerprint, other.metrics)
 
 
-def test_a_policy_that_is_its_own_teacher_has_nothing_to_learn_of_it(tmp_path: Path, model_folder: Path) -> None:
+def test_a_policy_that_is_its_own_teacher_has_nothing_to_learn(tmp_path: Path, model_folder: Path) -> None:
     taught = make_engine(taught_spec(model_folder), tmp_path / "a", model_folder)
     plain = make_engine(taught_spec(model_folder, distillation=None), tmp_path / "b", model_folder)
     one, other = (update(engine, random_task(tmp_path / at, 1)) for engine, at in ((taught, "a"), (plain, "b")))
@@ -137,7 +137,7 @@ def test_a_policy_that_is_its_own_teacher_has_nothing_to_learn_of_it(tmp_path: P
     assert one.metrics["grad_norm"] == pytest.approx(other.metrics["grad_norm"], rel=1e-4)
 
 
-def test_a_token_that_the_teacher_has_not_is_refused(tmp_path: Path, teacher: Path) -> None:
+def test_a_token_unknown_to_the_teacher_is_refused(tmp_path: Path, teacher: Path) -> None:
     policy = make_model_folder(tmp_path / "policy")
     small = tmp_path / "small"
     torch.manual_seed(1)
@@ -165,13 +165,13 @@ def test_a_folder_that_cannot_be_loaded_is_named_by_its_key(tmp_path: Path, mode
         ({"trainer": {"engine": {"kind": "megatron", "dtype": "float32"}}}, ["null", "fsdp2 or torch"]),
     ],
 )
-def test_trainers_that_hold_no_second_model_refuse(changes: dict[str, Any], ways_out: list[str]) -> None:
+def test_trainers_that_cannot_hold_a_second_model_refuse(changes: dict[str, Any], ways_out: list[str]) -> None:
     distillation = {"teacher": {"kind": "folder", "path": "/a"}}
     (line,) = mistakes(algorithm={"kind": "grpo", "distillation": distillation}, **changes)
     assert line.startswith("algorithm.distillation: ") and all(way in line for way in ways_out)
 
 
-def test_the_run_s_inputs_vouch_for_the_teacher(tmp_path: Path) -> None:
+def test_the_teacher_is_checked_with_the_inputs_of_a_run(tmp_path: Path) -> None:
     plain = letters_spec(tmp_path)
     first = materialise(plain, tmp_path / "first")
     teacher = shutil.copytree(first.model_path, tmp_path / "teacher")

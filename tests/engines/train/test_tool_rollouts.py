@@ -1,4 +1,4 @@
-"""Rollouts with a calculator on torch engines: SFT, collect, prepare and learn, in this process."""
+"""Rollouts with a calculator on torch engines: SFT, collecting, preparing and learning, in this process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class EngineStream:
 
 
 class Bench:
-    """A run's inputs and engines behind SFT."""
+    """A run's inputs and engines after SFT."""
 
     def __init__(self, folder: Path) -> None:
         torch.set_num_threads(1)
@@ -71,7 +71,7 @@ class Bench:
         self.engine.update_weights(weights_of(self.trainer), 0)
 
     def collect(self, spec: RunSpec, codec: Any, run: str) -> ShardReceipt:
-        """All of iteration 1 as one shard."""
+        """Collects all of iteration 1 as one shard."""
         refs, _ = draw(spec.data, spec.seed, Cursor.start(spec.data), spec.data.prompts_per_iteration)
         task = ShardTask(WorkKey("r", 0, 1, "collect"), 1, refs, 0)
         with closing(Toolbox(spec.rollout.tools)) as toolbox:
@@ -81,7 +81,7 @@ class Bench:
 
 
 class CallingCodec(PromptCodec):
-    """Reads every first turn as a call, since the policy has hardly learnt to write one."""
+    """A codec that reads every first turn as a call, since the policy has hardly learnt to write one."""
 
     def decode(self, tokens: Any) -> str:
         return CALL if tokens[0] % 2 else super().decode(tokens)
@@ -92,7 +92,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(tmp_path_factory.mktemp("bench"))
 
 
-def test_demonstrations_count_what_the_policy_says(bench: Bench) -> None:
+def test_demonstrations_count_only_the_policys_tokens(bench: Bench) -> None:
     (first, *_) = prompts = bench.inputs.demonstrations(2)
     encoded = encode_demonstrations(prompts, bench.codec, several_turns=True)
     stop = encoded.response_offsets[1]
@@ -104,11 +104,11 @@ def test_demonstrations_count_what_the_policy_says(bench: Bench) -> None:
     assert bench.codec.decode(tokens[: ends[0] + 1]) == call
     assert bench.codec.decode(tokens[~mask]) == result == answer
     assert bench.codec.decode(tokens[mask][ends[0] + 1 :]) == answer
-    assert len(tokens) < 24, "what calls are written with is few tokens"
+    assert len(tokens) < 24, "the syntax of a call takes few tokens"
 
 
 def test_an_iteration_from_warm_up_to_update(bench: Bench) -> None:
-    """The trainer's numbers agree with the sampler's over all turns: both saw the same contexts."""
+    """The trainer's log-probabilities agree with the sampler's over all turns, since both saw the same contexts."""
     codec = bench.codec
     assert isinstance(codec, PromptCodec)
     codec.__class__ = CallingCodec

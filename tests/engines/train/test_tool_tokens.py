@@ -1,4 +1,4 @@
-"""Tokens of tools' results: context for what follows, and nothing that is learnt from."""
+"""Tokens of tool results: context for what follows, but not learnt from."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def batch_of(*samples: tuple[list[int], list[int], list[bool], float]) -> ExperienceBatch:
-    """Samples of prompt, response, mask, advantage (as reward)."""
+    """Builds a batch from samples of prompt, response, mask and advantage (as reward)."""
     responses = [response for _, response, _, _ in samples]
     lengths = np.array([len(response) for response in responses])
     count = len(samples)
@@ -64,7 +64,10 @@ WITH_TOOL = (PROMPT, [*CALL, *RESULT, *REST], [True] * 3 + [False] * 4 + [True] 
 def learn(
     folder: Path, batch: ExperienceBatch, aggregation: str, reuse: bool, packed: bool = False
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """Gradients of the whole batch, and its metrics. reuse: the trainer's numbers before the step are the step's own."""
+    """Returns the gradients of the whole batch and its metrics.
+
+    reuse: the step's own log-probabilities serve as those from before the step.
+    """
     algorithm = {
         "aggregation": aggregation,
         "kl": {"coefficient": 0.05},
@@ -94,16 +97,16 @@ def learn(
 
 @pytest.mark.parametrize("reuse", [True, False])
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "fixed_length"])
-def test_the_gradient_is_that_of_the_policy_s_turns_with_the_result_as_context(
+def test_the_gradient_is_that_of_the_policys_turns_with_the_result_as_context(
     model_folder: Path, aggregation: str, reuse: bool
 ) -> None:
-    """The same tokens as two samples, the second with all that came before as its prompt, weigh the same."""
+    """The same tokens weigh the same as two samples, the second with everything before it as its prompt."""
     found, metrics = learn(model_folder, batch_of(WITH_TOOL, OTHER), aggregation, reuse)
     first = (PROMPT, CALL, [True] * 3, 0.7)
     second = ([*PROMPT, *CALL, *RESULT], REST, [True] * 3, 0.7)
     apart = batch_of(first, second, OTHER)
     expected, split = learn(model_folder, apart, aggregation, reuse)
-    # sequence_mean: 1/2 x (1/6 of each token) with the tool, 1/3 x (1/3 of each token) without; so the samples weigh otherwise.
+    # sequence_mean: 1/2 x (1/6 of each token) with the tool, 1/3 x (1/3 of each token) without; so the weights differ.
     if aggregation == "sequence_mean":
         alone, metrics = learn(model_folder, batch_of(WITH_TOOL), aggregation, reuse)
         parts, split = learn(model_folder, batch_of(first, second), aggregation, reuse)
@@ -126,7 +129,7 @@ def test_the_gradient_is_that_of_the_policy_s_turns_with_the_result_as_context(
         assert metrics[name] == pytest.approx(split[name], abs=1e-5), name
 
 
-def test_what_is_recorded_at_the_result_s_tokens_does_not_matter(model_folder: Path) -> None:
+def test_values_recorded_at_result_tokens_do_not_matter(model_folder: Path) -> None:
     batch = batch_of(WITH_TOOL, OTHER)
     other = replace(
         batch, log_probs_sampler=np.where(batch.loss_mask, batch.log_probs_sampler, -50.0).astype(np.float32)
@@ -146,7 +149,7 @@ def test_packed_samples_learn_the_same(model_folder: Path) -> None:
     assert metrics["tokens"] == others["tokens"] == 15
 
 
-def test_prepared_columns_are_zero_at_the_result_s_tokens(model_folder: Path) -> None:
+def test_prepared_columns_are_zero_at_result_tokens(model_folder: Path) -> None:
     spec: Any = make_spec(
         algorithm={"mini_batches": 2, "kl": {"coefficient": 0.1, "where": "reward"}}, rollout={"samples_per_prompt": 2}
     )
@@ -163,4 +166,4 @@ def test_prepared_columns_are_zero_at_the_result_s_tokens(model_folder: Path) ->
     assert made.columns.log_probs_old is not None and made.columns.log_probs_ref is not None
     difference = made.columns.log_probs_old.astype(np.float64) - made.columns.log_probs_ref
     assert made.metrics["kl"] == pytest.approx(difference.sum() / 9)
-    assert len(WITH_TOOL[1]) > MAX_NEW_TOKENS, "results are no part of the policy's budget"
+    assert len(WITH_TOOL[1]) > MAX_NEW_TOKENS, "results do not count towards the policy's budget"

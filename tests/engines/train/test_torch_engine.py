@@ -1,4 +1,4 @@
-"""The trainer on one rank: parity with a plain Hugging Face loop, idempotence, continuation, failures."""
+"""The trainer on one rank: parity with a plain Hugging Face loop, idempotence, resumption, failures."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_learn_applies_once_and_refuses_other_versions(tmp_path: Path, model_fol
     assert update(engine, second).version == 2
 
 
-def test_a_skipped_update_changes_the_version_alone(tmp_path: Path, model_folder: Path) -> None:
+def test_a_skipped_update_changes_only_the_version(tmp_path: Path, model_folder: Path) -> None:
     engine = make_engine(make_spec(), tmp_path, model_folder)
     first, second = random_task(tmp_path, 1), random_task(tmp_path, 2)
     before = weights_digest(weights_of(engine))
@@ -92,7 +92,9 @@ def test_a_skipped_update_changes_the_version_alone(tmp_path: Path, model_folder
         engine.prepare(first)
     other = make_engine(make_spec(), tmp_path / "other", model_folder)
     same_rows = write_shards(tmp_path / "other", 1, random_rows(2))
-    assert update(engine, second).fingerprint == update(other, same_rows).fingerprint, "as if the first had never been"
+    assert update(engine, second).fingerprint == update(other, same_rows).fingerprint, (
+        "as if the first had never happened"
+    )
 
 
 def test_prepared_columns_of_other_samples_are_refused(tmp_path: Path, model_folder: Path) -> None:
@@ -105,7 +107,9 @@ def test_prepared_columns_of_other_samples_are_refused(tmp_path: Path, model_fol
 
 
 @pytest.mark.parametrize("kl", [None, {"where": "loss"}])
-def test_a_restored_trainer_goes_on_bit_for_bit(tmp_path: Path, model_folder: Path, kl: dict[str, str] | None) -> None:
+def test_a_restored_trainer_continues_bit_for_bit(
+    tmp_path: Path, model_folder: Path, kl: dict[str, str] | None
+) -> None:
     spec = make_spec(algorithm={"kl": kl, "mini_batches": 2})
     undisturbed = make_engine(spec, tmp_path / "a", model_folder)
     for iteration in (1, 2):
@@ -190,7 +194,7 @@ def test_several_steps_learn_against_the_same_old_log_probs(tmp_path: Path, mode
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float64).eval()
     old = torch.cat([plain_log_probs(model, batch, index, 0.8) for index in range(len(batch))]).detach().numpy()
     assert columns.log_probs_old is not None
-    # As far from float64 as the plain model in float32.
+    # The plain model in float32 is as far from float64.
     np.testing.assert_allclose(columns.log_probs_old, np.where(batch.loss_mask, old, 0.0), atol=4e-6)
     metrics = engine.learn(task, prepared).metrics
     assert metrics["ratio_max"] > 1.05
@@ -236,7 +240,7 @@ def test_kl_in_the_loss_pulls_towards_the_weights_of_iteration_zero(tmp_path: Pa
     assert distances[10.0] < distances[0.001]
 
 
-def test_kl_in_the_reward_is_taken_off_before_normalising(tmp_path: Path, model_folder: Path) -> None:
+def test_kl_in_the_reward_is_subtracted_before_normalising(tmp_path: Path, model_folder: Path) -> None:
     kl = {"where": "reward", "coefficient": 0.5}
     engine = make_engine(make_spec(algorithm={"kl": kl}), tmp_path, model_folder)
     reference = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
@@ -293,7 +297,7 @@ def test_bfloat16_keeps_weights_in_float32(tmp_path: Path, model_folder: Path) -
     assert gaps["bfloat16"] != gaps["float32"]
 
 
-def test_packed_samples_give_the_same_update_but_for_rounding(tmp_path: Path, model_folder: Path) -> None:
+def test_packed_samples_give_the_same_update_up_to_rounding(tmp_path: Path, model_folder: Path) -> None:
     task, algorithm = random_task(tmp_path, 1), {"mini_batches": 2, "kl": {"coefficient": 0.05}}
     found = []
     for packed in (False, True):
