@@ -1,4 +1,4 @@
-"""Groups of a batch reduced by several owners, as controllers and ranks may share them out."""
+"""Groups of a batch reduced by several owners, as controllers and ranks may divide them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from yatt_core.algorithms.moments import GroupMoments, group_moments
 
 
 def spread(rewards: np.ndarray, sizes: np.ndarray, owners: int) -> GroupMoments:
-    """Each owner's groups reduced by itself, then put into prompt order."""
+    """Reduces each owner's groups separately, then puts them into prompt order."""
     groups = np.split(rewards, np.cumsum(sizes)[:-1])
     means, squares = np.zeros(len(sizes)), np.zeros(len(sizes))
     for owner in range(owners):

@@ -1,4 +1,4 @@
-"""Advantages against the formulas in plain numpy, and their independence of how groups are spread."""
+"""Advantages against the formulas in plain numpy, independent of how groups are distributed."""
 
 from __future__ import annotations
 

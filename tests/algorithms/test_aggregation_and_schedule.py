@@ -1,4 +1,4 @@
-"""Token weights against their definitions, and the learning rate along a run."""
+"""Token weights against their definitions, and the learning rate over a run."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ SHARE = st.floats(0.0, 1.0)
 
 
 def published(rewards: list[float], values: list[float], gamma: float, decay: float) -> list[float]:
-    """arXiv 1506.02438, equation 16: sum over l of (gamma lambda)^l delta_{t+l}."""
+    """Evaluates equation 16 of arXiv 1506.02438: sum over l of (gamma lambda)^l delta_{t+l}."""
     following = [*values[1:], 0.0][: len(values)]
     deltas = [r + gamma * after - v for r, v, after in zip(rewards, values, following, strict=True)]
     return [
@@ -41,14 +41,14 @@ def test_advantages_are_the_published_sum(
     np.testing.assert_allclose(found, wanted, atol=1e-9)
 
 
-def test_the_ends_of_the_trace_are_the_critic_s_word_and_the_rewards_that_came() -> None:
+def test_lambda_zero_uses_the_critic_and_lambda_one_the_rewards() -> None:
     rewards, values, lengths = np.array([0.0, 0.0, 1.0]), np.array([0.2, 0.5, 0.9]), np.array([3])
     np.testing.assert_allclose(generalised_advantages(rewards, values, lengths, 1.0, 0.0), [0.3, 0.4, 0.1])
     np.testing.assert_allclose(generalised_advantages(rewards, values, lengths, 1.0, 1.0), 1.0 - values)
     np.testing.assert_allclose(generalised_advantages(rewards, values, lengths, 0.5, 1.0), [0.05, 0.0, 0.1])
 
 
-def test_whitened_advantages_have_mean_nought_and_deviation_one() -> None:
+def test_whitened_advantages_have_mean_zero_and_deviation_one() -> None:
     found = whitened(np.array([1.0, 2.0, 6.0]), 0.0)
     assert (found.mean(), found.std(ddof=1)) == pytest.approx((0.0, 1.0))
     assert whitened(np.array([3.0]), 1e-4).tolist() == [0.0]
@@ -56,7 +56,7 @@ def test_whitened_advantages_have_mean_nought_and_deviation_one() -> None:
 
 def test_explained_variance() -> None:
     returns = np.array([0.0, 1.0, 2.0])
-    assert explained_variance(returns, returns + 5.0) == pytest.approx(1.0), "but for a constant"
+    assert explained_variance(returns, returns + 5.0) == pytest.approx(1.0), "a constant offset is explained"
     assert explained_variance(returns, np.zeros(3)) == pytest.approx(0.0)
     assert explained_variance(returns, -returns) == pytest.approx(-3.0)
     assert explained_variance(np.ones(3), returns) == 0.0
@@ -73,7 +73,7 @@ def test_clipped_value_loss(value: float, old: float, target: float, clip: float
     assert not clipped.item() or loss.item() > plain.item()
 
 
-def test_there_is_no_gradient_where_the_value_is_already_nearer() -> None:
+def test_there_is_no_gradient_for_a_value_beyond_the_clip() -> None:
     values = torch.tensor([0.5, 0.1], requires_grad=True)
     loss, clipped = clipped_value_loss(values, torch.zeros(2), torch.ones(2), 0.2)
     loss.sum().backward()

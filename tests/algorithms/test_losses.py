@@ -75,7 +75,7 @@ def test_entropy() -> None:
 
 @pytest.mark.parametrize("with_old", [False, True])
 @pytest.mark.parametrize("with_reference", [False, True])
-def test_grpo_loss_is_the_formula(with_old: bool, with_reference: bool) -> None:
+def test_grpo_loss_matches_the_formula(with_old: bool, with_reference: bool) -> None:
     noise = np.random.default_rng(4)
     new, old, sampler, reference = noise.normal(-2, 0.4, (4, 30))
     advantages, weights, entropies = noise.normal(0, 1, 30), noise.uniform(0, 0.1, 30), noise.uniform(0, 2, 30)

@@ -1,4 +1,4 @@
-"""Running reward moments: the same bits whoever computed which group and however often the run was resumed."""
+"""Running reward moments: the same bits however groups are divided and however often the run is resumed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_any_number_of_owners_gives_the_same_bits_iteration_after_iteration(
 
 
 @given(batches(), batches())
-def test_a_resumed_run_goes_on_with_the_same_bits(
+def test_a_resumed_run_continues_with_the_same_bits(
     first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]
 ) -> None:
     moments = merged(RewardMoments(), group_moments(*first))
@@ -60,7 +60,7 @@ def test_rewards_are_divided_by_the_deviation_of_earlier_ones() -> None:
 
 
 @pytest.mark.parametrize("history", [[], [1.0], [0.5, 0.5, 0.5]])
-def test_without_any_spread_so_far_rewards_stay_as_they_are(history: list[float]) -> None:
+def test_without_spread_so_far_rewards_are_unchanged(history: list[float]) -> None:
     before = RewardMoments()
     if history:
         before = merged(before, group_moments(np.array(history), np.array([len(history)])))
@@ -71,9 +71,7 @@ def test_without_any_spread_so_far_rewards_stay_as_they_are(history: list[float]
     st.floats(1e-100, 1e100) | st.floats(-1e100, -1e-100),
     st.lists(st.lists(st.integers(1, 300), min_size=1, max_size=8), min_size=1, max_size=4),
 )
-def test_rewards_that_are_all_equal_have_no_spread_whatever_rounding_leaves(
-    reward: float, history: list[list[int]]
-) -> None:
+def test_equal_rewards_have_no_spread_despite_rounding(reward: float, history: list[list[int]]) -> None:
     before = RewardMoments()
     for sizes in history:
         before = merged(before, group_moments(np.full(sum(sizes), reward), np.array(sizes)))
@@ -81,7 +79,7 @@ def test_rewards_that_are_all_equal_have_no_spread_whatever_rounding_leaves(
 
 
 @pytest.mark.parametrize("reward", [0.01, 0.05, 0.1, 0.2])
-def test_a_round_off_of_the_mean_is_no_spread_and_a_small_difference_is_one(reward: float) -> None:
+def test_rounding_of_the_mean_is_no_spread_but_a_small_difference_is(reward: float) -> None:
     sizes = np.arange(3, 16).repeat(4)
     equal = merged(RewardMoments(), group_moments(np.full(sizes.sum(), reward), sizes))
     assert equal.squares > 0.0 and equal.scale(1e-4) == 1.0

@@ -1,4 +1,4 @@
-"""Damaged and strange files of rows: each is said with its name before a run starts, none hangs, kills or slips through."""
+"""Damaged and malformed data files: each is reported by name before a run starts, and none hangs or crashes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_stream(folder: Path, *columns: pa.Array, names: list[str]) -> dict[str
 
 
 def texts_at(*offsets: int) -> pa.Array:
-    """Texts whose ends are where a damaged file says that they are: [len(offsets) - 1]."""
+    """Returns texts that end at the offsets a damaged file claims: [len(offsets) - 1]."""
     return pa.Array.from_buffers(
         pa.string(), len(offsets) - 1, [None, pa.array(offsets, pa.int32()).buffers()[1], pa.py_buffer(b"abcdefgh")]
     )
@@ -48,7 +48,7 @@ def test_a_damaged_arrow_stream_is_refused_before_its_texts_are_made(tmp_path: P
         train(write_stream(tmp_path / "d", prompts, column, names=["prompt", "note"]))
 
 
-def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_columns_that_share_a_name_are_refused(tmp_path: Path) -> None:
     texts = pa.array(["a", "b", "c", "d"])
     table = pa.Table.from_arrays([texts, texts, texts], names=["prompt", "answer", "answer"])
     with pytest.raises(DataError, match=r"a\.parquet: two columns .*'answer'"):
@@ -105,7 +105,7 @@ FILE = {"filename": "data-00000-of-00001.arrow"}
         ([], "Input should be an object"),
     ],
 )
-def test_a_damaged_state_of_a_saved_dataset_is_named(tmp_path: Path, state: Any, key: str) -> None:
+def test_a_damaged_state_of_a_saved_dataset_is_reported(tmp_path: Path, state: Any, key: str) -> None:
     saved = shutil.copytree(SAVED / "test", tmp_path / "saved")
     (saved / "state.json").write_text(json.dumps(state))
     with pytest.raises(ConfigurationError, match=rf"state\.json .*: {key}"):
@@ -116,7 +116,7 @@ def test_a_damaged_state_of_a_saved_dataset_is_named(tmp_path: Path, state: Any,
     ("splits", "key"),
     [(None, "splits"), (5, "splits"), (["train", 5], r"splits\.1"), (["..", "train"], r"splits\.0: .*plain")],
 )
-def test_damaged_splits_of_a_saved_dataset_are_named(tmp_path: Path, splits: Any, key: str) -> None:
+def test_damaged_splits_of_a_saved_dataset_are_reported(tmp_path: Path, splits: Any, key: str) -> None:
     saved = shutil.copytree(SAVED, tmp_path / "saved")
     (saved / "dataset_dict.json").write_text(json.dumps({"splits": splits}))
     with pytest.raises(ConfigurationError, match=rf"dataset_dict\.json .*: {key}"):

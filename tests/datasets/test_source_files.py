@@ -1,4 +1,4 @@
-"""Files of prompts: Parquet, Hugging Face folders and CSV give what JSON Lines give; what cannot be used is named."""
+"""Prompt files: Parquet, Hugging Face folders and CSV give the same prompts as JSON Lines; unusable files are named."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def tasks(prompts: Any) -> list[tuple[Any, ...]]:
 
 
 def test_every_format_gives_the_same_prompts_and_parts(tmp_path: Path) -> None:
-    table = rows(700)  # more than are turned into Python objects at once
+    table = rows(700)  # more than are converted to Python objects at once
     (tmp_path / "csv").mkdir()
     lines = ["prompt,answer", *(f'"{row["prompt"]}",{row["answer"]}' for row in table)]
     (tmp_path / "csv" / "train.csv").write_text("\n".join(lines) + "\n")
@@ -82,7 +82,7 @@ def test_every_format_gives_the_same_prompts_and_parts(tmp_path: Path) -> None:
     assert all(len({prompt.prompt_id for prompt in found}) == 670 for found in walked)
 
 
-def test_a_folder_that_datasets_saved(tmp_path: Path) -> None:
+def test_a_folder_saved_by_datasets(tmp_path: Path) -> None:
     prompts = train(hugging_face(SAVED))
     assert [p.text for p in prompts] == [f"How red is it? {i}" for i in range(1, 6)]
     assert [p.prompt_id for p in prompts][2:4] == [
@@ -97,7 +97,7 @@ def test_a_folder_that_datasets_saved(tmp_path: Path) -> None:
         f"0/held_out/test/data-00000-of-00001.arrow:{row}" for row in (1, 2)
     ]
     assert [p.answer for p in with_test.train[0]] == [str(i) for i in range(1, 8)]
-    # one split alone, as Dataset.save_to_disk writes it
+    # A single split, as Dataset.save_to_disk writes it.
     alone = shutil.copytree(SAVED / "test", tmp_path / "alone")
     state = json.loads((alone / "state.json").read_text())
     assert [p.text for p in train(hugging_face(alone))] == ["How red is it? 9"]
@@ -107,7 +107,7 @@ def test_a_folder_that_datasets_saved(tmp_path: Path) -> None:
         train(hugging_face(alone))
 
 
-def test_what_json_lacks_becomes_text_or_null_or_is_left_out(tmp_path: Path) -> None:
+def test_values_that_json_lacks_become_text_or_null_or_are_left_out(tmp_path: Path) -> None:
     table = pa.table(
         {
             "prompt": [f"q{i}" for i in range(4)],
@@ -201,7 +201,7 @@ def files(folder: Path, *names: str) -> dict[str, Any]:
         (("train-test.jsonl",), "train-test.jsonl .*splits: test, train"),
     ],
 )
-def test_folders_that_are_not_clear_are_refused(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
+def test_ambiguous_folders_are_refused(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         train(files(tmp_path / "d", *names))
 
@@ -220,7 +220,7 @@ def test_folders_that_are_not_clear_are_refused(tmp_path: Path, names: tuple[str
         (("eval.jsonl", "train.jsonl", ".cache/train.jsonl", "dataset_info.json"), "test", ["eval.jsonl"]),
     ],
 )
-def test_names_say_the_split(tmp_path: Path, names: tuple[str, ...], split: str, read: list[str]) -> None:
+def test_names_determine_the_split(tmp_path: Path, names: tuple[str, ...], split: str, read: list[str]) -> None:
     prompts = train({**files(tmp_path / "d", *names), "split": split})
     found = list(dict.fromkeys(p.prompt_id.removeprefix("0/train/").partition(":")[0] for p in prompts))
     assert len(found) == len(read) and all(name.startswith(start) for name, start in zip(found, read, strict=True))
@@ -235,12 +235,12 @@ def test_names_say_the_split(tmp_path: Path, names: tuple[str, ...], split: str,
         ({"kind": "huggingface", "path": str(SAVED), "split": "dev"}, "has no split 'dev'; it has test, train"),
     ],
 )
-def test_files_that_are_not_there_are_configuration_errors(source: dict[str, Any], message: str) -> None:
+def test_missing_files_are_configuration_errors(source: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         train(source)
 
 
-def test_a_selection_that_was_saved_as_such_is_refused(tmp_path: Path) -> None:
+def test_a_saved_selection_of_rows_is_refused(tmp_path: Path) -> None:
     saved = shutil.copytree(SAVED / "test", tmp_path / "saved")
     state = json.loads((saved / "state.json").read_text())
     (saved / "state.json").write_text(json.dumps({**state, "_indices_data_files": [{"filename": "i.arrow"}]}))
@@ -248,7 +248,7 @@ def test_a_selection_that_was_saved_as_such_is_refused(tmp_path: Path) -> None:
         train(hugging_face(saved))
 
 
-def test_looking_over_finds_the_first_mistakes_and_is_bounded(tmp_path: Path) -> None:
+def test_looking_over_finds_the_first_mistakes_within_its_bound(tmp_path: Path) -> None:
     data = run_spec(write_parquet(tmp_path / "a.parquet", with_row(15, prompt=" ")), data=SMALL).data
     with pytest.raises(DataError, match=r"a\.parquet:15: 'prompt' must be"):
         look_over(data, 0)

@@ -12,7 +12,7 @@ from yatt_core.errors import ConfigurationError, DataError
 
 
 def collect(*sources, seed=0, **data):
-    """All prompts of a spec, the training ones read."""
+    """Collects all prompts of a spec, with the training prompts read into lists."""
     found = collect_prompts(run_spec(*sources, data=data).data, seed)
     return SimpleNamespace(held_out=found.held_out, probe=found.probe, train=[list(prompts) for prompts in found.train])
 
@@ -25,7 +25,7 @@ def rows(count, start=0):
     return [{"prompt": f"What is {i} plus 1?", "answer": str(i + 1)} for i in range(start, start + count)]
 
 
-def test_a_mixture_of_two_tasks_is_parted_without_overlap():
+def test_a_mixture_of_two_tasks_is_split_without_overlap():
     found = collect({**SPELL, "weight": 3.0}, {**SUM, "weight": 1.0})
     assert [sum(p.source == s for p in found.held_out) for s in (0, 1)] == [45, 15]
     assert [sum(p.source == s for p in found.probe) for s in (0, 1)] == [30, 10]
@@ -39,7 +39,7 @@ def test_a_mixture_of_two_tasks_is_parted_without_overlap():
         assert [(p.source, p.index) for p in prompts] == [(source, i) for i in range(len(prompts))]
 
 
-def test_words_that_differ_in_case_alone_do_not_cross_over():
+def test_words_that_differ_only_in_case_stay_in_one_part():
     found = collect(SPELL, held_out=300)
     cased = {p.text for p in found.held_out}
     drawn = list(gym.entries("spell_backward", SPELL["options"], 20_000_000, 2000))
@@ -51,14 +51,14 @@ def test_words_that_differ_in_case_alone_do_not_cross_over():
 def test_held_out_tasks_are_the_same_for_every_seed_and_training_ones_are_not():
     first, second = collect(SPELL, seed=0), collect(SPELL, seed=1)
     assert questions(first.held_out) == questions(second.held_out)
-    # neighbouring seeds of the package give the same entries shifted by one; ours give none in common at any small shift
+    # The package's neighbouring seeds give the same entries shifted by one; ours do not match at any small shift.
     rows_of = [[row["question"] for row in gym.entries("spell_backward", SPELL["options"], s, 50)] for s in (7, 8)]
     assert rows_of[0][1:] == rows_of[1][:-1]
     a, b = questions(first.train[0]), questions(second.train[0])
     assert all(a[shift : shift + 100] != b[:100] and b[shift : shift + 100] != a[:100] for shift in range(20))
 
 
-def test_held_out_entries_are_what_their_id_says():
+def test_held_out_entries_match_their_ids():
     prompt = collect(SPELL).held_out[7]
     label, row = prompt.prompt_id.removeprefix("0/held_out/").split(":")
     assert label == "spell_backward"
@@ -68,7 +68,7 @@ def test_held_out_entries_are_what_their_id_says():
 
 @pytest.mark.parametrize("task", ["arc_1d", "arc_agi", "graph_color", "rearc", "codeio", "knights_knaves", "boxnet"])
 def test_entries_survive_json(task):
-    """Tuples and keys that are no strings come back, so that the task scores a row from a file as its own."""
+    """Tuples and non-string keys survive, so the task scores a row from a file like one of its own."""
     dataset = gym.create_task(task, {}, 5, 2)
     for original, row in zip((dataset[0], dataset[1]), gym.entries(task, {}, 5, 2), strict=True):
         answer = original["answer"] or "{}"
@@ -106,7 +106,7 @@ def test_too_few_distinct_tasks_are_counted():
         collect({**SPELL, "size": 30})
 
 
-def test_jsonl_rows_are_parted(tmp_path):
+def test_jsonl_rows_are_split(tmp_path):
     found = collect(write_jsonl(tmp_path / "a.jsonl", rows(100)), held_out=10, probe=5)
     assert questions(found.held_out) == [f"what is {i} plus 1?" for i in range(99, 89, -1)]
     assert questions(found.probe) == [f"what is {i} plus 1?" for i in range(5)]

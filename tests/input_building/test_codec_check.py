@@ -1,4 +1,4 @@
-"""What is wrong with the codec of a run is known from its spec and its model's folder, before anything is made."""
+"""Mistakes that concern a run's codec are found from its spec and model folder, before anything is built."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def with_tools(**tools: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A vision-language folder without weights: 64 positions, images of 4 tokens."""
+    """Writes a vision-language folder without weights: 64 positions, images of 4 tokens."""
     save_tokenizer(train_tokenizer(TokenizerSpec(), PROMPTS, [], with_images=True), tmp_path, 64)
     return write_config(tmp_path)
 
@@ -59,7 +59,7 @@ def test_tools_that_a_chat_template_has_no_place_for(folder: Path, given: bool, 
         ({"model_type": "qwen2", "vision_config": None}, "of one image .*1 images"),
     ],
 )
-def test_images_that_a_folder_s_model_cannot_take(folder: Path, config: dict, says: str) -> None:
+def test_images_that_a_folders_model_cannot_take(folder: Path, config: dict, says: str) -> None:
     spec = run_spec(PICTURES, model={"kind": "folder", "path": str(folder)})
     check_codec(spec)
     changed = {**json.loads((folder / "config.json").read_text()), **config}

@@ -1,4 +1,4 @@
-"""Demonstrations that supervised fine-tuning asks for and the sources do not have are missed before anything is made."""
+"""Demonstrations that supervised fine-tuning asks for but the sources lack are reported before anything is built."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEW = {"held_out": 10, "probe": 10, "max_prompt_tokens": 100}
         (80, "sft.demonstrations: 40 of 80 "),
     ],
 )
-def test_what_is_missed_before_is_what_the_inputs_would_miss(tmp_path: Path, count: int, says: str) -> None:
+def test_the_check_reports_what_building_the_inputs_would(tmp_path: Path, count: int, says: str) -> None:
     rows = [{"prompt": f"q{i}", "answer": None if i == 15 else "a"} for i in range(60)]
     sources = [write_jsonl(tmp_path / "a.jsonl", rows), {**SPELL, "size": 44}]
     spec = run_spec(*sources, data=FEW, sft={"demonstrations": count}, **VIRTUAL)
@@ -34,7 +34,7 @@ def test_what_is_missed_before_is_what_the_inputs_would_miss(tmp_path: Path, cou
         materialise(spec, tmp_path / "r")
 
 
-def test_of_sources_too_large_to_part_the_rows_are_counted(tmp_path: Path) -> None:
+def test_sources_too_large_to_split_are_checked_by_row_count(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", [{"prompt": f"q{i}"} for i in range(30)])
     data = run_spec(source, {**SPELL, "weight": 2.0, "size": 50}, **VIRTUAL).data
     check_demonstrations(data, 0, 75, whole=False)

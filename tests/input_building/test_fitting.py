@@ -1,4 +1,4 @@
-"""A prompt that does not fit is named while the inputs are made, not when it is drawn."""
+"""A prompt that does not fit is named while the inputs are built, not when it is drawn."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def test_a_row_that_is_too_long_is_named_with_its_file(tmp_path: Path, rest: dic
     place = rf"data\.sources\.0 \({tmp_path}/long\.jsonl\): prompt {split}:{row} has 3\d tokens; at most 20 fit"
     with pytest.raises(DataError, match=place):
         materialise(spec, tmp_path / "r")
-    assert not list((tmp_path / "r").iterdir()), "nothing is left half made"
+    assert not list((tmp_path / "r").iterdir()), "nothing is left half-finished"
 
 
-def test_what_a_generated_source_gives_is_checked_too(tmp_path: Path) -> None:
+def test_generated_prompts_are_checked_too(tmp_path: Path) -> None:
     spec = run_spec({**SPELL, "size": 200}, data={**FEW, "max_prompt_tokens": 30}, **VIRTUAL)
     with pytest.raises(
         DataError, match=r"data\.sources\.0 \(spell_backward\): prompt 0/\S+spell_backward:\d+ has \d+ tokens"

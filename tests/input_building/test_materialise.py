@@ -1,4 +1,4 @@
-"""A run's inputs: made once, whole or not at all, verified, and read back as they were drawn from."""
+"""A run's inputs: built once, completely or not at all, verified, and read back unchanged."""
 
 import errno
 import json
@@ -31,14 +31,14 @@ SPEC = run_spec(SPELL, seed=3)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A run folder with inputs of SPEC, and their receipt."""
+    """Returns a run folder with the inputs of SPEC, and their receipt."""
     folder = tmp_path_factory.mktemp("made") / "runs" / "r"
     return folder, materialise(SPEC, folder)
 
 
 @pytest.fixture
 def own(made, tmp_path):
-    """A copy of it to damage."""
+    """Returns a copy of the run folder that a test may damage."""
     return shutil.copytree(made[0], tmp_path / "r")
 
 
@@ -77,7 +77,7 @@ def test_a_second_call_reuses_and_another_folder_gets_the_same_bytes(made, tmp_p
 
 
 def test_the_quickstart_shape(tmp_path):
-    """The figures of the recorded recipe: vocabulary, prompt and answer tokens, parameters."""
+    """The figures match the recorded recipe: vocabulary, prompt and answer tokens, parameters."""
     spec = run_spec({**SPELL, "size": 20_000}, data={"held_out": 300, "probe": 200})
     receipt = materialise(spec, tmp_path)
     codec = open_codec(spec, receipt.model_path)
@@ -92,7 +92,7 @@ def test_the_quickstart_shape(tmp_path):
 
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_made_models_load_and_depend_on_the_seed_alone(tmp_path, architecture, tied):
+def test_made_models_load_and_depend_only_on_the_seed(tmp_path, architecture, tied):
     from transformers import AutoModelForCausalLM
 
     model = ModelFromConfig(architecture=architecture, hidden_size=32, heads=4, key_value_heads=2, tie_embeddings=tied)
@@ -202,8 +202,8 @@ def test_a_kill_after_any_durable_step_leaves_nothing_or_all(tmp_path):
         ),
     ],
 )
-def test_inputs_are_those_of_earlier_versions(tmp_path, monkeypatch, sources, digest, identity, tokenizer):
-    """A change of these digests changes every run: then exact resumption of older runs is gone."""
+def test_inputs_match_those_of_earlier_versions(tmp_path, monkeypatch, sources, digest, identity, tokenizer):
+    """A change to these digests changes every run: older runs can then no longer be resumed exactly."""
     monkeypatch.chdir(tmp_path)
     rows = ({"prompt": f"What is {i} plus 1?", "answer": str(i + 1), "level": i % 3} for i in range(200))
     write_jsonl(Path("a.jsonl"), rows)
@@ -214,7 +214,7 @@ def test_inputs_are_those_of_earlier_versions(tmp_path, monkeypatch, sources, di
 
 
 def test_inputs_in_one_row_group_are_read_as_those_in_many(made, own):
-    """As earlier versions wrote them."""
+    """Earlier versions wrote their inputs in one row group."""
     path = own / "inputs" / "train.parquet"
     pq.write_table(pq.read_table(path), path, compression="zstd")
     many = PromptFile(made[0] / "inputs" / "train.parquet")
@@ -237,7 +237,7 @@ def test_a_failure_while_making_leaves_nothing_behind(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_all_is_synced_before_it_is_published(tmp_path, monkeypatch):
+def test_everything_is_synced_before_it_is_published(tmp_path, monkeypatch):
     events = []
     real_rename = Path.rename
     monkeypatch.setattr(
@@ -278,7 +278,7 @@ def test_demonstrations_need_answers_and_enough_prompts(tmp_path):
         materialise(run_spec(source, sft={"demonstrations": 150}, **VIRTUAL), tmp_path / "r")
 
 
-def test_the_tables_can_be_read_by_others(made):
+def test_other_libraries_can_read_the_tables(made):
     table = pq.read_table(made[0] / "inputs" / "train.parquet")
     assert table.column_names == ["source", "index", "prompt_id", "text", "answer", "entry"]
     assert np.array_equal(table["index"].to_numpy(), np.arange(len(table)))
@@ -291,7 +291,7 @@ def folder_spec(path, **rest):
 
 @pytest.fixture
 def given(made, tmp_path):
-    """A given model folder outside of any run."""
+    """Returns a model folder outside any run."""
     return shutil.copytree(made[0] / "inputs" / "model", tmp_path / "given")
 
 
@@ -336,7 +336,7 @@ def other_tokenizer(folder):
         (other_tokenizer, r"the tokenizer has \d+ tokens,.* 20;"),
     ],
 )
-def test_what_a_model_folder_lacks_is_named(given, tmp_path, damage, message):
+def test_missing_parts_of_a_model_folder_are_named(given, tmp_path, damage, message):
     damage(given)
     with pytest.raises(ConfigurationError, match=rf"model\.path: .*{message}"):
         materialise(folder_spec(given), tmp_path / "r")

@@ -1,4 +1,4 @@
-"""A corpus passes through memory row by row: while inputs are made, and while prompts are drawn from them."""
+"""A corpus passes through memory row by row, both while inputs are built and while prompts are drawn from them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ use(sys.argv[2], Path(sys.argv[3], "large"))
 
 
 def write_source(path: Path, rows: int) -> dict[str, Any]:
-    """Rows of text that no codec makes much smaller."""
+    """Writes rows of text that hardly compress, and returns the source that reads them."""
     noise = np.random.default_rng(0)
     texts = (noise.bytes(BYTES_A_ROW // 2).hex() for _ in range(rows))
     if path.suffix == ".jsonl":
@@ -53,8 +53,8 @@ def write_source(path: Path, rows: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_a_corpus_is_never_held(tmp_path: Path, suffix: str) -> None:
-    """Beside what a corpus of twenty rows takes, one of 80 MB takes a fraction of itself."""
+def test_a_corpus_is_never_held_in_memory(tmp_path: Path, suffix: str) -> None:
+    """Compared with a corpus of twenty rows, one of 80 MB takes extra memory of only a fraction of its size."""
     sources = [write_source(tmp_path / f"{rows}.{suffix}", rows) for rows in (20, ROWS)]
     data = {"held_out": 4, "probe": 4, "max_prompt_tokens": BYTES_A_ROW}
     specs = [run_spec(source, data=data, **VIRTUAL).model_dump_json() for source in sources]

@@ -25,7 +25,7 @@ VIRTUAL = {"rollout": {"engine": {"kind": "virtual"}}, "trainer": {"engine": {"k
 
 
 def run_spec(*sources: dict[str, Any], data: dict[str, Any] | None = None, **rest: Any) -> RunSpec:
-    """A spec over some sources."""
+    """Builds a spec over some sources."""
     tree = {
         "name": "test",
         "data": {"sources": list(sources), "held_out": 60, "probe": 40, **(data or {})},
@@ -42,14 +42,14 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def png(*colour: int, size: tuple[int, int] = (4, 4)) -> bytes:
-    """A PNG file of one colour: red, green, blue."""
+    """Returns a PNG file of one colour: red, green, blue."""
     stream = io.BytesIO()
     Image.new("RGB", size, tuple(colour)).save(stream, "PNG")
     return stream.getvalue()
 
 
 def write_image_source(folder: Path, count: int, first: int = 0) -> dict[str, Any]:
-    """Writes rows of one question, each with a PNG file of its own, and returns the source that reads them."""
+    """Writes rows of one question, each with its own PNG file, and returns the source that reads them."""
     folder.mkdir(parents=True)
     rows = []
     for i in range(first, first + count):
@@ -59,6 +59,6 @@ def write_image_source(folder: Path, count: int, first: int = 0) -> dict[str, An
 
 
 def make_inputs(spec_json: str, folder: Path, acknowledge: Callable[[str], None]) -> None:
-    """Makes a run's inputs, in a process that may be killed."""
+    """Builds a run's inputs in a process that may be killed."""
     materialise(RunSpec.model_validate_json(spec_json), folder)
     acknowledge("made")

@@ -1,4 +1,4 @@
-"""The trained tokenizer: common phrases are one token each, all else is characters."""
+"""The trained tokenizer: common phrases are one token each, everything else is split into characters."""
 
 import json
 import tempfile
@@ -27,7 +27,7 @@ def test_case_is_kept_on_request():
     assert tokenizer.encode("Gnu").tokens == ["G", "n", "u"]
 
 
-def test_a_rare_phrase_is_no_token():
+def test_a_rare_phrase_is_not_a_token():
     prompts = [*PROMPTS, *["How many legs has an ant?"] * 2]
     assert common_phrases([p.lower() for p in prompts], 0.2) == [PHRASE]
     assert "how many legs has an ant?" in common_phrases([p.lower() for p in prompts], 0.05)
@@ -71,7 +71,7 @@ def test_training_and_saving_is_deterministic_and_leaves_nothing_behind(tmp_path
     assert not list(litter.iterdir())
 
 
-def test_the_chat_template_puts_the_separator_behind_the_prompt(tmp_path):
+def test_the_chat_template_puts_the_separator_after_the_prompt(tmp_path):
     save_tokenizer(train_tokenizer(TokenizerSpec(), PROMPTS, []), tmp_path / "t", 256)
     tokenizer = load_tokenizer(tmp_path / "t")
     turns = [

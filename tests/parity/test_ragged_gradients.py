@@ -1,4 +1,4 @@
-"""The gradient of one ragged batch is that of the plain formula, however it is spread over ranks and micro-batches."""
+"""A ragged batch's gradient is that of the plain formula, however it is divided over ranks and micro-batches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def batch(folder: Path) -> ExperienceBatch:
 
 
 def columns_for(batch: ExperienceBatch) -> PreparedColumns:
-    """Advantages and log-probabilities of older weights and a reference, made up."""
+    """Makes up advantages and the log-probabilities of older weights and of a reference."""
     noise = np.random.default_rng(1)
     size = len(batch.response_tokens)
     return PreparedColumns(
@@ -66,7 +66,7 @@ def spec_for(aggregation: str) -> Any:
 
 
 def spread_gradient(folder: Path, batch: ExperienceBatch, aggregation: str, plan: StepPlan) -> dict[str, np.ndarray]:
-    """The sum of all ranks' gradients, each computed by itself."""
+    """Sums the gradients of all ranks, each computed separately."""
     model = load_causal_lm(str(folder / "model"), "float32")
     spec, optimizer, collective = spec_for(aggregation), FlatAdamW(model, AdamWSpec()), Collective()
     learner = GrpoLearner(spec, PolicyForward(model, 0.8, "float32"), optimizer, collective)
@@ -81,9 +81,9 @@ def spread_gradient(folder: Path, batch: ExperienceBatch, aggregation: str, plan
 def reduced_gradients(
     folder: Path, batch: ExperienceBatch, aggregation: str, plan: StepPlan
 ) -> list[dict[str, np.ndarray]]:
-    """Each rank's gradient after the all-reduce of a real group, whose members are threads here."""
+    """Returns each rank's gradient after the all-reduce of a real group, whose members are threads here."""
     ranks, address = len(plan.parts), hold_address()
-    # One after another: transformers changes global state while it loads.
+    # Loads one at a time, since transformers changes global state while loading.
     models = [load_causal_lm(str(folder / "model"), "float32") for _ in range(ranks)]
 
     def of_rank(rank: int) -> dict[str, np.ndarray]:
@@ -100,7 +100,7 @@ def reduced_gradients(
 
 @cache
 def plain_gradient(folder: Path, aggregation: str) -> dict[str, np.ndarray]:
-    """The formula in float64, sequence after sequence."""
+    """Evaluates the formula in float64, one sequence at a time."""
     batch = batch_of(folder, random_task(folder, 1, seed=2))
     columns = columns_for(batch)
     assert columns.log_probs_old is not None
@@ -153,7 +153,7 @@ def test_any_spread_gives_the_gradient_of_the_formula(
 
 @st.composite
 def splits(draw: st.DrawFn, samples: int = 24) -> StepPlan:
-    """Any cut of the samples, in any order, into ranks and micro-batches; a rank may have nothing to do."""
+    """Draws any division of the samples, in any order, into ranks and micro-batches; a rank may have none."""
     order = np.array(draw(st.permutations(range(samples))))
     ranks = draw(st.sampled_from([1, 2, 4]))
     cuts = st.lists(st.integers(0, samples), max_size=8)

@@ -1,4 +1,4 @@
-"""The codec: prompts through the chat template, answers that end, responses without their stop token."""
+"""The codec: prompts through the chat template, answers with an end token, responses without their stop token."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ def trained(tmp_path):
 
 @pytest.fixture
 def byte_pairs(tmp_path):
-    """A byte-level BPE tokenizer, as most published models have one, with a chat template."""
+    """Writes a byte-level BPE tokenizer, as most published models have, with a chat template."""
     folder = write_config(tmp_path / "pairs", eos_token_id=0)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -71,7 +71,7 @@ def test_a_trained_tokenizer_end_to_end(trained):
     assert codec.stop_tokens == (1,) and codec.vocabulary == 4 + 1 + len(set("".join(PROMPTS).lower()))
 
 
-def test_a_published_kind_of_tokenizer(byte_pairs):
+def test_a_typical_published_tokenizer(byte_pairs):
     codec = open_codec(run_spec(SPELL, data={"system_prompt": "Be brief."}), str(byte_pairs))
     tokens = codec.encode_prompt("Spell é")
     assert codec.decode(tokens) == "Be brief.Spell é"
@@ -101,7 +101,7 @@ def test_stop_strings_are_single_tokens(byte_pairs):
         open_codec(run_spec(SPELL, rollout={"stop": ["!?"], "max_new_tokens": 6}), str(byte_pairs))
 
 
-def test_a_stop_string_the_tokenizer_does_not_know(trained):
+def test_a_stop_string_unknown_to_the_tokenizer(trained):
     with pytest.raises(ConfigurationError, match=r"rollout\.stop: '€' is not a single token .*<unk>"):
         open_codec(run_spec(SPELL, rollout={"stop": ["€"], "max_new_tokens": 6}), str(trained))
 
@@ -125,7 +125,7 @@ def test_without_a_chat_template_the_text_is_plain(byte_pairs):
         ),
     ],
 )
-def test_a_system_prompt_is_never_lost_in_silence(byte_pairs, template, message):
+def test_a_system_prompt_is_never_lost_silently(byte_pairs, template, message):
     spec = run_spec(SPELL, data={"system_prompt": "Be brief."})
     with pytest.raises(ConfigurationError, match=rf"data\.system_prompt: .*{message}"):
         open_codec(spec, str(set_template(byte_pairs, template)))
@@ -135,7 +135,7 @@ TOOLS = {"functions": [{"name": "calculator", "function": "calculator"}], "max_r
 WITH_TOOLS = "{% for t in tools or [] %}{{ t.function.name }}: {{ t.function.description }} {% endfor %}" + TURNS
 
 
-def test_a_result_stands_between_two_turns_as_the_chat_template_frames_it(byte_pairs):
+def test_the_chat_template_frames_a_result_between_two_turns(byte_pairs):
     codec = open_codec(run_spec(SPELL, rollout={"max_new_tokens": 6, "tools": TOOLS}), str(byte_pairs))
     wrapped = PreTrainedTokenizerFast.from_pretrained(byte_pairs)
     tokens, shown = codec.encode_result("42")
@@ -143,13 +143,13 @@ def test_a_result_stands_between_two_turns_as_the_chat_template_frames_it(byte_p
         "the policy ended its turn itself"
     )
     tokens, shown = codec.encode_result("1234567890" * 5)
-    assert len(tokens) <= 12 and shown and "1234567890".startswith(shown), "cut where it is too long"
+    assert len(tokens) <= 12 and shown and "1234567890".startswith(shown), "a result that is too long is cut"
     assert wrapped.decode(tokens) == f"<|tool|>{shown}<|end|><|assistant|>"
     with pytest.raises(ConfigurationError, match=r"rollout\.tools: "):
         open_codec(run_spec(SPELL), str(byte_pairs)).encode_result("42")
 
 
-def test_a_result_for_a_tokenizer_of_the_run_s_own_and_for_one_without_a_template(trained, byte_pairs):
+def test_a_result_for_a_trained_tokenizer_and_for_one_without_a_template(trained, byte_pairs):
     spec = run_spec(SPELL, rollout={"max_new_tokens": 6, "tools": TOOLS})
     tokens, _ = open_codec(spec, str(trained)).encode_result("sun")
     assert PreTrainedTokenizerFast.from_pretrained(trained).decode(tokens) == "sun<sep>"
@@ -174,7 +174,7 @@ def test_a_result_for_a_tokenizer_of_the_run_s_own_and_for_one_without_a_templat
         ),
     ],
 )
-def test_a_result_is_never_lost_in_silence(byte_pairs, template, change, message):
+def test_a_result_is_never_lost_silently(byte_pairs, template, change, message):
     spec = run_spec(SPELL, rollout={"max_new_tokens": 6, "tools": {**TOOLS, **change}})
     with pytest.raises(ConfigurationError, match=message):
         open_codec(spec, str(set_template(byte_pairs, template)))
@@ -209,7 +209,7 @@ def test_a_prompt_that_is_too_long_is_named(trained):
         codec.encode_prompt("Spell this word backward: gnu")
 
 
-def test_a_prompt_leaves_the_response_its_room(trained):
+def test_a_prompt_leaves_room_for_the_response(trained):
     codec = open_codec(run_spec(SPELL, rollout={"max_new_tokens": 60}), str(trained))
     assert len(codec.encode_prompt("nus")) == 4
     with pytest.raises(DataError, match="has 5 tokens; at most 4 fit"):

@@ -1,4 +1,4 @@
-"""Where images stand in a prompt: before the text, or where the text says so; a mismatch names the prompt."""
+"""The placement of images in a prompt: before the text, or where the text says; a mismatch names the prompt."""
 
 import json
 
@@ -35,14 +35,14 @@ def write_config(folder, tower="siglip_vision_model", image_token=IMAGE_ID, **re
 
 @pytest.fixture
 def trained(tmp_path):
-    """The folder of a model made from a config: its own tokenizer and chat template."""
+    """Writes the folder of a model made from a config, with its own tokenizer and chat template."""
     save_tokenizer(train_tokenizer(TokenizerSpec(), PROMPTS, [], with_images=True), tmp_path, 64)
     return write_config(tmp_path)
 
 
 @pytest.fixture
 def published(tmp_path):
-    """A folder as it is published: a chat template that takes images and texts apart."""
+    """Writes a folder as models are published: its chat template expects images and texts as separate parts."""
     words = {token: i for i, token in enumerate(["<unk>", "<eos>", "<image>", "USER", ":", "How", "many", "?"])}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -62,17 +62,17 @@ def test_images_come_before_a_text_that_does_not_place_them(trained):
     plain, one, two = (codec.encode_prompt(PROMPTS[0], images=images) for images in (0, 1, 2))
     assert one.tolist() == [IMAGE_ID] * PATCHES + plain.tolist()
     assert two.tolist() == [IMAGE_ID] * 2 * PATCHES + plain.tolist()
-    assert plain[-1] == 2, "the separator stands behind them"
+    assert plain[-1] == 2, "the separator comes after them"
 
 
-def test_images_stand_where_the_text_says(trained):
+def test_images_are_placed_where_the_text_says(trained):
     codec = open_codec(SPEC, str(trained))
     tokens = codec.encode_prompt(f"a{IMAGE}b{IMAGE}c", images=2)
     assert places(tokens) == [1, 2, 3, 4, 6, 7, 8, 9]
     assert len(tokens) == 3 + 2 * PATCHES + 1
 
 
-def test_phrases_are_found_as_if_no_image_stood_among_them():
+def test_phrases_are_found_despite_images_among_them():
     plain = train_tokenizer(TokenizerSpec(), PROMPTS, [], with_images=True)
     marked = train_tokenizer(TokenizerSpec(), [IMAGE + prompt for prompt in PROMPTS], [], with_images=True)
     assert marked.get_vocab() == plain.get_vocab()
@@ -81,7 +81,7 @@ def test_phrases_are_found_as_if_no_image_stood_among_them():
 
 
 @pytest.mark.parametrize("images", [0, 2])
-def test_marks_that_are_not_as_many_as_the_images_name_the_prompt(trained, images):
+def test_a_mismatch_of_marks_and_images_names_the_prompt(trained, images):
     with pytest.raises(DataError, match=rf"prompt 0/train/a:7 .*{images} images.*<image> 1 times"):
         open_codec(SPEC, str(trained)).encode_prompt(f"{IMAGE} How many?", "0/train/a:7", images)
 
@@ -99,7 +99,7 @@ def test_a_model_may_call_its_placeholder_something_else(published, template):
         codec.encode_prompt("How <pic> many?", "p", images=1)
 
 
-def test_a_template_that_wants_images_and_texts_apart_gets_them_so(published):
+def test_a_template_that_expects_separate_images_and_texts_gets_them(published):
     codec = open_codec(SPEC, str(published))
     tokens = codec.encode_prompt("How many?", images=2)
     assert tokens.tolist() == [3, 4, *[2] * 2 * PATCHES, 5, 6, 7]
@@ -119,7 +119,7 @@ def test_an_image_has_as_many_placeholders_as_the_tower_gives_patches(trained, t
     assert len(places(open_codec(SPEC, str(trained)).encode_prompt("a", images=1))) == expected
 
 
-def test_sizes_that_a_config_leaves_out_are_its_kind_s(trained):
+def test_sizes_that_a_config_leaves_out_are_the_defaults_of_its_kind(trained):
     write_config(trained, vision_config={"model_type": "clip_vision_model"}, vision_feature_select_strategy="default")
     spec = run_spec(SOURCE, model={"kind": "folder", "path": "policy"}, data={"max_prompt_tokens": 5})
     with pytest.raises(DataError, match="has 51 tokens, 49 for 1 images; at most 5 fit"):
@@ -140,7 +140,7 @@ def test_another_family_is_refused(trained):
         open_codec(SPEC, str(trained))
 
 
-def test_a_model_of_text_alone_refuses_a_prompt_with_images(tmp_path):
+def test_a_text_only_model_refuses_a_prompt_with_images(tmp_path):
     save_tokenizer(train_tokenizer(TokenizerSpec(), PROMPTS, []), tmp_path, 64)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", "eos_token_id": 1}))
     with pytest.raises(DataError, match=r"prompt p .*1 images"):

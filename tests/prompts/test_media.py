@@ -1,4 +1,4 @@
-"""Images of prompts: taken in from every kind of file, kept once, checked when they are used; what cannot be used is named."""
+"""Images of prompts: read from every kind of file, stored once, checked on use; unusable ones are named."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FEW = {"data": SMALL, **VIRTUAL}
 
 
 def collected(source: dict[str, Any], **data: int) -> tuple[list[Prompt], list[Prompt], list[Prompt]]:
-    """Held-out, probe and training prompts of a source."""
+    """Returns a source's held-out, probe and training prompts."""
     found = collect_prompts(run_spec(source, data={**SMALL, **data}, **VIRTUAL).data, 0)
     return list(found.held_out), list(found.probe), list(found.train[0])
 
@@ -87,7 +87,7 @@ def test_paths_bytes_lists_and_features_give_the_same_addresses(tmp_path: Path) 
         parts = collected(parquet(tmp_path / f"{number}.parquet", image=form))
         assert [p.media for part in parts for p in part] == [(address(images[i]),) for i in (5, 4, 0, 1, 2, 3)], form
         assert all(("image" in p.entry) == isinstance(form[0], str) for part in parts for p in part), (
-            "bytes are no JSON"
+            "bytes are not JSON"
         )
     rows = [{"prompt": f"q{i}", "image": [f"{i}.png", "0.png"] if i % 2 else None} for i in range(6)]
     source = {**write_jsonl(tmp_path / "a.jsonl", rows), "image_field": "image"}
@@ -100,7 +100,7 @@ def test_paths_bytes_lists_and_features_give_the_same_addresses(tmp_path: Path) 
     assert train[0].entry["image"] == ["1.png", "0.png"]
 
 
-def test_images_that_datasets_saved() -> None:
+def test_images_saved_by_datasets() -> None:
     for field, counts in (("image", [1] * 5), ("images", [1, 2, 0, 1, 2])):
         _, _, train = collected(hugging_face(SAVED, image_field=field))
         assert [len(prompt.media) for prompt in train] == counts
@@ -116,7 +116,7 @@ def test_tasks_differ_by_their_images(tmp_path: Path) -> None:
     rows = [*same, *other, {"prompt": "which colour?", "image": "again.png"}, {"prompt": "Which colour?", "image": []}]
     source = {**write_jsonl(tmp_path / "a.jsonl", rows), "image_field": "image"}
     held_out, probe, train = collected(source)
-    # from the end: the question alone, then the fourth colour, whose other row is held out too
+    # From the end: the question without an image, then the fourth colour, whose other row is held out too.
     assert [p.media for p in held_out] == [(), (address(png(3)),)]
     assert [p.media for p in probe] == [(address(png(0)),)]
     assert [p.entry["image"] for p in train] == ["b.png", "c.png"]
@@ -145,7 +145,7 @@ def test_an_image_is_kept_once_and_synced_before_the_inputs_appear(tmp_path: Pat
     assert list(stored_addresses(tmp_path / "r" / INPUTS)) == sorted([address(png(1)), address(png(2))])
 
 
-def test_a_damaged_or_missing_image_is_noticed(tmp_path: Path) -> None:
+def test_a_damaged_or_missing_image_is_detected(tmp_path: Path) -> None:
     spec = run_spec(write_image_source(tmp_path / "images", 6), **FEW)
     receipt = materialise(spec, tmp_path / "r")
     inputs = tmp_path / "r" / INPUTS
@@ -170,7 +170,7 @@ def test_a_damaged_or_missing_image_is_noticed(tmp_path: Path) -> None:
             read_media(inputs, wrong)
 
 
-def test_a_fork_takes_the_images_along(tmp_path: Path) -> None:
+def test_a_fork_includes_the_images(tmp_path: Path) -> None:
     spec = run_spec(write_image_source(tmp_path / "images", 6), **FEW)
     receipt = materialise(spec, tmp_path / "r")
     copy_folder(tmp_path / "r" / INPUTS, tmp_path / "fork" / INPUTS)
@@ -195,21 +195,21 @@ def test_decoding_gives_upright_rgb() -> None:
 
 
 def with_exif(*entries: bytes) -> bytes:
-    """A JPEG file of 8 x 4 with the entries of a little-endian TIFF folder: tag, type, count, value."""
+    """Returns an 8 x 4 JPEG file with the entries of a little-endian TIFF directory: tag, type, count, value."""
     plain = encoded(Image.new("RGB", (8, 4)), "JPEG")
     tiff = b"II*\0" + struct.pack("<IH", 8, len(entries)) + b"".join(entries) + bytes(4)
     block = b"Exif\0\0" + tiff
     return plain[:2] + b"\xff\xe1" + struct.pack(">H", len(block) + 2) + block + plain[2:]
 
 
-def test_a_tag_of_the_wrong_type_beside_the_orientation_is_nothing_to_the_pixels() -> None:
+def test_a_tag_of_the_wrong_type_next_to_the_orientation_is_ignored() -> None:
     orientation = struct.pack("<HHIHH", ExifTags.Base.Orientation, 3, 1, 6, 0)
     resolution = struct.pack("<HHI4s", ExifTags.Base.XResolution, 2, 3, b"72\0\0")
     assert decode_media(with_exif(orientation, resolution)).size == (4, 8)
 
 
 def deep_png(colour_type: int, channels: int) -> bytes:
-    """A PNG file of one pixel with 16 bits a channel, which Pillow cannot write in colour."""
+    """Returns a one-pixel PNG file with 16 bits per channel, which Pillow cannot write in colour."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -225,14 +225,14 @@ def test_sixteen_bits_a_channel_are_refused_in_grey_and_in_colour(colour_type: i
         decode_media(deep_png(colour_type, channels))
 
 
-def test_a_file_of_too_many_bytes_is_refused_before_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_too_many_bytes_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media, "MAX_BYTES", 1000)
     with pytest.raises(DataError, match=r"1,001 bytes.* 1,000$"):
         decode_media(bytes(1001))
 
 
 def bomb() -> bytes:
-    """A PNG file of some kilobytes that claims one line too many pixels."""
+    """Returns a PNG file of a few kilobytes that claims one line of pixels too many."""
     return encoded(Image.new("1", (8000, MAX_PIXELS // 8000 + 1)), "PNG", optimize=True)
 
 
@@ -285,7 +285,7 @@ def test_images_that_cannot_be_used_are_named(tmp_path: Path, image: bytes, mess
         ),
     ],
 )
-def test_rows_whose_images_cannot_be_had_are_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+def test_rows_whose_images_cannot_be_loaded_are_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:
     folder = tmp_path / "rows"
     folder.mkdir()
     for path in (folder / "0.png", tmp_path / "outside.png"):

@@ -1,4 +1,4 @@
-"""The stream of prompts: pure, split anywhere, each epoch a permutation, sources in their shares."""
+"""The stream of prompts: a pure function, divisible anywhere, each epoch a permutation, sources in their shares."""
 
 import json
 import subprocess
@@ -46,7 +46,7 @@ def test_orders_differ_by_seed_source_and_epoch():
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_sources_come_in_their_shares(seed):
+def test_sources_are_drawn_in_their_shares(seed):
     references, _ = draw(MIXTURE, seed, Cursor.start(MIXTURE), 8000)
     share = np.mean([reference.source == 0 for reference in references])
     assert share == pytest.approx(0.75, abs=4 * (0.75 * 0.25 / 8000) ** 0.5)
@@ -64,7 +64,7 @@ def test_the_stream_is_the_same_in_another_process():
 
 
 def test_the_order_is_pinned():
-    """A change of these numbers changes every run: then exact resumption of older runs is gone."""
+    """A change to these numbers changes every run: older runs can then no longer be resumed exactly."""
     assert epoch_order(0, 0, 0, 10).tolist() == [9, 5, 6, 8, 1, 3, 0, 7, 4, 2]
     assert [r.source for r in draw(MIXTURE, 0, Cursor.start(MIXTURE), 12)[0]] == [1, 0, 1, 0, 1, 0, 0, 1, 0, 0, 0, 0]
 
@@ -87,8 +87,8 @@ def test_shares_are_whole_and_complete(total, weights):
     counts=st.lists(st.integers(0, 12), min_size=1, max_size=8),
 )
 @settings(max_examples=60, deadline=None)
-def test_epochs_are_walked_whole_wherever_the_draws_are_cut(seed, sizes, counts):
-    """Whatever iterations a mixture is cut into, each source gives every row once an epoch, in that epoch's order."""
+def test_epochs_are_complete_wherever_the_draws_are_cut(seed, sizes, counts):
+    """However the draws are split, each source yields every row once per epoch, in that epoch's order."""
     cursor, rows = Cursor.start(MIXTURE), ([], [])
     for count in counts:
         references, cursor = draw(MIXTURE, seed, Cursor.from_json(cursor.to_json()), count)

@@ -1,4 +1,4 @@
-"""The form of calls, and the calculator."""
+"""The syntax of tool calls, and the calculator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_call_within_other_text() -> None:
         ('<tool_call>{"name": "f", "arguments": {}}</tool_call>' * 2, "one call a turn, not 2"),
     ],
 )
-def test_a_malformed_call_is_an_answer_that_says_so(text: str, reason: str) -> None:
+def test_a_malformed_call_becomes_an_error_answer(text: str, reason: str) -> None:
     answer = read_call(text)
     assert isinstance(answer, ToolAnswer)
     assert answer.error.startswith(f"malformed: {reason}")
@@ -66,6 +66,6 @@ def test_the_calculator(expression: str, value: str) -> None:
 @pytest.mark.parametrize(
     "expression", ["", "1 +", "x", "abs(1)", "'a' * 3", "True", "1 < 2", "1j", "(-8) ** .5", "[1]"]
 )
-def test_the_calculator_knows_numbers_alone(expression: str) -> None:
+def test_the_calculator_accepts_only_numbers(expression: str) -> None:
     with pytest.raises(ValueError, match=r"no expression|has numbers|no real number"):
         calculator(expression)

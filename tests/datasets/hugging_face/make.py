@@ -1,6 +1,6 @@
 """`python make.py`: writes `saved/`, a dataset as the `datasets` package itself saves it (made with 5.2.0).
 
-The package is needed for this alone; the tests read what is committed beside this file.
+The package is needed only for this script; the tests read the copy that is committed next to it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ ROWS = 12
 
 
 def square(shade: int) -> bytes:
-    """A PNG file."""
+    """Returns a PNG file of one shade."""
     stream = io.BytesIO()
     Picture.new("RGB", (4, 4), (shade, 0, 0)).save(stream, "PNG")
     return stream.getvalue()
 
 
 def main() -> None:
-    """Writes the folder anew."""
+    """Rewrites the folder."""
     folder = Path(__file__).parent / "saved"
     shutil.rmtree(folder, ignore_errors=True)
     columns = {
