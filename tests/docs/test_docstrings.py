@@ -1,4 +1,4 @@
-"""A function's docstring begins with what the function does: a verb in the third person; a command's help, in the imperative."""
+"""A function's docstring begins with a verb in the third person; a command's help is in the imperative."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMED_BY_WHAT_THEY_ARE = frozenset({"property", "cached_property", "setter"})
 
 
 def functions(package: str) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Where each function stands, and the function."""
+    """Yields each function and its location."""
     for path in sorted((ROOT / package).rglob("*.py")):
         if "versions" not in path.parts:
             for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""The changelog has the version, and decisions are listed and name places that exist."""
+"""The changelog has the current version, and decisions are listed and name existing paths."""
 
 from __future__ import annotations
 

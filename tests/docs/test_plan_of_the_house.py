@@ -1,4 +1,4 @@
-"""The plan of the house in docs/architecture.md is the tree: every room is in it, in an order in which imports point upwards."""
+"""The plan of the house in docs/architecture.md matches the tree: it lists every room in import order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = ("yatt_core", "db", "flows", "ops")
 
 
 def planned(package: str) -> list[str]:
-    """The rooms of a package in the order of its table."""
+    """Returns the rooms of a package in the order of its table."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     section = re.search(rf"### `{package}/`.*?(?=\n###? )", text, re.S)
     assert section is not None
@@ -41,7 +41,7 @@ def test_imports_point_up_the_plan(package: str, graph: grimp.ImportGraph) -> No
             for other in below
             for importer, imported in _imports(graph, f"{package}.{room}", f"{package}.{other}")
         ]
-        assert wrong == [], f"{room} stands above what it imports"
+        assert wrong == [], f"{room} is listed above what it imports"
 
 
 def _imports(graph: grimp.ImportGraph, importer: str, imported: str) -> list[tuple[str, str]]:

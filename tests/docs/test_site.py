@@ -1,4 +1,4 @@
-"""The documentation site: it builds without a warning, has every page, loads nothing from elsewhere, and finds dead links."""
+"""The documentation site: it builds without warnings, is complete and self-contained, and reports dead links."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """A project with the site's settings, a README and one page."""
+    """Writes a project with the site's settings, a README and one page."""
     docs = tmp_path / "docs"
     shutil.copytree(DOCS / "_static", docs / "_static")
     for name in ("docs/conf.py", "pyproject.toml"):

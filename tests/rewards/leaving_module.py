@@ -1,4 +1,4 @@
-"""A script that is no module: importing it exits, as if all were done."""
+"""A script that is not meant as a module: importing it exits with success."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Reward functions are found by entry point or dotted name; what cannot work is said before the run."""
+"""Reward functions are found by entry point or dotted name; unusable ones are reported before the run."""
 
 import pytest
 
@@ -41,6 +41,6 @@ def test_entry_points_and_dotted_names():
         ("builtins:input", {}, "cannot be called as"),
     ],
 )
-def test_what_cannot_work_is_a_configuration_error(function, options, message):
+def test_an_unusable_function_is_a_configuration_error(function, options, message):
     with pytest.raises(ConfigurationError, match=rf"rewards\.parts 'quality': function .*{message}"):
         resolve(part(function, **options))

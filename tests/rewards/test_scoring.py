@@ -42,7 +42,7 @@ def scorer(*parts, **rest):
     return RewardScorer(RewardSpec.model_validate({"parts": parts, **rest}))
 
 
-def test_parts_are_weighted_and_one_tells_right_from_wrong():
+def test_parts_are_weighted_and_one_decides_correctness():
     rewards = scorer(
         part("length", "length", weight=-0.5, options={"scale": 2.0}),
         part("right", "exact_match"),
@@ -58,12 +58,12 @@ def test_parts_are_weighted_and_one_tells_right_from_wrong():
     )
 
 
-def test_a_truth_value_is_a_number():
+def test_a_boolean_is_a_number():
     assert scorer(part("v", "verdict")).score(PROMPT, "yes", 0).total == 1.0
 
 
 @pytest.mark.parametrize(("function", "reason"), FAILURES.items())
-def test_a_failure_stops_and_names_everything(function, reason):
+def test_a_failure_stops_the_run_and_names_everything(function, reason):
     rewards = scorer(part("fine", "length"), part("quality", function, timeout_seconds=0.2))
     with pytest.raises(DataError) as caught:
         rewards.score(PROMPT, "abc", 3)
@@ -81,7 +81,7 @@ def test_a_failure_may_flag_the_sample(function, reason):
 
 
 @pytest.mark.parametrize(("function", "weight"), [("enormous", 1.0), ("enormous", 1e-280), ("nearly_enormous", 100.0)])
-def test_a_reward_that_sums_cannot_hold_is_a_failure(function, weight):
+def test_a_reward_too_large_for_sums_is_a_failure(function, weight):
     rewards = scorer(part("fine", "length"), part("quality", function, weight=weight, on_error="zero"))
     score = rewards.score(PROMPT, "abc", 0)
     value = "1e+300" if function == "enormous" else "1e+29"
@@ -89,13 +89,13 @@ def test_a_reward_that_sums_cannot_hold_is_a_failure(function, weight):
     assert score.total == 3.0
 
 
-def test_a_failure_is_told_in_the_same_words_in_every_process():
-    """Its message goes into the experience digest, so it must not say where an object lies in memory."""
+def test_a_failure_has_the_same_message_in_every_process():
+    """The message enters the experience digest, so it must not contain memory addresses."""
     score = scorer(part("quality", "addressed", on_error="zero")).score(PROMPT, "abc", 0)
     assert score.error == "quality: raised TypeError: cannot judge <object object at 0x...>"
 
 
-def test_a_service_that_is_away_is_no_verdict():
+def test_an_unreachable_service_is_not_a_verdict():
     with pytest.raises(InfrastructureError, match="the judge is away"):
         scorer(part("judge", "unavailable", on_error="zero")).score(PROMPT, "abc", 0)
 
@@ -115,7 +115,7 @@ def test_off_the_main_thread_there_is_no_limit_and_no_score():
     assert len(errors) == 1 and "main thread" in errors[0]
 
 
-def test_a_swallowed_alarm_comes_again(monkeypatch):
+def test_a_swallowed_alarm_is_repeated(monkeypatch):
     monkeypatch.setattr("yatt_core.rewards.time_limit.REPEAT_SECONDS", 0.1)
     swallowed = []
 
@@ -133,7 +133,7 @@ def test_a_swallowed_alarm_comes_again(monkeypatch):
     assert len(swallowed) == 3
 
 
-def test_a_timer_that_ran_before_runs_on():
+def test_a_timer_that_was_running_keeps_running():
     fired = []
     previous = signal.signal(signal.SIGALRM, lambda *_: fired.append(time.monotonic()))
     started = time.monotonic()
@@ -142,7 +142,7 @@ def test_a_timer_that_ran_before_runs_on():
         assert call_within(5.0, lambda: time.sleep(0.1) or 7) == 7
         with pytest.raises(TimeLimitReached):
             call_within(0.1, lambda: time.sleep(5))
-        assert not fired and signal.getitimer(signal.ITIMER_REAL)[0] < 1.85, "it ran on meanwhile"
+        assert not fired and signal.getitimer(signal.ITIMER_REAL)[0] < 1.85, "the timer kept running meanwhile"
         while not fired and time.monotonic() < started + 30:
             time.sleep(0.05)
         assert len(fired) == 1 and fired[0] - started > 1.9
@@ -164,7 +164,7 @@ def test_a_tasks_own_score_over_a_mixture():
     assert exact.score(prompts[0], prompts[0].answer.lower(), 0).correct
 
 
-def test_a_prompt_without_what_a_function_needs_is_named():
+def test_a_prompt_that_lacks_what_a_function_needs_is_named():
     with pytest.raises(DataError, match=r"0/train/a\.jsonl:5, sample 0: .*reasoning-gym entry"):
         scorer(part("exact", "reasoning_gym")).score(PROMPT, "x", 0)
     bare = Prompt(0, 0, "p", "text", None, {})
@@ -182,7 +182,7 @@ def test_virtual_scores_are_stable_and_spread():
 JUDGE = {"kind": "generative", "name": "judge", "engine": {"kind": "virtual"}, "template": "{response}", "weight": 0.5}
 
 
-def test_the_values_of_judges_come_from_outside_and_are_weighted_like_others():
+def test_judgements_are_passed_in_and_weighted_like_other_parts():
     rewards = scorer(JUDGE, part("right", "exact_match", weight=2.0))
     score = rewards.score(PROMPT, "answer", 0, judged={"judge": (0.8, "")})
     assert (dict(score.parts), score.total, score.correct, score.error) == (
@@ -194,7 +194,7 @@ def test_the_values_of_judges_come_from_outside_and_are_weighted_like_others():
     assert list(score.parts) == ["judge", "right"], "in the order of the spec"
 
 
-def test_a_judge_alone_may_decide_while_the_rule_only_measures():
+def test_a_judge_may_decide_alone_while_the_rule_only_measures():
     rewards = scorer(part("right", "exact_match", weight=0.0), JUDGE)
     fooled = rewards.score(PROMPT, "wrong", 0, judged={"judge": (1.0, "")})
     assert (fooled.total, fooled.correct) == (0.5, False)

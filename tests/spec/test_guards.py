@@ -1,4 +1,4 @@
-"""The spec's guards: on by default, changed key by key, switched off, added to; and what is refused."""
+"""The spec's guards: on by default, changed key by key, switched off, extended; and refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUILT_IN = {
 }  # fmt: skip
 
 
-def test_every_guard_is_on_and_alone_alerts() -> None:
+def test_every_guard_is_on_and_only_alerts() -> None:
     guards = spec().guards
     assert {rule.name for rule in rules_of(guards)} == BUILT_IN
     assert {rule.action for rule in rules_of(guards)} == {"alert"}
@@ -68,7 +68,7 @@ def test_guards_can_be_revised_on_a_running_line() -> None:
          ('guards.custom.0.action: ', 'seconds/learn', 'alert', 'pause', 'stop')),
     ],
 )  # fmt: skip
-def test_what_is_refused_is_said_with_its_key(changes: dict[str, object], facts: tuple[str, ...]) -> None:
+def test_a_refusal_names_its_key(changes: dict[str, object], facts: tuple[str, ...]) -> None:
     (line,) = mistakes(**changes)
     assert tells(line, *facts)
 
@@ -80,7 +80,7 @@ def test_a_mistake_names_its_file(tmp_path: Path) -> None:
 
 
 def test_the_known_metrics_are_those_of_the_documentation() -> None:
-    """A guard of a metric that is missing here would be refused, one that is too much here never judged."""
+    """Guards on metrics that are missing here would be refused; those on surplus metrics would never be checked."""
     listed: dict[str, set[str]] = {"result": set(), "timing": set()}
     for line in FORMATS.read_text().split("## Metrics")[1].splitlines():
         cells = [cell.strip() for cell in line.split("|")]

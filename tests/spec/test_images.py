@@ -1,4 +1,4 @@
-"""What a spec says of images: a vision tower whose sizes divide, and a model that can see what the data shows."""
+"""Images in a spec: a vision tower whose sizes divide, and a model that can see the images in the data."""
 
 import pytest
 

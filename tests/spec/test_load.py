@@ -1,4 +1,4 @@
-"""Files into a spec: strict YAML, `extends`, paths, and where a mistake came from."""
+"""Loading files into a spec: strict YAML, `extends`, paths, and the origin of each mistake."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from yatt_core.spec.reading.documents import parse_yaml
 from yatt_core.spec.reading.layers import lay_over
 
 
-def test_a_chain_of_files_the_later_one_winning(tmp_path):
+def test_in_a_chain_of_files_the_later_one_wins(tmp_path):
     write(tmp_path / "a.yaml", tree(seed=1, iterations=1, rollout={"temperature": 0.5, "max_new_tokens": 5}))
     write(tmp_path / "b.yaml", {"extends": "a.yaml", "iterations": 2, "rollout": {"temperature": 0.7}})
     made = load_spec(write(tmp_path / "c.yaml", {"extends": "b.yaml", "name": "last"}))
@@ -41,16 +41,18 @@ def test_two_files_may_share_a_base(tmp_path):
     write(tmp_path / "left.yaml", {"extends": "base.yaml", "seed": 2})
     write(tmp_path / "right.yaml", {"extends": "base.yaml", "iterations": 7})
     made = load_spec(write(tmp_path / "top.yaml", {"extends": ["left.yaml", "right.yaml"]}))
-    assert (made.seed, made.iterations) == (1, 7), "the later file wins with all that it holds, its base included"
+    assert (made.seed, made.iterations) == (1, 7), "the later file wins with everything in it, including its base"
 
 
-def test_another_kind_replaces_and_the_same_kind_mixes(tmp_path):
+def test_another_kind_replaces_and_the_same_kind_merges(tmp_path):
     base = tree(rollout__engine={"kind": "torch", "instances": 3}, trainer__engine={"kind": "torch", "ranks": 3})
     write(tmp_path / "base.yaml", base)
     virtual = {"kind": "virtual", "clock_factor": 5.0}
     top = {"extends": "base.yaml", "rollout": {"engine": virtual}, "trainer": {"engine": virtual}}
     made = load_spec(write(tmp_path / "virtual.yaml", top))
-    assert (made.rollout.engine.instances, made.trainer.engine.ranks) == (2, 2), "defaults, not the other kind's values"
+    assert (made.rollout.engine.instances, made.trainer.engine.ranks) == (2, 2), (
+        "defaults, not values of the other kind"
+    )
     top = {"extends": "base.yaml", "rollout": {"engine": {"kind": "torch", "dtype": "bfloat16"}}, "exact": False}
     made = load_spec(write(tmp_path / "torch.yaml", top))
     assert (made.rollout.engine.instances, made.rollout.engine.dtype) == (3, "bfloat16")
@@ -92,13 +94,13 @@ def test_extends_of_a_wrong_type(tmp_path, given):
     assert tells(line, f"{path}: extends: ", "given: ")
 
 
-def test_extends_what_is_not_there(tmp_path):
+def test_extends_a_missing_file(tmp_path):
     path = write(tmp_path / "a.yaml", {"extends": "none.yaml"})
     (line,) = refusal(path)
     assert tells(line, f"{path}: extends: ", str(tmp_path / "none.yaml"))
 
 
-def test_a_mistake_names_the_file_it_stands_in(tmp_path):
+def test_a_mistake_names_its_file(tmp_path):
     base = write(tmp_path / "base.yaml", tree(rollout={"temprature": 1.0}, iterations=0, seed=-1))
     more = write(tmp_path / "more.yaml", {"extends": "base.yaml", "iterations": -5})
     top = write(tmp_path / "top.yaml", {"extends": "more.yaml", "exactt": True})
@@ -117,7 +119,7 @@ def test_a_mistake_names_the_file_it_stands_in(tmp_path):
         assert any(tells(line, *facts) for line in lines), facts
 
 
-def test_what_is_missing_is_named_where_it_would_stand(tmp_path):
+def test_a_missing_key_is_named_at_its_place(tmp_path):
     base = write(tmp_path / "base.yaml", {"data": {"sources": [{"kind": "jsonl"}]}})
     top = write(tmp_path / "top.yaml", {"extends": "base.yaml", "name": "x"})
     path, rewards = refusal(top)
@@ -144,7 +146,7 @@ def test_paths_are_relative_to_the_file_that_names_them(tmp_path, monkeypatch):
     assert made.data.sources[0].held_out_path == str(tmp_path / "specs" / "b.jsonl")
 
 
-def test_options_are_handed_on_as_they_are(tmp_path):
+def test_options_are_passed_on_unchanged(tmp_path):
     path = write(tmp_path / "a.yaml", tree(rewards__parts__0__options={"path": "x.y", "deep": [{"path": "z"}]}))
     assert load_spec(path).rewards.parts[0].options == {"path": "x.y", "deep": [{"path": "z"}]}
 
@@ -180,7 +182,7 @@ def test_options_are_handed_on_as_they_are(tmp_path):
         ("# only a comment\n", (": ", "empty")),
     ],
 )
-def test_what_is_no_yaml_for_a_spec(tmp_path, text, facts):
+def test_invalid_yaml_is_refused(tmp_path, text, facts):
     path = write(tmp_path / "a.yaml", text)
     (line,) = refusal(path)
     assert tells(line.removeprefix(str(path)), *facts)
@@ -217,14 +219,14 @@ def test_a_tag_is_refused_and_nothing_is_executed(tmp_path, value):
 
 
 @pytest.mark.parametrize("key", ["data.system_prompt", "data.sources.0.path", "name"])
-def test_half_a_surrogate_pair_is_no_text(tmp_path, key):
+def test_half_a_surrogate_pair_is_refused(tmp_path, key):
     (line,) = refusal(write(tmp_path / "a.yaml", tree()), rf'{key}="a\ud800"')
     assert tells(line, f"--set {key}=", r"'a\ud800'", "surrogate")
     (line,) = refusal(write(tmp_path / "b.yaml", 'name: a\n"b\\udfff": 1\n'))
     assert line.startswith(f"{tmp_path / 'b.yaml'}, line 2: ")
 
 
-def test_a_whole_number_that_no_database_takes_is_refused(tmp_path):
+def test_an_integer_too_large_for_the_database_is_refused(tmp_path):
     path = write(tmp_path / "a.yaml", tree())
     assert load_spec(path, [f"seed={2**63 - 1}"]).seed == 2**63 - 1
     for number in (2**63, 10**400, -(10**30)):
@@ -253,7 +255,7 @@ def test_numbers_dates_and_marks(tmp_path):
     assert type(read["b"]) is float
     (tmp_path / "marked.yaml").write_bytes(b"\xef\xbb\xbfa: 1\n")
     lines = refusal(tmp_path / "marked.yaml")
-    assert any("a: unknown key" in line for line in lines), "a byte order mark is no part of the first key"
+    assert any("a: unknown key" in line for line in lines), "a byte order mark is not part of the first key"
 
 
 def test_anchors_and_merges_are_copies(tmp_path):

@@ -1,4 +1,4 @@
-"""Each mistake in a spec is reported on one line: file, key as written there, and what is expected."""
+"""Each mistake in a spec is reported on one line: the file, the key as written there, and what is expected."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_key_of_another_kind_is_unknown_to_this_one():
         ),
     ],
 )
-def test_an_unknown_kind_says_which_there_are(changes, facts):
+def test_an_unknown_kind_lists_the_known_ones(changes, facts):
     (line,) = mistakes(**changes)
     assert tells(line, *facts)
 
@@ -167,7 +167,7 @@ def test_a_wrong_type_or_value(changes, facts):
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "-a", "a_b", "a" * 41, "a/b", "a\n"])
-def test_a_name_is_fit_for_folders_and_addresses(name):
+def test_a_name_is_safe_for_folders_and_addresses(name):
     (line,) = mistakes(name=name)
     assert tells(line, "name: ", "'^[a-z0-9][a-z0-9-]{0,39}$'")
 
@@ -187,7 +187,7 @@ def test_missing_keys():
 
 
 @pytest.mark.parametrize("nothing", [None, [], "text", 5])
-def test_what_is_no_mapping_is_no_spec(nothing):
+def test_a_spec_must_be_a_mapping(nothing):
     with pytest.raises(ConfigurationError, match=r"^x: .*mapping.*given: "):
         parse_spec(nothing, "x")
 

@@ -56,7 +56,7 @@ def test_a_whole_mapping_replaces_and_the_last_one_wins(path):
     assert made.seed == 2
 
 
-def test_a_set_builds_on_the_one_before(path):
+def test_a_set_builds_on_the_previous_one(path):
     made = load_spec(path, ["algorithm.kind=grpo", "algorithm.kl.coefficient=0.5", "algorithm.kl.where=reward"])
     assert (made.algorithm.kl.coefficient, made.algorithm.kl.where) == (0.5, "reward")
 
@@ -130,7 +130,7 @@ def test_the_kernels_of_an_engine(path):
         load_spec(path, ["trainer.engine={kind: torch, kernels: generl}", *torch])
 
 
-def test_the_tree_below_is_not_touched():
+def test_the_original_tree_is_not_modified():
     below = {"a": [{"b": 1}], "c": None}
     assert Override.parse("a.0.b=2").apply(below) == {"a": [{"b": 2}], "c": None}
     assert Override.parse("c.d.e=2").apply(below) == {"a": [{"b": 1}], "c": {"d": {"e": 2}}}

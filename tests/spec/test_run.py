@@ -15,7 +15,7 @@ from yatt_core.spec import RunSpec, load_spec, parse_spec
 
 
 def leaves(value, place=()):
-    """Every value in a JSON tree with its place."""
+    """Yields every value in a JSON tree with its place."""
     if isinstance(value, dict) and value:
         return [leaf for key, item in value.items() for leaf in leaves(item, (*place, key))]
     if isinstance(value, list) and value:
@@ -45,7 +45,7 @@ def test_defaults_of_a_real_run():
 
 
 def test_defaults_fit_together():
-    """A spec with nothing but the required keys can be run: a prompt and a response fit into the default model."""
+    """A spec with only the required keys can be run: a prompt and a response fit into the default model."""
     made = spec()
     assert made.data.max_prompt_tokens + made.rollout.max_new_tokens <= made.model.max_positions
 
@@ -91,7 +91,7 @@ def test_every_part_is_frozen():
 
 
 def test_the_digest_is_pinned():
-    """A change here makes every run in a ledger look like another spec; it has to be meant."""
+    """A change here makes every run in a ledger look like another spec, so it has to be deliberate."""
     assert spec(name="pinned").digest == "742055705667384441a3c45999ada0ce1a8e448c382b26b1c3a3923f5070e547"
 
 
@@ -118,8 +118,8 @@ def test_the_digest_is_the_same_in_another_process():
     assert shown.stdout.strip() == load_spec(path).digest
 
 
-def test_any_other_value_is_another_digest():
-    """Each leaf of a full spec in turn: wherever another value is allowed there, the digest is another one."""
+def test_any_other_value_gives_another_digest():
+    """Changing any leaf of a full spec to another allowed value changes the digest."""
     whole = load_spec(ROOT / "configs" / "quickstart.yaml").model_dump(mode="json")
     original = parse_spec(whole, "test").digest
     unchanged, changed = [], 0
@@ -143,7 +143,7 @@ def test_any_other_value_is_another_digest():
 
 
 def _others(value):
-    """Other values of the same type, of which at least one is usually allowed."""
+    """Returns other values of the same type, at least one of which is usually allowed."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, str):
@@ -162,7 +162,7 @@ def test_options_are_free_and_part_of_the_digest():
     assert made.digest != spec().digest
 
 
-def test_exact_needs_float32_and_says_what_stands_in_its_way():
+def test_exact_needs_float32_and_names_the_obstacles():
     bf16 = {"kind": "torch", "dtype": "bfloat16"}
     (line,) = mistakes(rollout__engine=bf16, trainer__engine=bf16)
     assert tells(
@@ -172,14 +172,14 @@ def test_exact_needs_float32_and_says_what_stands_in_its_way():
     assert tells(obstacle, "rollout.engine.dtype is bfloat16", "float32")
 
 
-def test_a_narrow_cache_stands_in_the_way_of_exactness():
+def test_a_narrow_cache_prevents_exactness():
     narrow = {"kind": "vllm", "dtype": "float32", "instances": 1, "kv_cache_dtype": "fp8"}
     (line,) = mistakes(rollout__engine=narrow)
     assert tells(line, "exact: ", "false", "rollout.engine.kv_cache_dtype is fp8", "auto")
     assert not spec(rollout__engine=narrow | {"kv_cache_dtype": "auto"}).exact_obstacles()
 
 
-def test_a_cut_of_stragglers_stands_in_the_way_of_exactness():
+def test_cutting_stragglers_prevents_exactness():
     cut = {"kind": "valid_group", "overdispatch": {"factor": 1.5}}
     (line,) = mistakes(dynamic_sampling=cut)
     assert tells(line, "exact: ", "false", "dynamic_sampling.overdispatch")
@@ -269,12 +269,12 @@ TWO_PARTS = [{"name": "a", "function": "f"}, {"name": "a", "function": "g"}]
         ),
     ],
 )
-def test_what_cannot_be_true_at_once(changes, facts):
+def test_contradictions_are_refused(changes, facts):
     (line,) = mistakes(**changes)
     assert tells(line, *facts)
 
 
-def test_contradictions_are_told_all_at_once():
+def test_contradictions_are_reported_all_at_once():
     lines = mistakes(rewards__accuracy_part="none", rollout__engine={"kind": "virtual"}, rollout__samples_per_prompt=1)
     assert [line.split(":")[0] for line in lines] == [
         "rewards.accuracy_part",
@@ -283,7 +283,7 @@ def test_contradictions_are_told_all_at_once():
     ]
 
 
-def test_a_virtual_run_is_not_held_to_the_model_it_does_not_have():
+def test_a_virtual_run_is_not_checked_against_a_model():
     made = spec(**VIRTUAL, rollout__max_new_tokens=64, model={"kind": "from_config", "max_positions": 64})
     assert made.rollout.max_new_tokens == 64
 
@@ -301,7 +301,7 @@ def test_the_reserved_names_are_the_metrics_of_the_total():
     assert taken == TAKEN_NAMES
 
 
-def test_paths_in_a_spec_from_the_ledger_stay_as_they_are(tmp_path: Path):
+def test_paths_in_a_spec_from_the_ledger_are_unchanged(tmp_path: Path):
     made = spec(model={"kind": "folder", "path": str(tmp_path)})
     assert made.model.path == str(tmp_path)
 

@@ -1,4 +1,4 @@
-"""The JSON Schema and the reference page: complete, documented, and in step with the models."""
+"""The JSON Schema and the reference page: complete, documented, and in sync with the models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def references(node):
             yield from references(value)
 
 
-def test_the_schema_says_what_it_is_and_holds_together():
+def test_the_schema_is_titled_and_consistent():
     assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert SCHEMA["title"] == "YATT run spec"
     assert json.loads(json.dumps(SCHEMA, allow_nan=False)) == SCHEMA
@@ -41,7 +41,7 @@ def test_no_part_takes_unknown_keys_and_every_required_key_exists(name):
     assert set(MODELS[name].get("required", [])) <= set(MODELS[name]["properties"])
 
 
-def test_a_kind_that_tells_parts_apart_is_required():
+def test_a_kind_that_distinguishes_parts_is_required():
     members = {name for name, model in MODELS.items() if "const" in model["properties"].get("kind", {})}
     assert {"TorchRollout", "VirtualRollout", "JsonlSource", "GrpoSpec"} <= members
     assert {name for name in members if "kind" not in MODELS[name]["required"]} == {"FunctionPart"}

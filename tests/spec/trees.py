@@ -1,4 +1,4 @@
-"""Small spec trees and files for the tests of the spec."""
+"""Small spec trees and files for the spec's tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VIRTUAL = {"rollout": {"engine": {"kind": "virtual"}}, "trainer": {"engine": {"k
 
 
 def tree(**changes: Any) -> dict[str, Any]:
-    """The smallest spec, and changes at dotted places (`rollout__engine__kind`, list indexes as numbers)."""
+    """Returns the smallest spec with changes at dotted places (`rollout__engine__kind`, list indexes as numbers)."""
     whole: dict[str, Any] = {
         "name": "test",
         "data": {"sources": [{"kind": "reasoning_gym", "task": "spell_backward"}]},
@@ -38,7 +38,7 @@ def spec(**changes: Any) -> RunSpec:
 
 
 def mistakes(**changes: Any) -> list[str]:
-    """The lines of the error that the changes cause, without their origin."""
+    """Returns the lines of the error that the changes cause, without their origin."""
     with pytest.raises(ConfigurationError) as caught:
         spec(**changes)
     lines = str(caught.value).splitlines()
@@ -47,14 +47,14 @@ def mistakes(**changes: Any) -> list[str]:
 
 
 def write(path: Path, value: Any) -> Path:
-    """A YAML file of a tree, or of text as it is."""
+    """Writes a tree as YAML, or text unchanged, to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(value if isinstance(value, str) else yaml_text(value), encoding="utf-8")
     return path
 
 
 def refusal(path: Path, *overrides: str) -> list[str]:
-    """The lines of the error with which a file is refused."""
+    """Returns the lines of the error with which a file is refused."""
     with pytest.raises(ConfigurationError) as caught:
         load_spec(path, overrides)
     return str(caught.value).splitlines()

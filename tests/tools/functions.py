@@ -15,12 +15,12 @@ MARK = "YATT_TEST_LEFT_BEHIND"
 
 
 def left_behind() -> str:
-    """An argument by which the test finds what a tool of its own left behind; the process of tools inherits it."""
+    """Returns the inherited argument by which a test finds the processes that its own tools left behind."""
     return os.environ[MARK]
 
 
 def counting(expression: str, file: str, more: str = "") -> str:
-    """Appends a line to a file; the result is a function of the expression."""
+    """Appends a line to a file and returns a result that depends on the expression."""
     with Path(file).open("a") as stream:
         stream.write(f"{expression}\n")
     return f"{len(expression)}{more}"
@@ -32,13 +32,13 @@ def hang(expression: str) -> str:
 
 
 def hang_in_c(expression: str) -> str:
-    """Holds the interpreter's lock in C code, which no signal handler of Python interrupts."""
+    """Holds the interpreter lock in C code, which no Python signal handler can interrupt."""
     ctypes.PyDLL(None).pause()
     return expression
 
 
 def hang_deaf(expression: str) -> str:
-    """Ignores all signals that can be ignored, and so does the process that it starts."""
+    """Ignores every signal that can be ignored, as does the process that it starts."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)", left_behind()])
     while True:
@@ -64,14 +64,14 @@ def leave(expression: str) -> str:
 
 
 def silent(expression: str) -> str:
-    """Closes all that it could be heard through, and goes on."""
+    """Closes everything that it could report through, and continues."""
     os.closerange(0, 1000)
     time.sleep(3600)
     return expression
 
 
 def forgetful(expression: str) -> int:
-    """How often it was called in this process."""
+    """Returns how often it was called in this process."""
     global CALLS
     CALLS += len(expression)
     return CALLS
@@ -87,7 +87,7 @@ def unspeakable(expression: str) -> object:
 
 
 def signalled(expression: str) -> str:
-    """Ends by a real-time signal, which has no name."""
+    """Dies of a real-time signal, which has no name."""
     os.kill(os.getpid(), 35)
     return expression
 
@@ -118,7 +118,7 @@ def hang_elsewhere(expression: str) -> str:
 
 
 def detach(expression: str) -> str:
-    """Leaves a process behind that leads a session of its own, and whose parent is gone."""
+    """Leaves a process behind that leads its own session and whose parent is gone."""
     command = [sys.executable, "-c", "import time; time.sleep(3600)", left_behind()]
     starter = f"import subprocess; subprocess.Popen({command}, start_new_session=True)"
     subprocess.run([sys.executable, "-c", starter], check=True)

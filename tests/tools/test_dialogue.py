@@ -1,4 +1,4 @@
-"""Turns of a decode batch: who goes on, what the next turn is generated from, and where a response ends."""
+"""Turns of a decode batch: which members continue, what the next turn is generated from, and where a response ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def said(*turns: list[int], finish: int = FINISHED_STOP) -> GenerateResult:
     return GenerateResult(tokens, log_probs, lengths, np.full(len(turns), finish, np.int8), 0, 0.0)
 
 
-def test_the_members_that_call_go_on_with_their_results() -> None:
+def test_members_that_call_a_tool_continue_with_its_result() -> None:
     prompts = [np.array([n], np.int32) for n in (901, 902, 903)]
     dialogue = Dialogue(ROLLOUT, CODEC, prompts)
     assert dialogue.members == (0, 1, 2)
@@ -40,7 +40,7 @@ def test_the_members_that_call_go_on_with_their_results() -> None:
     assert dialogue.limits().tolist() == [3, 4]
     assert [context.tolist() for context in dialogue.contexts()] == [
         [901, 7, 8, 0, *b"123"], [903, 9, 0, *b"no"]
-    ], "a result is cut to its bound"  # fmt: skip
+    ], "a result is cut to its limit"  # fmt: skip
     request = greedy_request(dialogue, (0,), 4)
     assert (request.max_new_tokens, request.seeds.shape, request.prompt_limits.tolist()) == (4, (2, 1), [3, 4])
     assert dialogue.hear(said([600, 601, 0], [3, 0])) == {}
@@ -57,8 +57,8 @@ def test_the_members_that_call_go_on_with_their_results() -> None:
 
 def test_a_response_without_room_ends() -> None:
     dialogue = Dialogue(ROLLOUT, CODEC, [np.array([1], np.int32)])
-    assert dialogue.hear(said([7, 8, 1, 1, 1, 0])) == {}, "a call behind which no token can follow is not made"
+    assert dialogue.hear(said([7, 8, 1, 1, 1, 0])) == {}, "a call that leaves no room for another token is not made"
     assert dialogue.responses[0].finish == "length"
     dialogue = Dialogue(ROLLOUT, CODEC, [np.array([1], np.int32)])
-    assert dialogue.hear(said([7, 8, 1, 1, 1, 1], finish=FINISHED_LENGTH)) == {}, "nor one that was cut"
+    assert dialogue.hear(said([7, 8, 1, 1, 1, 1], finish=FINISHED_LENGTH)) == {}, "nor is a call that was cut off"
     assert dialogue.responses[0].finish == "length"

@@ -1,4 +1,4 @@
-"""Tools are found like reward functions; what cannot work is said before the run."""
+"""Tools are found like reward functions; unusable ones are reported before the run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def test_entry_points_and_dotted_names() -> None:
         ("calculator", {"digits": 3}, r"options \['digits'\]: "),
     ],
 )
-def test_what_cannot_work_is_a_configuration_error(tmp_path: Path, function: str, options: dict, message: str) -> None:
+def test_an_unusable_function_is_a_configuration_error(
+    tmp_path: Path, function: str, options: dict, message: str
+) -> None:
     made = spec(rollout__tools={"functions": [{"name": "add", "function": function, "options": options}]})
     with pytest.raises(ConfigurationError, match=rf"rollout\.tools\.functions 'add': function .*{message}"):
         check_before_start(tmp_path, made)

@@ -1,4 +1,4 @@
-"""Calls of tools: whatever a tool does is an answer, in its bounds, and leaves the next call alone."""
+"""Tool calls: whatever a tool does becomes an answer, within its limits, and does not affect the next call."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BAD = (
 
 @pytest.fixture(scope="module", autouse=True)
 def marked() -> Iterator[None]:
-    """What tools of this test process leave behind is told from what those of other ones do, which run beside it."""
+    """Marks the processes that this test process's tools leave behind, since other test processes run in parallel."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MARK, f"left-by-a-tool-of-{os.getpid()}")
         yield
@@ -90,21 +90,21 @@ def ask(toolbox: Toolbox, name: str, **arguments: object) -> ToolAnswer:
         ("speechless", "raised: speechless: raised SpeechlessError: (its text is unavailable: RuntimeError)"),
     ],
 )
-def test_whatever_a_tool_does_is_an_answer(toolbox: Toolbox, tool: str, error: str) -> None:
+def test_whatever_a_tool_does_becomes_an_answer(toolbox: Toolbox, tool: str, error: str) -> None:
     answer = ask(toolbox, tool)
     assert answer.error == error
-    assert answer.text == f"error: {error.partition(': ')[2]}", "the policy is told"
+    assert answer.text == f"error: {error.partition(': ')[2]}", "the policy sees the error"
     assert ask(toolbox, "calculator", expression="2 * 3") == ToolAnswer("6"), "the next call is answered"
 
 
-def test_what_a_tool_started_ends_with_it(toolbox: Toolbox) -> None:
+def test_processes_started_by_a_tool_end_with_it(toolbox: Toolbox) -> None:
     ask(toolbox, "hang_deaf")
     assert not left_by_tools()
 
 
-def test_what_a_tool_detached_ends_with_it(toolbox: Toolbox) -> None:
+def test_processes_detached_by_a_tool_end_with_it(toolbox: Toolbox) -> None:
     assert ask(toolbox, "detach") == ToolAnswer("1")
-    assert not left_by_tools(), "in a session of its own, and its parent gone"
+    assert not left_by_tools(), "although it has its own session and its parent is gone"
 
 
 def left_by_tools() -> list[psutil.Process]:
@@ -112,7 +112,9 @@ def left_by_tools() -> list[psutil.Process]:
 
 
 def test_results_are_texts_or_json(toolbox: Toolbox) -> None:
-    assert ask(toolbox, "talkative") == ToolAnswer('{"said": ["1", 1.5, null, "ü"]}'), "what it prints is no answer"
+    assert ask(toolbox, "talkative") == ToolAnswer('{"said": ["1", 1.5, null, "ü"]}'), (
+        "printed output is not the answer"
+    )
     assert ask(toolbox, "talkative", expression="\ud800").text == '{"said": ["?", 1.5, null, "ü"]}', "always valid text"
 
 
@@ -121,7 +123,7 @@ def test_a_tool_that_returns_in_two_processes_answers_once(toolbox: Toolbox) -> 
         assert ask(toolbox, "twice", expression=str(number)) == ToolAnswer(str(number))
 
 
-def test_a_call_that_no_encoding_takes_gets_an_answer_that_one_takes(toolbox: Toolbox) -> None:
+def test_a_call_that_cannot_be_encoded_gets_an_answer_that_can(toolbox: Toolbox) -> None:
     call = read_call('<tool_call>{"name": "calculator", "arguments": {"\\ud800": 1}}</tool_call>')
     assert isinstance(call, ToolCall)
     answer = ask(toolbox, call.name, **call.arguments)
@@ -130,7 +132,7 @@ def test_a_call_that_no_encoding_takes_gets_an_answer_that_one_takes(toolbox: To
     assert answer.text.encode()
 
 
-def test_what_a_tool_prints_is_seen(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_tool_prints_is_shown(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     toolbox = Toolbox(spec_of("printing"))
     try:
@@ -140,7 +142,7 @@ def test_what_a_tool_prints_is_seen(capfd: pytest.CaptureFixture[str], monkeypat
     assert "a line without an end" in capfd.readouterr().err
 
 
-def test_a_call_sees_nothing_of_the_one_before(toolbox: Toolbox) -> None:
+def test_a_call_sees_nothing_of_the_previous_one(toolbox: Toolbox) -> None:
     assert [ask(toolbox, "forgetful").text for _ in range(3)] == ["1", "1", "1"]
 
 
@@ -150,7 +152,7 @@ def test_wrong_arguments_and_unknown_tools_are_answers(toolbox: Toolbox) -> None
     assert answer.error.startswith("unknown: there is no tool 'calculater'; there are: broken, calculator")
 
 
-def test_the_spec_s_options_are_not_the_policy_s_to_set(tmp_path: Path) -> None:
+def test_the_policy_cannot_set_the_options_of_the_spec(tmp_path: Path) -> None:
     file = tmp_path / "calls"
     functions = [{"name": "count", "function": "tests.tools.functions:counting", "options": {"file": str(file)}}]
     toolbox = Toolbox(ToolsSpec.model_validate({"functions": functions}))
@@ -174,14 +176,14 @@ def test_many_calls_at_once_each_get_their_own_answer(toolbox: Toolbox) -> None:
     assert answers.keys() == {*calls, 99}
 
 
-def test_calls_given_up_are_not_taken_for_later_ones(toolbox: Toolbox) -> None:
+def test_abandoned_calls_are_not_mistaken_for_later_ones(toolbox: Toolbox) -> None:
     answers = toolbox.answer({n: ToolCall("calculator", {"expression": str(n)}) for n in range(8)})
     next(answers)
     answers.close()
     assert ask(toolbox, "calculator", expression="40 + 2") == ToolAnswer("42")
 
 
-def test_calls_under_way_end_with_the_toolbox(tmp_path: Path) -> None:
+def test_running_calls_end_with_the_toolbox(tmp_path: Path) -> None:
     toolbox = Toolbox(spec_of("hang_deaf", "broken", parallel_calls=2))
     calls = {n: ToolCall(name, {"expression": ""}) for n, name in enumerate(("hang_deaf", "broken"))}
     assert next(toolbox.answer(calls))[0] == 1
@@ -189,7 +191,7 @@ def test_calls_under_way_end_with_the_toolbox(tmp_path: Path) -> None:
     assert not left_by_tools()
 
 
-def test_calls_under_way_end_with_a_process_of_tools_that_is_killed() -> None:
+def test_running_calls_end_when_the_tool_process_is_killed() -> None:
     toolbox = Toolbox(spec_of("hang_deaf", "detach", parallel_calls=2))
     answers = toolbox.answer({n: ToolCall(name, {"expression": ""}) for n, name in enumerate(("hang_deaf", "detach"))})
     assert next(answers)[0] == 1
@@ -201,7 +203,7 @@ def test_calls_under_way_end_with_a_process_of_tools_that_is_killed() -> None:
     wait_until(lambda: not left_by_tools(), seconds=30.0)
 
 
-def test_a_lost_process_is_a_failure_of_infrastructure_and_replaced(toolbox: Toolbox) -> None:
+def test_a_lost_process_is_an_infrastructure_error_and_is_replaced(toolbox: Toolbox) -> None:
     ask(toolbox, "calculator", expression="1")
     assert toolbox._process
     os.kill(toolbox._process.pid, signal.SIGKILL)
@@ -210,7 +212,7 @@ def test_a_lost_process_is_a_failure_of_infrastructure_and_replaced(toolbox: Too
     assert ask(toolbox, "calculator", expression="1") == ToolAnswer("1")
 
 
-def test_what_cannot_be_loaded_is_said() -> None:
+def test_a_function_that_cannot_be_loaded_is_reported() -> None:
     functions = [{"name": "count", "function": "tests.tools.functions:countin"}]
     with pytest.raises(ConfigurationError, match=r"rollout\.tools\.functions 'count'.*did you mean 'counting'"):
         ask(Toolbox(ToolsSpec.model_validate({"functions": functions})), "count")
