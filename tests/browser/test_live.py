@@ -73,7 +73,7 @@ def test_an_operator_stops_verifies_and_resumes_a_run(living: Home, page: Page) 
         act(page, "Stop", "Stop the run", "looked at enough")
         expect(page.get_by_role("heading", level=1).locator("..")).to_contain_text(re.compile("stopping|stopped"))
         wait_until(page, f"{address}/runs/{RUN}", "stopped")
-        look_around(page, address)
+        inspect_pages(page, address)
         verify_and_promote(page, address)
         page.goto(f"{address}/runs/{RUN}")
         act(page, "Resume", "Resume the run", "there is time again")
@@ -124,7 +124,7 @@ def wait_until(page: Page, address: str, state: str) -> None:
     raise TimeoutError(f"the page never says {state}")
 
 
-def look_around(page: Page, address: str) -> None:
+def inspect_pages(page: Page, address: str) -> None:
     """Checks samples, a placement with its reason, logs, and the cost of crashes."""
     page.goto(f"{address}/runs/{RUN}/rollouts?iteration=1")
     expect(page.locator(".sample").first).to_contain_text("reward")

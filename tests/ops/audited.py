@@ -1,4 +1,6 @@
-"""A small run in which everything agrees, with real inputs, shards, checkpoints and MLflow points; tests change one thing."""
+"""Creates a small run in which everything agrees: real inputs, shards, checkpoints, MLflow points; tests change
+one thing.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ COMMITTED = 3
 
 
 def make_sound_run(home: Home, spec: RunSpec | None = None) -> str:
-    """Iterations 0..3, a checkpoint of iterations 0 and 2, all told to MLflow but the last iteration."""
+    """Creates iterations 0..3 and checkpoints of iterations 0 and 2; all but the last iteration are delivered to
+    MLflow.
+    """
     spec = spec or toy_spec()
     home.folder.mkdir(parents=True)
     with Ledger.open(home.ledger) as ledger:
@@ -54,7 +58,7 @@ def make_sound_run(home: Home, spec: RunSpec | None = None) -> str:
 
 
 def advance(home: Home, ledger: Ledger, run: str, iteration: int) -> None:
-    """One more iteration with a checkpoint, all told to MLflow."""
+    """Adds an iteration with a checkpoint, all delivered to MLflow."""
     fence = ledger.leases.acquire(run, this_process("test"), 600)
     seal_iteration(home, ledger, fence, iteration)
     ledger.commits.commit(fence, _commit(ledger, run, iteration))
@@ -64,7 +68,7 @@ def advance(home: Home, ledger: Ledger, run: str, iteration: int) -> None:
 
 
 def deliver(home: Home, ledger: Ledger, fence: Fence) -> None:
-    """All that waits in the outbox."""
+    """Delivers all rows in the outbox."""
     while deliver_pending(ledger, fence, MlflowTracker(home.tracking_uri, home.artifacts)):
         pass
 
@@ -85,14 +89,14 @@ def _commit(ledger: Ledger, run: str, iteration: int) -> IterationCommit:
 
 
 def weights(iteration: int) -> str:
-    """The digest that stands in for an iteration's weights."""
+    """Returns the digest that stands in for an iteration's weights."""
     return f"{iteration:064d}"
 
 
 def publish(
     folder: Path, ledger: Ledger, run: str, iteration: int, spec_digest: str, term: int = 1, branch: int = 0
 ) -> CheckpointRow:
-    """A published checkpoint, and the row that it would get."""
+    """Publishes a checkpoint, and returns the row for it."""
 
     def write(target: Path) -> None:
         save_file({"weight": np.full(8, iteration, dtype=np.float32)}, target / "weights.safetensors")
@@ -114,6 +118,6 @@ def publish(
 
 
 def record_checkpoint(folder: Path, ledger: Ledger, fence: Fence, iteration: int, spec: RunSpec) -> None:
-    """Publishes a checkpoint, writes its row, and has the tracker told of it."""
+    """Publishes a checkpoint, writes its row, and queues its delivery to the tracker."""
     row = publish(folder, ledger, fence.run, iteration, spec.digest, fence.term)
     ledger.records.checkpoint(fence, row, published_entries(spec, row))

@@ -1,4 +1,4 @@
-"""A home folder of the test's own, and the command line called as its script calls it."""
+"""Fixtures of the operations tests: a new home folder, and the command line, called as its script calls it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.ops.audited import make_sound_run
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command came to."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -40,7 +40,7 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.fixture(scope="session")
 def sound_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The home folder of a run in which everything agrees, made once; tests copy it."""
+    """Creates, once, the home folder of a run in which everything agrees; tests copy it."""
     home = Home(tmp_path_factory.mktemp("sound") / "runs")
     make_sound_run(home)
     return home.folder

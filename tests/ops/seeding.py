@@ -1,4 +1,6 @@
-"""A ledger and run folders as a driver leaves them, made through the ledger's own door; no flow, Ray or model needed."""
+"""Seeds a ledger and run folders as a driver leaves them, through the ledger's own calls; no flow, Ray or model
+needed.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ SHARDS, PROMPTS, SAMPLES = 2, 2, 2
 
 
 def toy_spec(iterations: int = 4) -> RunSpec:
-    """A virtual run, small."""
+    """Returns the spec of a small virtual run."""
     tree = {
         "name": "toy",
         "iterations": iterations,
@@ -45,7 +47,7 @@ def toy_spec(iterations: int = 4) -> RunSpec:
 
 
 def seed_run(home: Home, committed: int = 2, spec: RunSpec | None = None, ends: bool = True) -> str:
-    """A run with iterations 0..committed, sealed experience and logs; its session ended unless told otherwise."""
+    """Creates a run with iterations 0..committed, sealed experience and logs. ends: also ends its session."""
     spec = spec or toy_spec()
     home.folder.mkdir(parents=True, exist_ok=True)
     with Ledger.open(home.ledger) as ledger:
@@ -93,7 +95,9 @@ def seal_iteration(
     iteration: int,
     change: Callable[[pa.Table], pa.Table] = lambda table: table,
 ) -> None:
-    """Sealed shards, and a `collect` that brought 100 bytes a sample to the driver. change: of what a shard holds."""
+    """Seals shards, and records a `collect` that sent 100 bytes per sample to the driver. change: applied to each
+    shard.
+    """
     attempt = ledger.phases.plan(fence, 0, iteration, "collect")
     ledger.phases.dispatch(fence, attempt)
     for shard in range(SHARDS):
@@ -120,7 +124,7 @@ def seal_iteration(
 
 
 def samples_table(iteration: int, shard: int) -> pa.Table:
-    """Two prompts, two samples each; the reward tells which sample it is: ordinal / 100 + sample / 10."""
+    """Returns two prompts with two samples each; the reward identifies the sample: ordinal / 100 + sample / 10."""
     rows = [(shard * PROMPTS + prompt, sample) for prompt in range(PROMPTS) for sample in range(SAMPLES)]
     first = (iteration - 1) * SHARDS * PROMPTS
     values = [
@@ -149,7 +153,7 @@ def samples_table(iteration: int, shard: int) -> pa.Table:
 
 
 def write_logs(folder: Path) -> None:
-    """Two actors' logs."""
+    """Writes the logs of two actors."""
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     records = {
         "t0001.driver.jsonl": [

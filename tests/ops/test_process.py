@@ -25,7 +25,7 @@ print("another one", flush=True)
 
 
 def driver(log: Path, how: str) -> int:
-    """The exit code of a process whose reader goes away before it says something."""
+    """Returns the exit code of a process whose reader closes before the process writes."""
     command = [sys.executable, "-c", DRIVER, str(log), how]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
@@ -38,15 +38,15 @@ def driver(log: Path, how: str) -> int:
         return process.wait(60)
 
 
-def test_what_nobody_reads_goes_to_a_file(tmp_path: Path) -> None:
+def test_output_without_a_reader_goes_to_a_file(tmp_path: Path) -> None:
     assert driver(tmp_path / "window.log", "outlive") == 0
     said = (tmp_path / "window.log").read_text()
     assert "a line that nobody reads" in said and "another one" in said
 
 
-def test_without_it_the_first_such_line_would_end_the_process(tmp_path: Path) -> None:
+def test_without_it_the_first_unread_line_ends_the_process(tmp_path: Path) -> None:
     assert driver(tmp_path / "window.log", "do not") != 0
 
 
-def test_a_folder_that_cannot_be_written_loses_lines_and_no_driver(tmp_path: Path) -> None:
+def test_an_unwritable_folder_loses_lines_but_not_the_driver(tmp_path: Path) -> None:
     assert driver(tmp_path / "absent" / "window.log", "outlive") == 0

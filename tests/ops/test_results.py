@@ -1,4 +1,4 @@
-"""A run's figures come from the ledger, and its digests tell results apart and nothing else."""
+"""A run's figures come from the ledger, and its digests differ exactly if results differ."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_run_that_has_not_begun_has_no_figures(home: Home) -> None:
     assert (results.iteration, results.seconds, results.flow_bytes_per_sample) == (-1, 0, None)
 
 
-def test_the_metrics_digest_is_of_keys_steps_and_bits_of_result_points(home: Home) -> None:
+def test_the_metrics_digest_covers_keys_steps_and_bits_of_result_points(home: Home) -> None:
     run = seed_run(home, committed=1)
     with Ledger.open(home.ledger) as ledger:
         found = run_results(ledger, run).metrics_digest
@@ -82,7 +82,7 @@ def test_equal_results_give_equal_digests_however_often_a_driver_was_lost(home: 
     assert after.experience_digest == before.experience_digest
 
 
-def test_seconds_are_what_the_commands_told_or_the_ledger_saw(home: Home) -> None:
+def test_seconds_come_from_the_commands_or_the_ledger(home: Home) -> None:
     run = seed_run(home, committed=1)
     now = [1_900_000_000_000]
     with Ledger.open(home.ledger, clock=lambda: now[0]) as ledger:

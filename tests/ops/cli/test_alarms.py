@@ -1,4 +1,4 @@
-"""`yatt alarms`, what `show` has of alarms, and what is said of notifications before a run is made or goes on."""
+"""`yatt alarms`, the alarms in `yatt show`, and the check of notifications before a run is created or resumed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VIRTUAL = str(ROOT / "tests" / "specs" / "virtual.yaml")
 
 @pytest.fixture
 def run(home: Home) -> str:
-    """A paused run with seven alarms, of one of which nobody was told."""
+    """Creates a paused run with seven alarms, one of which was never delivered."""
     run = seed_run(home)
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, this_process("test"), 60)
@@ -54,7 +54,7 @@ def test_a_run_without_alarms_says_so(yatt: Yatt, home: Home) -> None:
     assert yatt("alarms", run, "-o", "json").document == {"run": run, "count": 0, "alarms": []}
 
 
-def test_show_has_the_newest_alarms_and_what_was_used(yatt: Yatt, run: str) -> None:
+def test_show_has_the_newest_alarms_and_the_usage(yatt: Yatt, run: str) -> None:
     document = yatt("show", run, "-o", "json").document
     assert document["alarm_count"] == 7
     assert [row["iteration"] for row in document["alarms"]] == [2, 3, 4, 5, 6]
@@ -72,7 +72,7 @@ def test_show_has_the_newest_alarms_and_what_was_used(yatt: Yatt, run: str) -> N
         ("https://x hunter22", "address 1 of 2 in $YATT_NOTIFY"),
     ],
 )
-def test_a_run_is_not_made_while_nobody_could_be_told(
+def test_a_run_is_not_created_if_notifications_cannot_be_sent(
     yatt: Yatt, home: Home, monkeypatch: pytest.MonkeyPatch, addresses: str | None, said: str
 ) -> None:
     monkeypatch.delenv("YATT_NOTIFY", raising=False)
@@ -99,6 +99,6 @@ def test_a_service_leaves_a_paused_run_to_a_person(yatt: Yatt, home: Home, run: 
         assert ledger.runs.revision(run).revision == 1
 
 
-def test_a_run_that_nobody_paused_is_gone_on_with(yatt: Yatt, home: Home) -> None:
+def test_a_run_that_was_not_paused_is_resumed(yatt: Yatt, home: Home) -> None:
     run = seed_run(home)
     assert yatt("resume", run, "--unless-paused", "--set", "iterations=1").code == 2, "two iterations are committed"

@@ -1,4 +1,4 @@
-"""`yatt audit verify`: a sound run is sound; whatever is tampered with, exactly that is named."""
+"""`yatt audit verify`: a sound run passes, and each kind of tampering is named exactly."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Tamper = Callable[[Home], None]
 
 @pytest.fixture
 def sound(sound_run: Path, home: Home) -> Home:
-    """A sound run whose two checkpoints were promoted one after the other."""
+    """Creates a sound run whose two checkpoints were promoted one after the other."""
     shutil.copytree(sound_run, home.folder)
     with Ledger.open(home.ledger) as ledger:
         for iteration in (0, 2):
@@ -59,7 +59,7 @@ def remove(name: str) -> Tamper:
 
 
 def swap_inputs(home: Home) -> None:
-    """Changes an input and its manifest alike, so that the two agree."""
+    """Changes an input and its manifest consistently."""
     flip("inputs/train.parquet")(home)
     folder = home.run_folder(RUN) / "inputs"
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -67,7 +67,7 @@ def swap_inputs(home: Home) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-def test_a_sound_run_is_sound(sound: Home, yatt: Yatt) -> None:
+def test_a_sound_run_passes(sound: Home, yatt: Yatt) -> None:
     answer = yatt("audit", "verify", RUN, "-o", "json")
     assert answer.code == 0, answer.err
     document = answer.document
@@ -91,8 +91,10 @@ def test_a_sound_run_is_sound(sound: Home, yatt: Yatt) -> None:
 
 
 @pytest.mark.parametrize("before", ["spec", "commits", "checkpoints", "metrics"])
-def test_a_run_that_is_driven_meanwhile_is_sound(sound: Home, before: str) -> None:
-    """An iteration, a checkpoint and a promotion are recorded between two checks, after the tracker's points were noted."""
+def test_a_sound_run_passes_while_it_is_driven(sound: Home, before: str) -> None:
+    """An iteration, a checkpoint and a promotion are recorded between two checks, after the tracker's points were
+    read.
+    """
     reader = MlflowReader(sound.tracking_uri, sound.artifacts)
     with Ledger.open(sound.ledger) as ledger:
         driven: list[str] = []
@@ -173,7 +175,7 @@ TAMPERED: dict[str, tuple[Tamper, str, str]] = {
 
 
 @pytest.mark.parametrize("name", TAMPERED)
-def test_what_was_tampered_with_is_named(sound: Home, yatt: Yatt, name: str) -> None:
+def test_each_kind_of_tampering_is_named(sound: Home, yatt: Yatt, name: str) -> None:
     tamper, check, place = TAMPERED[name]
     tamper(sound)
     answer = yatt("audit", "verify", RUN, "-o", "json")
@@ -201,7 +203,7 @@ def test_a_damaged_or_missing_image_is_named(home: Home, yatt: Yatt, tmp_path: P
         assert path.exists() == (path.name in found["place"])
 
 
-def test_a_person_reads_what_and_where(sound: Home, yatt: Yatt) -> None:
+def test_the_text_output_names_the_damage_and_its_place(sound: Home, yatt: Yatt) -> None:
     flip("inputs/train.parquet")(sound)
     answer = yatt("audit", "verify", RUN)
     assert answer.code == 1

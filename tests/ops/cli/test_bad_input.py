@@ -1,4 +1,4 @@
-"""Bad input of every kind: one clear message, the right exit code, no traceback, and nothing half made."""
+"""Bad input of every kind: one clear message, the right exit code, no traceback, and no half-created files."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def refused(answer: Answer, code: int, says: str) -> None:
         ("sft={demonstrations: 100000}", "sft.demonstrations: 100000 of 100000 "),
     ],
 )
-def test_a_wrong_spec(yatt: Yatt, home: Home, spec_file: Path, override: str, says: str) -> None:
+def test_an_invalid_spec(yatt: Yatt, home: Home, spec_file: Path, override: str, says: str) -> None:
     refused(yatt("train", str(spec_file), "--set", override), 2, says)
     assert not home.folder.exists()
 
@@ -74,7 +74,7 @@ def test_a_wrong_spec(yatt: Yatt, home: Home, spec_file: Path, override: str, sa
 @pytest.mark.parametrize(
     ("text", "says"), [("name: [unclosed", "YAML"), ("- a list", "a list"), ("name: toy", "data: ")]
 )
-def test_a_file_that_is_no_spec(yatt: Yatt, home: Home, tmp_path: Path, text: str, says: str) -> None:
+def test_a_file_that_is_not_a_spec(yatt: Yatt, home: Home, tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "wrong.yaml"
     path.write_text(text)
     refused(yatt("train", str(path)), 2, says)
@@ -98,13 +98,13 @@ def test_a_missing_model_folder(yatt: Yatt, home: Home, tmp_path: Path) -> None:
 
 
 def given_folder(folder: Path) -> Path:
-    """A model with its tokenizer."""
+    """Writes a model with its tokenizer."""
     make_model_folder(folder)
     save_tokenizer(train_tokenizer(TokenizerSpec(), ["spell it backward"], ["abc"]), folder, 64)
     return folder
 
 
-def test_targets_of_adapters_that_the_model_has_not(yatt: Yatt, home: Home, tmp_path: Path) -> None:
+def test_adapter_targets_that_the_model_lacks(yatt: Yatt, home: Home, tmp_path: Path) -> None:
     folder, path = given_folder(tmp_path / "model"), tmp_path / "real.yaml"
     lora = {"lora": {"rank": 2, "targets": ["q_proj", "v_prj"]}}
     path.write_text(yaml_text(real_spec({"kind": "folder", "path": str(folder)}) | {"trainer": lora}))
@@ -114,7 +114,7 @@ def test_targets_of_adapters_that_the_model_has_not(yatt: Yatt, home: Home, tmp_
     assert not home.folder.exists()
 
 
-def test_a_damaged_file_of_another_model_is_said_by_that_model_s_key(yatt: Yatt, home: Home, tmp_path: Path) -> None:
+def test_a_damaged_file_of_another_model_is_reported_with_its_key(yatt: Yatt, home: Home, tmp_path: Path) -> None:
     damaged, path = given_folder(tmp_path / "model"), tmp_path / "real.yaml"
     (damaged / "model.safetensors").write_bytes(b"12345678{")
     tree = real_spec({"kind": "from_config"})
@@ -124,7 +124,7 @@ def test_a_damaged_file_of_another_model_is_said_by_that_model_s_key(yatt: Yatt,
     assert not home.folder.exists()
 
 
-def test_a_codec_that_would_not_open(yatt: Yatt, home: Home, tmp_path: Path) -> None:
+def test_a_codec_that_cannot_be_opened(yatt: Yatt, home: Home, tmp_path: Path) -> None:
     tree = real_spec({"kind": "from_config", "max_positions": 512})
     tools = {"functions": [{"name": "calculator", "function": "calculator"}], "max_result_tokens": 1}
     path = tmp_path / "real.yaml"
@@ -142,7 +142,7 @@ def test_a_missing_data_file(yatt: Yatt, home: Home, tmp_path: Path) -> None:
     assert not home.folder.exists()
 
 
-def test_a_broken_row_is_said_before_a_run_is_made(yatt: Yatt, home: Home, tmp_path: Path) -> None:
+def test_a_broken_row_is_reported_before_a_run_is_created(yatt: Yatt, home: Home, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"prompt": "one", "answer": "1"}\n{"prompt": \n')
     tree = toy_spec().model_dump(mode="json")
     tree["data"]["sources"] = [{"kind": "jsonl", "path": "rows.jsonl"}]
@@ -182,8 +182,8 @@ def test_a_home_that_is_a_file(tmp_path: Path) -> None:
         check_before_start(tmp_path / "file", toy_spec())
 
 
-def test_a_home_where_no_folder_can_be_made(yatt: Yatt, spec_file: Path) -> None:
-    """/proc is writable for root by its permissions, and takes no folder."""
+def test_a_home_in_which_no_folder_can_be_created(yatt: Yatt, spec_file: Path) -> None:
+    """By its permissions /proc is writable for root, but no folder can be created in it."""
     for words in (["train", str(spec_file)], ["up", "--detach"], ["dashboard", "--port", "0"]):
         answer = yatt(*words, "--home", "/proc/nope")
         assert answer.code == 2, words
@@ -193,7 +193,7 @@ def test_a_home_where_no_folder_can_be_made(yatt: Yatt, spec_file: Path) -> None
     assert "fail home" in told and "/proc/nope: " in told
 
 
-def test_a_home_that_may_not_be_written(yatt: Yatt, home: Home, spec_file: Path) -> None:
+def test_a_read_only_home(yatt: Yatt, home: Home, spec_file: Path) -> None:
     with read_only(home.folder.parent):
         for words in (["train", str(spec_file)], ["dashboard", "--port", "0"]):
             refused(yatt(*words), 2, f"{home.folder.parent} is not writable; choose another folder with --home")
@@ -219,7 +219,7 @@ def test_an_unknown_run(yatt: Yatt, home: Home, words: list[str]) -> None:
     refused(yatt(*words), 2, "there is no run 'nobody' in this ledger")
 
 
-def test_a_ledger_that_the_environment_names_and_that_is_not_there(
+def test_a_missing_ledger_named_by_the_environment(
     yatt: Yatt, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed_run(home)
@@ -246,22 +246,22 @@ def test_a_ledger_that_the_environment_names_and_that_is_not_there(
         (["show", ""], "after 'show'"),
     ],
 )
-def test_an_empty_word(yatt: Yatt, home: Home, words: list[str], where: str) -> None:
-    """Such as an unset variable of a shell leaves; the only run there is begins with an empty name."""
+def test_an_empty_argument(yatt: Yatt, home: Home, words: list[str], where: str) -> None:
+    """For example from an unset shell variable; the name of the only run begins with the empty string."""
     seed_run(home)
     refused(yatt(*words), 2, f"error: {where}: ")
 
 
 @pytest.mark.parametrize("value", ["x" * 10_000, "x y " * 2_500])
 @pytest.mark.parametrize("words", [["show"], ["show", "toy-1", "--output"], ["toy-1"]])
-def test_a_wrong_value_is_not_repeated_whole(yatt: Yatt, home: Home, words: list[str], value: str) -> None:
+def test_an_invalid_argument_is_not_repeated_in_full(yatt: Yatt, home: Home, words: list[str], value: str) -> None:
     seed_run(home)
     answer = yatt(*words, value)
     refused(answer, 2, "")
     assert len(answer.err) < 1_500
 
 
-def test_a_wrong_choice_is_told_in_words_of_the_program(yatt: Yatt) -> None:
+def test_an_invalid_choice_names_the_valid_ones(yatt: Yatt) -> None:
     answer = yatt("promote", "x", "--to", "king", "--why", "y")
     refused(answer, 2, "error: Invalid value for '--to': 'king' is not one of 'candidate', 'champion', 'rollback'")
 
@@ -283,7 +283,7 @@ def test_a_ledger_from_a_newer_version(yatt: Yatt, home: Home, spec_file: Path) 
     refused(yatt("train", str(spec_file)), 2, "the ledger was written by a newer version; use that one")
 
 
-def test_a_file_that_is_no_ledger(yatt: Yatt, home: Home) -> None:
+def test_a_file_that_is_not_a_ledger(yatt: Yatt, home: Home) -> None:
     home.folder.mkdir()
     (home.folder / "ledger.db").write_text("this is no database" * 100)
     refused(yatt("runs"), 1, "file is not a database")
@@ -298,7 +298,7 @@ def test_a_database_of_an_unknown_kind_and_its_password(
     assert "hunter2" not in answer.err
 
 
-def test_an_address_that_cannot_be_read(yatt: Yatt, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_with_an_invalid_port(yatt: Yatt, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("YATT_LEDGER", "postgresql://user:hunter2@host:first/db")
     answer = yatt("runs")
     refused(answer, 2, "expected postgresql://")
@@ -312,7 +312,7 @@ def test_an_address_that_cannot_be_read(yatt: Yatt, home: Home, monkeypatch: pyt
         *("sqlite://", "sqlite://data/l.db", "sqlite:///ledger.db", "sqlite:///:memory:"),
     ],
 )
-def test_an_address_that_is_none(
+def test_an_invalid_address(
     yatt: Yatt, home: Home, spec_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     monkeypatch.setenv("YATT_LEDGER", given)
@@ -331,7 +331,7 @@ def test_an_address_that_is_none(
         ("localhost:4200", "PREFECT_API_URL: 'localhost:4200' "),
     ],
 )
-def test_a_cluster_without_a_prefect_server_leaves_runs_as_they_are(
+def test_a_cluster_without_a_prefect_server_leaves_runs_unchanged(
     yatt: Yatt, home: Home, spec_file: Path, monkeypatch: pytest.MonkeyPatch, prefect: str, says: str
 ) -> None:
     monkeypatch.setenv("YATT_RAY_ADDRESS", "127.0.0.1:9")
@@ -356,7 +356,7 @@ def test_postgresql_without_its_driver(yatt: Yatt, home: Home, monkeypatch: pyte
     assert "hunter2" not in answer.err
 
 
-def test_a_run_that_somebody_else_drives(yatt: Yatt, home: Home) -> None:
+def test_a_run_with_another_driver(yatt: Yatt, home: Home) -> None:
     run = seed_run(home, ends=False)
     answer = yatt("resume", run)
     assert (answer.code, answer.out) == (3, "")

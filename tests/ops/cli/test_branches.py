@@ -1,4 +1,4 @@
-"""`yatt fork`, `rollback`, `retry`, `resume --set` and `stop --within`: what they say, refuse, and leave alone."""
+"""`yatt fork`, `rollback`, `retry`, `resume --set` and `stop --within`: their output, refusals, and effects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMITTED = 3
 
 @pytest.fixture
 def run(home: Home) -> str:
-    """Three iterations, checkpoints of 0 and 2, and the spec's revision 1."""
+    """Creates a run with three iterations, checkpoints of 0 and 2, and the spec's revision 1."""
     name = seed_run(home, committed=COMMITTED)
     (home.run_folder(name) / INPUTS).mkdir()
     for iteration in (0, 2):
@@ -53,7 +53,7 @@ def holder() -> Holder:
 
 
 def everything_of(home: Home) -> tuple[list[str], dict[str, tuple[int, str]]]:
-    """What must be as it was after a refusal: the runs, and for each its branch's commit and newest revision."""
+    """Returns the state that a refusal must not change: the runs, and each one's branch commit and newest revision."""
     with Ledger.open(home.ledger) as ledger:
         rows = ledger.runs.list()
         return [row.id for row in rows], {
@@ -98,7 +98,7 @@ def test_forks_that_are_refused(yatt: Yatt, home: Home, run: str, words: list[st
     assert everything_of(home) == before
 
 
-def test_a_fork_says_what_is_within_reach(yatt: Yatt, home: Home, run: str) -> None:
+def test_a_refused_fork_names_the_restorable_iterations(yatt: Yatt, home: Home, run: str) -> None:
     folder = home.run_folder(run)
     (shard,) = folder.glob("experience/b000/i000001/w00-s0000.*")
     (shard / "samples.parquet").write_bytes(b"damaged")
@@ -109,7 +109,7 @@ def test_a_fork_says_what_is_within_reach(yatt: Yatt, home: Home, run: str) -> N
     refused(yatt("rollback", run, "--to", "2"), 2, "experience of iteration 1 ")
 
 
-def test_a_fork_is_made_with_all_that_it_stands_on(yatt: Yatt, home: Home, run: str) -> None:
+def test_a_fork_is_created_with_all_that_it_depends_on(yatt: Yatt, home: Home, run: str) -> None:
     made = yatt("fork", run, "--at", "3", "--name", "heir", "--set", "iterations=9", "-o", "json").document
     assert made == {
         "run": "heir-1",
@@ -127,7 +127,7 @@ def test_a_fork_is_made_with_all_that_it_stands_on(yatt: Yatt, home: Home, run: 
         shards = ledger.records.shards("heir-1", 0, 3)
         assert [shard.folder for shard in shards] == [f"experience/b000/i000003/w00-s000{i}.t0000" for i in (0, 1)]
         fence = ledger.leases.acquire("heir-1", holder(), 60)
-        assert fence.term == 2, "nobody holds it"
+        assert fence.term == 2, "nothing holds it"
         (told,) = [row.payload for row in ledger.outbox.claim(fence) if row.kind == "checkpoint"]
         assert (told["model"], told["iteration"], told["term"], told["state"]) == ("heir-1", 2, 0, "kept")
     folder = home.run_folder("heir-1")
@@ -160,7 +160,7 @@ def test_a_rollback_opens_a_branch(yatt: Yatt, home: Home, run: str) -> None:
         ["resume", "{run}", "--set", "iterations=9"],
     ],
 )
-def test_a_run_that_is_driven_is_left_alone(yatt: Yatt, home: Home, words: list[str]) -> None:
+def test_a_driven_run_is_left_alone(yatt: Yatt, home: Home, words: list[str]) -> None:
     run = seed_run(home, committed=COMMITTED, ends=False)
     before = everything_of(home)
     answer = yatt(*(word.format(run=run) for word in words))
@@ -182,13 +182,13 @@ def test_a_run_that_is_driven_is_left_alone(yatt: Yatt, home: Home, words: list[
         (["iteration=9"], "unknown key; did you mean 'iterations'?"),
     ],
 )
-def test_changes_that_resume_refuses(yatt: Yatt, home: Home, run: str, overrides: list[str], says: str) -> None:
+def test_changes_that_are_refused_by_resume(yatt: Yatt, home: Home, run: str, overrides: list[str], says: str) -> None:
     before = everything_of(home)
     refused(yatt("resume", run, *(word for text in overrides for word in ("--set", text))), 2, says)
     assert everything_of(home) == before
 
 
-def test_changes_that_the_codec_or_the_inputs_have_no_place_for(yatt: Yatt, home: Home) -> None:
+def test_changes_that_do_not_fit_the_codec_or_the_inputs(yatt: Yatt, home: Home) -> None:
     spec = toy_spec()
     run = seed_run(home, spec=spec)
     materialise(spec, home.run_folder(run))
@@ -205,7 +205,7 @@ def test_changes_that_the_codec_or_the_inputs_have_no_place_for(yatt: Yatt, home
         assert [ledger.runs.revision(name).revision for name in (run, real)] == [1, 1]
 
 
-def test_what_an_open_iteration_was_begun_with_is_not_changed(yatt: Yatt, home: Home, run: str) -> None:
+def test_settings_of_an_open_iteration_are_not_changed(yatt: Yatt, home: Home, run: str) -> None:
     seed_checkpoint(home, run, COMMITTED)
     (home.run_folder(run) / "experience/b000/i000004/w00-s0000.t0001").mkdir(parents=True)
     answer = yatt("resume", run, "--set", "rollout.temperature=0.5")
@@ -236,7 +236,9 @@ def test_retries_that_are_refused(yatt: Yatt, home: Home, run: str, words: list[
     refused(yatt("retry", run, *words), 2, says)
 
 
-def test_a_retry_forgives_and_goes_on(yatt: Yatt, home: Home, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_forgives_failures_and_resumes(
+    yatt: Yatt, home: Home, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, holder(), 60)
         attempt = ledger.phases.plan(fence, 0, 4, "collect")
@@ -260,5 +262,5 @@ def test_stop_within_a_limit(yatt: Yatt, home: Home) -> None:
     assert left is not None and 0 < left <= 30
 
 
-def test_a_checkpoint_that_there_is_not_has_no_lineage(yatt: Yatt, home: Home, run: str) -> None:
+def test_a_missing_checkpoint_has_no_lineage(yatt: Yatt, home: Home, run: str) -> None:
     refused(yatt("lineage", run, "--checkpoint", "1"), 2, "no checkpoint of iteration 1; available: 0, 2")

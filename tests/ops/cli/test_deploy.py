@@ -1,4 +1,4 @@
-"""`yatt deploy` without a server: what it refuses, before anything is made; and the prefect.yaml that it writes."""
+"""`yatt deploy` without a server: refusals before anything is created, and the prefect.yaml that it writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NIGHTLY = ("--cron", "0 22 * * *")
 
 @pytest.fixture(autouse=True)
 def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The settings of Prefect's client are those of a process; these tests ask no server."""
+    """Isolates the settings of Prefect's client, which belong to the process; these tests contact no server."""
     monkeypatch.setattr("flows.prefect_io.prefect_server.use_server", lambda folder, address, password: None)
 
 
@@ -66,7 +66,7 @@ def refused(answer: Answer, says: str) -> None:
         ([*NIGHTLY, "--set", "iteratons=3"], "iteratons: unknown key; did you mean 'iterations'?"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_made(
+def test_errors_are_reported_before_anything_is_created(
     yatt: Yatt, home: Home, spec_file: Path, project: Path, words: list[str], says: str
 ) -> None:
     refused(yatt("deploy", str(spec_file), "--file", str(project), *words), says)
@@ -77,7 +77,7 @@ def test_what_is_wrong_is_said_before_anything_is_made(
 @pytest.mark.parametrize(
     "words", [["--manual", "--name"], ["--interval", "1h", "--timezone"], ["--cron"], ["--interval"]]
 )
-def test_a_wrong_value_is_not_repeated_whole(
+def test_an_invalid_option_is_not_repeated_in_full(
     yatt: Yatt, spec_file: Path, project: Path, words: list[str], value: str
 ) -> None:
     answer = yatt("deploy", str(spec_file), "--file", str(project), *words, value)
@@ -90,7 +90,7 @@ def test_without_a_server_it_says_how_to_get_one(yatt: Yatt, home: Home, spec_fi
     assert not home.folder.exists()
 
 
-def test_a_server_that_does_not_answer_is_named(
+def test_an_unreachable_server_is_named(
     yatt: Yatt, home: Home, spec_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = f"127.0.0.1:{free_port()}/api"
@@ -105,7 +105,7 @@ def test_a_server_that_does_not_answer_is_named(
 
 
 @pytest.mark.parametrize("address", ["me:hunter2@host", "http://me:hunter2@host:4x/api", "ftp://host/api", "http://"])
-def test_what_is_no_address_of_a_server_is_said(
+def test_an_invalid_server_address_is_reported(
     yatt: Yatt, home: Home, spec_file: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", address)
@@ -124,7 +124,7 @@ def test_what_is_no_address_of_a_server_is_said(
         ("a: [", "prefect.yaml: cannot be read as YAML"),
     ],
 )
-def test_a_prefect_yaml_that_is_none_is_left_as_it_is(
+def test_an_invalid_prefect_yaml_is_left_unchanged(
     yatt: Yatt, home: Home, spec_file: Path, project: Path, text: str, says: str
 ) -> None:
     project.write_text(text)
@@ -132,13 +132,13 @@ def test_a_prefect_yaml_that_is_none_is_left_as_it_is(
     assert project.read_text() == text and not home.folder.exists()
 
 
-def test_a_prefect_yaml_where_none_can_be_written_makes_no_run(
+def test_no_run_is_created_if_prefect_yaml_cannot_be_written(
     yatt: Yatt, home: Home, spec_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = tmp_path / "away" / "prefect.yaml"
     refused(yatt("deploy", str(spec_file), "--file", str(nowhere), *NIGHTLY), f"there is no folder {nowhere.parent}")
     nowhere.parent.mkdir()
-    monkeypatch.setattr(os, "access", lambda path, mode: path != nowhere.parent)  # root may write anywhere
+    monkeypatch.setattr(os, "access", lambda path, mode: path != nowhere.parent)  # Root may write anywhere.
     refused(yatt("deploy", str(spec_file), "--file", str(nowhere), *NIGHTLY), f"{nowhere.parent} is not writable")
     assert not home.folder.exists() and not nowhere.exists()
 
@@ -148,9 +148,7 @@ def entry(project: Path, name: str) -> dict[str, Any]:
     return found
 
 
-def test_the_entry_in_a_prefect_yaml_beside_those_of_others(
-    yatt: Yatt, home: Home, spec_file: Path, project: Path
-) -> None:
+def test_the_entry_in_a_prefect_yaml_with_other_entries(yatt: Yatt, home: Home, spec_file: Path, project: Path) -> None:
     project.write_text("# ours\nprefect-version: 3.7.7\ndeployments:\n- name: other  # theirs\n  entrypoint: a.py:f\n")
     answer = yatt(
         "deploy", str(spec_file), *NIGHTLY, "--for", "8h", "--timezone", "Europe/Berlin", "--file", str(project),
@@ -176,7 +174,9 @@ def test_the_entry_in_a_prefect_yaml_beside_those_of_others(
     assert project.read_text().startswith("# ours\nprefect-version: 3.7.7\n") and "# theirs" in project.read_text()
 
 
-def test_deployed_again_a_name_keeps_its_run_and_place(yatt: Yatt, home: Home, spec_file: Path, project: Path) -> None:
+def test_a_repeated_deployment_keeps_its_run_and_position(
+    yatt: Yatt, home: Home, spec_file: Path, project: Path
+) -> None:
     words = ("deploy", str(spec_file), "--file", str(project))
     assert yatt(*words, "--manual", "--name", "first").code == 0
     assert yatt(*words, "--manual", "--name", "second").out.startswith("yatt/second drives run toy-2")
@@ -209,7 +209,7 @@ def test_a_deployment_of_another_home_is_not_taken_over(
     )
 
 
-def test_a_deployment_of_another_ledger_is_taken_over_by_name_alone(
+def test_a_deployment_of_another_ledger_is_taken_over_only_by_run_name(
     yatt: Yatt, home: Home, spec_file: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("--manual", "--name", "toy", "--file", str(project))
@@ -224,9 +224,7 @@ def test_a_deployment_of_another_ledger_is_taken_over_by_name_alone(
     assert entry(project, "toy")["parameters"]["owner"] != owner
 
 
-def test_a_deployment_that_names_no_owner_is_said_to_name_none(
-    yatt: Yatt, home: Home, spec_file: Path, project: Path
-) -> None:
+def test_a_deployment_without_an_owner_is_refused(yatt: Yatt, home: Home, spec_file: Path, project: Path) -> None:
     words = ("--manual", "--name", "toy", "--file", str(project))
     assert yatt("deploy", str(spec_file), *words).code == 0
     document = YAML(typ="safe").load(project.read_text())
@@ -240,7 +238,7 @@ def test_a_deployment_that_names_no_owner_is_said_to_name_none(
         assert entry(project, "toy")["parameters"]["owner"] == owner_of(ledger, "toy-1")
 
 
-def test_a_run_that_is_there_is_deployed_by_name(yatt: Yatt, home: Home, project: Path) -> None:
+def test_an_existing_run_is_deployed_by_name(yatt: Yatt, home: Home, project: Path) -> None:
     run = seed_run(home)
     answer = yatt("deploy", "--run", "latest", "--interval", "1d", "--file", str(project))
     assert answer.out.startswith(f"yatt/{run} drives run {run}")

@@ -1,4 +1,4 @@
-"""`yatt doctor` and `yatt schema`: all well where it is, and each trouble named with a remedy."""
+"""`yatt doctor` and `yatt schema`: a healthy system passes, and each problem is named with a remedy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def verdicts(answer: Answer) -> dict[str, str]:
     return {check["name"]: check["verdict"] for check in answer.document["checks"]}
 
 
-def test_all_is_well_before_the_first_run_and_after_it(yatt: Yatt, home: Home) -> None:
+def test_all_checks_pass_before_the_first_run_and_after_it(yatt: Yatt, home: Home) -> None:
     first = yatt("doctor", "-o", "json")
     assert first.code == 0
     assert set(verdicts(first)) == {
@@ -54,7 +54,7 @@ def test_a_newer_ledger_is_a_failure_with_a_remedy(yatt: Yatt, home: Home) -> No
     assert "-> use the version of YATT that wrote it" in text
 
 
-def test_an_address_that_is_none_is_a_failure_among_the_others(yatt: Yatt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_address_is_one_failure_among_the_checks(yatt: Yatt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("YATT_LEDGER", "user:hunter2@host/db")
     answer = yatt("doctor", "-o", "json")
     assert (answer.code, verdicts(answer)["ledger"]) == (1, "fail")
@@ -76,14 +76,14 @@ def test_a_home_below_a_file(yatt: Yatt, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("free", "verdict"), [(1 << 40, "ok"), (2 << 30, "warn"), (1 << 20, "fail")])
-def test_a_disk_that_is_nearly_full(home: Home, monkeypatch: pytest.MonkeyPatch, free: int, verdict: str) -> None:
+def test_a_nearly_full_disk(home: Home, monkeypatch: pytest.MonkeyPatch, free: int, verdict: str) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage(1 << 40, 0, free))
     disk = [check for check in machine.look_at_home(home) if check.name == "disk"]
     assert [check.verdict for check in disk] == [verdict]
 
 
-def test_a_library_that_is_missing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "LIBRARIES", ("pydantic", "no-such-library"))
     missing, found = machine.look_at_libraries(home)
     assert (missing.verdict, missing.found) == ("fail", "missing: no-such-library")
@@ -91,7 +91,7 @@ def test_a_library_that_is_missing(home: Home, monkeypatch: pytest.MonkeyPatch) 
 
 
 def driver_tool(folder: Path, *rows: str, cuda: str = "12.4") -> None:
-    """A driver's tool that names these GPUs: name, memory and memory in use."""
+    """Writes a stand-in for the GPU driver's tool that lists these GPUs: name, memory and memory in use."""
     tool = folder / "nvidia-smi"
     lines = "\n".join(rows)
     tool.write_text(
@@ -100,7 +100,7 @@ def driver_tool(folder: Path, *rows: str, cuda: str = "12.4") -> None:
     tool.chmod(0o755)
 
 
-def test_gpus_are_what_the_drivers_tool_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_listed_by_the_drivers_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     driver_tool(tmp_path, "NVIDIA H200, 143771, 4", "NVIDIA H200, 143771, 90000")
     first, *others = gpus.look_at_gpus(Home(tmp_path))
@@ -137,7 +137,7 @@ def test_hidden_gpus_are_named(
         ({}, "trainer.engine.kind: megatron"),
     ],
 )
-def test_what_is_missing_on_a_machine_with_gpus_is_named(installed: dict[str, str], found: str) -> None:
+def test_missing_packages_are_named_on_a_machine_with_gpus(installed: dict[str, str], found: str) -> None:
     found_gpus = gpus.Gpus(("H200", "H200"), (), "12.4")
     whole = {"torch": "2.11.0", "nvidia-cuda-runtime-cu12": "12.4.127", "nvidia-nccl-cu12": "2.27"}
     whole |= {"vllm": "0.32.0", "megatron-core": "0.16.1"}
@@ -145,7 +145,7 @@ def test_what_is_missing_on_a_machine_with_gpus_is_named(installed: dict[str, st
     assert any(found in text for text, _ in gpus.missing(found_gpus, installed))
 
 
-def test_the_schema_knows_the_spec(yatt: Yatt) -> None:
+def test_the_schema_describes_the_spec(yatt: Yatt) -> None:
     schema = json.loads(yatt("schema").out)
     assert schema["title"] == "YATT run spec"
     assert "extends" in schema["properties"]

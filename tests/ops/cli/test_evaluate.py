@@ -1,4 +1,4 @@
-"""`yatt evaluate` on a virtual run's checkpoint, made by the real writer; and the interval that it prints."""
+"""`yatt evaluate` on a virtual run's checkpoint from the real writer, and the interval that it prints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from yatt_core.rewards.scoring import RewardScorer
 
 @pytest.fixture
 def run(home: Home) -> str:
-    """A run with inputs and two checkpoints: iteration 0, and one of the same tensors that is called iteration 2."""
+    """Creates a run with inputs and two checkpoints: iteration 0, and the same tensors again as iteration 2."""
     run = seed_run(home, ends=False)
     folder = home.run_folder(run)
     spec = toy_spec()
@@ -48,8 +48,8 @@ def run(home: Home) -> str:
     return run
 
 
-def answered_by_hand(home: Home, run: str) -> int:
-    """Right answers of the same weights, one task at a time."""
+def answered_one_by_one(home: Home, run: str) -> int:
+    """Counts the correct answers of the same weights, one task at a time."""
     spec, folder = toy_spec(), home.run_folder(run)
     trainer = VirtualTrainEngine(spec, RankContext(folder, folder / INPUTS, "", 0))
     trainer.connect(0, 1, "")
@@ -66,7 +66,7 @@ def answered_by_hand(home: Home, run: str) -> int:
 
 def test_a_kept_checkpoint_answers_the_held_out_tasks(yatt: Yatt, home: Home, run: str) -> None:
     document = yatt("evaluate", run, "--iteration", "0", "-o", "json").document
-    correct = answered_by_hand(home, run)
+    correct = answered_one_by_one(home, run)
     assert 0 < correct < 20
     assert (document["tasks"], document["correct"], document["accuracy"]) == (20, correct, correct / 20)
     assert (document["low"], document["high"]) == wilson_interval(correct, 20)
@@ -74,7 +74,7 @@ def test_a_kept_checkpoint_answers_the_held_out_tasks(yatt: Yatt, home: Home, ru
     assert f"{run}, iteration 2: accuracy {correct / 20:.3f} (95 % interval " in newest.out
 
 
-def test_an_iteration_without_a_checkpoint_names_those_that_are_kept(yatt: Yatt, run: str) -> None:
+def test_an_iteration_without_a_checkpoint_is_refused_with_the_kept_ones(yatt: Yatt, run: str) -> None:
     answer = yatt("evaluate", run, "--iteration", "1")
     assert (answer.code, answer.out) == (2, "")
     assert f"run {run}: " in answer.err and "iteration 1; kept iterations: 0, 2" in answer.err
@@ -93,8 +93,8 @@ def test_a_run_without_checkpoints(yatt: Yatt, home: Home) -> None:
     assert answer.code == 2 and answer.err.startswith("error: run toy-1: no checkpoint ")
 
 
-def test_the_interval_of_a_share() -> None:
-    # Values of Wilson's formula as tables give them.
+def test_the_confidence_interval_of_a_share() -> None:
+    # Values of Wilson's formula from published tables.
     assert wilson_interval(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
     assert wilson_interval(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
     assert wilson_interval(20, 20) == pytest.approx((0.8389, 1.0), abs=1e-4)

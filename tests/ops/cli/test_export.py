@@ -1,4 +1,4 @@
-"""`yatt export` of a checkpoint that the real trainer wrote: loaded by transformers, and begun from again."""
+"""`yatt export` of a checkpoint from the real trainer: transformers loads it, and a new run can begin with it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def spec(request: pytest.FixtureRequest) -> RunSpec:
 
 @pytest.fixture
 def run(home: Home, spec: RunSpec) -> str:
-    """A run whose trainer has a checkpoint of weights that are no longer those of its inputs."""
+    """Creates a run whose trainer has a checkpoint with other weights than its inputs."""
     run = seed_run(home, committed=0, spec=spec, ends=False)
     folder, name = home.run_folder(run), str(checkpoint_folder(0, 0, 1))
     materialise(spec, folder)
@@ -105,7 +105,7 @@ def test_transformers_loads_it_and_generates_the_same_tokens(yatt: Yatt, home: H
     assert (origin["run"], origin["iteration"], origin["spec_digest"]) == (run, 0, spec.digest)
 
 
-def test_a_run_that_begins_with_it_has_the_same_weights_bit_for_bit(
+def test_a_run_that_begins_with_the_export_has_the_same_weights_bit_for_bit(
     yatt: Yatt, home: Home, run: str, tmp_path: Path
 ) -> None:
     assert yatt("export", run, "--to", str(tmp_path / "out" / "model")).code == 0
@@ -124,7 +124,7 @@ def test_an_alias_names_the_checkpoint(yatt: Yatt, home: Home, run: str, tmp_pat
     assert "no alias candidate" in yatt("export", run, "--alias", "candidate").err
 
 
-def test_large_weights_are_several_files(
+def test_large_weights_are_split_into_several_files(
     yatt: Yatt, home: Home, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FILE_BYTES", 20_000)
@@ -140,7 +140,7 @@ def test_large_weights_are_several_files(
         assert torch.equal(exported[name], tensor), name
 
 
-def test_weights_are_converted_where_that_is_wanted(yatt: Yatt, home: Home, run: str) -> None:
+def test_weights_are_converted_on_request(yatt: Yatt, home: Home, run: str) -> None:
     answer = yatt("export", run, "--dtype", "bfloat16")
     assert "tensors of bfloat16" in answer.out
     exported = AutoModelForCausalLM.from_pretrained(home.run_folder(run) / "exports" / "i000000-bfloat16")
@@ -149,7 +149,7 @@ def test_weights_are_converted_where_that_is_wanted(yatt: Yatt, home: Home, run:
         assert torch.equal(exported.state_dict()[name], tensor.bfloat16()), name
 
 
-def test_a_folder_that_is_there_stays_as_it_is(yatt: Yatt, run: str, tmp_path: Path) -> None:
+def test_an_existing_folder_stays_unchanged(yatt: Yatt, run: str, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     answer = yatt("export", run, "--to", str(tmp_path / "mine"))
     assert (answer.code, answer.out) == (2, "")
@@ -157,7 +157,7 @@ def test_a_folder_that_is_there_stays_as_it_is(yatt: Yatt, run: str, tmp_path: P
     assert list((tmp_path / "mine").iterdir()) == []
 
 
-def test_a_place_below_a_file_is_refused(yatt: Yatt, run: str, tmp_path: Path) -> None:
+def test_a_path_below_a_file_is_refused(yatt: Yatt, run: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     answer = yatt("export", run, "--to", str(tmp_path / "file" / "deep" / "model"))
     assert (answer.code, answer.out) == (2, "")
@@ -165,9 +165,7 @@ def test_a_place_below_a_file_is_refused(yatt: Yatt, run: str, tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
 
-def test_what_cannot_be_written_leaves_nothing(
-    yatt: Yatt, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_export_leaves_nothing(yatt: Yatt, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*_: object, **__: object) -> None:
         raise safetensors.SafetensorError("Error while serializing: No space left on device (os error 28)")
 

@@ -1,4 +1,4 @@
-"""What `runs`, `show`, `logs` and `rollouts` tell of a ledger and run folder as a driver leaves them."""
+"""The output of `runs`, `show`, `logs` and `rollouts` for a ledger and run folder as a driver leaves them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_runs_lists_the_newest_first(yatt: Yatt, home: Home, run: str) -> None:
     assert "driver of toy-2" in text
 
 
-def test_a_reason_is_cut_behind_a_word_and_folded_to_the_terminal(
+def test_a_reason_is_cut_after_a_word_and_wrapped_to_the_terminal(
     yatt: Yatt, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reason = "window until 2026-11-22 06:00:00 +01:00 is over\n" + "and nobody has looked since " * 9 + "then"
@@ -83,11 +83,11 @@ def test_show_begins_with_the_results(yatt: Yatt, run: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["toy-1", "toy-", "t", "latest"])
-def test_a_run_goes_by_its_id_a_unique_beginning_or_latest(yatt: Yatt, run: str, name: str) -> None:
+def test_a_run_is_found_by_its_id_a_unique_prefix_or_latest(yatt: Yatt, run: str, name: str) -> None:
     assert yatt("show", name, "-o", "json").document["run"] == run
 
 
-def test_latest_is_the_newest_and_an_unclear_beginning_names_the_candidates(yatt: Yatt, home: Home, run: str) -> None:
+def test_latest_is_the_newest_and_an_ambiguous_prefix_names_the_candidates(yatt: Yatt, home: Home, run: str) -> None:
     second = seed_run(home, committed=0)
     assert yatt("show", "latest", "-o", "json").document["run"] == second
     answer = yatt("show", "toy")
@@ -123,7 +123,7 @@ def test_logs_as_text_name_actor_and_place(yatt: Yatt, run: str) -> None:
     assert (nothing.code, nothing.out) == (0, "") and nothing.err.endswith(f"{run}/logs\n")
 
 
-def test_a_followed_log_gives_each_record_once_and_waits_for_whole_lines(home: Home, run: str) -> None:
+def test_a_followed_log_yields_each_record_once_and_waits_for_complete_lines(home: Home, run: str) -> None:
     folder = home.run_folder(run) / "logs"
     tail = LogTail(folder)
     assert len(list(tail.new_records())) == 4
@@ -148,7 +148,7 @@ def test_rollouts_are_read_from_the_sealed_files(yatt: Yatt, run: str) -> None:
     assert (first["rewards"], first["correct"], first["tokens"]) == ({"virtual": 0.0}, False, 2)
 
 
-def test_rollouts_are_sorted_limited_and_chosen(yatt: Yatt, run: str) -> None:
+def test_rollouts_are_sorted_limited_and_selected(yatt: Yatt, run: str) -> None:
     best = yatt("rollouts", run, "--iteration", "1", "--sort", "reward", "--limit", "2", "-o", "json").document
     assert [row["response"] for row in best["samples"]] == ["answer 3.1", "answer 2.1"]
     assert best["total"] == 8
@@ -161,13 +161,13 @@ def test_rollouts_are_sorted_limited_and_chosen(yatt: Yatt, run: str) -> None:
     assert "Spell word 0 backward, please\n>>> answer 0.0" in full
 
 
-def test_rollouts_of_an_iteration_that_is_not_there(yatt: Yatt, run: str) -> None:
+def test_rollouts_of_a_missing_iteration(yatt: Yatt, run: str) -> None:
     answer = yatt("rollouts", run, "--iteration", "3")
     assert (answer.code, answer.out) == (1, "")
     assert "no experience of iteration 3 is recorded; the newest commit is 2" in answer.err
 
 
-def test_rollouts_refuse_a_file_that_was_changed(yatt: Yatt, home: Home, run: str) -> None:
+def test_rollouts_refuse_a_changed_file(yatt: Yatt, home: Home, run: str) -> None:
     with Ledger.open(home.ledger) as ledger:
         folder = home.run_folder(run) / ledger.records.shards(run, 0, 1)[0].folder
     path = folder / "samples.parquet"
@@ -190,7 +190,7 @@ def test_reading_writes_nothing(yatt: Yatt, home: Home, run: str) -> None:
     assert state() == before
 
 
-def test_show_tells_where_the_time_went_and_what_crashes_cost(yatt: Yatt, home: Home) -> None:
+def test_show_has_the_use_of_time_and_the_cost_of_crashes(yatt: Yatt, home: Home) -> None:
     run = seed_run(home, committed=1, ends=False)
     with Ledger.open(home.ledger) as ledger:
         first = Fence(run, 1)

@@ -1,4 +1,4 @@
-"""The program around the commands: quick help, exit codes, one message for every error, tracebacks on demand."""
+"""The program around the commands: fast help, exit codes, one message for every error, tracebacks on request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HEAVY = (
 
 
 def script(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The program in a process of its own."""
+    """Runs the program as a separate process."""
     command = [sys.executable, "-c", "import sys; from ops.cli.main import main; sys.exit(main())", *words]
     return subprocess.run(
         command, capture_output=True, text=True, env=os.environ | environment, timeout=60, check=False
@@ -52,13 +52,13 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_shows_an_example_of_itself(yatt: Yatt, command: str) -> None:
+def test_each_command_has_an_example_in_its_help(yatt: Yatt, command: str) -> None:
     answer = yatt(command, "--help")
     assert answer.code == 0
     assert f"yatt {command}" in answer.out.partition("Examples:")[2]
 
 
-def test_without_a_command_it_helps(yatt: Yatt) -> None:
+def test_without_a_command_it_prints_help(yatt: Yatt) -> None:
     answer = yatt()
     assert (answer.code, answer.err) == (0, "")
     assert "Commands" in answer.out
@@ -79,7 +79,7 @@ def test_version(yatt: Yatt) -> None:
         (["logs", "toy-1", "--level", "loud"], "debug, info, warning"),
     ],
 )
-def test_wrong_words_are_a_usage_error(yatt: Yatt, words: list[str], says: str) -> None:
+def test_invalid_arguments_are_a_usage_error(yatt: Yatt, words: list[str], says: str) -> None:
     answer = yatt(*words)
     assert answer.code == 2
     assert answer.err.startswith("error: ")
@@ -88,7 +88,7 @@ def test_wrong_words_are_a_usage_error(yatt: Yatt, words: list[str], says: str) 
     assert answer.out == ""
 
 
-def test_an_unforeseen_error_is_one_message_and_a_traceback_only_with_debug(
+def test_an_unexpected_error_is_one_message_and_a_traceback_only_with_debug(
     yatt: Yatt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -107,7 +107,7 @@ def test_an_unforeseen_error_is_one_message_and_a_traceback_only_with_debug(
         assert "hunter2" not in answer.err
 
 
-def test_home_may_stand_before_or_behind_the_command(yatt: Yatt, tmp_path: Path) -> None:
+def test_home_is_accepted_before_and_after_the_command(yatt: Yatt, tmp_path: Path) -> None:
     elsewhere = Home(tmp_path / "elsewhere")
     seed_run(elsewhere)
     assert yatt("runs", "--home", str(elsewhere.folder), "-o", "json").document["runs"][0]["id"] == "toy-1"
@@ -139,7 +139,7 @@ def test_an_interrupt_exits_with_130(home: Home) -> None:
         assert process.stderr.read() == "interrupted\n"
 
 
-def test_a_reader_that_has_enough_is_no_crash(home: Home) -> None:
+def test_a_closed_reader_is_not_a_crash(home: Home) -> None:
     seed_run(home)
     reader, writer = os.pipe()
     os.close(reader)

@@ -1,4 +1,4 @@
-"""`yatt placement`: what it says of recorded placements, what it refuses, and the pictures that it draws."""
+"""`yatt placement`: its output on recorded placements, its refusals, and the pictures that it draws."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOSTILE = """<script>alert("1")</script>' onload='x' & $\\frac{1}$"""
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """Four iterations of `dynamic`, and a fifth that is under way."""
+    """Records four iterations of `dynamic`, and a fifth that is in progress."""
     home = Home(tmp_path_factory.mktemp("recorded") / "runs")
     record_run(home, judged_spec("placement.mode=dynamic"), ITERATIONS, under_way=True)
     return home
@@ -38,7 +38,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture
 def run(home: Home, recorded: Home) -> str:
-    """The same in the test's own home."""
+    """Copies the recorded run to the test's own home."""
     shutil.copytree(recorded.folder, home.folder)
     return "judged-1"
 
@@ -51,7 +51,7 @@ def refused(answer: Answer, says: str) -> None:
 # -- explain ---------------------------------------------------------------------------------------------------------
 
 
-def test_explain_tells_why_from_what_and_what_came_of_it(yatt: Yatt, run: str) -> None:
+def test_explain_has_the_reason_the_inputs_and_the_outcome(yatt: Yatt, run: str) -> None:
     found = yatt("placement", "explain", run, "3", "-o", "json").document
     assert (found["run"], found["iteration"], found["mode"], found["committed"]) == (run, 3, "dynamic", True)
     assert sorted(found["rolling"] + found["judging"]) == [0, 1, 2, 3] and found["judging"]
@@ -69,7 +69,7 @@ def test_explain_tells_why_from_what_and_what_came_of_it(yatt: Yatt, run: str) -
     assert roles["R"]["tokens_per_s"] == pytest.approx(roles["R"]["tokens"] / found["collect_s"])
 
 
-def test_explain_says_it_in_words(yatt: Yatt, run: str) -> None:
+def test_explain_as_text(yatt: Yatt, run: str) -> None:
     text = yatt("placement", "explain", run, "3").out
     for words in (
         "judged-1, iteration 3 of branch 0: dynamic", "instances from the start: ", "reason ", "predicted ", "took ",
@@ -81,7 +81,7 @@ def test_explain_says_it_in_words(yatt: Yatt, run: str) -> None:
     assert "in progress" in under_way and "predicted " in under_way and "took " not in under_way
 
 
-def test_explain_names_the_inputs_that_are_gone(yatt: Yatt, home: Home, run: str) -> None:
+def test_explain_names_the_missing_inputs(yatt: Yatt, home: Home, run: str) -> None:
     path = work_file(home.run_folder(run), 0, 2)
     path.unlink()
     found = yatt("placement", "explain", run, "3", "-o", "json").document
@@ -92,7 +92,7 @@ def test_explain_names_the_inputs_that_are_gone(yatt: Yatt, home: Home, run: str
     assert itself["lost"] == [f"{path} is missing"] and itself["collect_s"] > 0 and itself["roles"] == []
 
 
-def test_explain_leaves_out_what_was_done_behind_collect(yatt: Yatt, home: Home, run: str) -> None:
+def test_explain_leaves_out_actions_after_collect(yatt: Yatt, home: Home, run: str) -> None:
     path = work_file(home.run_folder(run), 0, 3)
     before = yatt("placement", "explain", run, "3", "-o", "json").document
     work = json.loads(path.read_text())
@@ -127,7 +127,7 @@ def test_a_record_of_an_earlier_version_is_refused(yatt: Yatt, home: Home, run: 
     refused(yatt("placement", "explain", run, "2"), "iteration 2 lacks setting")
 
 
-def test_where_no_device_judges_there_is_little_to_say(yatt: Yatt, home: Home) -> None:
+def test_explain_is_short_if_no_device_judges(yatt: Yatt, home: Home) -> None:
     run = record_run(home, toy_spec(), 2)
     text = yatt("placement", "explain", run, "2").out
     assert "all instances roll out:" in text and "learn 0.50 s" in text
@@ -140,14 +140,14 @@ def test_where_no_device_judges_there_is_little_to_say(yatt: Yatt, home: Home) -
 # -- replay ----------------------------------------------------------------------------------------------------------
 
 
-def test_replay_says_that_all_is_as_recorded(yatt: Yatt, run: str) -> None:
+def test_replay_reports_that_everything_matches(yatt: Yatt, run: str) -> None:
     answer = yatt("placement", "replay", run)
     assert (answer.code, answer.err) == (0, "") and "all 5 decisions" in answer.out
     found = yatt("placement", "replay", run, "--iterations", "2:3", "-o", "json").document
     assert found["same"] and [row["iteration"] for row in found["decisions"]] == [2, 3]
 
 
-def test_replay_names_what_differs_and_fails(yatt: Yatt, home: Home, run: str) -> None:
+def test_replay_names_the_differences_and_fails(yatt: Yatt, home: Home, run: str) -> None:
     rewrite(home, run, 2, "decision", lambda decision: decision.update(start="RJJJ"))
     rewrite(home, run, 4, "decision", lambda decision: decision["state"].update(moon="full"))
     answer = yatt("placement", "replay", run)
@@ -159,14 +159,14 @@ def test_replay_names_what_differs_and_fails(yatt: Yatt, home: Home, run: str) -
     assert yatt("placement", "replay", run, "--iterations", "2", "--policy", "dynamic").code == 1
 
 
-def test_replay_fails_where_inputs_are_lost(yatt: Yatt, home: Home, run: str) -> None:
+def test_replay_fails_if_inputs_are_lost(yatt: Yatt, home: Home, run: str) -> None:
     path = work_file(home.run_folder(run), 0, 3)
     path.unlink()
     answer = yatt("placement", "replay", run, "--iterations", "4")
     assert answer.code == 1 and f"iteration 4: {path} " in answer.out and "cannot be replayed" in answer.out
 
 
-def test_another_policy_is_simulated_beside_the_recorded_one(yatt: Yatt, run: str) -> None:
+def test_another_policy_is_simulated_next_to_the_recorded_one(yatt: Yatt, run: str) -> None:
     found = yatt("placement", "replay", run, "--policy", "split:1", "-o", "json").document
     assert (found["policy"], found["iterations"], found["differing"]) == ("split:1", ITERATIONS, [])
     assert [row["start"] for row in found["rows"]] == ["RRRJ"] * 5
@@ -191,7 +191,7 @@ def test_another_policy_is_simulated_beside_the_recorded_one(yatt: Yatt, run: st
         (["--policy", "dynamic", "--out", "nowhere/x.png"], "there is no folder"),
     ],
 )
-def test_what_replay_refuses(yatt: Yatt, run: str, words: list[str], says: str) -> None:
+def test_refusals_of_replay(yatt: Yatt, run: str, words: list[str], says: str) -> None:
     refused(yatt("placement", "replay", run, *words), says)
 
 
@@ -238,7 +238,7 @@ def test_without_matplotlib_a_png_is_refused_and_a_page_is_not(
 
 
 class Page(HTMLParser):
-    """Reads a page as strictly as matters: elements that end, and what they are. items: what the arrow keys go through."""
+    """Parses a page, and checks that elements are closed. items: the elements that the arrow keys select."""
 
     def __init__(self, markup: str) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ class Page(HTMLParser):
         self.attributes += attrs
         if dict(attrs).get("class") == "item":
             self.items += 1
-            assert dict(attrs)["aria-label"], "whoever cannot see it is told"
+            assert dict(attrs)["aria-label"], "it has a label for screen readers"
 
     def handle_data(self, data: str) -> None:
         self.said.append(data)
@@ -277,11 +277,11 @@ def comparison() -> Comparison:
 
 
 @pytest.mark.parametrize("markup", [gantt_page(gantt()), comparison_page(comparison())], ids=["gantt", "comparison"])
-def test_pages_hold_hostile_names_and_reach_nowhere(markup: str) -> None:
+def test_pages_escape_hostile_names_and_load_nothing_external(markup: str) -> None:
     page = Page(markup)
     assert page.tags.count("script") == 1 and not {"img", "link", "iframe"} & set(page.tags)
     assert not [name for name, _ in page.attributes if name.startswith("on")]
-    assert any(HOSTILE in text for text in page.said), "and are shown as they are"
+    assert any(HOSTILE in text for text in page.said), "and they are shown unchanged"
     assert "default-src 'none'" in dict(page.attributes)["content"] or any(
         value and "default-src 'none'" in value for _, value in page.attributes
     )

@@ -1,4 +1,6 @@
-"""`yatt plan`: tables and JSON, described devices, mistakes with their key, times from a recorded run; `yatt train` refuses."""
+"""`yatt plan`: tables and JSON, described devices, mistakes with their key, times from a recorded run, refusals of
+train.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,7 @@ def test_torch_engines_are_planned_on_cores(yatt: Yatt) -> None:
 
 
 def timed_run(home: Home) -> str:
-    """Five iterations whose shards took 0.2 seconds each."""
+    """Creates five iterations whose shards took 0.2 seconds each."""
     run = seed_run(home, committed=5)
     for iteration in range(1, 6):
         timing = {f"shard-{shard:04d}": {"generate": 0.2} for shard in range(SHARDS)}
@@ -117,15 +119,15 @@ def test_times_from_a_recorded_run(yatt: Yatt, home: Home, tmp_path: Path) -> No
     told = " ".join(answer.document["assumed"])
     assert f"from {run}: a decode step takes" in told
     assert "fitted to 10 shards" in told
-    assert f"{run} has 0 iterations, but 3 are needed" in told, "none has timing metrics"
+    assert f"{run} has 0 iterations, but 3 are needed" in told, "no iteration has timing metrics"
     assert "differ in" not in told
     engine = answer.document["times"]["engines"]["rollout"]
-    # Two steps a shard, of four sequences that attend to 3 and 4 tokens: together they took 0.2 seconds.
+    # Two steps per shard, of four sequences that attend to 3 and 4 tokens: together they took 0.2 seconds.
     again = 2 * engine["base_s"] + 8 * engine["per_sequence_s"] + 28 * engine["per_context_token_s"]
-    assert again == pytest.approx(0.2, rel=1e-6), "those of another wave's shards of the same number do not count"
+    assert again == pytest.approx(0.2, rel=1e-6), "another wave's shards of the same number do not count"
 
 
-def test_times_of_another_model_on_other_engines_are_told_as_such(yatt: Yatt, home: Home) -> None:
+def test_times_of_another_model_on_other_engines_are_labelled_as_such(yatt: Yatt, home: Home) -> None:
     run = timed_run(home)
     answer = yatt("plan", SEVEN, "--cluster", "8xH200", *SMALL, "--calibrate", run, "-o", "json")
     assert answer.code == 0
@@ -133,7 +135,7 @@ def test_times_of_another_model_on_other_engines_are_told_as_such(yatt: Yatt, ho
     assert f"{run} and the plan differ in {keys}" in answer.document["assumed"]
 
 
-def test_what_a_run_has_lost_calibrates_nothing_and_hinders_nothing(yatt: Yatt, home: Home) -> None:
+def test_lost_files_of_a_run_are_ignored_in_calibration(yatt: Yatt, home: Home) -> None:
     run = seed_run(home, committed=5)
     folder = home.run_folder(run)
     for iteration in range(1, 6):
@@ -156,7 +158,7 @@ def test_a_run_without_an_iteration_calibrates_nothing(yatt: Yatt, home: Home, t
     assert f"run {run}: has no committed iteration" in answer.err
 
 
-def test_training_says_what_is_not_available_yet(yatt: Yatt, home: Home) -> None:
+def test_train_names_features_that_are_not_available_yet(yatt: Yatt, home: Home) -> None:
     answer = yatt("train", SEVEN)
     assert answer.code == 2
     assert "rollout.engine.instances: 0 " in answer.err

@@ -1,4 +1,4 @@
-"""`yatt stop`: asks, waits, and says when there is nobody to ask."""
+"""`yatt stop`: requests a stop, waits, and reports a run without a driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_stop_asks_the_driver(yatt: Yatt, home: Home) -> None:
         assert ledger.events.links(run)[-1].body["reason"] == "yatt stop"
 
 
-def test_a_run_that_nobody_drives_is_left_alone(yatt: Yatt, home: Home) -> None:
+def test_a_run_without_a_driver_is_left_alone(yatt: Yatt, home: Home) -> None:
     run = seed_run(home)
     assert yatt("stop", run).out == f"{run} is stopped and has no driver: nothing to stop\n"
     with Ledger.open(home.ledger) as ledger:
@@ -32,7 +32,7 @@ def test_a_run_that_nobody_drives_is_left_alone(yatt: Yatt, home: Home) -> None:
 
 
 def waited(yatt: Yatt, home: Home, run: str, obey: Callable[[Ledger], None]) -> Answer:
-    """What `yatt stop --wait` answers, with a driver beside it that does something once it is asked to stop."""
+    """Returns the result of `yatt stop --wait`, with a driver that acts as soon as the stop is requested."""
 
     def driver() -> None:
         with Ledger.open(home.ledger) as ledger:
@@ -47,7 +47,7 @@ def waited(yatt: Yatt, home: Home, run: str, obey: Callable[[Ledger], None]) -> 
     return answer
 
 
-def test_wait_returns_when_the_driver_has_gone(yatt: Yatt, home: Home) -> None:
+def test_wait_returns_when_the_driver_has_ended(yatt: Yatt, home: Home) -> None:
     run = seed_run(home, ends=False)
 
     def end(ledger: Ledger) -> None:
@@ -58,7 +58,7 @@ def test_wait_returns_when_the_driver_has_gone(yatt: Yatt, home: Home) -> None:
     assert (answer.code, answer.out) == (0, f"{run} is stopped\n")
 
 
-def test_wait_ends_where_another_driver_takes_the_run(yatt: Yatt, home: Home) -> None:
+def test_wait_ends_if_another_driver_takes_the_run(yatt: Yatt, home: Home) -> None:
     run = seed_run(home, ends=False)
 
     def hand_over(ledger: Ledger) -> None:
@@ -70,7 +70,7 @@ def test_wait_ends_where_another_driver_takes_the_run(yatt: Yatt, home: Home) ->
     assert "window of it (pid 7 on far)" in answer.err
 
 
-def test_wait_tells_of_a_driver_that_died(yatt: Yatt, home: Home) -> None:
+def test_wait_reports_a_dead_driver(yatt: Yatt, home: Home) -> None:
     run = seed_run(home, ends=False)
 
     def die(ledger: Ledger) -> None:

@@ -1,4 +1,4 @@
-"""What `ops/deploy` and its guide tell people to run: it parses, names what there is, and holds no secret."""
+"""The files of `ops/deploy` and their guide: they parse, name only existing things, and contain no secret."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 IMAGE = f"yatt:{VERSION}"
 YATT = re.compile(r"(?:^\s*|`|/|-- |exec group )yatt (?P<line>[a-z][^`\n#|>;&]*)")
-"""A command at the place of one: at a line's start, in backquotes, behind a path or behind what runs it."""
+"""A command in its usual places: at a line's start, in backquotes, after a path or after the program that runs it."""
 WHERE_SET = re.compile(r"\$\{\w+:\+(.*?)\}")
-"""A word of a shell's that is there where a variable is set."""
+"""A shell word that is only there if a variable is set."""
 PREVENTED = {
     "yatt-group.service": {ExitCode.CONFIGURATION},
     "yatt-run@.service": {ExitCode.CONFIGURATION, ExitCode.LEASE_HELD, ExitCode.PAUSED},
 }
-"""Ends behind which trying again does harm, or helps nobody."""
+"""Exit codes after which a restart does harm or cannot help."""
 SECRET = re.compile(r"(?i)(password|secret|token|key)[\w-]*['\"]?\s*[:=]\s*['\"]?([^\s'\"$]{6,})")
 PLACEHOLDERS = re.compile(r"(USER|PASSWORD|KEY|SECRET|HOST|REGION|\.\.\.|prefect-|ledger|mlflow|false|true|token$)")
 
 
 def commands_in(path: Path) -> Iterator[list[str]]:
-    """Every `yatt ...` that a file runs or tells people to run: in units, scripts, lists of words, and code of guides."""
+    """Returns every `yatt ...` that a file runs or recommends: in units, scripts, argument lists, and code in
+    guides.
+    """
     for line in path.read_text().splitlines():
         if listed := re.search(r"\[\"yatt\", (.*)\]", line):
             yield [word.strip(' "') for word in listed[1].split(",")]
@@ -50,9 +52,9 @@ def commands_in(path: Path) -> Iterator[list[str]]:
 
 
 def parse(words: Sequence[str]) -> None:
-    """Parses a command line with the real program, and runs nothing. Of a name alone it is enough that it is a command.
+    """Parses a command line with the real program, and runs nothing. A name on its own only has to be a command.
 
-    Typer may carry a copy of click, so that its classes are taken from the program itself.
+    Typer may contain its own copy of click, so the classes are taken from the program itself.
     """
     command: Any = typer.main.get_command(app)
     context, rest = type(command.make_context("yatt", ["doctor"]))(command, info_name="yatt"), list(words)
@@ -64,7 +66,7 @@ def parse(words: Sequence[str]) -> None:
 
 
 @pytest.mark.parametrize("path", [*FILES, *GUIDES], ids=lambda path: path.name)
-def test_every_command_line_of_yatt_is_one_that_the_program_takes(path: Path) -> None:
+def test_every_yatt_command_line_is_valid(path: Path) -> None:
     for words in commands_in(path):
         try:
             parse(words)
@@ -72,15 +74,15 @@ def test_every_command_line_of_yatt_is_one_that_the_program_takes(path: Path) ->
             raise AssertionError(f"{path.name}: yatt {' '.join(words)}: {error.format_message()}") from error
 
 
-def test_tunnels_lead_to_the_ports_of_the_group() -> None:
+def test_tunnels_use_the_ports_of_the_group() -> None:
     tunnels = re.findall(r"-L (\d+):127\.0\.0\.1:(\d+)", (ROOT / "docs/deploy.md").read_text())
     assert [(int(near), int(far)) for near, far in tunnels] == [
         (port, port) for port in (PREFECT_PORT, MLFLOW_PORT, DASHBOARD_PORT)
     ]
 
 
-def test_the_commands_are_found_at_all() -> None:
-    """What the test above is worth."""
+def test_commands_are_found_in_the_files() -> None:
+    """Shows that the test above finds commands at all."""
     found = {path.name: [words[0] for words in commands_in(path)] for path in (*FILES, *GUIDES)}
     assert "up" in found["compose.yaml"] and "up" in found["yatt-group.service"]
     assert "resume" in found["yatt-run@.service"] and "resume" in found["yatt.sbatch"]
@@ -92,7 +94,7 @@ def test_the_commands_are_found_at_all() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_no_file_holds_a_secret(path: Path) -> None:
+def test_no_file_contains_a_secret(path: Path) -> None:
     lines = [line for line in path.read_text().splitlines() if not re.search(r"secret(Key)?Ref:", line)]
     for line in lines:
         for _, value in SECRET.findall(line):
@@ -109,7 +111,7 @@ def documents() -> list[dict[str, Any]]:
 
 
 def pods(node: Any) -> Iterator[dict[str, Any]]:
-    """Every pod template in a manifest."""
+    """Returns every pod template in a manifest."""
     if isinstance(node, dict):
         if "containers" in node:
             yield node
@@ -151,7 +153,7 @@ def test_the_manifests_are_complete_and_agree_with_each_other() -> None:
                 assert source["secretRef"]["name"] in guide
 
 
-def test_the_cluster_is_of_our_ray_and_the_server_is_found_by_its_labels() -> None:
+def test_the_cluster_uses_our_ray_version_and_the_service_matches_the_server() -> None:
     by_kind = {body["kind"]: body for body in documents()}
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if ";" not in line)
     cluster = by_kind["RayCluster"]
@@ -185,7 +187,7 @@ def test_kubectl_builds_the_manifests() -> None:
     assert len(made) == len(documents())
 
 
-def test_compose_publishes_on_loopback_alone_and_takes_passwords_from_the_environment() -> None:
+def test_compose_publishes_on_loopback_only_and_reads_passwords_from_the_environment() -> None:
     compose = YAML(typ="safe").load((DEPLOY / "compose.yaml").read_text())
     assert compose["services"].keys() == {"postgresql", "group"}
     for name, service in compose["services"].items():
@@ -198,8 +200,8 @@ def test_compose_publishes_on_loopback_alone_and_takes_passwords_from_the_enviro
         assert set(service.get("depends_on", {})) <= compose["services"].keys()
     group = compose["services"]["group"]
     assert group["image"] == IMAGE
-    assert group["init"] is True, "`yatt up` reaps nobody's orphans"
-    assert group["environment"]["YATT_NOTIFY"] is None, "passed on where it is set"
+    assert group["init"] is True, "`yatt up` does not reap orphans"
+    assert group["environment"]["YATT_NOTIFY"] is None, "passed on if it is set"
     assert (DEPLOY / group["build"]["context"] / group["build"]["dockerfile"]).is_file()
     for key in ("YATT_LEDGER", "PREFECT_API_DATABASE_CONNECTION_URL", "MLFLOW_BACKEND_STORE_URI"):
         database = group["environment"][key].rpartition("/")[2]
@@ -207,7 +209,7 @@ def test_compose_publishes_on_loopback_alone_and_takes_passwords_from_the_enviro
         assert "${YATT_DATABASE_PASSWORD}" in group["environment"][key]
 
 
-def test_the_image_is_made_of_extras_and_files_that_there_are() -> None:
+def test_the_image_uses_existing_extras_and_files() -> None:
     text = (DEPLOY / "Dockerfile").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = {extra for group in re.findall(r"EXTRAS=([\w,-]+)", text) for extra in group.split(",")}
@@ -221,7 +223,7 @@ def test_the_image_is_made_of_extras_and_files_that_there_are() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_systemd_takes_the_units(unit: Path, tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(unit: Path, tmp_path: Path) -> None:
     text = unit.read_text()
     assert "/opt/yatt/.venv/bin/yatt " in text
     copy = tmp_path / unit.name.replace("@", "@quickstart-1")
@@ -244,7 +246,7 @@ def test_the_units_read_their_settings_from_one_file_and_stop_gracefully() -> No
     assert {"YATT_HOME", "YATT_LEDGER", "AWS_SECRET_ACCESS_KEY", "YATT_NOTIFY"} <= names
 
 
-def test_a_database_that_is_late_at_boot_keeps_no_unit_down() -> None:
+def test_units_survive_a_database_that_starts_late() -> None:
     for unit in UNITS:
         text = unit.read_text()
         assert "After=network-online.target postgresql.service\nWants=network-online.target\n" in text
@@ -252,6 +254,6 @@ def test_a_database_that_is_late_at_boot_keeps_no_unit_down() -> None:
     assert "\nStartLimitIntervalSec=0\n" in (DEPLOY / "systemd/yatt-group.service").read_text()
 
 
-def test_a_unit_that_starts_a_run_by_itself_leaves_a_paused_one_to_a_person() -> None:
+def test_an_automatic_unit_does_not_resume_a_paused_run() -> None:
     unit = (DEPLOY / "systemd/yatt-run@.service").read_text()
     assert "ExecStart=/opt/yatt/.venv/bin/yatt resume --unless-paused %i\n" in unit

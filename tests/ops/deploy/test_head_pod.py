@@ -1,4 +1,4 @@
-"""How the head pod of `ops/deploy/kubernetes` ends: the hook as it is, in a process namespace of its own."""
+"""The shutdown of the head pod of `ops/deploy/kubernetes`: the unchanged hook, in a separate process namespace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.services import ROOT
 
 OWN_NAMESPACE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc")
 DRIVER = """trap 'echo asked >> "$said"' TERM; touch "$said"; until [ "$(wc -l < "$said")" -ge "$end" ]; do sleep 0.1; done"""
-"""A stand-in: ends when it was asked so many times. What it is called is the word behind it."""
+"""A stand-in that ends after it has received the signal $end times. The word after it is its name."""
 
 
 def head_pod() -> dict[str, Any]:
@@ -34,8 +34,8 @@ def has_namespaces() -> bool:
         return False
 
 
-def ended(folder: Path, script: str, times: int) -> dict[str, str]:
-    """What the hook's stand-ins were told: two drivers, and a process of Ray's that is none."""
+def run_hook(folder: Path, script: str, times: int) -> dict[str, str]:
+    """Runs the hook; returns the log of each stand-in: two drivers, and a Ray process that is not a driver."""
     lines = [f"cd {folder}; export end={times}"]
     for name in ("prefect.engine", "/usr/local/bin/yatt", "raylet"):
         said = name.rpartition("/")[2]
@@ -51,14 +51,14 @@ def ended(folder: Path, script: str, times: int) -> dict[str, str]:
 
 
 @pytest.mark.skipif(not has_namespaces(), reason="no process namespaces for users here")
-def test_drivers_are_asked_once_and_waited_for(tmp_path: Path) -> None:
-    assert ended(tmp_path, hook()[2], times=1) == {"prefect.engine": "asked\n", "yatt": "asked\n", "raylet": ""}
+def test_drivers_are_signalled_once_and_awaited(tmp_path: Path) -> None:
+    assert run_hook(tmp_path, hook()[2], times=1) == {"prefect.engine": "asked\n", "yatt": "asked\n", "raylet": ""}
 
 
 @pytest.mark.skipif(not has_namespaces(), reason="no process namespaces for users here")
-def test_who_does_not_come_to_an_end_is_asked_again_in_time(tmp_path: Path) -> None:
+def test_a_driver_that_does_not_end_is_signalled_again_in_time(tmp_path: Path) -> None:
     script = hook()[2]
     late = int(script.partition('"$SECONDS" -ge ')[2].split()[0])
     assert late < head_pod()["terminationGracePeriodSeconds"] - 30
-    said = ended(tmp_path, f"SECONDS={late - 2}; {script}", times=2)
+    said = run_hook(tmp_path, f"SECONDS={late - 2}; {script}", times=2)
     assert said == {"prefect.engine": "asked\nasked\n", "yatt": "asked\nasked\n", "raylet": ""}

@@ -1,4 +1,4 @@
-"""The Slurm template: run as it is, with stand-ins for what it calls."""
+"""The Slurm template, run unchanged with stand-ins for the programs that it calls."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ STAND_INS = {
 }
 
 
-def test_the_slurm_template_is_a_script_and_keeps_what_its_directives_promise() -> None:
+def test_the_slurm_template_is_a_script_that_honours_its_directives() -> None:
     subprocess.run(["bash", "-n", str(SCRIPT)], check=True)
     text = SCRIPT.read_text()
     directives = re.findall(r"^#SBATCH --([\w-]+)", text, re.MULTILINE)
     assert {"signal", "requeue", "nodes", "time"} <= set(directives)
     assert "--host 127.0.0.1" in text and "0.0.0.0" not in text
-    assert "umask 077" in text.partition('> "$token"')[0], "the token is its owner's alone"
+    assert "umask 077" in text.partition('> "$token"')[0], "only the owner can read the token"
 
 
 DATABASE = "PREFECT_API_DATABASE_CONNECTION_URL"
 
 
 def submitted(tmp_path: Path, nodes: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The job's script, behind its end. nodes: how many Slurm says that it has; empty: it says nothing."""
+    """Returns the result of the job's script. nodes: the number that Slurm reports; if empty, Slurm reports none."""
     for name in ("bin", "temporary", "runs", "own-prefect", "work"):
         (tmp_path / name).mkdir()
     for name, body in STAND_INS.items():
@@ -55,28 +55,26 @@ def submitted(tmp_path: Path, nodes: str, **environment: str) -> subprocess.Comp
 
 @pytest.mark.parametrize(("nodes", "code"), [("", 1), ("1", 0), ("1", 4)], ids=["too early", "done", "paused"])
 def test_a_slurm_job_removes_its_own_files_and_nothing_else(tmp_path: Path, nodes: str, code: int) -> None:
-    """Without a number of nodes it fails before it has a Prefect server."""
+    """Without a number of nodes it fails before it starts a Prefect server."""
     done = submitted(tmp_path, nodes, DRIVER_ENDS_WITH=str(code))
     assert done.returncode == code, done.stderr
-    assert (tmp_path / "own-prefect").exists(), "somebody else's"
+    assert (tmp_path / "own-prefect").exists(), "it belongs to another user"
     assert not any((*(tmp_path / "temporary").iterdir(), *(tmp_path / "runs").iterdir()))
     if nodes:
         seen = dict(line.partition("=")[::2] for line in (tmp_path / "seen").read_text().splitlines())
         assert seen["PREFECT_HOME"] == f"{tmp_path}/temporary/prefect-7" and DATABASE not in seen
         server = " ".join(server_service(tmp_path).argv[1:]).format(port=20008)
-        assert seen["ASKED"] == f"-P {server}", "as a run's own"
+        assert seen["ASKED"] == f"-P {server}", "like a run's own"
         assert seen["PREFECT_API_URL"] == "http://127.0.0.1:20008/api"
 
 
-def test_a_slurm_job_does_not_wait_for_a_prefect_server_that_died(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slurm_job_does_not_wait_for_a_dead_prefect_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STAND_INS, "python", "exit 3")
     done = submitted(tmp_path, "1")
     assert done.returncode == 1 and done.stderr.endswith("prefect-7.log\n") and done.stderr.count("\n") == 1
 
 
-def test_a_job_that_was_queued_again_leaves_a_paused_run_to_a_person() -> None:
+def test_a_requeued_job_does_not_resume_a_paused_run() -> None:
     (line,) = re.findall(r"^yatt resume .*(?= &$)", SCRIPT.read_text(), re.MULTILINE)
     for restarts, said in (({}, "resume mine-1"), ({"SLURM_RESTART_COUNT": "1"}, "resume --unless-paused mine-1")):
         stand_in = f'set -u; yatt() {{ echo "$*"; }}; {line}'

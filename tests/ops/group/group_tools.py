@@ -1,4 +1,4 @@
-"""A real service group for a test: started as an operator starts it, and gone with the test whatever happens to it."""
+"""A real service group for a test: started like an operator's, and removed with the test whatever happens to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANY = ("--prefect-port", "0", "--mlflow-port", "0", "--dashboard-port", "0")
 
 
 class RealGroup:
-    """Calls `yatt up`, `yatt down` and `yatt status` on one home, each in a process of its own."""
+    """Calls `yatt up`, `yatt down` and `yatt status` on one home, each as a separate process."""
 
     def __init__(self, home: Home, environment: Mapping[str, str]) -> None:
         self.home = home
@@ -33,7 +33,7 @@ class RealGroup:
         self._started: list[subprocess.Popen[str]] = []
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
-        """A command that goes on beside the test."""
+        """Starts a command that runs in parallel with the test."""
         process = subprocess.Popen(
             [sys.executable, "-m", "ops.cli.main", *words],
             env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -42,9 +42,10 @@ class RealGroup:
         return process
 
     def begin_in_terminal(self, *words: str) -> int:
-        """A command that a shell runs in a terminal of its own; returns the terminal's other side, which closes it."""
+        """Runs a command from a shell in a new terminal; returns the terminal's other end, which closes it."""
         near, far = pty.openpty()
-        # The shell gets the terminal as its controlling one, so that it and its job hear of the end; also under nohup.
+        # The shell gets the terminal as its controlling one, so that it and its job receive the hang-up, also under
+        # nohup.
         shell = ["env", "--default-signal=HUP", "setsid", "--ctty", "bash", "--norc", "--noprofile", "-i"]
         process = subprocess.Popen(shell, env=self._environment, stdin=far, stdout=far, stderr=far, text=True)
         self._started.append(process)
@@ -53,7 +54,7 @@ class RealGroup:
         return near
 
     def call(self, *words: str, code: int = 0) -> dict[str, Any]:
-        """The JSON object that a command answers with; it has to end with this code."""
+        """Returns the JSON object that a command prints; its exit code must be `code`."""
         process = self.begin(*words, "-o", "json")
         out, err = process.communicate(timeout=SECONDS)
         assert process.returncode == code, err
@@ -61,21 +62,21 @@ class RealGroup:
         return answer
 
     def await_status(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The first status that fulfils a condition."""
+        """Returns the first status that fulfils a condition."""
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             process = self.begin("status", "-o", "json")
             found: dict[str, Any] = json.loads(process.communicate(timeout=SECONDS)[0])
             if condition(found):
                 return found
-        raise AssertionError(f"the group did not come to that; last: {found}")
+        raise AssertionError(f"the group did not reach that state; last:  {found}")
 
     def processes(self) -> int:
-        """How many processes the group has."""
+        """Counts the group's processes."""
         return len(session_members([], SupervisorFiles.of(self.home.group).mark))
 
     def close(self) -> None:
-        """Leaves nothing."""
+        """Ends all processes."""
         for process in self._started:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
@@ -84,12 +85,12 @@ class RealGroup:
 
 
 def kill(pid: int) -> None:
-    """As the kernel would, for want of memory."""
+    """Kills a process as the kernel does when memory runs out."""
     os.kill(pid, signal.SIGKILL)
 
 
 def answers(address: str) -> bool:
-    """Whether an HTTP server answers a plain request."""
+    """Returns True if an HTTP server answers a plain request."""
     import urllib.error
     import urllib.request
 
@@ -101,7 +102,7 @@ def answers(address: str) -> bool:
 
 
 def listening(home: Home) -> list[tuple[str, str]]:
-    """(process, address) of every TCP socket that a process of the group listens on."""
+    """Returns (process, address) of every TCP socket that a process of the group listens on."""
     import psutil
 
     found = []
@@ -114,10 +115,10 @@ def listening(home: Home) -> list[tuple[str, str]]:
 
 
 def wait_for(path: Path, text: str) -> None:
-    """Waits until a file says something."""
+    """Waits until a file contains the text."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         if path.exists() and text in path.read_text():
             return
         time.sleep(0.1)
-    raise AssertionError(f"{path} does not say {text!r}")
+    raise AssertionError(f"{path} does not contain {text!r}")

@@ -1,4 +1,6 @@
-"""Starting, holding and ending a group of small members: real processes under the real supervisor, without the servers."""
+"""Starting, holding and ending a group of small members: real processes under the real supervisor, without the
+servers.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
 class Members:
-    """What the group consists of in these tests; a test may say otherwise."""
+    """The members of the group in these tests; a test may replace them."""
 
     def __init__(self, folder: Path) -> None:
         keeper = replace(script_service(folder, SECRET, name=KEEPER), needs=(MLFLOW,))
@@ -74,7 +76,7 @@ def supervisor_of(home: Home) -> ProcessIdentity:
 
 
 class Awaited(threading.Event):
-    """Tells when somebody waits for it."""
+    """An event that records when something waits for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +88,7 @@ class Awaited(threading.Event):
 
 
 def abandon(home: Home) -> None:
-    """The terminal of the group goes away."""
+    """Records a holder that no longer lives, as if the group's terminal had gone."""
     record = read_record(home.group)
     assert record is not None
     write_record(home.group, replace(record, holder=replace(ProcessIdentity.current(), start_time=1.0)))
@@ -113,9 +115,9 @@ def test_up_status_and_down(home: Home, small: Members, yatt: Yatt) -> None:
     assert yatt("status").code == 1
 
 
-def test_down_names_the_drivers_that_go_on_without_the_group(home: Home, small: Members, yatt: Yatt) -> None:
+def test_down_names_the_drivers_that_continue_without_the_group(home: Home, small: Members, yatt: Yatt) -> None:
     running(home)
-    seed_run(home, ends=False)  # driven by this process
+    seed_run(home, ends=False)  # Driven by this process.
     seed_run(home)
     gone = seed_run(home, ends=False)
     with Ledger.open(home.ledger) as ledger, ledger._database.write() as connection:
@@ -123,7 +125,7 @@ def test_down_names_the_drivers_that_go_on_without_the_group(home: Home, small: 
     with Ledger.open(home.ledger) as ledger:
         others = [ledger.runs.create("toy", {}, "", 1).id for _ in range(2)]
         ledger.leases.acquire(others[0], this_process(f"yatt promote of {others[0]}"), 600)
-        ledger.leases.acquire(others[1], this_process(lease.KEEPER), 600)  # of another home on this ledger
+        ledger.leases.acquire(others[1], this_process(lease.KEEPER), 600)  # Of another home on this ledger.
     down = yatt("down", "-o", "json")
     assert down.document == {"home": str(home.folder), "ended": True}
     told = {"toy-1": this_process("driver of toy-1").text, others[0]: this_process(f"yatt promote of {others[0]}").text}
@@ -149,7 +151,7 @@ def test_one_signal_ends_a_group_in_a_terminal(
     assert supervised(home.group) == []
 
 
-def test_a_second_signal_that_comes_at_once_leaves_nothing_running(
+def test_an_immediate_second_signal_leaves_nothing_running(
     home: Home, small: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running(home)
@@ -162,13 +164,13 @@ def test_a_second_signal_that_comes_at_once_leaves_nothing_running(
     said = list[str]()
     with pytest.raises(KeyboardInterrupt):
         stop(home, said.append)
-    assert ["toy-1" in line for line in said] == [True], "who goes on is told all the same"
+    assert ["toy-1" in line for line in said] == [True], "the remaining drivers are named anyway"
     assert supervised(home.group) == []
     assert current_state(home.group) is None
 
 
 @pytest.mark.verify
-def test_a_second_signal_kills_what_does_not_end(home: Home, small: Members, tmp_path: Path) -> None:
+def test_a_second_signal_kills_members_that_do_not_end(home: Home, small: Members, tmp_path: Path) -> None:
     small.services = [script_service(tmp_path, STUBBORN, name=MLFLOW, stop_seconds=600.0)]
     running(home)
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
@@ -179,7 +181,7 @@ def test_a_second_signal_kills_what_does_not_end(home: Home, small: Members, tmp
     assert current_state(home.group) is None
 
 
-def test_a_member_that_cannot_live_ends_the_start_with_its_log(home: Home, small: Members, yatt: Yatt) -> None:
+def test_a_member_that_keeps_dying_fails_the_start_with_its_log(home: Home, small: Members, yatt: Yatt) -> None:
     small.services[0] = replace(
         small.services[0], argv=("/bin/sh", "-c", "echo no such database; exit 3"), restart=False
     )
@@ -190,7 +192,7 @@ def test_a_member_that_cannot_live_ends_the_start_with_its_log(home: Home, small
     assert supervised(home.group) == []
 
 
-def test_deaths_are_said_with_reason_and_kept(home: Home, small: Members) -> None:
+def test_deaths_are_reported_with_their_reason_and_recorded(home: Home, small: Members) -> None:
     group = running(home)
     state = current_state(home.group)
     assert state is not None
@@ -199,7 +201,7 @@ def test_deaths_are_said_with_reason_and_kept(home: Home, small: Members) -> Non
     ended, said = Awaited(), list[str]()
     with ThreadPoolExecutor(1) as pool:
         holding = pool.submit(hold, group, ended, said.append)
-        assert ended.awaited.wait(30), "it has seen the group as it is"
+        assert ended.awaited.wait(30), "it has seen the current state of the group"
         os.kill(victim.pid, signal.SIGKILL)
         wait_until(lambda: said[-1:] == ["mlflow: ready"])
         ended.set()
@@ -209,7 +211,7 @@ def test_deaths_are_said_with_reason_and_kept(home: Home, small: Members) -> Non
     assert (found[MLFLOW].restarts, found[MLFLOW].last_death, found[MLFLOW].reason) == (1, "exited with code -9", "")
 
 
-def test_its_terminal_replaces_a_killed_supervisor_and_leaves_a_group_that_is_ended(home: Home, small: Members) -> None:
+def test_the_terminal_replaces_a_killed_supervisor_but_not_that_of_an_ended_group(home: Home, small: Members) -> None:
     group = running(home, detach=False)
     first, said = supervisor_of(home), list[str]()
     with ThreadPoolExecutor(1) as pool:
@@ -223,7 +225,7 @@ def test_its_terminal_replaces_a_killed_supervisor_and_leaves_a_group_that_is_en
 
 
 @pytest.mark.verify
-def test_a_group_that_had_to_be_killed_does_not_come_back(home: Home, small: Members, tmp_path: Path) -> None:
+def test_a_killed_group_does_not_come_back(home: Home, small: Members, tmp_path: Path) -> None:
     small.services = [script_service(tmp_path, STUBBORN, name=MLFLOW, stop_seconds=600.0)]
     group = running(home, detach=False)
     with ThreadPoolExecutor(1) as pool:
@@ -234,7 +236,7 @@ def test_a_group_that_had_to_be_killed_does_not_come_back(home: Home, small: Mem
 
 
 @pytest.mark.verify
-def test_a_group_whose_terminal_went_away_is_taken_over_as_it_is(home: Home, small: Members) -> None:
+def test_a_group_without_its_terminal_is_taken_over_unchanged(home: Home, small: Members) -> None:
     first = running(home, detach=False)
     with pytest.raises(ConfigurationError, match=f"in the terminal of pid {os.getpid()}"):
         start(home, ANY, False, {})
@@ -248,7 +250,7 @@ def test_a_group_whose_terminal_went_away_is_taken_over_as_it_is(home: Home, sma
     assert group_status(home).held_by == f"in the terminal of pid {os.getpid()}"
 
 
-def test_a_terminal_that_waits_to_replace_a_killed_supervisor_does_not_bring_back_what_down_ended(
+def test_a_waiting_terminal_does_not_restart_a_group_that_down_has_ended(
     home: Home, small: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running(home)
@@ -266,7 +268,7 @@ def test_a_terminal_that_waits_to_replace_a_killed_supervisor_does_not_bring_bac
     assert supervised(home.group) == []
 
 
-def test_a_group_that_is_ending_is_not_taken_over(home: Home, small: Members) -> None:
+def test_an_ending_group_is_not_taken_over(home: Home, small: Members) -> None:
     running(home, detach=False)
     abandon(home)
     state = current_state(home.group)
@@ -276,7 +278,7 @@ def test_a_group_that_is_ending_is_not_taken_over(home: Home, small: Members) ->
         start(home, ANY, False, {})
 
 
-def test_a_killed_group_is_swept_and_started_at_the_same_ports(
+def test_a_killed_group_is_cleaned_up_and_restarted_on_the_same_ports(
     home: Home, small: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("ports", "preflight"):  # nobody listens at them in between: another process might
@@ -298,7 +300,7 @@ def test_a_killed_group_is_swept_and_started_at_the_same_ports(
 
 
 @pytest.mark.verify
-def test_a_group_that_ends_while_it_is_awaited_is_told(home: Home, small: Members, tmp_path: Path) -> None:
+def test_a_group_that_ends_while_it_is_awaited_is_reported(home: Home, small: Members, tmp_path: Path) -> None:
     small.services = [script_service(tmp_path, "import time\ntime.sleep(600)", name=MLFLOW)]
     group = start(home, ANY, True, {})
     stop(home, lambda line: None)

@@ -1,4 +1,6 @@
-"""The keeper's rounds over dead runs: MLflow and people are told, and one that is away keeps nothing from the other."""
+"""The keeper's rounds over dead runs: MLflow and people are notified, and one unreachable target does not block
+the other.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def dead_run(home: Home, *overrides: str) -> str:
-    """A run that told of an alarm and of its start before its driver gave the lease back."""
+    """Creates a run with two undelivered rows, its start and an alarm, whose driver has returned the lease."""
     run = create_run(home, load_spec(ROOT / "tests" / "specs" / "virtual.yaml", overrides))
     home.group.mkdir(parents=True, exist_ok=True)
     with Ledger.open(home.ledger) as ledger:
@@ -62,7 +64,7 @@ def one_round(home: Home, away: str = "") -> None:
         keeper_of(home, away).round(ledger)
 
 
-def test_people_are_told_of_a_dead_run_while_mlflow_is_away(home: Home, sink: Sink) -> None:
+def test_people_are_notified_of_a_dead_run_while_mlflow_is_unreachable(home: Home, sink: Sink) -> None:
     run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
     one_round(home, "MLflow does not answer")
     assert [post["message"] for post in sink.posts] == [f"- entropy fell [{run}/alarm]"]
@@ -71,7 +73,9 @@ def test_people_are_told_of_a_dead_run_while_mlflow_is_away(home: Home, sink: Si
     assert len(sink.posts) == 1, "once"
 
 
-def test_what_people_cannot_be_told_is_said_and_waits(home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_undeliverable_notification_is_reported_and_kept(
+    home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
     monkeypatch.delenv("OUR_ADDRESSES")
     one_round(home)
@@ -82,7 +86,7 @@ def test_what_people_cannot_be_told_is_said_and_waits(home: Home, sink: Sink, mo
     assert len(sink.posts) == 1 and read_undelivered(home.group) == ()
 
 
-def test_who_has_taken_a_message_does_not_get_it_again_for_the_sake_of_another(
+def test_a_retry_for_one_address_does_not_repeat_the_message_to_another(
     home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(orphaned_outbox, "FIRST_DELAY", 0.0)
@@ -102,7 +106,7 @@ def test_who_has_taken_a_message_does_not_get_it_again_for_the_sake_of_another(
         assert ledger.overview.line(run).term == term + 1
 
 
-def test_an_address_that_never_answers_lengthens_the_audit_chain_by_so_much(
+def test_an_address_that_never_answers_extends_the_audit_chain_by_a_limit(
     home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(orphaned_outbox, "FIRST_DELAY", 0.0)
@@ -119,7 +123,7 @@ def test_an_address_that_never_answers_lengthens_the_audit_chain_by_so_much(
 
 
 class Refusing:
-    """Answers, and takes no row until it is told to."""
+    """A tracker that answers but refuses rows until `takes` is set."""
 
     def __init__(self) -> None:
         self.asked, self.takes = 0, False
@@ -131,9 +135,7 @@ class Refusing:
         return {items[0].key: "a run"}
 
 
-def test_rows_that_mlflow_refuses_cost_so_many_leases_and_wait_for_a_driver_or_another_keeper(
-    home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_rows_cost_a_limited_number_of_leases(home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphaned_outbox, "FIRST_DELAY", 0.0)
     monkeypatch.setattr(keeper, "LEASED_TRIES", 3)
     run, tracker = dead_run(home, "guards.notify.environment=OUR_ADDRESSES"), Refusing()
@@ -144,7 +146,7 @@ def test_rows_that_mlflow_refuses_cost_so_many_leases_and_wait_for_a_driver_or_a
         before, patient = ledger.overview.line(run).term, Keeper(home, tracker, lambda: None, threading.Event())
         for _ in range(6):
             patient.round(ledger)
-        assert len(sink.posts) == 1, "people are told all the same"
+        assert len(sink.posts) == 1, "people are notified anyway"
         assert (tracker.asked, ledger.overview.line(run).term) == (3, before + 3 + 1)
         (left,) = read_undelivered(home.group)
         assert left.rows == 1 and " 3 attempts" in left.reason and "experiment is deleted" in left.reason
@@ -154,7 +156,7 @@ def test_rows_that_mlflow_refuses_cost_so_many_leases_and_wait_for_a_driver_or_a
 
 
 class TakesOneBatch:
-    """Takes one batch of rows, and has had enough of them for that try."""
+    """A tracker that takes one batch of rows per attempt and refuses the rest."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -166,7 +168,7 @@ class TakesOneBatch:
         return {}
 
 
-def test_a_try_that_delivered_something_was_not_in_vain(
+def test_a_partial_delivery_resets_the_number_of_failures(
     home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(orphaned_outbox, "FIRST_DELAY", 0.0)
@@ -185,7 +187,7 @@ def test_a_try_that_delivered_something_was_not_in_vain(
 
 
 class Broken:
-    """Delivers one run's rows and breaks over the other's."""
+    """A tracker that delivers one run's rows and fails on the other's."""
 
     def __init__(self, broken: str) -> None:
         self.broken, self.told = broken, list[str]()
@@ -197,7 +199,7 @@ class Broken:
         return {item.key: "a run" for item in items}
 
 
-def test_what_nobody_foresaw_is_the_trouble_of_its_run_alone(home: Home, sink: Sink) -> None:
+def test_an_unexpected_error_affects_only_its_own_run(home: Home, sink: Sink) -> None:
     first, second = dead_run(home), dead_run(home)
     with Ledger.open(home.ledger) as ledger:
         for run in (first, second):
@@ -212,16 +214,14 @@ def test_what_nobody_foresaw_is_the_trouble_of_its_run_alone(home: Home, sink: S
 
 
 class Slow:
-    """Takes longer over a batch than the keeper may have the lease."""
+    """A tracker that takes longer for a batch than the keeper may hold the lease."""
 
     def deliver(self, items: list[OutboxItem]) -> dict[str, str]:
         time.sleep(2 * orphaned_outbox.SLICE_SECONDS)
         return {}
 
 
-def test_a_slow_tracker_gets_few_rows_before_the_lease_is_given_back(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_tracker_gets_few_rows_before_the_lease_is_returned(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphaned_outbox, "SLICE_SECONDS", 0.05)
     run = dead_run(home)
     with Ledger.open(home.ledger) as ledger:

@@ -1,4 +1,4 @@
-"""What `yatt up` looks at, decides and says, without starting a server: `make verify` has the real group."""
+"""The checks, decisions and messages of `yatt up` without starting a server: `make verify` tests the real group."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def report(name: str, state: ServiceState, restarts: int = 0, reason: str = "") 
 # -- members ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_group_is_whole(home: Home) -> None:
+def test_the_group_has_all_members(home: Home) -> None:
     assert tuple(service.name for service in members(home, PORTS, {})) == ORDER
 
 
-def test_every_member_listens_on_loopback_alone_and_says_nothing_to_anybody(home: Home) -> None:
+def test_every_member_listens_on_loopback_only_and_sends_no_telemetry(home: Home) -> None:
     for service in members(home, PORTS, {}):
         told = " ".join((*service.argv, *service.environment.values()))
         assert "0.0.0.0" not in told
@@ -78,7 +78,7 @@ def test_the_worker_ends_before_prefect_and_the_keeper_before_mlflow(home: Home)
     assert place[KEEPER] < place[MLFLOW]
 
 
-def test_the_vacuum_takes_events_and_flow_runs_and_its_retention_can_be_said(home: Home) -> None:
+def test_the_vacuum_removes_events_and_flow_runs_after_a_configurable_time(home: Home) -> None:
     prefect = members(home, PORTS, {})[0].environment
     assert prefect["PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED"] == "events,flow_runs"
     assert {name: prefect[name] for name in RETENTION} == dict(RETENTION)
@@ -107,7 +107,7 @@ def test_prefect_understands_its_settings(home: Home) -> None:
     assert output.split()[-2:] == ["http://127.0.0.1:4200/api", "False"]
 
 
-def test_addresses_with_passwords_stand_in_no_request(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_with_passwords_are_in_no_service_spec(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     dsn = f"postgresql://yatt:{PASSWORD}@127.0.0.1:5432/db"
     for variable in ("YATT_LEDGER", DATABASE_VARIABLE, "MLFLOW_BACKEND_STORE_URI"):
         monkeypatch.setenv(variable, dsn)
@@ -120,7 +120,7 @@ def test_addresses_with_passwords_stand_in_no_request(home: Home, monkeypatch: p
         assert PASSWORD not in repr(service)
 
 
-def test_databases_are_files_of_the_home_unless_named(home: Home) -> None:
+def test_databases_are_files_in_the_home_by_default(home: Home) -> None:
     assert databases(home) == {
         "YATT_LEDGER": f"sqlite:///{home.folder}/ledger.db",
         DATABASE_VARIABLE: f"sqlite+aiosqlite:///{home.folder}/group/prefect/prefect.db",
@@ -128,7 +128,7 @@ def test_databases_are_files_of_the_home_unless_named(home: Home) -> None:
     }
 
 
-def test_prefect_always_asks_for_a_password_that_its_owner_alone_can_read(home: Home) -> None:
+def test_prefect_always_has_a_password_that_only_its_owner_can_read(home: Home) -> None:
     settle_password(home)
     made, file = secrets(home), password_file(home)
     assert made[SERVER_PASSWORD_VARIABLE] == made[PASSWORD_VARIABLE] == file.read_text().strip()
@@ -139,19 +139,17 @@ def test_prefect_always_asks_for_a_password_that_its_owner_alone_can_read(home: 
     assert [path.name for path in home.group.iterdir()] == [file.name]
 
 
-def test_a_password_of_ones_own_takes_its_place(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_custom_password_replaces_the_generated_one(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     settle_password(home)
     monkeypatch.setenv(SERVER_PASSWORD_VARIABLE, f"yatt:{PASSWORD}")
     settle_password(home)
     assert secrets(home)[SERVER_PASSWORD_VARIABLE] == secrets(home)[PASSWORD_VARIABLE] == f"yatt:{PASSWORD}"
     assert PASSWORD not in repr(members(home, PORTS, os.environ)) and not password_file(home).exists()
     monkeypatch.delenv(SERVER_PASSWORD_VARIABLE)
-    assert not secrets(home)[PASSWORD_VARIABLE] and not password_file(home).exists(), (
-        "looking makes none that nobody asks for"
-    )
+    assert not secrets(home)[PASSWORD_VARIABLE] and not password_file(home).exists(), "reading it creates no password"
 
 
-def test_commands_bring_the_groups_password_to_its_server_alone(home: Home) -> None:
+def test_commands_send_the_groups_password_only_to_its_server(home: Home) -> None:
     settle_password(home)
     made, own = secrets(home)[PASSWORD_VARIABLE], PORTS.address(PREFECT)
     assert prefect_password(home, own) is None, "there is no group yet"
@@ -160,7 +158,7 @@ def test_commands_bring_the_groups_password_to_its_server_alone(home: Home) -> N
     assert prefect_password(home, "http://elsewhere:4200") is None
 
 
-def test_how_prefects_commands_reach_the_group_is_said_without_the_password(home: Home) -> None:
+def test_the_settings_for_prefects_commands_do_not_show_the_password(home: Home) -> None:
     prefect = Member(PREFECT, "ready", PORTS.address(PREFECT), 1, 1.0, 0, "", "", "")
     found = GroupStatus(str(home.folder), "up", 1, "detached", (prefect,), (), "/my home/group/prefect-password")
     address = f"export PREFECT_API_URL={PORTS.address(PREFECT)}/api"
@@ -168,7 +166,7 @@ def test_how_prefects_commands_reach_the_group_is_said_without_the_password(home
     assert replace(found, password_file="").prefect_client == address
 
 
-def test_postgresql_is_reached_by_the_driver_that_is_installed() -> None:
+def test_postgresql_is_reached_by_the_installed_driver() -> None:
     for given in ("postgres://a@b/c", "postgresql://a@b/c", "postgresql+psycopg2://a@b/c"):
         assert with_driver(given, "asyncpg") == "postgresql+asyncpg://a@b/c"
     assert with_driver("sqlite:///x.db", "asyncpg") == "sqlite:///x.db"
@@ -177,7 +175,7 @@ def test_postgresql_is_reached_by_the_driver_that_is_installed() -> None:
 # -- ports ------------------------------------------------------------------------------------------------------------
 
 
-def test_ports_are_those_asked_for_or_those_of_the_last_start_or_free() -> None:
+def test_ports_are_the_requested_the_previous_or_free_ones() -> None:
     old = [free_port()]
     old.append(free_port(old))
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -189,7 +187,7 @@ def test_ports_are_those_asked_for_or_those_of_the_last_start_or_free() -> None:
     assert len({fresh.prefect, fresh.mlflow, fresh.dashboard, fresh.worker}) == 4
 
 
-def test_a_taken_port_is_refused_and_its_holder_named() -> None:
+def test_a_taken_port_is_refused_and_its_holder_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"pid {os.getpid()}" in listener(port)
@@ -233,20 +231,20 @@ def test_bad_input_is_refused_before_anything_starts(home: Home, yatt: Yatt, mon
     assert group_status(home).state == DOWN
 
 
-def test_a_home_that_cannot_be_one_is_refused(tmp_path: Path, yatt: Yatt) -> None:
+def test_an_impossible_home_is_refused(tmp_path: Path, yatt: Yatt) -> None:
     (tmp_path / "file").touch()
     answer = yatt("up", "--home", str(tmp_path / "file" / "runs"), *ANY)
     assert answer.code == 2
     assert f"{tmp_path / 'file'} " in answer.err
 
 
-def test_own_addresses_in_the_surroundings_are_fine() -> None:
+def test_the_groups_own_addresses_are_accepted_in_the_environment() -> None:
     check_surroundings(
         PORTS, {"MLFLOW_TRACKING_URI": "http://localhost:5000/", "PREFECT_API_URL": "http://127.0.0.1:4200/api"}
     )
 
 
-def test_two_starters_keep_out_of_each_others_way(home: Home) -> None:
+def test_two_starts_exclude_each_other(home: Home) -> None:
     home.group.mkdir(parents=True)
     with (home.group / "starting").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -267,14 +265,14 @@ def test_without_a_group_down_and_status_say_so(home: Home, yatt: Yatt) -> None:
 # -- status -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_state_of_the_whole() -> None:
+def test_the_overall_state() -> None:
     ready, starting, failed = ServiceState.READY, ServiceState.STARTING, ServiceState.FAILED
     assert overall([ready, ready]) == UP
     assert overall([ready, starting]) == overall([ServiceState.WAITING, ready]) == STARTING
     assert overall([ready, failed, starting]) == overall([ready, SILENT]) == DEGRADED
 
 
-def test_a_member_that_hangs_and_a_killed_supervisor_are_seen(home: Home) -> None:
+def test_a_hanging_member_and_a_killed_supervisor_are_detected(home: Home) -> None:
     me = ProcessIdentity.current()
     files = SupervisorFiles.of(home.group)
     files.root.mkdir(parents=True)
@@ -290,7 +288,7 @@ def test_a_member_that_hangs_and_a_killed_supervisor_are_seen(home: Home) -> Non
     assert group_status(home).state == DOWN
 
 
-def test_a_record_is_read_back_and_a_damaged_one_named(tmp_path: Path) -> None:
+def test_a_record_is_read_back_and_a_damaged_one_is_named(tmp_path: Path) -> None:
     record = GroupRecord(ProcessIdentity.current(), PORTS, 12.5)
     assert read_record(tmp_path) is None
     write_record(tmp_path, record)
@@ -302,7 +300,7 @@ def test_a_record_is_read_back_and_a_damaged_one_named(tmp_path: Path) -> None:
         read_record(tmp_path)
 
 
-def test_what_happens_is_said_with_its_reason() -> None:
+def test_changes_are_reported_with_their_reason() -> None:
     waiting = report("mlflow", ServiceState.WAITING, 1, "exited with code 1")
     assert list(changes({}, {"mlflow": report("mlflow", ServiceState.WAITING)})) == []
     (line,) = changes({}, {"mlflow": waiting})
@@ -323,7 +321,7 @@ def test_what_happens_is_said_with_its_reason() -> None:
 
 
 class Recorder:
-    """A tracker that keeps what arrives."""
+    """A tracker that records the rows it receives."""
 
     def __init__(self) -> None:
         self.arrived: list[str] = []
@@ -339,14 +337,14 @@ class Recorder:
 
 
 def with_rows(ledger: Ledger) -> Fence:
-    """A run that is driven and has two rows to send."""
+    """Creates a driven run with two rows to deliver."""
     run = ledger.runs.create("toy", {}, "digest", 1).id
     fence = ledger.leases.acquire(run, this_process(), 60)
     ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/run", "run", {}, 1), OutboxEntry(f"{run}/tags", "tags", {}, 2)])
     return fence
 
 
-def test_the_keeper_delivers_what_dead_runs_left_and_says_what_it_could_not(home: Home) -> None:
+def test_the_keeper_delivers_rows_of_dead_runs_and_reports_failures(home: Home) -> None:
     home.group.mkdir(parents=True)
     tracker = Recorder()
     with Ledger.open(home.ledger) as ledger:
@@ -357,7 +355,7 @@ def test_the_keeper_delivers_what_dead_runs_left_and_says_what_it_could_not(home
         keeper.round(ledger)
         away = Undelivered(dead.run, 2, 1, "MLflow is away, see http://me:***@mlflow")
         assert read_undelivered(home.group) == (away,)
-        assert len(ledger.events.links(dead.run)) == links, "no lease is taken for nothing"
+        assert len(ledger.events.links(dead.run)) == links, "no lease is taken without need"
         tracker.away = False
         keeper.round(ledger)
         assert tracker.arrived == [], "its next try is not due"
@@ -369,7 +367,7 @@ def test_the_keeper_delivers_what_dead_runs_left_and_says_what_it_could_not(home
         assert ledger.outbox.counts(driven.run) == (2, 0), "its driver delivers"
 
 
-def test_a_keeper_that_is_ended_begins_no_other_run(home: Home) -> None:
+def test_an_ended_keeper_does_not_begin_another_run(home: Home) -> None:
     home.group.mkdir(parents=True)
     tracker, ended = Recorder(), threading.Event()
     tracker.away = False

@@ -1,4 +1,6 @@
-"""The real group: it comes up, starts again what dies, drives a flow, delivers what dead runs left, and ends without a trace."""
+"""The real group: it starts, restarts dead members, drives a flow, delivers rows of dead runs, and ends without a
+trace.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ def group(home: Home) -> Iterator[RealGroup]:
 
 
 def started(group: RealGroup) -> tuple[subprocess.Popen[str], dict[str, Any]]:
-    """A group in a terminal, once it is up, and what it says of itself."""
+    """Starts a group in a terminal; returns its process and its status once it is up."""
     up = group.begin("up", *ANY, "-o", "json")
     assert up.stdout is not None
     line = up.stdout.readline()
@@ -77,16 +79,16 @@ def started(group: RealGroup) -> tuple[subprocess.Popen[str], dict[str, Any]]:
 
 
 def by_name(told: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The members of a status."""
+    """Returns the members of a status by name."""
     return {member["name"]: member for member in told["members"]}
 
 
 def addresses(told: dict[str, Any]) -> dict[str, str]:
-    """Where the members of a status listen."""
+    """Returns the addresses of the members of a status."""
     return {member["name"]: member["address"] for member in told["members"]}
 
 
-def test_a_group_comes_up_whole_survives_kills_and_ends_with_ctrl_c(group: RealGroup) -> None:
+def test_a_group_starts_completely_survives_kills_and_ends_with_ctrl_c(group: RealGroup) -> None:
     up, told = started(group)
     members = by_name(told)
     assert set(members) == MEMBERS
@@ -110,7 +112,7 @@ def test_a_group_comes_up_whole_survives_kills_and_ends_with_ctrl_c(group: RealG
     kill(up.pid)
     up.communicate()
     up, taken_over = started(group)
-    assert taken_over["supervisor"] == told["supervisor"], "the group goes on without its terminal"
+    assert taken_over["supervisor"] == told["supervisor"], "the group continues without its terminal"
 
     kill(told["supervisor"])
     replaced = group.await_status(lambda status: status["state"] == "up" and status["supervisor"] != told["supervisor"])
@@ -135,16 +137,16 @@ def test_a_group_comes_up_whole_survives_kills_and_ends_with_ctrl_c(group: RealG
 
 
 def password_of(told: dict[str, Any]) -> str:
-    """What the group's Prefect asks for."""
+    """Returns the password of the group's Prefect."""
     return Path(told["password_file"]).read_text().strip()
 
 
 def refuse_strangers(prefect: str, mlflow: str, password: str) -> None:
-    """What another user, or a page of elsewhere from a browser on this machine, may try."""
+    """Checks that requests of another user, or of a foreign page in a local browser, are refused."""
     evil, known = {"Origin": "http://evil.example"}, tuple(password.split(":", 1))
     for path in ("admin/version", "csrf-token?client=evil"):
         assert httpx.get(f"{prefect}/api/{path}").status_code == 401, (
-            "without the password nothing, and so no token either"
+            "nothing without the password, and so no token either"
         )
     made = httpx.post(f"{prefect}/api/flows/", json={"name": "evil"}, headers=evil, auth=known)
     assert made.status_code == 403, "changes need a CSRF token"
@@ -154,7 +156,7 @@ def refuse_strangers(prefect: str, mlflow: str, password: str) -> None:
     assert rebound.status_code == 403
 
 
-def test_what_dies_is_started_again_dead_runs_are_told_and_drivers_live_on(group: RealGroup, tmp_path: Path) -> None:
+def test_dead_members_restart_dead_runs_are_delivered_and_drivers_survive(group: RealGroup, tmp_path: Path) -> None:
     home = group.home
     run = left_behind(home)
     told = group.call("up", "--detach", *ANY)
@@ -199,7 +201,7 @@ def test_what_dies_is_started_again_dead_runs_are_told_and_drivers_live_on(group
 
 
 def left_behind(home: Home) -> str:
-    """A run whose driver is gone and whose rows are not delivered."""
+    """Creates a run whose driver has died and whose rows are not delivered."""
     home.folder.mkdir(parents=True)
     with Ledger.open(home.ledger) as ledger:
         run = ledger.runs.create("toy", {}, "digest", 1).id
@@ -212,13 +214,15 @@ def left_behind(home: Home) -> str:
 
 
 def delivered(home: Home, run: str) -> bool:
-    """Whether nothing of a run is left to send."""
+    """Returns True if a run has no rows left to deliver."""
     with Ledger.open(home.ledger) as ledger:
         return ledger.outbox.counts(run)[0] == 0
 
 
-def test_a_member_that_cannot_live_is_given_up_with_its_reason(group: RealGroup) -> None:
-    """MLflow knows no such version of its database: the server ends again and again, and the group with the end of its log."""
+def test_a_member_that_keeps_dying_is_given_up_with_its_reason(group: RealGroup) -> None:
+    """MLflow does not know its database's version: the server exits repeatedly, and the group ends with the end of
+    its log.
+    """
     group.home.folder.mkdir(parents=True)
     with closing(sqlite3.connect(group.home.folder / "mlflow.db")) as connection:
         connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
@@ -233,7 +237,7 @@ def test_a_member_that_cannot_live_is_given_up_with_its_reason(group: RealGroup)
     assert group.processes() == 0
 
 
-def test_a_postgresql_without_trigrams_is_refused_and_one_holds_ledger_and_mlflow(home: Home, tmp_path: Path) -> None:
+def test_a_postgresql_needs_trigrams_and_can_hold_ledger_and_mlflow(home: Home, tmp_path: Path) -> None:
     server = start_server(tmp_path / "data")
     group = RealGroup(home, {"PREFECT_API_DATABASE_CONNECTION_URL": server.dsn})
     try:

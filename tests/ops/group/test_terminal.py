@@ -1,4 +1,4 @@
-"""`yatt up` in a terminal that closes: the group ends in order, as if somebody had pressed Ctrl-C."""
+"""`yatt up` in a terminal that closes: the group ends in order, as after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.ops.group.group_tools import ANY, SECONDS, RealGroup
 from yatt_core.supervisor.state import SupervisorFiles, read_state
 
 UP = b"export PREFECT_API_URL="
-"""What the command says last, once the group is up."""
+"""The last output of the command once the group is up."""
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def group(home: Home) -> Iterator[RealGroup]:
 
 
 def read_until(terminal: int, text: bytes) -> None:
-    """Waits until a terminal shows something."""
+    """Waits until a terminal shows the text."""
     shown, deadline = b"", time.monotonic() + SECONDS
     while text not in shown and time.monotonic() < deadline:
         shown += os.read(terminal, 4096)
@@ -36,7 +36,7 @@ def read_until(terminal: int, text: bytes) -> None:
 
 @pytest.mark.verify
 def test_a_terminal_that_closes_ends_the_group_in_order(group: RealGroup) -> None:
-    """The kernel and the shell both send SIGHUP, and nothing can be written any more."""
+    """The kernel and the shell both send SIGHUP, and output can no longer be written."""
     terminal = group.begin_in_terminal("up", *ANY)
     read_until(terminal, UP)
     assert group.processes() > 0
@@ -47,9 +47,9 @@ def test_a_terminal_that_closes_ends_the_group_in_order(group: RealGroup) -> Non
     assert last is not None and last.ended == "told to stop", "not killed"
 
 
-def test_a_terminal_hangs_up_only_once_however_often_it_is_told() -> None:
-    """A shell that ends and the kernel behind it: that is no second Ctrl-C."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
+def test_repeated_hang_ups_count_as_one() -> None:
+    """The shell sends SIGHUP when it ends, then the kernel does: this does not count as a second Ctrl-C."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup makes it ignored.
     with _ending() as ended:
         os.kill(os.getpid(), signal.SIGHUP)
         assert ended.is_set()

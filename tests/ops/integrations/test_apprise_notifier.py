@@ -1,4 +1,6 @@
-"""Telling people, to a real server on loopback: one that is down, slow, failing or has enough; and what it never says."""
+"""Notifications to a real server on loopback that may be down, slow, failing or overloaded; and secrets they never
+contain.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +48,12 @@ def test_a_message_arrives_with_its_title(sink: Sink) -> None:
 
 
 @pytest.mark.parametrize("status", [500, 429])
-def test_a_server_that_refuses_is_an_error_that_tells_no_address(
+def test_a_refusing_server_is_an_error_without_the_address(
     sink: Sink, status: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     sink.status = status
     written = logging.FileHandler(tmp_path / "log.txt")
-    logging.getLogger().addHandler(written)  # as a driver's log is
+    logging.getLogger().addHandler(written)  # As in a driver's log.
     try:
         told = notify(AppriseNotifier([address(sink)], "YATT_NOTIFY"))
     finally:
@@ -63,7 +65,7 @@ def test_a_server_that_refuses_is_an_error_that_tells_no_address(
     assert not [secret for secret in ("person", "hunter22", "hook-7f3a", str(sink.port)) if secret in heard]
 
 
-def test_a_server_that_is_slow_or_down_is_an_error(sink: Sink) -> None:
+def test_a_slow_or_dead_server_is_an_error(sink: Sink) -> None:
     sink.stalled.set()
     (slow,) = notify(AppriseNotifier([address(sink, "?rto=0.3")], "YATT_NOTIFY")).failures
     sink.close()
@@ -71,13 +73,13 @@ def test_a_server_that_is_slow_or_down_is_an_error(sink: Sink) -> None:
     assert "address 1 of 1" in slow and "address 1 of 1" in down
 
 
-def test_what_a_service_says_is_stripped_of_the_address() -> None:
+def test_the_address_is_removed_from_a_services_message() -> None:
     said = "Connection to mail.example for p@ss42 at hook-7f3a (hook-7f3a) failed: error=500"
     stripped = _without("mailtos://user:p%40ss42@mail.example/hook-7f3a", said)
     assert stripped == "Connection to *** for *** at *** (***) failed: error=500"
 
 
-def test_each_gets_what_they_have_not_taken_and_nothing_twice(sink: Sink) -> None:
+def test_each_address_gets_its_missing_messages_and_none_twice(sink: Sink) -> None:
     later = Notice("toy-1/b", "kl rose")
     with http_sink() as other:
         notifier = AppriseNotifier([address(sink), address(other)], "YATT_NOTIFY")
@@ -93,7 +95,7 @@ def test_each_gets_what_they_have_not_taken_and_nothing_twice(sink: Sink) -> Non
         ]  # fmt: skip
 
 
-def test_addresses_come_from_the_environment_alone(monkeypatch: pytest.MonkeyPatch, sink: Sink) -> None:
+def test_addresses_come_from_the_environment_only(monkeypatch: pytest.MonkeyPatch, sink: Sink) -> None:
     assert AppriseNotifier.from_environment(None) is None
     spec = NotifySpec(environment="OUR_ADDRESSES")
     monkeypatch.delenv("OUR_ADDRESSES", raising=False)
@@ -126,14 +128,16 @@ def deliverer(*sinks: Sink, interval: float) -> NotificationDeliverer:
     return NotificationDeliverer(AppriseNotifier(addresses, "YATT_NOTIFY"), NotifySpec(interval_seconds=interval))
 
 
-def test_what_comes_up_within_the_interval_goes_into_one_message(place: tuple[str, Ledger, Fence], sink: Sink) -> None:
+def test_alarms_within_the_interval_go_into_one_message(place: tuple[str, Ledger, Fence], sink: Sink) -> None:
     _, ledger, fence = place
     people = deliverer(sink, interval=3600.0)
     tell(ledger, fence, "a")
-    assert people.deliver(ledger, fence, last=False) == 1, "the first one at once"
+    assert people.deliver(ledger, fence, last=False) == 1, "the first one is sent at once"
     tell(ledger, fence, "b", "c")
     assert people.deliver(ledger, fence, last=False) == 0
-    assert deliverer(sink, interval=3600.0).deliver(ledger, fence, last=False) == 0, "the next driver keeps to it too"
+    assert deliverer(sink, interval=3600.0).deliver(ledger, fence, last=False) == 0, (
+        "the next driver respects the interval too"
+    )
     assert len(sink.posts) == 1 and people.waiting(ledger, fence.run) == 2
     assert people.deliver(ledger, fence, last=True) == 2, "the end of a session does not wait"
     assert sink.posts[1]["message"].splitlines() == ["- text of b [toy-1/b]", "- text of c [toy-1/c]"]
@@ -141,7 +145,7 @@ def test_what_comes_up_within_the_interval_goes_into_one_message(place: tuple[st
     assert deliverer(sink, interval=0.0).deliver(ledger, fence, last=False) == 0, "nothing twice"
 
 
-def test_a_message_that_was_not_taken_is_sent_again_by_the_pump(
+def test_an_undelivered_message_is_sent_again_by_the_pump(
     place: tuple[str, Ledger, Fence], sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "RETRY_SECONDS", 0.05)
@@ -159,7 +163,7 @@ def test_a_message_that_was_not_taken_is_sent_again_by_the_pump(
     assert "[toy-1/a]" in sink.taken and "[toy-1/b]" in sink.taken
 
 
-def test_an_address_that_is_down_keeps_nothing_from_the_others(place: tuple[str, Ledger, Fence], sink: Sink) -> None:
+def test_an_address_that_is_down_does_not_block_the_others(place: tuple[str, Ledger, Fence], sink: Sink) -> None:
     _, ledger, fence = place
     with http_sink() as down:
         down.status = 500
@@ -180,7 +184,7 @@ def test_an_address_that_is_down_keeps_nothing_from_the_others(place: tuple[str,
         assert len(down.posts[-1]["message"].splitlines()) == 3 and len(sink.posts) == 3
 
 
-def test_messages_stay_seldom_while_an_address_is_down(place: tuple[str, Ledger, Fence], sink: Sink) -> None:
+def test_messages_stay_infrequent_while_an_address_is_down(place: tuple[str, Ledger, Fence], sink: Sink) -> None:
     _, ledger, fence = place
     with http_sink() as down:
         down.status = 500
@@ -189,10 +193,10 @@ def test_messages_stay_seldom_while_an_address_is_down(place: tuple[str, Ledger,
             tell(ledger, fence, name)
             with pytest.raises(InfrastructureError):
                 people.deliver(ledger, fence, last=False)
-        assert (len(down.posts), len(sink.posts)) == (2, 1), "tried again, without what came up within the interval"
+        assert (len(down.posts), len(sink.posts)) == (2, 1), "retried without the messages of the interval"
 
 
-def test_what_nobody_took_waits_for_the_next_session(place: tuple[str, Ledger, Fence], sink: Sink) -> None:
+def test_an_undelivered_message_waits_for_the_next_session(place: tuple[str, Ledger, Fence], sink: Sink) -> None:
     at, ledger, fence = place
     sink.status = 429
     tell(ledger, fence, "a")
@@ -205,10 +209,12 @@ def test_what_nobody_took_waits_for_the_next_session(place: tuple[str, Ledger, F
     pump = OutboxPump(at, following, deliverer(sink, interval=0.0))
     pump.start()
     assert pump.stop(30)
-    assert [post["message"] for post in sink.posts][-1] == "- text of a [toy-1/a]", "the id tells that it is the same"
+    assert [post["message"] for post in sink.posts][-1] == "- text of a [toy-1/a]", (
+        "the id shows that it is the same message"
+    )
 
 
-def test_a_message_of_very_many_tells_the_newest_and_no_secrets() -> None:
+def test_a_message_with_many_alarms_has_the_newest_and_no_secrets() -> None:
     message = message_of("toy-1", [Notice(f"toy-1/{n}", f"password=hunter{n}") for n in range(25)])
     lines = message.body.splitlines()
     assert lines[0].startswith("5 earlier ") and "`yatt alarms toy-1`" in lines[0]

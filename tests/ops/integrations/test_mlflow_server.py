@@ -1,4 +1,4 @@
-"""The tracker against MLflow's own server, which keeps artifacts itself. Its start takes some fifteen seconds."""
+"""The tracker and MLflow's own server, which stores artifacts itself. Its start takes about fifteen seconds."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_server_registers_checkpoints_and_moves_aliases_once(server: str, tmp_
     assert not (tmp_path / "unused").exists()
 
 
-def test_a_server_takes_all_of_it_once(server: str, tmp_path: Path) -> None:
+def test_a_server_stores_everything_once(server: str, tmp_path: Path) -> None:
     run = created(MlflowTracker(server, tmp_path / "unused"), "served")
     rows = [
         row("params", {"seed": "0"}, run),

@@ -1,4 +1,6 @@
-"""MLflow behind the outbox: whatever is delivered again, in whatever state the deliverer died, stands there once."""
+"""MLflow behind the outbox: everything is stored once, however often it is delivered and wherever the deliverer
+dies.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from yatt_core.errors import InfrastructureError
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow's store, migrated once for all tests; each uses an experiment of its own."""
+    """Migrates MLflow's store once for all tests; each test uses a separate experiment."""
     return tmp_path_factory.mktemp("mlflow")
 
 
@@ -50,7 +52,7 @@ def points(tracker: MlflowTracker, run: str, key: str) -> list[tuple[int, int, f
     return [(m.step, m.timestamp, m.value) for m in tracker._client.get_metric_history(run, key)]
 
 
-def test_points_delivered_three_times_stand_once(store: Path) -> None:
+def test_points_delivered_three_times_are_stored_once(store: Path) -> None:
     run = created(tracker_of(store), "thrice")
     rows = [
         row("metrics", {"branch": 0, "iteration": k, "metrics": {"reward/mean": k / 10, "entropy": 2.0}}, run, f"m{k}")
@@ -63,14 +65,14 @@ def test_points_delivered_three_times_stand_once(store: Path) -> None:
     assert len(points(tracker_of(store), run, "entropy")) == 3
 
 
-def test_a_run_whose_creation_was_not_answered_is_found_again(store: Path) -> None:
+def test_a_run_whose_creation_got_no_response_is_found_again(store: Path) -> None:
     first = created(tracker_of(store), "ambiguous")
     assert created(tracker_of(store), "ambiguous") == first
     other = row("run", {"experiment": "ambiguous", "name": "toy-2", "owner": "a ledger"}, key="toy-2/run")
     assert tracker_of(store).deliver([other])["toy-2/run"] != first
 
 
-def test_runs_of_one_name_in_two_homes_have_runs_of_their_own(tmp_path: Path, store: Path) -> None:
+def test_runs_of_one_name_in_two_homes_have_separate_mlflow_runs(tmp_path: Path, store: Path) -> None:
     mlflow_runs = []
     for spec_digest in ("one", "another"):
         with Ledger.open(tmp_path / f"{spec_digest}.db") as ledger:
@@ -83,8 +85,8 @@ def test_runs_of_one_name_in_two_homes_have_runs_of_their_own(tmp_path: Path, st
     assert None not in mlflow_runs and len(set(mlflow_runs)) == 4
 
 
-def test_a_killed_deliverer_leaves_each_row_standing_once(tmp_path: Path, store: Path) -> None:
-    """Killed after every send, before its mark: the next term sends the same rows again."""
+def test_a_killed_deliverer_leaves_each_row_stored_once(tmp_path: Path, store: Path) -> None:
+    """The deliverer is killed after every send, before it marks the rows: the next term sends the same rows again."""
     with Ledger.open(tmp_path / "ledger.db") as ledger:
         run = ledger.runs.create("toy", {}, "digest", target_iterations=3).id
         for pid in range(1, 12):
@@ -111,7 +113,7 @@ def take_over(ledger: Ledger, run: str, pid: int) -> Fence:
 
 
 class _Killed(BaseException):
-    """The process ends here."""
+    """The end of the process."""
 
 
 class _DiesAfterSending:
@@ -124,7 +126,7 @@ class _DiesAfterSending:
 
 
 def deliver_and_die(ledger: Ledger, fence: Fence, tracker: MlflowTracker, dies: bool) -> bool:
-    """True if there was something to deliver."""
+    """Delivers the pending rows and dies if asked to; returns True if there was something to deliver."""
     try:
         return deliver_pending(ledger, fence, _DiesAfterSending(tracker) if dies else tracker) > 0
     except _Killed:
@@ -169,7 +171,7 @@ def test_more_points_than_a_request_holds_arrive(tracker: MlflowTracker) -> None
     assert len(points(tracker, run, "m299")) == 4
 
 
-def test_a_server_that_is_away_is_an_infrastructure_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_an_infrastructure_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -179,7 +181,7 @@ def test_a_server_that_is_away_is_an_infrastructure_error(tmp_path: Path, monkey
     assert "secret" not in str(caught.value)
 
 
-def test_a_store_that_is_none_is_an_infrastructure_error(tmp_path: Path) -> None:
+def test_an_invalid_store_is_an_infrastructure_error(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("this is no database, and long enough to be seen as none" * 40)
     with pytest.raises(sqlite3.DatabaseError):
         sqlite3.connect(tmp_path / "mlflow.db").execute("SELECT 1 FROM runs")

@@ -1,4 +1,6 @@
-"""Promotions and MLflow's registry: one version a checkpoint, aliases as the ledger has them, whatever dies in between."""
+"""Promotions and MLflow's registry: one version per checkpoint, and the ledger's aliases, wherever the deliverer
+dies.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ RUN = "toy-1"
 
 @pytest.fixture
 def registered(sound_run: Path, home: Home) -> Home:
-    """A run with checkpoints of iterations 0 and 2, which MLflow knows."""
+    """Creates a run with checkpoints of iterations 0 and 2 that are registered in MLflow."""
     shutil.copytree(sound_run, home.folder)
     return home
 
@@ -47,7 +49,7 @@ def client_of(home: Home) -> Any:
 
 
 def versions(home: Home) -> dict[int, Any]:
-    """By iteration, the versions of the run's registered model; fails where an iteration has two."""
+    """Returns the versions of the run's registered model by iteration; fails if an iteration has two."""
     found = client_of(home).search_model_versions(f"name = '{registered_model(RUN)}'")
     by_iteration = {int(version.tags["yatt.iteration"]): version for version in found}
     assert len(by_iteration) == len(found), "a checkpoint was registered twice"
@@ -55,13 +57,13 @@ def versions(home: Home) -> dict[int, Any]:
 
 
 def aliases(home: Home) -> dict[str, int]:
-    """By alias, the iteration that MLflow says it points to."""
+    """Returns the iterations that MLflow's aliases point to, by alias."""
     client, by_version = client_of(home), {version.version: i for i, version in versions(home).items()}
     found = client.get_registered_model(registered_model(RUN)).aliases
     return {alias: by_version[int(version)] for alias, version in found.items()}
 
 
-# -- what MLflow is told ----------------------------------------------------------------------------------------------
+# -- deliveries to MLflow ---------------------------------------------------------------------------------------------
 
 
 def test_each_checkpoint_is_an_external_model_and_a_version_of_the_runs_model(registered: Home) -> None:
@@ -125,7 +127,7 @@ def test_the_command_knows_the_aliases_of_the_ledger() -> None:
     assert tuple(alias.value for alias in Alias) == ALIASES
 
 
-# -- what is refused --------------------------------------------------------------------------------------------------
+# -- refusals ---------------------------------------------------------------------------------------------------------
 
 
 def damage(home: Home) -> None:
@@ -140,7 +142,7 @@ def prune(home: Home) -> None:
 
 
 def run_ahead(home: Home) -> None:
-    """The checkpoint of an iteration whose commit has not come."""
+    """Publishes the checkpoint of an iteration that is not committed yet."""
     with Ledger.open(home.ledger) as ledger, ledger._database.write() as connection:
         connection.exec_driver_sql("UPDATE iteration SET iteration = 9 WHERE iteration = 2")
 
@@ -158,7 +160,7 @@ REFUSED: dict[str, tuple[Callable[[Home], None], list[str], int, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_promoted_is_refused_and_leaves_nothing(registered: Home, yatt: Yatt, case: str) -> None:
+def test_an_impossible_promotion_is_refused_and_leaves_nothing(registered: Home, yatt: Yatt, case: str) -> None:
     prepare, words, code, says = REFUSED[case]
     prepare(registered)
     answer = yatt("promote", RUN, "--to", "champion", "--why", "because", "--by", "ann", *words)
@@ -167,12 +169,12 @@ def test_what_cannot_be_promoted_is_refused_and_leaves_nothing(registered: Home,
         assert ledger.aliases.history(RUN) == [] and ledger.events.of_kind(RUN, PROMOTION) == []
 
 
-def test_the_newest_checkpoint_that_is_committed_is_the_default(registered: Home) -> None:
+def test_the_newest_committed_checkpoint_is_the_default(registered: Home) -> None:
     run_ahead(registered)
     assert promote(registered, RUN, "candidate", by="ann", why="why").iteration == 0
 
 
-# -- what an alias keeps, and where it leads --------------------------------------------------------------------------
+# -- effects of an alias ----------------------------------------------------------------------------------------------
 
 
 def test_an_alias_keeps_its_checkpoint_and_leads_to_it(registered: Home) -> None:
@@ -194,7 +196,7 @@ def test_an_alias_keeps_its_checkpoint_and_leads_to_it(registered: Home) -> None
         opened_checkpoint(registered, RUN, 2, "champion")
 
 
-def test_a_pruned_checkpoint_is_marked_so_for_ever(registered: Home) -> None:
+def test_a_pruned_checkpoint_stays_marked_as_pruned(registered: Home) -> None:
     prune(registered)
     assert versions(registered)[2].tags["yatt.state"] == "kept"
     assert deliver(registered, RUN) is None
@@ -211,7 +213,7 @@ def test_a_pruned_checkpoint_is_marked_so_for_ever(registered: Home) -> None:
     assert versions(registered)[2].tags["yatt.state"] == "pruned"
 
 
-# -- outages and deaths -----------------------------------------------------------------------------------------------
+# -- outages and killed deliverers ------------------------------------------------------------------------------------
 
 
 def test_a_promotion_waits_for_mlflow_to_come_back(
@@ -243,10 +245,10 @@ def test_the_driver_of_a_run_delivers_its_promotions(registered: Home, yatt: Yat
     assert aliases(registered) == {"candidate": 2}
 
 
-def test_a_promotion_that_found_the_run_taken_is_delivered_by_who_has_it(
+def test_a_promotion_of_a_leased_run_is_delivered_by_the_lease_holder(
     registered: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one who delivers has sent everything, and still holds the lease, when somebody else promotes."""
+    """The holder of the lease has delivered everything, and still holds it during another promotion."""
     promote(registered, RUN, "champion", 0, by="ann", why="why")
     refusals: list[str | None] = []
 
@@ -265,11 +267,11 @@ def test_a_promotion_that_found_the_run_taken_is_delivered_by_who_has_it(
 
 
 class _Killed(BaseException):
-    """The process ends here."""
+    """The end of the process."""
 
 
 class _Mortal:
-    """MLflow's client, whose process dies behind its n-th call."""
+    """MLflow's client, whose process dies after its n-th call."""
 
     def __init__(self, client: Any, calls: int) -> None:
         self._client, self._left = client, calls
@@ -292,13 +294,13 @@ class _DyingTracker(MlflowTracker):
 
 
 def terms(ledger: Ledger) -> Iterator[Fence]:
-    """One driver after the other, each of which finds the last one dead."""
+    """Yields one driver after the other, each of which finds the previous one dead."""
     while True:
         yield ledger.leases.acquire(RUN, this_process("driver"), 600, holder_is_gone=lambda _: True)
 
 
 def test_a_death_between_ledger_and_mlflow_changes_nothing(registered: Home) -> None:
-    """The deliverer dies behind every call to MLflow, each time after a different one; a version is missing at first."""
+    """The deliverer dies after every call to MLflow, each time after a different one; a version is missing at first."""
     client = client_of(registered)
     for version in versions(registered).values():
         client.delete_model_version("toy-1", str(version.version))
@@ -338,8 +340,8 @@ def body_of(manifest: str, iteration: int, state: str) -> dict[str, Any]:
     }
 
 
-def test_a_move_that_was_overtaken_is_not_made_again(registered: Home) -> None:
-    """A deliverer that slept while others went on sends what it has in hand."""
+def test_an_overtaken_move_is_not_repeated(registered: Home) -> None:
+    """A deliverer that was suspended while others continued sends its outdated rows."""
     with Ledger.open(registered.ledger) as ledger:
         mlflow_run = ledger.runs.find(RUN).mlflow_run_id
     said = {"alias": "champion", "by": "ann", "why": "why", "at": 1}
@@ -351,11 +353,11 @@ def test_a_move_that_was_overtaken_is_not_made_again(registered: Home) -> None:
     client = client_of(registered)
     champion = client.get_model_version_by_alias("toy-1", "champion")
     assert (champion.tags["yatt.iteration"], champion.tags["yatt.manifest_sha256"]) == ("0", "another-home")
-    assert len(client.search_model_versions("name = 'toy-1'")) == 4, "another home's checkpoints are others"
+    assert len(client.search_model_versions("name = 'toy-1'")) == 4, "another home's checkpoints are different ones"
 
 
 @pytest.mark.parametrize("text", ["by hand", "[1]", '{"by": "ann"}', '{"number": null}'])
-def test_a_tag_that_a_person_wrote_over_holds_no_move_up(registered: Home, text: str) -> None:
+def test_an_overwritten_tag_does_not_block_a_move(registered: Home, text: str) -> None:
     with Ledger.open(registered.ledger) as ledger:
         mlflow_run = ledger.runs.find(RUN).mlflow_run_id
     client, tag = client_of(registered), alias_tag("champion")

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on, with time moved by hand."""
+"""The progress shown to a person while a run advances, on a clock controlled by the test."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_line_at_each_evaluation_and_at_least_every_ten_seconds() -> None:
     ]
 
 
-def test_the_pace_is_that_of_the_last_iterations_without_the_sft() -> None:
+def test_the_pace_is_that_of_the_last_iterations_without_sft() -> None:
     picture = Picture("toy-1")
     picture.take(summary(0, seconds=500.0))
     assert picture.remaining_seconds is None
@@ -63,7 +63,7 @@ def test_the_pace_is_that_of_the_last_iterations_without_the_sft() -> None:
     assert not any("remaining" in word for word in picture.facts())
 
 
-def test_the_live_picture_shows_all_of_it() -> None:
+def test_the_live_picture_shows_everything() -> None:
     clock = Clock()
     observer = LiveObserver("toy-1", clock)
     observer.stage("starting Ray")
@@ -91,7 +91,7 @@ def test_the_live_picture_shows_all_of_it() -> None:
     assert "trouble 1" not in second
 
 
-def test_without_a_terminal_there_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_lines_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with watching("toy-1") as observer:
         assert isinstance(observer, LineObserver)
         observer.stage("starting")
@@ -99,7 +99,7 @@ def test_without_a_terminal_there_are_lines(capsys: pytest.CaptureFixture[str]) 
     assert (captured.out, captured.err) == ("", "starting\n")
 
 
-def test_durations_and_sizes_as_people_say_them() -> None:
+def test_durations_and_sizes_in_readable_form() -> None:
     assert [duration(s) for s in (0.25, 59.6, 60, 3599, 3600, 200_000)] == [
         "0.2 s",
         "60 s",

@@ -1,4 +1,4 @@
-"""The closing words of a command, and the picture that goes with them."""
+"""The summary printed at the end of a command, and its picture."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ def closing_words(home: Home, run: str, capsys: pytest.CaptureFixture[str]) -> s
     return capsys.readouterr().out
 
 
-def test_it_says_what_improved_where_things_lie_and_what_comes_next(
-    home: Home, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_names_improvements_files_and_next_steps(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     text = closing_words(home, seed_run(home), capsys)
     assert "toy-1 is stopped, iteration 2 of 4 (stop requested)" in text
     assert "held-out accuracy 0.250 after SFT, now 0.500" in text
@@ -38,7 +36,7 @@ def test_it_says_what_improved_where_things_lie_and_what_comes_next(
     assert len(picture) > 10_000
 
 
-def test_without_matplotlib_it_says_so(
+def test_missing_matplotlib_is_reported(
     home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learning_curve, "find_spec", lambda _: None)
@@ -53,7 +51,7 @@ def test_a_run_that_was_stopped_before_its_first_commit(home: Home, capsys: pyte
     assert "rollouts" not in text
 
 
-def test_where_to_look_for_the_run_in_mlflow(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_place_of_the_run_in_mlflow(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_summary, "find_spec", lambda name: name)
     assert mlflow_command(home).startswith(f"mlflow ui --backend-store-uri sqlite:///{home.folder / 'mlflow.db'}")
     monkeypatch.setattr(run_summary, "find_spec", lambda name: None)
