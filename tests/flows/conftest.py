@@ -1,4 +1,4 @@
-"""A home folder in the test's own folder, and drivers as real processes on shared services."""
+"""Drivers as real processes on shared services, with a home in the test's folder."""
 
 from __future__ import annotations
 

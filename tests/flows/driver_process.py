@@ -1,4 +1,4 @@
-"""A driver process for tests: drives one session, and may kill itself in the middle of a phase."""
+"""A driver process for tests: drives one session and can kill itself in the middle of a phase."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from yatt_core.errors import ExitCode, YattError
 
 
 class KillingObserver(SilentObserver):
-    """Kills this process, as `kill -9` would, once a phase of an iteration is under way; with `committed`, behind its commit.
+    """Kills this process, as `kill -9` would, once a phase of an iteration is in progress.
 
-    Of `collect`: once a shard of the wave is recorded, or with `settled` in its place once that wave is settled.
+    `committed` in place of a phase: after the commit. In `collect` it waits until a shard of the wave is recorded, with
+    `settled` in its place until that wave is settled.
     """
 
     def __init__(self, home: Home, run: str, phase: str, iteration: int, wave: int) -> None:
@@ -33,7 +34,7 @@ class KillingObserver(SilentObserver):
 
     def phase_started(self, iteration: int, phase: str) -> None:
         if (iteration, phase) == self._moment:
-            # Opened before the phase begins: a short phase may be over sooner than that is done.
+            # Opened before the phase begins, because a short phase may end before the ledger is open.
             ledger = Ledger.open(self._home.ledger)
             threading.Thread(target=self._kill_in_the_middle, args=(ledger,), daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""The real service group of `yatt up` for tests: its commands, what its Prefect server says, and deployments of small runs."""
+"""The real service group of `yatt up` for tests: its commands, its Prefect server, and deployments of small runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ CLIENT = "tests"
 
 @dataclass
 class Group:
-    """A group that runs. environment: that of its commands; Ray is the one that tests share."""
+    """A running group.
+
+    environment: that of its commands; they use the Ray head that tests share.
+    """
 
     home: Path
     environment: Mapping[str, str]
@@ -33,7 +36,7 @@ class Group:
     _token: dict[str, str] = field(default_factory=dict)
 
     def run(self, *command: str, cwd: Path = ROOT) -> str:
-        """Standard output of a command that has to succeed."""
+        """Runs a command, which must succeed, and returns its standard output."""
         done = subprocess.run(
             [sys.executable, "-m", *command], cwd=cwd, env=dict(self.environment), capture_output=True, text=True,
             timeout=SECONDS, check=False,
@@ -42,12 +45,12 @@ class Group:
         return done.stdout
 
     def yatt(self, *words: str) -> dict[str, Any]:
-        """The JSON object that a command answers with."""
+        """Runs a `yatt` command and returns its JSON object."""
         answer: dict[str, Any] = json.loads(self.run("ops.cli.main", "--home", str(self.home), *words, "-o", "json"))
         return answer
 
     def prefect(self, *words: str, cwd: Path = ROOT) -> str:
-        """What a command of Prefect's own says."""
+        """Runs one of Prefect's own commands and returns its output."""
         return self.run("prefect", *words, cwd=cwd)
 
     def up(self) -> None:
@@ -60,7 +63,7 @@ class Group:
         self.environment = {**self.environment, "PREFECT_API_URL": self.api, PASSWORD_VARIABLE: password}
 
     def member_pid(self, name: str) -> int:
-        """Process id of a member."""
+        """Returns the process id of a member."""
         status = subprocess.run(
             [sys.executable, "-m", "ops.cli.main", "--home", str(self.home), "status", "-o", "json"],
             cwd=ROOT, env=dict(self.environment), capture_output=True, text=True, timeout=SECONDS, check=False,
@@ -69,7 +72,7 @@ class Group:
         return int(pid)
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """What Prefect's server answers to a question with a body, or without one."""
+        """Returns the answer of Prefect's server to a POST with a body, or to a GET without one."""
         password = base64.b64encode(self.environment[PASSWORD_VARIABLE].encode()).decode()
         headers = {"Content-Type": "application/json", "Authorization": f"Basic {password}"}
         if body is not None:
@@ -84,19 +87,19 @@ class Group:
         return self._token
 
     def flow_runs(self, deployment: str) -> list[dict[str, Any]]:
-        """The flow runs of a deployment that were due, the first first."""
+        """Returns the due flow runs of a deployment, oldest first."""
         query = {"deployments": {"name": {"any_": [deployment]}}, "sort": "EXPECTED_START_TIME_ASC"}
         found: list[dict[str, Any]] = self.ask("/flow_runs/filter", query)
         return [flow_run for flow_run in found if flow_run["state_name"] != "Scheduled"]
 
     def start_by_hand(self, deployment: str) -> str:
-        """Starts a window as an operator would; returns the flow run's id."""
+        """Starts a window as an operator would, and returns the flow run's id."""
         said = self.prefect("deployment", "run", f"yatt/{deployment}")
         words = said.replace("│", " ").split()
         return next(word for word in words if len(word) == 36 and word.count("-") == 4)
 
     def ending(self, flow_run: str) -> tuple[str, str]:
-        """Name and message of the state in which a flow run ends."""
+        """Waits for a flow run to end; returns its final state's name and message."""
         found = self.await_true(
             f"the end of flow run {flow_run}",
             lambda: (state := self.ask(f"/flow_runs/{flow_run}")["state"])["type"] in TERMINAL and state,
@@ -104,7 +107,7 @@ class Group:
         return found["name"], found["message"]
 
     def await_true(self, what: str, look: Callable[[], Any]) -> Any:
-        """What a look finds once it finds something."""
+        """Repeats a look until it finds something, and returns that."""
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             if found := look():
@@ -114,6 +117,6 @@ class Group:
 
 
 def group_environment(services: Mapping[str, str]) -> dict[str, str]:
-    """That of the tests, with Ray's of the services and without their Prefect server, which is not the group's."""
+    """Returns the tests' environment with the services' Ray but not their Prefect server: the group has one."""
     ray = {name: value for name, value in services.items() if name != "PREFECT_API_URL"}
     return {**os.environ, **ray}

@@ -1,4 +1,4 @@
-"""A session that is opened and not driven: its ledger, spec and guards are real, no actor is started."""
+"""A session that is opened but not driven: its ledger, spec and guards are real, but no actor is started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from yatt_core.spec import load_spec
 
 
 class HandClock(SystemClock):
-    """Moves when a test moves it: `now`, in seconds."""
+    """A manual clock: `now`, in seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -32,14 +32,14 @@ def new_run(home: Home, *overrides: str) -> str:
 
 
 def opened(home: Home, run: str) -> DriverSession:
-    """Takes the run's lease, as a driver would."""
+    """Opens a session, which takes the run's lease, as a driver would."""
     with Ledger.open(home.ledger) as ledger:
         spec = current_spec(ledger, run)
     return open_session(home, run, spec, SilentObserver(), None)
 
 
 def commit(session: DriverSession, iteration: int, **values: float) -> ControlState:
-    """Commits an iteration with metrics (`__` for a slash), judged by the session's guards as the flow does it."""
+    """Commits an iteration with metrics (`__` for a slash), judged by the session's guards as in the flow."""
     before = session.context.ledger.commits.latest(session.context.run)
     since = {} if before is None else ControlState.from_json(before.state).guards
     metrics = [Metric(key.replace("__", "/"), value, RESULT) for key, value in values.items()]

@@ -1,4 +1,4 @@
-"""Reward functions that misbehave while a file says so, and one under which few groups are worth learning from."""
+"""A reward function that misbehaves as a file says, and one under which few groups are valid."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from yatt_core.prompts.stream import Prompt
 
 
 def broken(prompt: Prompt, response: str, switch: str) -> float:
-    """Does what the switch file says: `raise`, `hang`, `nan`, or `die`; scores 0.5 without one."""
+    """Does what the switch file says: `raise`, `hang`, `nan` or `die`. Without a file it returns 0.5."""
     path = Path(switch)
     fault = path.read_text() if path.exists() else ""
     if fault == "raise":
@@ -24,7 +24,7 @@ def broken(prompt: Prompt, response: str, switch: str) -> float:
 
 
 def sparse(prompt: Prompt, response: str, share: float) -> float:
-    """0 for most prompts whatever the response; for that share of them 0 or 1, by the response."""
+    """Returns 0 or 1, by the response, for a fraction `share` of the prompts, and 0 for all others."""
     if _noise(prompt.prompt_id) >= share:
         return 0.0
     return float(_noise(response) < 0.5)

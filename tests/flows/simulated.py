@@ -1,7 +1,7 @@
-"""The product's own loop, phases, recovery and ledger over a simulated cluster, in this process and in simulated time.
+"""The product's own loop, phases, recovery and ledger on a simulated cluster, in this process and in simulated time.
 
-A driver may be killed at a place of its life; the next one takes over what the cluster and the ledger hold. Made of the parts of
-`benchmarks.simulation`, which tell branches apart here and give the updates metrics of their own.
+A driver may be killed at a named place; the next one takes over what the cluster and the ledger hold. Uses the parts of
+`benchmarks.simulation`, extended here by branches and by metrics of updates.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ENGINES, SHARDS = 1, 4
 
 
 class MetricCluster(Cluster):
-    """Its updates have a gradient norm that follows from the weights, between 0 and 4."""
+    """A cluster whose updates have a gradient norm between 0 and 4 that follows from the weights."""
 
     def _apply(self, task: BatchTask) -> None:
         super()._apply(task)
@@ -46,7 +46,7 @@ class MetricCluster(Cluster):
 
 
 class BranchRunActors(SimulatedRunActors):
-    """On a branch of the run; on another one than before, its actors are new. Updates that a test names are not finite."""
+    """Run actors that are new whenever the branch changes. Updates named by a test are non-finite."""
 
     def __init__(self, cluster: Cluster, spec: RunSpec, folder: Path, term: int, branch: int) -> None:
         super().__init__(cluster, spec, term)
@@ -80,7 +80,7 @@ class BranchRunActors(SimulatedRunActors):
 
 
 class BranchTrainer(Trainer):
-    """A trainer that knows which branch its actors were made for."""
+    """A trainer that knows the branch of its actors."""
 
     def __init__(self, branch: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class BranchTrainer(Trainer):
 
 
 class Watcher(SilentObserver):
-    """Kills the driver at a place, once; keeps what it is warned of."""
+    """Kills the driver once, at a place; keeps warnings."""
 
     def __init__(self, cluster: Cluster, killed_at: str) -> None:
         self._cluster, self._killed_at, self.warnings = cluster, killed_at, list[str]()
@@ -111,7 +111,7 @@ class Watcher(SilentObserver):
 
 @dataclass
 class Simulation:
-    """One run in a folder of its own."""
+    """One run in its own folder."""
 
     home: Home
     run: str
@@ -130,7 +130,7 @@ class Simulation:
         return Ledger.open(self.home.ledger, migrate=False, clock=self.cluster.clock.time_ms)
 
     def drive(self, killed_at: str = "", cold: bool = False) -> Outcome | None:
-        """One driver's life; none where it was killed at the place. cold: no actor outlived the one before."""
+        """Drives one session; returns None if the driver was killed. cold: no actor survived the previous one."""
         if cold:
             self.cluster.trainer, self.cluster.lost = Trainer(), {TRAINER, ENGINE}
         ledger = self.ledger()
@@ -153,7 +153,7 @@ class Simulation:
                     session.end("ended")
             return outcome
         except DriverKilled:
-            ledger.leases.renew(fence, LEASE_SECONDS)  # what its keeper's thread did up to here
+            ledger.leases.renew(fence, LEASE_SECONDS)  # as its keeper's thread did until here
             return None
         finally:
             ledger.close()

@@ -1,4 +1,4 @@
-"""Drives runs in processes of their own, which a test may kill, and reads what they left in the ledger."""
+"""Drives runs in separate processes, which a test may kill, and reads what they left in the ledger."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class Driver:
         return self.nursery.start(self.folder, run, None, self.environment, arguments)
 
     def drive(self, run: str, *arguments: str, expect: int = 0) -> str:
-        """Runs a driver to its end and returns what it said."""
+        """Runs a driver to its end and returns its output."""
         process = self.start(run, *arguments)
         code = process.wait(SECONDS)
         assert code == expect, f"exit code {code}, expected {expect}:\n{process.output}"
         return process.output
 
     def drive_until_killed(self, run: str, moment: str) -> None:
-        """Runs a driver that kills itself at PHASE:ITERATION, or PHASE:ITERATION:WAVE, in the middle of it."""
+        """Runs a driver that kills itself in the middle of PHASE:ITERATION or PHASE:ITERATION:WAVE."""
         self.drive(run, "--kill", moment, expect=-signal.SIGKILL)
 
     def end_actors(self, run: str) -> None:
-        """Kills the actors that a killed driver left, so that the next one has to restore and replay."""
+        """Kills the actors that a killed driver left, so that the next one must restore and replay."""
         for pid in living_actors(self.home.run_folder(run)).values():
             kill(pid)
 
@@ -67,6 +67,6 @@ class Driver:
 
 
 def same_result(one: RunResults, other: RunResults) -> bool:
-    """Bit for bit the same weights, experience and result metrics."""
+    """Returns whether weights, experience and result metrics are the same bit for bit."""
     keys = ("weights_digest", "experience_digest", "metrics_digest")
     return all(getattr(one, key) and getattr(one, key) == getattr(other, key) for key in keys)

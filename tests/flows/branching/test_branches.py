@@ -1,4 +1,4 @@
-"""Rollbacks, forks and revisions of the spec, with real drivers: another line, the same past, and a record of all of it."""
+"""Rollbacks, forks and revisions of the spec with real drivers: another branch, the same past, and a record of both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Finished = tuple[Driver, str]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Finished:
-    """Four iterations on virtual engines, with checkpoints of 0, 2 and 4. Tests fork it and leave it as it is."""
+    """Drives four iterations on virtual engines, with checkpoints of 0, 2 and 4. Tests fork this run only."""
     driver = Driver(tmp_path_factory.mktemp("lines"), nursery)
     run = driver.create("virtual.yaml", "name=lines", "iterations=4", "checkpoints.every=2", "evaluation.every=0")
     driver.drive(run)
@@ -31,7 +31,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Fini
 
 @pytest.fixture(scope="module")
 def heir(finished: Finished) -> str:
-    """A fork at 3, which is no checkpoint, driven to 4 while its parent's folder was out of reach."""
+    """Forks it at 3, which has no checkpoint, and drives the fork to 4 while the parent's folder is inaccessible."""
     driver, run = finished
     made = fork(driver.home, run, 3, ["name=heir"])
     assert (made.run, made.checkpoint, made.replayed) == ("heir-1", 2, 1)
@@ -72,7 +72,7 @@ def test_a_fork_stands_on_copies_of_its_own(finished: Finished, heir: str) -> No
 
 
 def test_a_rollback_goes_on_along_another_line(finished: Finished, heir: str) -> None:
-    """Of the fork, to its fork point, which is no checkpoint: update 3 is replayed from the copy of checkpoint 2."""
+    """The fork returns to its fork point, no checkpoint: update 3 is replayed from the copy of checkpoint 2."""
     driver, run = finished
     before = digests(driver, heir)
     done = rollback(driver.home, heir, to=3, reason="reward fell")
@@ -99,7 +99,7 @@ def test_a_rollback_goes_on_along_another_line(finished: Finished, heir: str) ->
 
 
 def check_nested(driver: Driver, run: str, nested: str | None) -> None:
-    """The branch's own points, in a run that is nested in the first and was ended as it was."""
+    """Requires the branch's own points in a nested run that has the same status as its parent."""
     client = MlflowClient(driver.home.tracking_uri)
     with driver.ledger() as ledger:
         first = ledger.runs.find(run).mlflow_run_id
@@ -136,7 +136,7 @@ def test_a_fork_of_a_fork_under_another_rule_trains_on(finished: Finished, heir:
 
 @pytest.mark.verify
 def test_a_run_goes_on_under_another_spec_and_layout(finished: Finished) -> None:
-    """A revision at the last commit's checkpoint: nothing is replayed, and the other layout is marked in the lineage."""
+    """A revision at the last commit's checkpoint replays nothing and marks the other layout in the lineage."""
     driver, parent = finished
     run = fork(driver.home, parent, 4).run
     past = digests(driver, run)

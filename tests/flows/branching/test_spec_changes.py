@@ -1,4 +1,4 @@
-"""What of a spec stays as it is along a line, of the models beside the policy."""
+"""Which parts of a spec a resumed run cannot change: models other than the policy."""
 
 from __future__ import annotations
 

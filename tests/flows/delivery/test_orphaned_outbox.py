@@ -1,4 +1,4 @@
-"""What a dead run left in the outbox: who may deliver it, when, and how a driver gets its run back meanwhile."""
+"""Outbox rows of a dead run: who may deliver them, when, and how a driver gets its run back meanwhile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALIVE: Callable[[Holder], bool] = lambda holder: False  # noqa: E731
 
 
 class Recorder:
-    """Keeps what arrives, and does something before it does."""
+    """Keeps the keys that arrive, after calling a function."""
 
     def __init__(self, before: Callable[[], None] = lambda: None) -> None:
         self.arrived: list[str] = []
@@ -50,7 +50,7 @@ def ledger(place: str) -> Iterator[Ledger]:
 
 
 def left_behind(ledger: Ledger, rows: int = 150) -> tuple[str, Fence]:
-    """A run whose driver holds the lease and has rows to send."""
+    """Creates a run whose driver holds the lease and has rows to send."""
     run = ledger.runs.create("toy", {}, "digest", 1).id
     fence = ledger.leases.acquire(run, HOLDER, 60)
     entries = [OutboxEntry(f"{run}/run", "run", {}, 1)]
@@ -77,7 +77,7 @@ def test_only_a_run_that_nobody_will_drive_on_is_dead(
 
 
 def test_a_stopped_driver_is_not_taken_for_a_dead_one() -> None:
-    """A driver that was stopped for a minute finds its lease again when it is continued; a keeper would have fenced it."""
+    """A driver stopped for a minute still has its lease when it is continued; a keeper would have fenced it."""
     assert not is_dead(Undelivered("toy-1", 3, HOLDER, 60.0))
     assert is_dead(Undelivered("toy-1", 3, replace(HOLDER, process_start=1), 60.0))
 
@@ -150,7 +150,7 @@ def test_a_driver_waits_for_the_keeper_and_for_nobody_else(place: str, ledger: L
 
 
 def test_a_keeper_that_was_replaced_books_nothing(place: str, ledger: Ledger) -> None:
-    """It was stopped while it delivered: its lease ran out, a driver took the run, and the keeper was continued."""
+    """It was stopped during a delivery: its lease expired, a driver took the run, and the keeper was continued."""
     run, fence = left_behind(ledger, rows=3)
     ledger.leases.release(fence)
 

@@ -1,4 +1,4 @@
-"""The outbox's delivery: in order, each row once, whatever the tracker does."""
+"""Delivery of the outbox: in order, each row once, whatever the tracker does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from yatt_core.spec.sections.guards import NotifySpec
 
 
 class RecordingTracker:
-    """Keeps what arrives; refuses while it is away."""
+    """Keeps what arrives; refuses while `away` is set."""
 
     def __init__(self) -> None:
         self.arrived: list[OutboxItem] = []
@@ -100,7 +100,7 @@ def test_the_pump_says_when_rows_stay_behind(filled: tuple[str, Ledger, Fence]) 
 def test_rows_that_the_ledger_could_not_book_are_sent_again(
     filled: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were sent, the ledger was locked for too long when it was to be told, and it comes back."""
+    """They were sent, but the ledger was locked for too long to record that, and then answers again."""
     address, ledger, fence = filled
     tracker, book = RecordingTracker(), Deliveries.delivered
     failures = iter([True, False, True])
@@ -152,7 +152,7 @@ def pumped(address: str, fence: Fence, deliverer: Deliverer, monkeypatch: pytest
 
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch, name: str, losses: Iterator[bool]) -> None:
-    """The write is done, and nobody hears of it."""
+    """Makes a write succeed although its answer is lost."""
     write = getattr(Deliveries, name)
 
     def and_lost(*arguments: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A promoted checkpoint outlives the pruning of a run that goes on, and MLflow follows while it does."""
+"""A promoted checkpoint survives the pruning of a run that continues, and MLflow is updated meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guards of a session over a real ledger: alarms in the commit's transaction, what they ask for, stalls and budgets."""
+"""Guards of a session on a real ledger: alarms in the commit's transaction, requests, stalls and budgets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def home(tmp_path: Path) -> Home:
 
 
 class Opener:
-    """Opens sessions of one home, and ends those that a test has not ended."""
+    """Opens sessions in one home and ends those that a test has not ended."""
 
     def __init__(self, home: Home) -> None:
         self.home, self._sessions = home, list[DriverSession]()
@@ -74,7 +74,7 @@ def test_an_alarm_comes_with_its_commit_and_its_evidence(opener: Opener) -> None
     told = session.context.ledger.outbox.claim(session.context.fence, notifications=True)
     assert [row.id for row in told] == [row.id for row in rows]
     assert {row.kind for row in session.context.ledger.outbox.claim(session.context.fence)} == {"metrics"}, (
-        "the tracker is not told"
+        "the tracker gets no alarm"
     )
     assert session.guards.ending(0, 3) is None
 
@@ -88,7 +88,7 @@ def test_an_end_is_asked_for_until_it_was_made(opener: Opener, action: str, stat
     asked = session.guards.ending(0, 1)
     assert asked is not None and (asked.state, asked.exit_code) == (state, code)
     assert "guard high: reward/mean was 3 on average over iterations 0 to 1, above 1" in asked.reason
-    opener.end(session, "lost")  # killed behind the commit
+    opener.end(session, "lost")  # killed after the commit
 
     follower = opener.again(run)
     assert follower.guards.ending(0, 1) == asked
@@ -96,9 +96,9 @@ def test_an_end_is_asked_for_until_it_was_made(opener: Opener, action: str, stat
     opener.end(follower)
 
     resumed = opener.again(run)
-    assert resumed.guards.ending(0, 1) is None, "a person has looked"
+    assert resumed.guards.ending(0, 1) is None, "the resume is a person's answer"
     commit(resumed, 2, reward__mean=3.0)
-    assert resumed.guards.ending(0, 2) is None, "two values behind the alarm are needed"
+    assert resumed.guards.ending(0, 2) is None, "two values after the alarm are needed"
     commit(resumed, 3, reward__mean=3.0)
     assert resumed.guards.ending(0, 3) is not None
 
@@ -109,7 +109,7 @@ def test_the_windows_of_a_follower_are_those_of_a_driver_that_was_never_replaced
     quiet, struck = opener.new(guard), opener.new(guard)
     for iteration, value in enumerate(values):
         commit(quiet, iteration, reward__mean=value)
-        # Judged by one that dies before it commits, and again.
+        # Judged by a driver that dies before it commits, then again by the next.
         struck.guards.judge(0, iteration, {}, [])
         run = struck.context.run
         opener.end(struck, "lost")
@@ -123,7 +123,7 @@ def test_the_windows_of_a_follower_are_those_of_a_driver_that_was_never_replaced
 
 
 def test_a_rollback_that_leads_nowhere_becomes_a_pause(opener: Opener) -> None:
-    """No checkpoint was taken."""
+    """Without a checkpoint there is nothing to roll back to."""
     session = opener.new(HIGH.replace("ACTION", "rollback"))
     for iteration in (0, 1):
         state = commit(session, iteration, reward__mean=3.0)
@@ -132,7 +132,7 @@ def test_a_rollback_that_leads_nowhere_becomes_a_pause(opener: Opener) -> None:
     assert not roll_back(session, state)
     asked = session.guards.ending(0, 1)
     assert asked is not None and asked.state == "paused" and "iteration 0" in asked.reason
-    assert not roll_back(session, state), "once"
+    assert not roll_back(session, state), "requested only once"
     assert [row.action for row in session.context.ledger.alarms.of(session.context.run)] == ["rollback", "pause"]
     set_state(session.context, "paused", asked.reason)
     session.guards.look_up()
@@ -161,7 +161,7 @@ def test_another_branch_answers_what_was_asked_on_the_one_before(opener: Opener)
 @pytest.mark.parametrize("wanted", ["rollback", "pause", "stop"])
 def test_an_update_that_is_not_finite_raises_an_alarm_whatever_the_answer(opener: Opener, wanted: str) -> None:
     session = opener.new(f"recovery.on_non_finite={wanted}")
-    for _ in range(2):  # a driver that dies behind the alarm finds the same update again
+    for _ in range(2):  # a driver that dies after the alarm meets the same update again
         attempt = session.context.ledger.phases.plan(session.context.fence, 0, 3, "learn")
         session.context.ledger.phases.dispatch(session.context.fence, attempt)
         session.context.ledger.phases.fail(session.context.fence, attempt, "numeric", "the loss is nan")
@@ -170,7 +170,7 @@ def test_an_update_that_is_not_finite_raises_an_alarm_whatever_the_answer(opener
     (alarm,) = session.context.ledger.alarms.of(session.context.run)
     assert (alarm.rule, alarm.iteration, alarm.action) == ("non_finite", 3, "alert")
     assert "update 3 " in alarm.text and wanted in alarm.text and alarm.evidence == {"reason": "the loss is nan"}
-    assert session.guards.ending(0, 2) is None, "recovery answers, not the guard"
+    assert session.guards.ending(0, 2) is None, "recovery handles it, not the guard"
 
 
 def guards_of(session: DriverSession, clock: HandClock, stops: StopRequests) -> Guards:
@@ -219,4 +219,4 @@ def test_budgets_count_every_segment_and_are_told_of_once_a_limit(opener: Opener
     assert [row.evidence["bound"] for row in rows] == ["device_hours", "wall_hours"]
     opener.end(session)
     revise(opener.home, run, ["guards.budget={wall_hours: 9.0}"])
-    assert opener.again(run).guards.ending(0, 5) is None, "a raised budget asks for nothing"
+    assert opener.again(run).guards.ending(0, 5) is None, "a raised budget requests nothing"

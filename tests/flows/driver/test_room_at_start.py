@@ -1,4 +1,4 @@
-"""Before anything is loaded, the start checks the nodes' memory for the run, and how its roles share it."""
+"""Before anything is loaded, the start checks the nodes' memory for the run and divides it among the roles."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import pytest
 
 from flows.driver import actors_start
 from flows.driver.actors_start import ActorsStart
+from tests.planning.examples import SMALL_JUDGE
 from tests.services import ROOT
 from yatt_core.cluster.devices import Device
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import load_spec
 
 MIB = 1 << 20
-SPEC = load_spec(ROOT / "configs" / "genrm.yaml", ["rollout.batch_samples=256"])
+SPEC = load_spec(ROOT / "configs" / "genrm.yaml", [SMALL_JUDGE, "rollout.batch_samples=256"])
 
 
 def start(monkeypatch: pytest.MonkeyPatch, mib: int) -> tuple[ActorsStart, list[str]]:
-    """Returns a start on a node of two cores with `mib` of memory, and the kinds of messages that its observer hears."""
+    """Returns a start on a node with two cores and `mib` of memory, and the kinds of messages its observer gets."""
     said: list[str] = []
     devices = tuple(Device(number, "core", "a", f"a:core{number}", memory=mib * MIB // 2) for number in range(2))
     monkeypatch.setattr(actors_start, "inventory", lambda: devices)

@@ -1,4 +1,4 @@
-"""However a session ends, the ledger says what became of the run, the lease is free, and no actor comes up behind it."""
+"""However a session ends: the ledger records the run's state, the lease is free, and no actor starts afterwards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def session(tmp_path: Path) -> DriverSession:
 
 
 class ImpatientClock(SystemClock):
-    """A minute goes by each time it is asked."""
+    """A clock that advances by a minute on every reading."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -49,7 +49,7 @@ class ImpatientClock(SystemClock):
 
 
 def recorded(session: DriverSession) -> tuple[str, str, str | None]:
-    """State of the run, its reason, and who holds the lease."""
+    """Returns the run's state, its reason, and the holder of the lease."""
     with Ledger.open(session.context.home.ledger) as ledger:
         line = ledger.overview.show(session.context.run).line
     return line.run.state, line.run.state_reason, line.holder
@@ -150,7 +150,7 @@ def test_no_actors_are_started_behind_the_end(session: DriverSession, monkeypatc
     assert connecting.wait(10)
     threading.Timer(0.2, connected.set).start()
     session.end("interrupted")
-    assert connected.is_set(), "the end waits for a start under way"
+    assert connected.is_set(), "the end waits for a start in progress"
     assert started == []
 
 

@@ -1,4 +1,4 @@
-"""What a run has used up, by its leases: drivers that gave them back, were killed, or hold one still."""
+"""What a run has used, by its leases: of drivers that released them, were killed, or still hold one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_every_driver_counts_to_its_last_sign_of_life_by_the_devices_of_its_spec
         clock.advance(1800)
         ledger.leases.renew(first, 10)
         ledger.leases.release(first)
-        clock.advance(3600)  # nobody drives it
+        clock.advance(3600)  # no driver
         keeper = ledger.leases.acquire(run, holder(f"{KEEPER} (pid 1 on here)"), 10)
         clock.advance(3600)
         ledger.leases.renew(keeper, 10)

@@ -1,4 +1,4 @@
-"""Requests to stop: where they may interrupt, and what two signals mean."""
+"""Requests to stop: which phases they may interrupt, and what a second signal means."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_handler_that_is_there_stays() -> None:
 
 def test_deadlines_follow_history_within_their_bounds() -> None:
     spec = RecoverySpec(phase_deadline_seconds=600, deadline_factor=5, deadline_floor_seconds=60)
-    assert deadline([1.0, 2.0], spec) == 600, "two say nothing"
+    assert deadline([1.0, 2.0], spec) == 600, "two values are too few"
     assert deadline([1.0, 2.0, 3.0], spec) == 60
     assert deadline([1.0, 20.0, 3.0], spec) == 100
     assert deadline([1000.0] * 20, spec) == 600

@@ -1,4 +1,4 @@
-"""Windows across changes of the clocks: exact in length, never overlapping, at the hour that the schedule names."""
+"""Windows across clock changes: exact in length, never overlapping, at the hour given in the schedule."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ ZONES = (
     "Asia/Beirut",
     "Pacific/Auckland",
 )
-"""Whose clocks change in spring and autumn: in both halves of the world, at midnight, and by half an hour."""
+"""Zones whose clocks change: on both hemispheres, at midnight, and by half an hour."""
 DAY = timedelta(days=1)
 
 
 @cache
 def changes(zone: str, year: int) -> list[datetime]:
-    """The days of a year, as their starts in UTC, on which the clocks of a zone change."""
+    """Returns the starts in UTC of the days of a year on which the clocks of a zone change."""
     days = [datetime(year, 1, 1, tzinfo=UTC) + number * DAY for number in range(366)]
     return [day for day, next_day in pairwise(days) if offset(day, zone) != offset(next_day, zone)]
 
@@ -63,7 +63,7 @@ def test_daily_windows_keep_the_hour_and_never_overlap(
     starts = upcoming(schedule, begin, 7)
     windows = [Window.between(start.astimezone(ZoneInfo(zone)), longest, starts) for start in starts[:-1]]
     for window, (start, following) in zip(windows, pairwise(starts), strict=True):
-        assert timedelta(hours=22) <= following - start <= timedelta(hours=26), "one a day"
+        assert timedelta(hours=22) <= following - start <= timedelta(hours=26), "one per day"
         assert window.ends == min(following, start + longest if longest else following)
     for start in starts:
         local = start.astimezone(ZoneInfo(zone))
@@ -72,7 +72,7 @@ def test_daily_windows_keep_the_hour_and_never_overlap(
 
 
 def near_a_change(moment: datetime, zone: str) -> bool:
-    """An hour of the clock may be skipped there; a start that it names comes up to an hour sooner or later."""
+    """Returns whether a moment is near a clock change, where a start may be up to an hour early or late."""
     hours = timedelta(hours=3)
     return offset(moment - hours, zone) != offset(moment + hours, zone)
 
@@ -116,12 +116,12 @@ def at(hour: float) -> datetime:
 
 def test_a_window_waits_for_one_that_is_over_and_leaves_a_run_to_everybody_else() -> None:
     own = Window(at(8), at(16))
-    assert waits(own, Window(at(0), at(8)), at(8), at(8.1)), "the one before takes its last checkpoint"
+    assert waits(own, Window(at(0), at(8)), at(8), at(8.1)), "the previous window takes its last checkpoint"
     assert not waits(own, Window(at(0), at(9)), at(8), at(8.1)), "a longer one is left alone"
     assert not waits(own, Window(at(7), None), at(8), at(8.1)), "one without an end is left alone"
     assert not waits(own, None, at(8), at(8.1)), "so is `yatt resume`"
-    assert waits(own, None, at(8.2), at(8.1)), "its lease may yet run out"
-    assert not waits(own, Window(at(0), at(8)), at(20), at(16)), "nobody waits past the own end"
+    assert waits(own, None, at(8.2), at(8.1)), "its lease may still expire"
+    assert not waits(own, Window(at(0), at(8)), at(20), at(16)), "a window does not wait past its own end"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Prefect's artifacts are for the eye: a server that is away never ends a run."""
+"""Prefect's artifacts are only for display: an unreachable server never ends a run."""
 
 from __future__ import annotations
 

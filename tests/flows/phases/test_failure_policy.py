@@ -1,4 +1,4 @@
-"""What a failed phase leads to: budgets by class, a pause on a full disk, and the answer to an update that is not finite."""
+"""What follows a failed phase: budgets by class, a pause on a full disk, and the policy for non-finite updates."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def opened(tmp_path: Path, request: pytest.FixtureRequest) -> Opened:
 
 
 def fail(session: DriverSession, phase: str, iteration: int, error: YattError) -> None:
-    """Books a failed attempt as the phase itself would, and asks for the answer."""
+    """Records a failed attempt as the phase itself would, and applies the failure policy."""
     attempt = session.context.ledger.phases.plan(session.context.fence, session.context.branch, iteration, phase)
     session.context.ledger.phases.dispatch(session.context.fence, attempt)
     session.context.ledger.phases.fail(session.context.fence, attempt, error.failure_class.value, str(error))
@@ -48,7 +48,7 @@ def fail(session: DriverSession, phase: str, iteration: int, error: YattError) -
 
 
 def commit(session: DriverSession, iteration: int) -> ControlState:
-    """Commits an iteration; the cursor moves on by an iteration's prompts, as in a run."""
+    """Commits an iteration; the cursor advances by an iteration's prompts, as in a run."""
     if iteration == 0:
         state = ControlState.initial(session.context.spec.data)
     else:
@@ -136,9 +136,9 @@ def test_a_rollback_opens_a_branch_that_draws_other_prompts(opened: Opened) -> N
     assert session.context.branch == 1
     state = committed_state(session.context)
     assert state.iteration == 3
-    assert state.cursor != states[3].cursor, "the prompts behind the checkpoint are not drawn again"
+    assert state.cursor != states[3].cursor, "the prompts after the checkpoint are not drawn again"
     assert CURSOR in session.context.ledger.records.choices(session.context.run, 1, 4)
-    assert not obey_rollback(session, state), "once"
+    assert not obey_rollback(session, state), "only once"
     with pytest.raises(Paused, match=r"update 4 .*rollback.*the loss is nan"):
         fail(session, "learn", 4, NumericError("the loss is nan"))
 

@@ -1,4 +1,4 @@
-"""An iteration's metrics from its receipts."""
+"""Metrics of an iteration, computed from its receipts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_evaluation_adds_up_its_slices() -> None:
 
 
 def test_the_number_of_slices_never_shows_in_the_reward() -> None:
-    """Sums of slices would differ in the last bit: (0.1 + 0.2) + 0.3 is not 0.1 + (0.2 + 0.3)."""
+    """Sums by slice would differ in the last bit: (0.1 + 0.2) + 0.3 is not 0.1 + (0.2 + 0.3)."""
     rewards = (0.1, 0.2, 0.3, 0.7, 1e-9, 0.1)
     found = set()
     for cut in range(1, 6):

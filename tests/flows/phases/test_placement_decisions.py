@@ -1,4 +1,4 @@
-"""A decision that is recorded is obeyed, whatever the policy would say now, and whatever version recorded it."""
+"""A recorded decision is obeyed, whatever the policy would decide now and whichever version recorded it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_is_no_plan_is_said_before_anything_is_recorded(session: Any, plan:
 
 
 class Locked:
-    """A runtime policy with what lives in one process alone."""
+    """A runtime policy that holds a lock, which cannot leave its process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -139,7 +139,7 @@ def test_one_from_before_judges_shared_the_devices_has_all_of_them_roll_out(sess
 
 
 class Noting:
-    """Remembers in ways that JSON has none of, and changes what it was given."""
+    """Remembers values that JSON cannot represent, and modifies its input."""
 
     def plan(self, setting: Any, past: Any, state: dict[str, Any]) -> Plan:
         seen = state.setdefault("seen", [])
@@ -151,8 +151,8 @@ def test_what_a_policy_remembers_is_the_ledgers_and_no_mistake_of_its_own(sessio
     session.prefetch, state = PlacementPrefetch(Noting()), {"seen": [7]}
     placement, runtime_policy = decide(session, 1, state)
     row = placement.decision
-    assert not isinstance(runtime_policy, Hold), "the decision that was made now is in force as it is"
+    assert not isinstance(runtime_policy, Hold), "a new decision is in force as it was made"
     assert row.decision["state"] == {"seen": [7, 1], "pair": [1, 2], "by": {"3": 4}}
-    assert row.inputs["state"] == state == {"seen": [7]}, "it was made from what it was given"
+    assert row.inputs["state"] == state == {"seen": [7]}, "its inputs are recorded as they were given"
     (recorded,) = session.context.ledger.records.decisions(session.context.run, 0, 1)
     assert (recorded.decision, recorded.reason) == (row.decision, "why \\ud800 not")

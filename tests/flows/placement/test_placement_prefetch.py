@@ -20,7 +20,7 @@ SECONDS = 60.0
 
 
 class Counting(Dynamic):
-    """Notes the threads that it plans in."""
+    """Records the threads in which it plans."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def test_a_plan_made_ahead_is_the_plan(inputs: Inputs) -> None:
     prefetch.begin(inputs)
     plan, now = prefetch.plan(replace(inputs), SECONDS), inputs.plan(Dynamic())
     assert (plan.roles, plan.state, plan.reason) == (now.roles, now.state, now.reason)
-    assert policy.threads == ["placement"], "in a thread of its own, once"
+    assert policy.threads == ["placement"], "planned once, in its own thread"
 
 
 def test_where_it_turns_out_otherwise_it_is_planned_anew(inputs: Inputs) -> None:
@@ -54,7 +54,7 @@ def test_where_it_turns_out_otherwise_it_is_planned_anew(inputs: Inputs) -> None
     prefetch.begin(inputs)
     other = replace(inputs, past=(), names=())
     assert prefetch.plan(other, SECONDS).roles == other.plan(Dynamic()).roles
-    assert set(policy.threads) == {"placement"}, "in a thread too, which may find no end"
+    assert set(policy.threads) == {"placement"}, "also in a thread, because it may never return"
 
 
 def test_a_policy_that_finds_no_end_is_not_waited_for(inputs: Inputs) -> None:
@@ -71,7 +71,7 @@ def test_a_policy_that_finds_no_end_is_not_waited_for(inputs: Inputs) -> None:
     with pytest.raises(StuckError, match=r"^placement\.mode: .* 0\.01 s"):
         prefetch.plan(inputs, 0.01)
     thread = threads.get()
-    assert thread.daemon, "a process ends without it"
+    assert thread.daemon, "it must not keep the process alive"
     freed.set()
     thread.join()
 

@@ -1,4 +1,4 @@
-"""Recorded decisions come out the same when they are made again; what was tampered with is named; others' costs are true."""
+"""Recorded decisions are reproducible, tampering is named, and estimated costs of other policies are right."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.fixture(scope="module")
 def dynamic_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """Six iterations of `dynamic`, and a seventh that is under way."""
+    """Records six iterations of `dynamic` and a seventh in progress."""
     home = Home(tmp_path_factory.mktemp("recorded") / "runs")
     record_run(home, judged_spec(*MODES["dynamic"]), iterations=6, under_way=True)
     return home
@@ -48,7 +48,7 @@ def dynamic_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture
 def dynamic(home: Home, dynamic_home: Home) -> str:
-    """The same in the test's own home."""
+    """Copies that run to the test's own home."""
     shutil.copytree(dynamic_home.folder, home.folder)
     return "judged-1"
 
@@ -105,7 +105,7 @@ def test_a_changed_or_lost_file_is_named_wherever_it_was_planned_with(home: Home
 
 
 def test_what_another_policy_costs_is_what_it_costs_in_force(home: Home) -> None:
-    """The work does not depend on the policy: runs under each have to agree with what the others' records say of it."""
+    """The work does not depend on the policy, so runs under each must match what the others' records predict."""
     modes = {"colocate": "colocate", "split:1": "split", "dynamic": "dynamic"}
     runs = {policy: record_run(home, judged_spec(*MODES[mode]), iterations=3) for policy, mode in modes.items()}
     own = {policy: replayed(home, run) for policy, run in runs.items()}
@@ -130,7 +130,7 @@ def test_the_policy_on_record_goes_on_with_its_state(home: Home, dynamic: str) -
     rewrite(home, run, 4, "decision", lambda decision: decision.update(start="RRRR"))
     found = compared(home, run, "dynamic", first=3)
     assert found.differing == (4,) and found.rows[1].recorded_s is None and found.rows[1].why
-    assert found.iterations == 3, "totals are over what is known on both sides"
+    assert found.iterations == 3, "totals cover iterations known for both"
 
 
 def test_lost_inputs_and_lost_work_are_said_and_left_out(home: Home, dynamic: str) -> None:
@@ -153,7 +153,7 @@ def test_a_fork_replays_what_it_inherited(home: Home, dynamic: str) -> None:
 
 
 def test_constants_that_engines_do_not_tell_come_from_the_telemetry(home: Home) -> None:
-    """The engines are three times slower than the record's setting has it."""
+    """The engines are three times slower than the recorded setting says."""
     run = record_run(home, judged_spec(*MODES["dynamic, fitted"]), slower=3.0)
     for row in compared(home, run, "split:1").rows:
         assert row.recorded_s == pytest.approx(row.collect_s, rel=0.3)
@@ -188,7 +188,7 @@ def test_an_unknown_policy_is_refused(home: Home) -> None:
 
 
 class Stubborn:
-    """Its runtime policy gives up from the second iteration on."""
+    """A policy whose runtime policy fails from the second iteration on."""
 
     def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
         return Plan("RRRJ", self if past else Hold(), None, "stubborn")

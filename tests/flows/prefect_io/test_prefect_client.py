@@ -1,4 +1,4 @@
-"""What is said while Prefect's server is away: which server it is, nowhere with its password, and what goes on goes on."""
+"""Messages while Prefect's server is unreachable: they name it without its password, and other work continues."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def away(*_: object, **__: object) -> NoReturn:
 
 @pytest.fixture(autouse=True)
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Prefect's client is set to a server; the environment has come to name another since."""
+    """Points Prefect's client at one server, while the environment names another."""
     monkeypatch.setenv(PREFECT_VARIABLE, "http://elsewhere.test/api")
     with temporary_settings({PREFECT_API_URL: SERVER}):
         yield
@@ -83,11 +83,11 @@ def round_of_the_keeper(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     reaping._go_round(home, ended)
 
 
-@pytest.mark.parametrize("goes_on", [artifact, end_of_a_session, window, round_of_the_keeper])
+@pytest.mark.parametrize("work", [artifact, end_of_a_session, window, round_of_the_keeper])
 def test_what_goes_on_without_the_server_says_which_and_no_password(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, goes_on: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, work: Any
 ) -> None:
     home = Home(tmp_path / "runs")
     seed_run(home)
-    goes_on(home, monkeypatch)
+    work(home, monkeypatch)
     assert TROUBLE in caplog.text and "hunter2" not in caplog.text

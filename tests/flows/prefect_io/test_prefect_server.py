@@ -1,4 +1,4 @@
-"""Prefect keeps all that it writes in the run folder, in the server as in the client."""
+"""Prefect's server and client write only into the run folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run's wall time went, from ledgers written by hand on a clock that is moved by hand."""
+"""Accounting of a run's wall time, on ledgers written by hand with a manual clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ITERATION = sum(PHASES.values())
 
 
 class Story:
-    """Writes a ledger as drivers do, on simulated time."""
+    """Writes a ledger as drivers do, in simulated time."""
 
     def __init__(self, folder: Path) -> None:
         self.clock = SimulatedClock()
@@ -35,13 +35,13 @@ class Story:
         self.clock.advance(seconds)
 
     def start(self, seconds: float, **recovered: object) -> None:
-        """A driver takes the lease, brings everything up within `seconds`, and has recovered."""
+        """Lets a driver take the lease, start everything within `seconds`, and recover."""
         self.fence = self.ledger.leases.acquire(self.run, holder("driver"), 10, lambda _: True)
         self.ledger.leases.start_session(self.fence, "", "")
         self.phase("recover", seconds, **recovered)
 
     def phase(self, name: str, seconds: float, iteration: int = 0, fails: str = "", **receipt: object) -> None:
-        """An attempt; several of them are several calls."""
+        """Writes one attempt at a phase."""
         branch = self.ledger.runs.find(self.run).current_branch
         attempt = self.ledger.phases.plan(self.fence, branch, iteration, name)
         self.ledger.phases.dispatch(self.fence, attempt)
@@ -52,7 +52,7 @@ class Story:
             self.ledger.phases.finish(self.fence, attempt, receipt, seconds)
 
     def killed_in(self, name: str, seconds: float, iteration: int, sealed_after: float = 0.0) -> None:
-        """The driver dies within an attempt; what it last wrote is a renewal of its lease."""
+        """Lets the driver die within an attempt, right after it renewed its lease."""
         attempt = self.ledger.phases.plan(self.fence, 0, iteration, name)
         self.ledger.phases.dispatch(self.fence, attempt)
         if sealed_after:
@@ -111,7 +111,7 @@ def test_an_undisturbed_run_restarts_checkpoints_works_waits_and_is_idle(story: 
     story.end()
     story.sleep(100)
     story.start(5)
-    story.sleep(3)  # a ledger that did not answer
+    story.sleep(3)  # the ledger did not answer
     story.iteration(2)
     accounts = story.accounts()
     assert buckets(accounts) == {
@@ -130,7 +130,7 @@ def test_an_undisturbed_run_restarts_checkpoints_works_waits_and_is_idle(story: 
 def test_a_driver_killed_in_collect_loses_what_was_not_sealed(story: Story) -> None:
     started(story)
     story.killed_in("collect", 40, 1, sealed_after=30)
-    story.sleep(12)  # nobody there
+    story.sleep(12)  # no driver
     story.start(6, restored=0, replayed=0, replay_seconds=0.0)
     story.phase("collect", 30, 1)
     accounts = story.accounts()
@@ -158,7 +158,7 @@ def test_replay_and_repeated_learning_are_redone_and_charged_to_their_crash(stor
     story.phase("collect", 60, 3)
     story.phase("prepare", 8, 3)
     story.phase("learn", 20, 3)
-    story.phase("sync", 1, 3, fails="infrastructure")  # a trainer rank is lost, and with it the update
+    story.phase("sync", 1, 3, fails="infrastructure")  # a trainer rank and with it the update is lost
     story.phase("recover", 55, 2, restored=0, replayed=2, replay_seconds=40.0)
     story.iteration(3, skip=("collect", "prepare"))
     accounts = story.accounts()
@@ -176,7 +176,7 @@ def test_work_that_went_on_without_its_driver_is_not_redone(story: Story) -> Non
     story.killed_in("learn", 15, 2)
     story.sleep(2)
     story.start(4)
-    story.phase("learn", 1, 2)  # of its 20 s, 15 were done when the driver died, and more while it was away
+    story.phase("learn", 1, 2)  # of its 20 s, 15 were done when the driver died, the rest before the next one started
     story.phase("sync", 4, 2)
     assert buckets(story.accounts()) == {"productive": ITERATION + 60 + 8 + 15 + 1 + 4, "restart": 5 + 2 + 4}
 
@@ -234,7 +234,7 @@ TIMES = st.integers(0, 60)
 
 @st.composite
 def histories(draw: st.DrawFn) -> RunHistory:
-    """Any rows, also such as no driver would write: out of order, overlapping, behind their session's end."""
+    """Draws any rows, including impossible ones: out of order, overlapping, after their session's end."""
     terms = range(1, draw(st.integers(1, 4)) + 1)
     taken = sorted(draw(st.lists(TIMES, min_size=len(terms), max_size=len(terms))))
     maybe = st.none() | TIMES
@@ -291,7 +291,7 @@ def test_the_buckets_share_the_wall_time_without_gap_or_overlap(history: RunHist
 
 
 def test_young_with_replay_of_the_share_that_is_learning() -> None:
-    # sqrt(2 x 15 x 7500 / (65 x 300)) = 3.4: whole iterations, whichever neighbour costs less.
+    # sqrt(2 x 15 x 7500 / (65 x 300)) = 3.4, rounded to the neighbouring integer that costs less.
     assert checkpoint_interval(stall=15, between_failures=7500, replay=65, iteration=300) == 3
     assert checkpoint_interval(stall=0.01, between_failures=100, replay=65, iteration=300) == 1
 

@@ -1,4 +1,4 @@
-"""The lease's keeper: renews, notices a takeover, and trusts its own clock when it cannot renew."""
+"""The lease keeper: renews, notices a takeover, and relies on its own clock when it cannot renew."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def keeper_of(held: tuple[str, Ledger, Fence], wait: float = WAIT, **options: An
 
 
 def lost(keeper: LeaseKeeper) -> str:
-    """Waits until the keeper says that the lease is lost, and returns why."""
+    """Waits until the keeper reports the lease as lost, and returns the reason."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:
@@ -55,7 +55,7 @@ def test_a_kept_lease_outlives_its_own_life(held: tuple[str, Ledger, Fence]) -> 
     time.sleep(3 * LIFE)
     keeper.check()
     keeper.stop()
-    assert beats, "whoever wants to look at the ledger is asked at every renewal"
+    assert beats, "observers are called at every renewal"
 
 
 def test_a_takeover_is_noticed(held: tuple[str, Ledger, Fence]) -> None:
@@ -68,7 +68,7 @@ def test_a_takeover_is_noticed(held: tuple[str, Ledger, Fence]) -> None:
 
 
 def test_a_driver_that_was_stopped_and_continued_knows_by_its_own_clock(held: tuple[str, Ledger, Fence]) -> None:
-    """Nobody renews (the thread was stopped with the process) and nobody confirms; the database is not asked."""
+    """Nothing renews or confirms the lease: the thread was stopped with the process. The database is not asked."""
     keeper = keeper_of(held)
     keeper.check()
     held[1].close()
@@ -91,7 +91,7 @@ def test_a_main_loop_that_hangs_is_not_kept_alive(held: tuple[str, Ledger, Fence
     keeper.start()
     reason = lost(keeper)
     assert "learn of iteration 3" in reason
-    assert "test_lease_keeper" in reason, "with the stack of the main thread"
+    assert "test_lease_keeper" in reason, "it contains the main thread's stack"
     keeper.stop()
 
 

@@ -1,4 +1,4 @@
-"""Deployments on the real service group: Prefect's scheduler and worker start windows, and whatever dies, the run goes on."""
+"""Deployments on the real service group: Prefect's scheduler and worker start windows; runs survive any death."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.recovery.nursery import Nursery
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(1500)]
 ITERATIONS = 30
 SLOW = (f"iterations={ITERATIONS}", "rollout.engine.base_seconds=0.2")
-"""An iteration takes more than half a second, so a window of seconds does not reach the target."""
+"""Makes an iteration take more than half a second, so that a window of seconds does not reach the target."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def ledger_of(group: Group) -> Ledger:
 
 
 def process_of(group: Group, run: str, flow_run: str) -> int:
-    """The process of a window, once it has begun."""
+    """Waits until a window has begun, and returns its process id."""
 
     def look() -> int | None:
         with ledger_of(group) as ledger:
@@ -62,7 +62,7 @@ def process_of(group: Group, run: str, flow_run: str) -> int:
 
 
 def second_window_at_work(group: Group, run: str) -> str | None:
-    """The flow run of the run's second session, once that has committed something."""
+    """Returns the flow run of the run's second session once it has committed something."""
     with ledger_of(group) as ledger:
         sessions = ledger.overview.sessions(run)
         if len(sessions) < 2:
@@ -77,7 +77,7 @@ def test_three_windows_of_which_one_is_killed_end_as_an_undisturbed_run(group: G
     killed = group.await_true("the second window", lambda: second_window_at_work(group, run))
     os.kill(process_of(group, run, killed), signal.SIGKILL)
     group.await_true("the end of the run", lambda: is_completed(group, run))
-    later = group.await_true("a window behind the end", lambda: window_behind_the_end(group, run))
+    later = group.await_true("a window after the end", lambda: window_behind_the_end(group, run))
     group.prefect("deployment", "delete", "yatt/mini")
     assert later["state"]["message"] == f"run {run} is completed at iteration {ITERATIONS}: target reached before"
 
@@ -218,7 +218,7 @@ def test_a_prefect_yaml_makes_the_deployment_that_is_made_directly(group: Group,
         "cron": "0 22 * * *", "timezone": "Europe/Berlin", "day_or": True,
     }  # fmt: skip
     again = group.yatt("deploy", str(SPEC), "--manual", "--name", "direct")
-    assert again["run"] == run, "deployed again, a name keeps its run"
+    assert again["run"] == run, "a redeployed name keeps its run"
     assert group.ask("/deployments/name/yatt/direct")["schedules"] == []
 
 

@@ -1,4 +1,4 @@
-"""Which flow runs of windows the reaper takes for dead."""
+"""Which flow runs of windows the reaper considers dead."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_counts_as_dead(signs: Signs, cause: str | None) -> None:
 
 @pytest.fixture
 def bystander() -> Iterator[Callable[[str], int]]:
-    """Starts processes that have a flow run in their environment, and gives their ids."""
+    """Yields a function that starts a process with a flow run in its environment and returns its id."""
     processes = list[subprocess.Popen[bytes]]()
 
     def start(flow_run: str) -> int:
@@ -65,7 +65,7 @@ def bystander() -> Iterator[Callable[[str], int]]:
 
 
 def cause_before_the_window(home: Home, flow_run: UUID, pid: int, worker: str, silent_seconds: float) -> str | None:
-    """Why a flow run counts as dead whose window has not begun."""
+    """Returns why a flow run whose window has not begun counts as dead, or None."""
     run = seed_run(home)
     since = datetime.now(UTC) - timedelta(seconds=silent_seconds)
     row = FlowRun(
@@ -80,7 +80,7 @@ def cause_before_the_window(home: Home, flow_run: UUID, pid: int, worker: str, s
 
 
 GONE = 2**22 + 1
-"""No process has an id as high."""
+"""Higher than any process id."""
 
 
 def test_a_window_that_died_before_it_began_is_known_by_its_process_on_this_host(home: Home) -> None:

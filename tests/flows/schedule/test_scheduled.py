@@ -1,4 +1,4 @@
-"""What a window of a deployment comes to without driving: missed, held, paused, finished; and what it leaves on record."""
+"""Windows of a deployment that end without driving: missed, held, paused, completed; and what they record."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NoTracker:
 
 @dataclass
 class FakeClock:
-    """Time passes by sleeping alone."""
+    """A clock that advances only by sleeping."""
 
     now: datetime = NOON
     slept: list[float] = field(default_factory=list)
@@ -68,7 +68,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 
 def own(home: Home, run: str) -> str | None:
-    """The owner that a deployment made for this home names."""
+    """Returns the owner that a deployment created for this home names."""
     with Ledger.open(home.ledger) as ledger, suppress(RunNotFound):
         return owner_of(ledger, run)
     return None
@@ -77,9 +77,9 @@ def own(home: Home, run: str) -> str | None:
 def come_up(
     home: Home, run: str, clock: FakeClock, begins: datetime | None = NOON, hours: float = 8, owner: str | None = ""
 ) -> Ending:
-    """What a flow run comes to that was scheduled for `begins`, or was asked for by a person where that is None.
+    """Returns the ending of a flow run scheduled for `begins`, or started by hand if that is None.
 
-    owner: whom its deployment names; by default that of this home's run.
+    owner: named by its deployment; by default that of this home's run.
     """
     owner = own(home, run) if owner == "" else owner
     flow_run = FlowRun(flow_id=uuid4(), auto_scheduled=begins is not None, expected_start_time=begins or NOON)
@@ -99,7 +99,7 @@ def test_a_window_that_is_over_does_nothing_and_says_so(home: Home) -> None:
     assert f"run {run} " in ending.message and "2027-01-01 20:00:00 UTC" in ending.message
     assert said(home, run) == [ending.message]
     with Ledger.open(home.ledger) as ledger:
-        assert ledger.overview.line(run).term == 1, "the lease was not asked for"
+        assert ledger.overview.line(run).term == 1, "the lease was not requested"
         (record,) = recorded_windows(ledger, run).values()
     assert record.window == Window(NOON, NOON + 8 * HOUR) and record.process.pid == this_process().pid
 
@@ -157,7 +157,7 @@ def test_a_run_that_somebody_drives_is_left_to_them_by_name(home: Home) -> None:
     assert ending.message == f"run {run} is held by {FAR.text}: nothing was done" and said(home, run) == [
         ending.message
     ]
-    assert 540 <= sum(clock.slept) <= 600, "by then the lease of a holder that died would have run out"
+    assert 540 <= sum(clock.slept) <= 600, "by then the lease of a dead holder would have expired"
     with Ledger.open(home.ledger) as ledger:
         assert ledger.overview.line(run).holder == FAR.text
 
@@ -184,7 +184,7 @@ def test_a_window_waits_for_a_keeper_until_its_own_end(home: Home, monkeypatch: 
 
 
 def window_before(home: Home, run: str) -> Fence:
-    """The window that ends when this one begins is still driving, on a host far away."""
+    """Records a window that ends when this one begins but is still driving, on another host."""
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, FAR, 600.0)
         record_window(ledger, run, "the flow run before", Window(NOON - 8 * HOUR, NOON), FAR)
@@ -260,4 +260,4 @@ def test_a_deployment_of_another_ledgers_run_of_the_same_name_is_refused(
         assert f"this worker's ledger {home.ledger}" in ending.message and owner in ending.message
     assert f"`yatt deploy --run {run} --name NAME`" in ending.message
     with Ledger.open(home.ledger) as ledger:
-        assert not recorded_windows(ledger, run) and ledger.overview.line(run).term == 1, "it is left as it is"
+        assert not recorded_windows(ledger, run) and ledger.overview.line(run).term == 1, "it is left unchanged"
