@@ -39,7 +39,7 @@ def chromium(outside: Outside) -> Iterator[Browser]:
     path = find_chromium()
     if path is None:
         why = why_not_installable() or "`python -m tests.browser.install` was not run, or failed"
-        pytest.skip(f"NO BROWSER: the pages are not tested in one; none is installed, and {why}")
+        pytest.skip(f"NO BROWSER: the pages are not tested in a browser: none is installed, and {why}")
     with started_chromium(path, outside) as browser:
         yield browser
 

@@ -45,11 +45,9 @@ def install() -> str:
         except subprocess.TimeoutExpired:
             return f"apt-get {words[0]} did not end within {SECONDS:.0f} s"
         if done.returncode:
-            said = done.stderr.strip().splitlines() or ["it said nothing"]
+            said = done.stderr.strip().splitlines() or ["no error output"]
             return f"apt-get {words[0]} failed: {said[-1]}"
-    return (
-        "" if find_chromium() else "apt-get installed the package, but it holds no browser under a name that is known"
-    )
+    return "" if find_chromium() else "apt-get installed the package, but it contains no browser with a known name"
 
 
 def main() -> int:

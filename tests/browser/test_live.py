@@ -121,7 +121,7 @@ def wait_until(page: Page, address: str, state: str) -> None:
         if page.locator("header .badge", has_text=state).count():
             return
         page.wait_for_timeout(500)
-    raise TimeoutError(f"the page never says {state}")
+    raise TimeoutError(f"the page never shows {state}")
 
 
 def inspect_pages(page: Page, address: str) -> None:

@@ -50,12 +50,12 @@ def run_hook(folder: Path, script: str, times: int) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 
-@pytest.mark.skipif(not has_namespaces(), reason="no process namespaces for users here")
+@pytest.mark.skipif(not has_namespaces(), reason="users cannot create process namespaces on this machine")
 def test_drivers_are_signalled_once_and_awaited(tmp_path: Path) -> None:
     assert run_hook(tmp_path, hook()[2], times=1) == {"prefect.engine": "asked\n", "yatt": "asked\n", "raylet": ""}
 
 
-@pytest.mark.skipif(not has_namespaces(), reason="no process namespaces for users here")
+@pytest.mark.skipif(not has_namespaces(), reason="users cannot create process namespaces on this machine")
 def test_a_driver_that_does_not_end_is_signalled_again_in_time(tmp_path: Path) -> None:
     script = hook()[2]
     late = int(script.partition('"$SECONDS" -ge ')[2].split()[0])

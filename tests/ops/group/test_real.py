@@ -158,7 +158,7 @@ def refuse_strangers(prefect: str, mlflow: str, password: str) -> None:
 
 def test_dead_members_restart_dead_runs_are_delivered_and_drivers_survive(group: RealGroup, tmp_path: Path) -> None:
     home = group.home
-    run = left_behind(home)
+    run = run_with_undelivered_rows(home)
     told = group.call("up", "--detach", *ANY)
     before = by_name(told)
 
@@ -200,7 +200,7 @@ def test_dead_members_restart_dead_runs_are_delivered_and_drivers_survive(group:
     assert group.processes() == 0
 
 
-def left_behind(home: Home) -> str:
+def run_with_undelivered_rows(home: Home) -> str:
     """Creates a run whose driver has died and whose rows are not delivered."""
     home.folder.mkdir(parents=True)
     with Ledger.open(home.ledger) as ledger:

@@ -118,7 +118,7 @@ def place(tmp_path: Path) -> Iterator[tuple[str, Ledger, Fence]]:
         yield address, ledger, ledger.leases.acquire(run, this_process("test"), 600)
 
 
-def tell(ledger: Ledger, fence: Fence, *names: str) -> None:
+def enqueue(ledger: Ledger, fence: Fence, *names: str) -> None:
     entries = [OutboxEntry(f"{fence.run}/{name}", NOTIFICATION, {"text": f"text of {name}"}, 0) for name in names]
     ledger.outbox.enqueue(fence, entries)
 
@@ -131,9 +131,9 @@ def deliverer(*sinks: Sink, interval: float) -> NotificationDeliverer:
 def test_alarms_within_the_interval_go_into_one_message(place: tuple[str, Ledger, Fence], sink: Sink) -> None:
     _, ledger, fence = place
     people = deliverer(sink, interval=3600.0)
-    tell(ledger, fence, "a")
+    enqueue(ledger, fence, "a")
     assert people.deliver(ledger, fence, last=False) == 1, "the first one is sent at once"
-    tell(ledger, fence, "b", "c")
+    enqueue(ledger, fence, "b", "c")
     assert people.deliver(ledger, fence, last=False) == 0
     assert deliverer(sink, interval=3600.0).deliver(ledger, fence, last=False) == 0, (
         "the next driver respects the interval too"
@@ -152,11 +152,11 @@ def test_an_undelivered_message_is_sent_again_by_the_pump(
     monkeypatch.setattr(outbox, "POLL_SECONDS", 0.05)
     at, ledger, fence = place
     sink.status = 500
-    tell(ledger, fence, "a")
+    enqueue(ledger, fence, "a")
     pump = OutboxPump(at, fence, deliverer(sink, interval=0.0))
     pump.start()
     wait_until(lambda: len(sink.posts) >= 2, seconds=30.0)
-    tell(ledger, fence, "b")
+    enqueue(ledger, fence, "b")
     sink.status = 200
     wait_until(lambda: ledger.outbox.counts(fence.run, notifications=True) == (0, 2), seconds=30.0)
     assert pump.stop(30)
@@ -169,10 +169,10 @@ def test_an_address_that_is_down_does_not_block_the_others(place: tuple[str, Led
         down.status = 500
         people = deliverer(down, sink, interval=0.0)
         for name in ("first", "second"):
-            tell(ledger, fence, name)
+            enqueue(ledger, fence, name)
             with pytest.raises(InfrastructureError, match="address 1 of 2"):
                 people.deliver(ledger, fence, last=False)
-        tell(ledger, fence, "paused")
+        enqueue(ledger, fence, "paused")
         with pytest.raises(InfrastructureError, match="address 1 of 2"):
             people.deliver(ledger, fence, last=True)
         assert [post["message"] for post in sink.posts] == [
@@ -190,7 +190,7 @@ def test_messages_stay_infrequent_while_an_address_is_down(place: tuple[str, Led
         down.status = 500
         people = deliverer(down, sink, interval=3600.0)
         for name in ("first", "second"):
-            tell(ledger, fence, name)
+            enqueue(ledger, fence, name)
             with pytest.raises(InfrastructureError):
                 people.deliver(ledger, fence, last=False)
         assert (len(down.posts), len(sink.posts)) == (2, 1), "retried without the messages of the interval"
@@ -199,7 +199,7 @@ def test_messages_stay_infrequent_while_an_address_is_down(place: tuple[str, Led
 def test_an_undelivered_message_waits_for_the_next_session(place: tuple[str, Ledger, Fence], sink: Sink) -> None:
     at, ledger, fence = place
     sink.status = 429
-    tell(ledger, fence, "a")
+    enqueue(ledger, fence, "a")
     pump = OutboxPump(at, fence, deliverer(sink, interval=0.0))
     pump.start()
     assert not pump.stop(30)
