@@ -86,7 +86,7 @@ def test_the_start_roles_change_only_for_a_gain() -> None:
     )
     assert chosen([best, near], held.judges) == near
     assert chosen([best, far], held.judges) == best
-    assert chosen([best, near], None) == best, "after the cold start no role is kept for its own sake"
+    assert chosen([best, near], None) == best, "after a cold start there is no previous start to keep"
 
 
 def test_a_large_pool_is_simulated_at_a_part_of_its_size() -> None:

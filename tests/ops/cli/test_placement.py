@@ -289,7 +289,7 @@ def test_pages_escape_hostile_names_and_load_nothing_external(markup: str) -> No
     assert "prefers-color-scheme: dark" in markup and 'lang="en"' in markup and "keydown" in markup
 
 
-def test_bars_are_as_long_as_their_spans_and_filled_as_far_as_they_were_busy() -> None:
+def test_bars_are_as_long_as_their_spans_and_filled_by_their_busy_share() -> None:
     markup = gantt_page(gantt())
     rows = re.findall(r'<g class="item".*?</g>', markup)
     assert len(rows) == 2

@@ -44,8 +44,7 @@ class RealGroup:
     def begin_in_terminal(self, *words: str) -> int:
         """Runs a command from a shell in a new terminal; returns the terminal's other end, which closes it."""
         near, far = pty.openpty()
-        # The shell gets the terminal as its controlling one, so that it and its job receive the hang-up, also under
-        # nohup.
+        # The terminal controls the shell, so that the shell and its job receive its hang-up, even under nohup.
         shell = ["env", "--default-signal=HUP", "setsid", "--ctty", "bash", "--norc", "--noprofile", "-i"]
         process = subprocess.Popen(shell, env=self._environment, stdin=far, stdout=far, stderr=far, text=True)
         self._started.append(process)

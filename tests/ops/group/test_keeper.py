@@ -106,7 +106,7 @@ def test_a_retry_for_one_address_does_not_repeat_the_message_to_another(
         assert ledger.overview.line(run).term == term + 1
 
 
-def test_an_address_that_never_answers_extends_the_audit_chain_by_a_limit(
+def test_an_address_that_never_answers_extends_the_audit_chain_only_to_a_limit(
     home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(orphaned_outbox, "FIRST_DELAY", 0.0)
