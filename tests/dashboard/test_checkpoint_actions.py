@@ -140,7 +140,7 @@ def test_a_slow_mlflow_occupies_no_thread_of_the_routes(
     answered.set()
 
 
-# -- what a verification considers damage --------------------------------------------------------------------------------
+# -- what a verification considers damage -------------------------------------------------------------------------------
 
 
 class SecondTier(NoStore):
