@@ -51,7 +51,7 @@ def points(client: MlflowClient, run: str) -> list[int]:
     return [point.step for point in client.get_metric_history(run, "reward/mean")]
 
 
-def test_a_fork_stands_on_copies_of_its_own(finished: Finished, heir: str) -> None:
+def test_a_fork_has_its_own_copies(finished: Finished, heir: str) -> None:
     driver, run = finished
     assert digests(driver, heir) == digests(driver, run), (
         "the same branch number, spec and weights draw the same samples"
@@ -71,7 +71,7 @@ def test_a_fork_stands_on_copies_of_its_own(finished: Finished, heir: str) -> No
     ]
 
 
-def test_a_rollback_goes_on_along_another_line(finished: Finished, heir: str) -> None:
+def test_a_rollback_continues_on_another_branch(finished: Finished, heir: str) -> None:
     """The fork returns to its fork point, no checkpoint: update 3 is replayed from the copy of checkpoint 2."""
     driver, run = finished
     before = digests(driver, heir)
@@ -118,7 +118,7 @@ def yatt(driver: Driver, *words: str) -> str:
 
 
 @pytest.mark.verify
-def test_a_fork_of_a_fork_under_another_rule_trains_on(finished: Finished, heir: str) -> None:
+def test_a_fork_of_a_fork_trains_with_changed_settings(finished: Finished, heir: str) -> None:
     driver, run = finished
     changed = ["algorithm.normalise=group_mean", "iterations=6"]
     with pytest.raises(ConfigurationError, match=r"iteration 3 .* algorithm.normalise.*: 2-4;"):
@@ -135,7 +135,7 @@ def test_a_fork_of_a_fork_under_another_rule_trains_on(finished: Finished, heir:
 
 
 @pytest.mark.verify
-def test_a_run_goes_on_under_another_spec_and_layout(finished: Finished) -> None:
+def test_a_run_continues_with_another_spec_and_layout(finished: Finished) -> None:
     """A revision at the last commit's checkpoint replays nothing and marks the other layout in the lineage."""
     driver, parent = finished
     run = fork(driver.home, parent, 4).run

@@ -29,12 +29,12 @@ def taught(path: str, **more: Any) -> dict[str, Any]:
         (GRPO, taught("/a"), "algorithm.distillation.teacher "),
     ],
 )
-def test_a_critic_and_a_teacher_stay(before: dict[str, Any], after: dict[str, Any], fixed: str) -> None:
+def test_a_critic_and_a_teacher_cannot_change(before: dict[str, Any], after: dict[str, Any], fixed: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"--set .*{fixed}.*`yatt train`"):
         refuse_fixed(spec(algorithm=before), spec(algorithm=after))
 
 
-def test_their_numbers_may_change() -> None:
+def test_their_hyperparameters_may_change() -> None:
     refuse_fixed(spec(algorithm=taught("/a")), spec(algorithm=taught("/a", coefficient=0.1)))
     critic = {"optimizer": {"learning_rate": 1e-3}, "clip": None}
     refuse_fixed(spec(algorithm=PPO), spec(algorithm={**PPO, "critic": critic, "gae_lambda": 1.0}))

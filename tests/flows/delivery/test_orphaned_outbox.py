@@ -70,19 +70,19 @@ def left_behind(ledger: Ledger, rows: int = 150) -> tuple[str, Fence]:
         (HOLDER, SILENT_SECONDS + 1, ALIVE, True),
     ],
 )
-def test_only_a_run_that_nobody_will_drive_on_is_dead(
+def test_only_a_run_that_nobody_will_drive_again_is_dead(
     holder: Holder | None, silent: float, gone: Callable[[Holder], bool], dead: bool
 ) -> None:
     assert is_dead(Undelivered("toy-1", 3, holder, silent), gone) is dead
 
 
-def test_a_stopped_driver_is_not_taken_for_a_dead_one() -> None:
+def test_a_stopped_driver_does_not_count_as_dead() -> None:
     """A driver stopped for a minute still has its lease when it is continued; a keeper would have fenced it."""
     assert not is_dead(Undelivered("toy-1", 3, HOLDER, 60.0))
     assert is_dead(Undelivered("toy-1", 3, replace(HOLDER, process_start=1), 60.0))
 
 
-def test_delays_double_up_to_their_bound() -> None:
+def test_delays_double_up_to_their_limit() -> None:
     trouble, delays = Trouble(), []
     for _ in range(12):
         trouble = trouble.failed(100.0, "away")
@@ -92,7 +92,7 @@ def test_delays_double_up_to_their_bound() -> None:
     assert (trouble.failures, trouble.reason) == (12, "away")
 
 
-def test_rows_are_delivered_once_and_the_lease_is_given_back(place: str, ledger: Ledger) -> None:
+def test_rows_are_delivered_once_and_the_lease_is_released(place: str, ledger: Ledger) -> None:
     run, fence = left_behind(ledger)
     assert [(left.run, left.rows, left.holder) for left in ledger.outbox.undelivered()] == [(run, 151, HOLDER)]
     with pytest.raises(LeaseHeld):
@@ -108,7 +108,7 @@ def test_rows_are_delivered_once_and_the_lease_is_given_back(place: str, ledger:
     assert ledger.outbox.claim(again) == []
 
 
-def test_what_could_not_be_delivered_waits_for_the_next_try(place: str, ledger: Ledger) -> None:
+def test_undelivered_rows_wait_for_the_next_attempt(place: str, ledger: Ledger) -> None:
     run, fence = left_behind(ledger)
     ledger.leases.release(fence)
 
@@ -122,7 +122,7 @@ def test_what_could_not_be_delivered_waits_for_the_next_try(place: str, ledger: 
     assert deliver_dead(place, ledger, run, TrackerDeliverer(Recorder())) == 151
 
 
-def test_a_driver_waits_for_the_keeper_and_for_nobody_else(place: str, ledger: Ledger) -> None:
+def test_a_driver_waits_only_for_the_keeper(place: str, ledger: Ledger) -> None:
     run, fence = left_behind(ledger)
     ledger.leases.release(fence)
     delivering, go_on = threading.Event(), threading.Event()
@@ -149,7 +149,7 @@ def test_a_driver_waits_for_the_keeper_and_for_nobody_else(place: str, ledger: L
         take_lease(ledger, run, "another driver", 60)
 
 
-def test_a_keeper_that_was_replaced_books_nothing(place: str, ledger: Ledger) -> None:
+def test_a_replaced_keeper_records_nothing(place: str, ledger: Ledger) -> None:
     """It was stopped during a delivery: its lease expired, a driver took the run, and the keeper was continued."""
     run, fence = left_behind(ledger, rows=3)
     ledger.leases.release(fence)

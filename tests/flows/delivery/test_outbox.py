@@ -52,7 +52,7 @@ def filled(tmp_path: Path) -> Iterator[tuple[str, Ledger, Fence]]:
         yield address, ledger, fence
 
 
-def test_the_run_is_created_before_all_else_and_everything_arrives_in_order(filled: tuple[str, Ledger, Fence]) -> None:
+def test_the_run_is_created_first_and_everything_arrives_in_order(filled: tuple[str, Ledger, Fence]) -> None:
     _, ledger, fence = filled
     tracker = RecordingTracker()
     deliver_pending(ledger, fence, tracker)
@@ -64,7 +64,7 @@ def test_the_run_is_created_before_all_else_and_everything_arrives_in_order(fill
     assert ledger.outbox.counts(fence.run) == (0, 251)
 
 
-def test_rows_wait_while_the_tracker_is_away(filled: tuple[str, Ledger, Fence]) -> None:
+def test_rows_wait_while_the_tracker_is_unreachable(filled: tuple[str, Ledger, Fence]) -> None:
     _, ledger, fence = filled
     tracker = RecordingTracker()
     tracker.away = True
@@ -77,7 +77,7 @@ def test_rows_wait_while_the_tracker_is_away(filled: tuple[str, Ledger, Fence]) 
     assert len(tracker.arrived) == 251
 
 
-def test_the_pump_drains_at_its_end(filled: tuple[str, Ledger, Fence]) -> None:
+def test_the_pump_drains_when_it_stops(filled: tuple[str, Ledger, Fence]) -> None:
     address, ledger, fence = filled
     tracker = RecordingTracker()
     pump = OutboxPump(address, fence, TrackerDeliverer(tracker))
@@ -87,7 +87,7 @@ def test_the_pump_drains_at_its_end(filled: tuple[str, Ledger, Fence]) -> None:
     assert ledger.outbox.counts(fence.run)[0] == 0
 
 
-def test_the_pump_says_when_rows_stay_behind(filled: tuple[str, Ledger, Fence]) -> None:
+def test_the_pump_reports_undelivered_rows(filled: tuple[str, Ledger, Fence]) -> None:
     address, ledger, fence = filled
     tracker = RecordingTracker()
     tracker.away = True
@@ -97,7 +97,7 @@ def test_the_pump_says_when_rows_stay_behind(filled: tuple[str, Ledger, Fence]) 
     assert ledger.outbox.counts(fence.run) == (251, 0)
 
 
-def test_rows_that_the_ledger_could_not_book_are_sent_again(
+def test_rows_whose_delivery_was_not_recorded_are_sent_again(
     filled: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were sent, but the ledger was locked for too long to record that, and then answers again."""
@@ -117,7 +117,7 @@ def test_rows_that_the_ledger_could_not_book_are_sent_again(
     assert list(dict.fromkeys(item.key for item in tracker.arrived))[1:] == [f"{fence.run}/tag{i}" for i in range(250)]
 
 
-def test_a_ledger_that_is_away_is_not_asked_for_more(
+def test_an_unreachable_ledger_is_not_asked_for_more(
     filled: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(doing: str) -> Callable[..., None]:
@@ -133,7 +133,7 @@ def test_a_ledger_that_is_away_is_not_asked_for_more(
         deliver_pending(ledger, fence, RecordingTracker())
 
 
-def test_rows_that_stay_claimed_are_not_taken_for_delivered(filled: tuple[str, Ledger, Fence]) -> None:
+def test_claimed_rows_do_not_count_as_delivered(filled: tuple[str, Ledger, Fence]) -> None:
     address, ledger, fence = filled
     ledger.outbox.claim(fence, 1)
     ledger.runs.set_mlflow_run(fence, "tracking-run")
@@ -165,7 +165,7 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, name: str, losses: Iterator[bo
 
 
 @pytest.mark.parametrize("lost", ["claim", "delivered"])
-def test_an_answer_of_the_ledger_that_is_lost_ends_no_delivery(
+def test_a_lost_answer_from_the_ledger_does_not_end_delivery(
     filled: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     address, ledger, fence = filled
@@ -178,7 +178,7 @@ def test_an_answer_of_the_ledger_that_is_lost_ends_no_delivery(
 
 
 @pytest.mark.parametrize("lost", ["claim", "delivered"])
-def test_people_hear_once_of_what_the_ledgers_answer_was_lost_for(
+def test_people_are_notified_once_although_the_ledgers_answer_was_lost(
     filled: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     address, ledger, fence = filled
@@ -203,9 +203,7 @@ class People:
         return Told(frozenset(notice.key for notice in notices), ())
 
 
-def test_a_tracker_that_breaks_is_tried_again(
-    filled: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_tracker_is_retried(filled: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch) -> None:
     address, ledger, fence = filled
     tracker, failures = RecordingTracker(), iter([True, False, True])
     deliver = tracker.deliver
@@ -221,7 +219,7 @@ def test_a_tracker_that_breaks_is_tried_again(
     assert pump.stop(30)
 
 
-def test_a_branch_has_a_tracking_run_of_its_own(filled: tuple[str, Ledger, Fence]) -> None:
+def test_a_branch_has_its_own_tracking_run(filled: tuple[str, Ledger, Fence]) -> None:
     _, ledger, fence = filled
     run = fence.run
     rows = [OutboxEntry(f"{run}/b1/run", "run", {}, 1), OutboxEntry(f"{run}/b1/tags", "tags", {"of": "branch"}, 2)]
@@ -239,19 +237,19 @@ def test_a_branch_has_a_tracking_run_of_its_own(filled: tuple[str, Ledger, Fence
     assert ledger.runs.find(run).mlflow_run_id == "tracking-run"
 
 
-def test_rows_behind_one_that_failed_are_given_back_and_those_before_it_are_not(
+def test_only_rows_after_a_failed_one_are_given_back(
     filled: tuple[str, Ledger, Fence],
 ) -> None:
     _, ledger, fence = filled
     tracker = RecordingTracker()
     deliver = tracker.deliver
 
-    def away_behind_the_creation(items: list[OutboxItem]) -> Mapping[str, str]:
+    def unreachable_after_the_creation(items: list[OutboxItem]) -> Mapping[str, str]:
         made = deliver(items)
         tracker.away = True
         return made
 
-    tracker.deliver = away_behind_the_creation  # type: ignore[method-assign]
+    tracker.deliver = unreachable_after_the_creation  # type: ignore[method-assign]
     with pytest.raises(InfrastructureError):
         deliver_pending(ledger, fence, tracker)
     assert ledger.outbox.counts(fence.run) == (250, 1)

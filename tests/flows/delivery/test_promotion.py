@@ -13,7 +13,7 @@ from yatt_core.checkpoints.verify import verify_checkpoint
 pytestmark = pytest.mark.verify
 
 
-def test_a_promoted_checkpoint_stays_while_the_run_goes_on(driver: Driver) -> None:
+def test_a_promoted_checkpoint_is_kept_while_the_run_continues(driver: Driver) -> None:
     run = driver.create("virtual.yaml", "name=promoted", "iterations=4", "checkpoints.keep=1")
     driver.drive(run)
     promote(driver.home, run, "champion", 4, by="ann", why="the newest")

@@ -80,7 +80,7 @@ def test_an_alarm_comes_with_its_commit_and_its_evidence(opener: Opener) -> None
 
 
 @pytest.mark.parametrize(("action", "state", "code"), [("pause", "paused", 4), ("stop", "stopped", 0)])
-def test_an_end_is_asked_for_until_it_was_made(opener: Opener, action: str, state: str, code: int) -> None:
+def test_an_ending_is_requested_until_it_has_happened(opener: Opener, action: str, state: str, code: int) -> None:
     session = opener.new(HIGH.replace("ACTION", action))
     run = session.context.run
     for iteration in (0, 1):
@@ -103,7 +103,7 @@ def test_an_end_is_asked_for_until_it_was_made(opener: Opener, action: str, stat
     assert resumed.guards.ending(0, 3) is not None
 
 
-def test_the_windows_of_a_follower_are_those_of_a_driver_that_was_never_replaced(opener: Opener) -> None:
+def test_a_successor_judges_the_same_windows_as_an_undisturbed_driver(opener: Opener) -> None:
     values = [1.0, 2.0, 0.5, 3.0, 0.0, 4.0, 4.0, 4.0]
     guard = HIGH.replace("ACTION", "alert")
     quiet, struck = opener.new(guard), opener.new(guard)
@@ -122,7 +122,7 @@ def test_the_windows_of_a_follower_are_those_of_a_driver_that_was_never_replaced
     assert one == other and len(one) == 4
 
 
-def test_a_rollback_that_leads_nowhere_becomes_a_pause(opener: Opener) -> None:
+def test_a_rollback_without_a_target_becomes_a_pause(opener: Opener) -> None:
     """Without a checkpoint there is nothing to roll back to."""
     session = opener.new(HIGH.replace("ACTION", "rollback"))
     for iteration in (0, 1):
@@ -149,7 +149,7 @@ def test_a_branch_whose_opening_was_not_acknowledged_is_not_opened_again(opener:
     assert not roll_back(session, state)
 
 
-def test_another_branch_answers_what_was_asked_on_the_one_before(opener: Opener) -> None:
+def test_a_new_branch_settles_requests_of_the_previous_one(opener: Opener) -> None:
     session = opener.new(HIGH.replace("ACTION", "pause"))
     for iteration in (0, 1):
         commit(session, iteration, reward__mean=3.0)
@@ -159,7 +159,7 @@ def test_another_branch_answers_what_was_asked_on_the_one_before(opener: Opener)
 
 
 @pytest.mark.parametrize("wanted", ["rollback", "pause", "stop"])
-def test_an_update_that_is_not_finite_raises_an_alarm_whatever_the_answer(opener: Opener, wanted: str) -> None:
+def test_a_non_finite_update_raises_an_alarm_under_every_policy(opener: Opener, wanted: str) -> None:
     session = opener.new(f"recovery.on_non_finite={wanted}")
     for _ in range(2):  # a driver that dies after the alarm meets the same update again
         attempt = session.context.ledger.phases.plan(session.context.fence, 0, 3, "learn")
@@ -178,7 +178,7 @@ def guards_of(session: DriverSession, clock: HandClock, stops: StopRequests) -> 
 
 
 @pytest.mark.parametrize("action", ["alert", "pause"])
-def test_a_stalled_phase_is_told_of_once_an_attempt(opener: Opener, action: str) -> None:
+def test_a_stalled_phase_is_reported_once_per_attempt(opener: Opener, action: str) -> None:
     session = opener.new(f"guards.stalled_phase={{fraction: 0.5, action: {action}}}")
     clock, stops = HandClock(), StopRequests()
     guards = guards_of(session, clock, stops)
@@ -203,7 +203,7 @@ def test_a_stalled_phase_is_told_of_once_an_attempt(opener: Opener, action: str)
     assert (guards.ending(0, 2) is not None) == (action == "pause")
 
 
-def test_budgets_count_every_segment_and_are_told_of_once_a_limit(opener: Opener) -> None:
+def test_budgets_count_every_session_and_are_reported_once_per_limit(opener: Opener) -> None:
     session = opener.new("guards.budget={device_hours: 3.0, wall_hours: 2.0}", "trainer.engine.ranks=2")
     run, clock = session.context.run, HandClock()
     guards = guards_of(session, clock, StopRequests())

@@ -36,7 +36,7 @@ def start(monkeypatch: pytest.MonkeyPatch, mib: int) -> tuple[ActorsStart, list[
     ("mib", "resident", "says"),
     [(8192, True, []), (3472, False, ["stage"]), (0, True, ["warned"])],
 )
-def test_roles_share_the_memory_there_is(
+def test_roles_share_the_available_memory(
     monkeypatch: pytest.MonkeyPatch, mib: int, resident: bool, says: list[str]
 ) -> None:
     begun, said = start(monkeypatch, mib)
@@ -45,6 +45,6 @@ def test_roles_share_the_memory_there_is(
     assert said == says
 
 
-def test_a_run_without_room_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_enough_memory_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="2xcore"):
         start(monkeypatch, 1024)[0]._account()

@@ -72,13 +72,13 @@ def test_every_error_leaves_a_recorded_state(
     assert recorded(session) == (state, reason, None)
 
 
-def test_a_lease_that_ran_out_and_went_to_nobody_leaves_a_failed_run(session: DriverSession) -> None:
+def test_an_expired_lease_that_nobody_took_leaves_a_failed_run(session: DriverSession) -> None:
     with pytest.raises(FencedError), ended_on_error(session):
         raise FencedError("the lease of term 1 ran out")
     assert recorded(session) == ("failed", "the lease of term 1 ran out", None)
 
 
-def test_what_was_open_when_the_ledger_went_away_has_failed_once_it_answers(session: DriverSession) -> None:
+def test_attempts_open_during_a_ledger_outage_have_failed_afterwards(session: DriverSession) -> None:
     attempt = session.context.ledger.phases.plan(session.context.fence, 0, 1, "collect")
     session.context.ledger.phases.dispatch(session.context.fence, attempt)
     session.await_ledger(LedgerUnavailable("token=abc: away"))
@@ -87,7 +87,7 @@ def test_what_was_open_when_the_ledger_went_away_has_failed_once_it_answers(sess
     session.end("ended")
 
 
-def test_a_ledger_that_may_not_be_written_any_more_is_away_and_at_no_wrong_place(
+def test_a_ledger_that_became_read_only_counts_as_unavailable(
     session: DriverSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(*_: object) -> None:
@@ -102,7 +102,7 @@ def test_a_ledger_that_may_not_be_written_any_more_is_away_and_at_no_wrong_place
     session.end("ended")
 
 
-def test_a_fenced_driver_does_not_speak_for_the_one_that_took_over(session: DriverSession) -> None:
+def test_a_fenced_driver_leaves_the_state_to_its_successor(session: DriverSession) -> None:
     with Ledger.open(session.context.home.ledger) as ledger:
         ledger.leases.acquire(session.context.run, this_process("the next"), 60, holder_is_gone=lambda _: True)
         with pytest.raises(FencedError), ended_on_error(session):
@@ -111,7 +111,7 @@ def test_a_fenced_driver_does_not_speak_for_the_one_that_took_over(session: Driv
     assert state == "created" and holder is not None and "the next" in holder
 
 
-def test_a_ledger_that_is_away_does_not_hide_what_ended_the_session(
+def test_an_unreachable_ledger_does_not_hide_the_error_that_ended_the_session(
     session: DriverSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:
@@ -129,7 +129,7 @@ def test_a_flow_that_fails_before_it_begins_leaves_a_recorded_state(session: Dri
     assert recorded(session) == ("failed", "unexpected ConnectionError: no Prefect server", None)
 
 
-def test_a_flow_that_claimed_its_segment_ends_it_once(session: DriverSession) -> None:
+def test_a_flow_that_claimed_its_session_ends_it_once(session: DriverSession) -> None:
     with pytest.raises(ConnectionError), offered(session), claimed_session(session.context.run):
         raise ConnectionError("no MLflow")
     assert recorded(session) == ("failed", "unexpected ConnectionError: no MLflow", None)
@@ -137,7 +137,7 @@ def test_a_flow_that_claimed_its_segment_ends_it_once(session: DriverSession) ->
         assert [link.kind for link in ledger.events.links(session.context.run)].count("lease_released") == 1
 
 
-def test_no_actors_are_started_behind_the_end(session: DriverSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_actors_are_started_after_the_end(session: DriverSession, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
     monkeypatch.setattr(session.start, "make_ready", lambda: started.append("actors"))
     connecting, connected = threading.Event(), threading.Event()
@@ -155,7 +155,7 @@ def test_no_actors_are_started_behind_the_end(session: DriverSession, monkeypatc
 
 
 @pytest.mark.parametrize(("seconds_left", "stops"), [(3600.0, False), (0.0, True), (-5.0, True)])
-def test_a_segment_stops_at_the_end_of_its_window(session: DriverSession, seconds_left: float, stops: bool) -> None:
+def test_a_session_stops_at_the_end_of_its_window(session: DriverSession, seconds_left: float, stops: bool) -> None:
     now = datetime.fromtimestamp(session.context.clock.time_ms() / 1000, UTC)
     session.window = Window(now - timedelta(hours=8), now + timedelta(seconds=seconds_left))
     assert session.should_continue(ControlState.initial(session.context.spec.data)) is not stops

@@ -13,7 +13,7 @@ from tests.db.tools import SimulatedClock, holder
 from tests.spec.trees import VIRTUAL, spec
 
 
-def test_every_driver_counts_to_its_last_sign_of_life_by_the_devices_of_its_spec(tmp_path: Path) -> None:
+def test_every_driver_counts_until_its_last_sign_of_life_with_the_devices_of_its_spec(tmp_path: Path) -> None:
     clock = SimulatedClock()
     small, large = spec(**VIRTUAL), spec(**VIRTUAL, rollout__engine__instances=4)
     with Ledger.open(tmp_path / "ledger.db", clock=clock) as ledger:

@@ -21,7 +21,7 @@ def test_without_a_limit_no_phase_is_interrupted() -> None:
     assert requests.asked and not requests.overdue
 
 
-def test_an_overdue_stop_leaves_what_can_be_left() -> None:
+def test_an_overdue_stop_skips_phases_that_may_be_interrupted() -> None:
     requests = StopRequests()
     requests.ask(within=requests.reserve)
     with requests.phase("learn"):
@@ -40,7 +40,7 @@ def test_the_shorter_limit_counts() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_the_first_signal_asks_and_the_second_ends(number: int) -> None:
+def test_the_first_signal_requests_a_stop_and_the_second_ends(number: int) -> None:
     requests, said = StopRequests(), []
     with pytest.raises(KeyboardInterrupt), graceful_signals(requests, None, said.append):
         os.kill(os.getpid(), number)
@@ -48,7 +48,7 @@ def test_the_first_signal_asks_and_the_second_ends(number: int) -> None:
         os.kill(os.getpid(), number)
 
 
-def test_a_phase_under_way_is_left_when_the_grace_is_over() -> None:
+def test_a_running_phase_is_interrupted_when_the_grace_period_ends() -> None:
     requests = StopRequests()
     started = time.monotonic()
     with (
@@ -62,7 +62,7 @@ def test_a_phase_under_way_is_left_when_the_grace_is_over() -> None:
             time.sleep(0.05)
 
 
-def test_behind_a_shield_the_second_signal_waits_for_the_next_look() -> None:
+def test_a_shield_delays_the_second_signal_until_the_next_check() -> None:
     requests = StopRequests()
     with graceful_signals(requests, None, lambda text: None), pytest.raises(KeyboardInterrupt):
         with requests.shielded():
@@ -72,21 +72,21 @@ def test_behind_a_shield_the_second_signal_waits_for_the_next_look() -> None:
             raise AssertionError("the phase does not begin")
 
 
-def test_handlers_are_put_back() -> None:
+def test_handlers_are_restored() -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
     with graceful_signals(StopRequests(), None, lambda text: None):
         assert signal.getsignal(signal.SIGINT) != before[signal.SIGINT]
     assert {number: signal.getsignal(number) for number in before} == before
 
 
-def test_before_the_flow_takes_signals_an_end_is_orderly() -> None:
+def test_a_signal_before_the_flow_handles_signals_ends_cleanly() -> None:
     with pytest.raises(KeyboardInterrupt), ended_in_order():
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(1)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_a_handler_that_is_there_stays() -> None:
+def test_an_existing_handler_is_kept() -> None:
     heard: list[int] = []
     previous = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     try:
@@ -105,7 +105,7 @@ def test_deadlines_follow_history_within_their_bounds() -> None:
     assert deadline([1000.0] * 20, spec) == 600
 
 
-def test_the_first_reason_to_stop_stands() -> None:
+def test_the_first_reason_to_stop_is_kept() -> None:
     requests = StopRequests()
     requests.ask(reason="its window is over")
     requests.ask()

@@ -114,7 +114,7 @@ def at(hour: float) -> datetime:
     return datetime(2027, 1, 1, tzinfo=UTC) + timedelta(hours=hour)
 
 
-def test_a_window_waits_for_one_that_is_over_and_leaves_a_run_to_everybody_else() -> None:
+def test_a_window_waits_only_for_a_window_that_is_over() -> None:
     own = Window(at(8), at(16))
     assert waits(own, Window(at(0), at(8)), at(8), at(8.1)), "the previous window takes its last checkpoint"
     assert not waits(own, Window(at(0), at(9)), at(8), at(8.1)), "a longer one is left alone"
@@ -156,7 +156,7 @@ def test_durations(text: str, length: timedelta) -> None:
         ("١h", "such as 8h"),
     ],
 )
-def test_what_is_no_duration(text: str, says: str) -> None:
+def test_invalid_durations(text: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^--for: ") as caught:
         parse_duration(text, "--for")
     assert says in str(caught.value)
@@ -175,7 +175,7 @@ def test_what_is_no_duration(text: str, says: str) -> None:
         ("america", "region; expected one of its zones, such as 'America/"),
     ],
 )
-def test_zones_that_are_none(name: str, meant: str) -> None:
+def test_unknown_time_zones(name: str, meant: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         check_timezone(name, "--timezone")
     assert str(caught.value).startswith(f"--timezone: there is no time zone {name!r}") and meant in str(caught.value)
@@ -195,7 +195,7 @@ def test_zones_that_are_none(name: str, meant: str) -> None:
         ("h 22 * * *", "minute: 'h'"),
     ],
 )
-def test_what_is_no_cron_line(cron: str, says: str) -> None:
+def test_invalid_cron_lines(cron: str, says: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         cron_schedule(cron, "UTC", "--cron", "--timezone")
     assert str(caught.value).startswith("--cron: ") and says in str(caught.value)

@@ -22,7 +22,7 @@ def toy_context() -> Any:
     return SimpleNamespace(run="toy-1", spec=SimpleNamespace(iterations=4), ledger=SimpleNamespace(metrics=metrics))
 
 
-def test_a_server_that_is_away_ends_no_run(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_server_ends_no_run(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("create_progress_artifact", "update_progress_artifact", "create_markdown_artifact"):
         monkeypatch.setattr(artifacts, name, away)
     monkeypatch.setattr(artifacts, "UPDATE_SECONDS", 0.0)

@@ -96,12 +96,12 @@ def test_a_full_disk_pauses(opened: Opened) -> None:
         fail(opened(), "collect", 1, StorageFullError("/runs: No space left on device"))
 
 
-def test_a_replay_that_differs_is_never_answered_by_another_try(opened: Opened) -> None:
+def test_a_replay_that_differs_is_never_retried(opened: Opened) -> None:
     session = opened("recovery.budgets.numeric=5")
     fail(session, "recover", 3, ReplayError("differs"))
 
 
-def test_skips_are_choices_and_have_an_end(opened: Opened) -> None:
+def test_skips_are_recorded_choices_and_limited(opened: Opened) -> None:
     session = opened("recovery.non_finite_limit=2")
     for iteration in (3, 4):
         with pytest.raises(PhaseRetry):
@@ -143,7 +143,7 @@ def test_a_rollback_opens_a_branch_that_draws_other_prompts(opened: Opened) -> N
         fail(session, "learn", 4, NumericError("the loss is nan"))
 
 
-def test_a_rollback_skips_all_that_the_waves_of_the_failed_iteration_drew(opened: Opened) -> None:
+def test_a_rollback_skips_all_prompts_that_the_failed_iteration_drew(opened: Opened) -> None:
     session = opened("recovery.on_non_finite=rollback", "dynamic_sampling.kind=valid_group")
     states = [commit(session, iteration) for iteration in range(3)]
     checkpoint(session, 1)

@@ -36,7 +36,7 @@ def test_sums_do_not_depend_on_the_order_of_shards() -> None:
     assert add_sums(parts) == add_sums(shuffled)
 
 
-def test_means_and_shares() -> None:
+def test_means_and_fractions() -> None:
     metrics = values(experience_metrics(SUMS))
     assert metrics["reward/mean"] == metrics["reward/exact"] == 0.5
     assert metrics["reward/std"] == 0.5
@@ -46,7 +46,7 @@ def test_means_and_shares() -> None:
     assert metrics["zero_spread_fraction"] == 0.5
 
 
-def test_a_constant_reward_has_no_spread_whatever_rounding_says() -> None:
+def test_a_constant_reward_has_zero_spread_despite_rounding() -> None:
     sums = SUMS | {"reward": 4 * 0.1, "reward_squared": 4 * 0.1 * 0.1 - 1e-18}
     assert values(experience_metrics(sums))["reward/std"] == pytest.approx(0.0, abs=1e-8)
     assert not math.isnan(values(experience_metrics(sums))["reward/std"])
@@ -60,7 +60,7 @@ def test_what_prepare_and_learn_measured_is_of_class_result() -> None:
     assert {metric.metric_class for metric in metrics} == {"result"}
 
 
-def test_telemetry_that_holds_no_figures_is_as_good_as_lost() -> None:
+def test_telemetry_without_numbers_counts_as_lost() -> None:
     found = [5, None, {JUDGE_TOKENS: "many"}, {JUDGE_TOKENS: math.nan}, {JUDGE_TOKENS: math.inf}, {JUDGE_TOKENS: 7.0}]
     shards = {f"shard-{number}": stages for number, stages in enumerate(found)}
     metrics = values(judge_metrics({"collect.w00.t0001": shards}, ()))
@@ -72,7 +72,7 @@ def test_evaluation_adds_up_its_slices() -> None:
     assert values(evaluation_metrics(receipts)) == {"evaluation/accuracy": 0.5, "evaluation/reward": 0.5}
 
 
-def test_the_number_of_slices_never_shows_in_the_reward() -> None:
+def test_the_number_of_slices_does_not_change_the_reward() -> None:
     """Sums by slice would differ in the last bit: (0.1 + 0.2) + 0.3 is not 0.1 + (0.2 + 0.3)."""
     rewards = (0.1, 0.2, 0.3, 0.7, 1e-9, 0.1)
     found = set()

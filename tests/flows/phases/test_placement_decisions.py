@@ -53,7 +53,7 @@ class Wrong:
         ("RRRX", "RRRX"),
     ],
 )
-def test_a_policy_that_fails_is_said_before_anything_is_recorded(
+def test_a_failing_policy_is_reported_before_anything_is_recorded(
     session: Any, answer: str | BaseException, said: str
 ) -> None:
     session.prefetch = PlacementPrefetch(Wrong(answer))
@@ -77,7 +77,7 @@ def test_a_policy_that_fails_is_said_before_anything_is_recorded(
         (Plan("RRRR", Hold(), None, "", 5), "state.*TypeError"),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_no_plan_is_said_before_anything_is_recorded(session: Any, plan: Any, said: str) -> None:
+def test_an_invalid_plan_is_reported_before_anything_is_recorded(session: Any, plan: Any, said: str) -> None:
     class Nonsense:
         def plan(self, *_: Any) -> Any:
             return plan
@@ -98,7 +98,7 @@ class Locked:
         return []
 
 
-def test_a_runtime_policy_that_cannot_leave_its_process_is_said_before_anything_is_recorded(session: Any) -> None:
+def test_a_runtime_policy_that_cannot_be_pickled_is_reported_before_anything_is_recorded(session: Any) -> None:
     class Own:
         def plan(self, *_: Any) -> Plan:
             return Plan("RRRR", Locked(), None, "")
@@ -113,7 +113,7 @@ def record(session: Any, decision: dict[str, Any]) -> None:
     session.context.ledger.records.decision(session.context.fence, DecisionRow(0, 1, 0, {}, decision, {}, "as it was"))
 
 
-def test_a_decision_made_now_is_carried_on_as_it_says(session: Any) -> None:
+def test_a_new_decision_is_kept_when_made_again(session: Any) -> None:
     placement, runtime_policy = decide(session, 1, {})
     row = placement.decision
     assert isinstance(runtime_policy, Curve) and len(row.decision["start"]) == 4
@@ -122,7 +122,7 @@ def test_a_decision_made_now_is_carried_on_as_it_says(session: Any) -> None:
     assert again.decision == row.decision and isinstance(runtime_policy, Curve)
 
 
-def test_another_one_that_is_recorded_is_obeyed_and_left_alone(session: Any) -> None:
+def test_a_different_recorded_decision_is_obeyed_unchanged(session: Any) -> None:
     record(session, {"mode": "dynamic", "start": "RJJJ", "roles": {}, "state": {"kept": 1}})
     placement, runtime_policy = decide(session, 1, {})
     row = placement.decision
@@ -130,7 +130,7 @@ def test_another_one_that_is_recorded_is_obeyed_and_left_alone(session: Any) -> 
     assert isinstance(runtime_policy, Hold)
 
 
-def test_one_from_before_judges_shared_the_devices_has_all_of_them_roll_out(session: Any) -> None:
+def test_a_decision_from_before_judges_shared_devices_makes_all_of_them_roll_out(session: Any) -> None:
     record(session, {"mode": "colocate", "roles": {"collect": ["rollout-0"]}})
     placement, runtime_policy = decide(session, 1, {})
     row = placement.decision
@@ -147,7 +147,7 @@ class Noting:
         return Plan("RRRJ", InTurn(), None, "why \ud800 not", {"seen": seen, "pair": (1, 2), "by": {3: 4}})
 
 
-def test_what_a_policy_remembers_is_the_ledgers_and_no_mistake_of_its_own(session: Any) -> None:
+def test_a_policy_remembers_only_what_the_ledger_recorded(session: Any) -> None:
     session.prefetch, state = PlacementPrefetch(Noting()), {"seen": [7]}
     placement, runtime_policy = decide(session, 1, state)
     row = placement.decision

@@ -39,7 +39,7 @@ def inputs() -> Inputs:
     return first.after(campaign.past[0], {"iteration": 1}, campaign.plans[0].state)
 
 
-def test_a_plan_made_ahead_is_the_plan(inputs: Inputs) -> None:
+def test_a_prefetched_plan_equals_the_plan(inputs: Inputs) -> None:
     policy = Counting()
     prefetch = PlacementPrefetch(policy)
     prefetch.begin(inputs)
@@ -48,7 +48,7 @@ def test_a_plan_made_ahead_is_the_plan(inputs: Inputs) -> None:
     assert policy.threads == ["placement"], "planned once, in its own thread"
 
 
-def test_where_it_turns_out_otherwise_it_is_planned_anew(inputs: Inputs) -> None:
+def test_changed_inputs_are_planned_again(inputs: Inputs) -> None:
     policy = Counting()
     prefetch = PlacementPrefetch(policy)
     prefetch.begin(inputs)
@@ -57,7 +57,7 @@ def test_where_it_turns_out_otherwise_it_is_planned_anew(inputs: Inputs) -> None
     assert set(policy.threads) == {"placement"}, "also in a thread, because it may never return"
 
 
-def test_a_policy_that_finds_no_end_is_not_waited_for(inputs: Inputs) -> None:
+def test_a_policy_that_never_returns_is_not_waited_for(inputs: Inputs) -> None:
     freed, threads = threading.Event(), queue.SimpleQueue[threading.Thread]()
 
     class Endless(Dynamic):
@@ -85,7 +85,7 @@ def test_a_policy_that_exits_has_failed(inputs: Inputs) -> None:
         PlacementPrefetch(Leaving()).plan(inputs, SECONDS)
 
 
-def test_no_more_is_remembered_than_is_used(inputs: Inputs) -> None:
+def test_memory_is_limited_to_what_is_used(inputs: Inputs) -> None:
     later = inputs
     for iteration in range(2, 9):
         later = later.after(inputs.past[0], {"iteration": iteration}, {})

@@ -90,7 +90,7 @@ def test_a_changed_state_is_noticed_where_it_matters(home: Home, dynamic: str) -
     assert rows[3].why[0].startswith("roles: recorded JJJR, now ")
 
 
-def test_a_changed_or_lost_file_is_named_wherever_it_was_planned_with(home: Home, dynamic: str) -> None:
+def test_a_changed_or_lost_file_is_named_wherever_it_was_used(home: Home, dynamic: str) -> None:
     run = dynamic
     changed, gone = (work_file(home.run_folder(run), 0, number) for number in (1, 2))
     changed.write_text(changed.read_text().replace("[1", "[2", 1))
@@ -104,7 +104,7 @@ def test_a_changed_or_lost_file_is_named_wherever_it_was_planned_with(home: Home
     assert len(rows[5].why) == 1 and rows[5].why[0].startswith(f"{gone} ") and "sha256" not in rows[5].why[0]
 
 
-def test_what_another_policy_costs_is_what_it_costs_in_force(home: Home) -> None:
+def test_the_estimated_cost_of_another_policy_equals_its_real_cost(home: Home) -> None:
     """The work does not depend on the policy, so runs under each must match what the others' records predict."""
     modes = {"colocate": "colocate", "split:1": "split", "dynamic": "dynamic"}
     runs = {policy: record_run(home, judged_spec(*MODES[mode]), iterations=3) for policy, mode in modes.items()}
@@ -123,7 +123,7 @@ def test_what_another_policy_costs_is_what_it_costs_in_force(home: Home) -> None
         assert found.differing == () and found.iterations == 3
 
 
-def test_the_policy_on_record_goes_on_with_its_state(home: Home, dynamic: str) -> None:
+def test_the_recorded_policy_continues_with_its_state(home: Home, dynamic: str) -> None:
     run = dynamic
     found = compared(home, run, "dynamic", first=3)
     assert all(row.same for row in found.rows) and found.ratio == 1.0
@@ -133,7 +133,7 @@ def test_the_policy_on_record_goes_on_with_its_state(home: Home, dynamic: str) -
     assert found.iterations == 3, "totals cover iterations known for both"
 
 
-def test_lost_inputs_and_lost_work_are_said_and_left_out(home: Home, dynamic: str) -> None:
+def test_lost_inputs_and_lost_work_are_reported_and_left_out(home: Home, dynamic: str) -> None:
     work_file(home.run_folder(dynamic), 0, 5).unlink()
     found = compared(home, dynamic, "colocate")
     assert [(row.other_s is None, bool(row.why)) for row in found.rows] == [(False, False)] * 4 + [(True, True)] * 3
@@ -152,7 +152,7 @@ def test_a_fork_replays_what_it_inherited(home: Home, dynamic: str) -> None:
         assert record.at(3).run == dynamic and record.at(3).work is not None
 
 
-def test_constants_that_engines_do_not_tell_come_from_the_telemetry(home: Home) -> None:
+def test_constants_that_engines_do_not_report_come_from_telemetry(home: Home) -> None:
     """The engines are three times slower than the recorded setting says."""
     run = record_run(home, judged_spec(*MODES["dynamic, fitted"]), slower=3.0)
     for row in compared(home, run, "split:1").rows:
@@ -171,7 +171,7 @@ def test_constants_that_engines_do_not_tell_come_from_the_telemetry(home: Home) 
         ("Dynamic", "colocate, split:N, dynamic"),
     ],
 )
-def test_a_policy_that_cannot_be_meant(text: str, says: str) -> None:
+def test_invalid_policy_names(text: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^--policy '{text}': .*{says}"):
         parse_policy(text, 4)
 
@@ -197,7 +197,7 @@ class Stubborn:
         raise RuntimeError("I will not")
 
 
-def test_a_runtime_policy_that_fails_is_said_and_its_iterations_are_left_out(
+def test_a_failing_runtime_policy_is_reported_and_its_iterations_are_left_out(
     home: Home, dynamic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "find_policy", lambda *_: Stubborn())

@@ -42,7 +42,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_what_would_be_right_is_said_of_a_server_that_does_not_answer() -> None:
+def test_the_message_about_an_unreachable_server_says_what_to_do() -> None:
     refused = ConnectError("no answer from it")
     assert server_trouble(refused) == f"{TROUBLE}it"
     needed = server_needed(refused)
@@ -84,7 +84,7 @@ def round_of_the_keeper(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("work", [artifact, end_of_a_session, window, round_of_the_keeper])
-def test_what_goes_on_without_the_server_says_which_and_no_password(
+def test_work_that_continues_without_the_server_names_it_without_its_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, work: Any
 ) -> None:
     home = Home(tmp_path / "runs")

@@ -60,7 +60,7 @@ def test_server_and_client_write_below_the_run_folder(tmp_path: Path, monkeypatc
         ({SERVER_PASSWORD_VARIABLE: "b:2", PASSWORD_VARIABLE: "c:3"}, None, "c:3"),
     ],
 )
-def test_the_client_brings_what_the_server_asks_for(
+def test_the_client_gets_the_servers_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], password: str | None, brought: str | None
 ) -> None:
     monkeypatch.setattr(os, "environ", dict(given))

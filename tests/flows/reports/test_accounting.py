@@ -104,7 +104,7 @@ def test_nothing_was_done_yet(story: Story) -> None:
     assert (accounts.wall_seconds, accounts.ettr, accounts.crashes, buckets(accounts)) == (0, None, (), {})
 
 
-def test_an_undisturbed_run_restarts_checkpoints_works_waits_and_is_idle(story: Story) -> None:
+def test_the_buckets_of_an_undisturbed_run(story: Story) -> None:
     started(story)
     story.iteration(1, checkpoint=7)
     story.sleep(2)  # the last deliveries
@@ -168,7 +168,7 @@ def test_replay_and_repeated_learning_are_redone_and_charged_to_their_crash(stor
     assert crash.redone == {"learn": 20, "sync": 1, "replay": 40}
 
 
-def test_work_that_went_on_without_its_driver_is_not_redone(story: Story) -> None:
+def test_work_that_continued_without_its_driver_is_not_redone(story: Story) -> None:
     started(story)
     story.iteration(1)
     story.phase("collect", 60, 2)
@@ -181,7 +181,7 @@ def test_work_that_went_on_without_its_driver_is_not_redone(story: Story) -> Non
     assert buckets(story.accounts()) == {"productive": ITERATION + 60 + 8 + 15 + 1 + 4, "restart": 5 + 2 + 4}
 
 
-def test_iterations_that_a_rollback_left_are_redone(story: Story) -> None:
+def test_iterations_that_a_rollback_discarded_count_as_redone(story: Story) -> None:
     started(story)
     for number in (1, 2, 3):
         story.iteration(number)
@@ -214,7 +214,7 @@ def test_a_running_attempt_is_productive_up_to_the_last_sign_of_life(story: Stor
     assert (buckets(accounts), accounts.crashes) == ({"productive": 40, "restart": 5}, ())
 
 
-def test_each_crash_pays_for_its_own(story: Story) -> None:
+def test_each_crash_is_charged_its_own_cost(story: Story) -> None:
     started(story)
     story.iteration(1)
     story.phase("collect", 10, 2, fails="infrastructure")
@@ -290,7 +290,7 @@ def test_the_buckets_share_the_wall_time_without_gap_or_overlap(history: RunHist
 # -- advice ---------------------------------------------------------------------------------------------------------------
 
 
-def test_young_with_replay_of_the_share_that_is_learning() -> None:
+def test_youngs_interval_includes_the_cost_of_replay() -> None:
     # sqrt(2 x 15 x 7500 / (65 x 300)) = 3.4, rounded to the neighbouring integer that costs less.
     assert checkpoint_interval(stall=15, between_failures=7500, replay=65, iteration=300) == 3
     assert checkpoint_interval(stall=0.01, between_failures=100, replay=65, iteration=300) == 1
@@ -309,7 +309,7 @@ def test_no_advice_before_anything_was_measured(story: Story) -> None:
     assert story.advice().every is None
 
 
-def test_without_failures_one_a_day_is_assumed_and_nothing_firm_is_said(story: Story) -> None:
+def test_without_failures_one_per_day_is_assumed_and_advice_is_not_firm(story: Story) -> None:
     started(story)
     for number in range(1, 6):
         story.iteration(number, checkpoint=2)

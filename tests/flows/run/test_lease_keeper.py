@@ -48,7 +48,7 @@ def lost(keeper: LeaseKeeper) -> str:
     raise AssertionError("the lease was never lost")
 
 
-def test_a_kept_lease_outlives_its_own_life(held: tuple[str, Ledger, Fence]) -> None:
+def test_a_renewed_lease_outlives_its_duration(held: tuple[str, Ledger, Fence]) -> None:
     beats: list[str] = []
     keeper = keeper_of(held, wait=20.0, on_beat=lambda ledger: beats.append(ledger.runs.find(held[2].run).state))
     keeper.start()
@@ -67,7 +67,7 @@ def test_a_takeover_is_noticed(held: tuple[str, Ledger, Fence]) -> None:
     keeper.stop()
 
 
-def test_a_driver_that_was_stopped_and_continued_knows_by_its_own_clock(held: tuple[str, Ledger, Fence]) -> None:
+def test_a_stopped_and_continued_driver_knows_by_its_own_clock(held: tuple[str, Ledger, Fence]) -> None:
     """Nothing renews or confirms the lease: the thread was stopped with the process. The database is not asked."""
     keeper = keeper_of(held)
     keeper.check()
@@ -77,7 +77,7 @@ def test_a_driver_that_was_stopped_and_continued_knows_by_its_own_clock(held: tu
         keeper.check()
 
 
-def test_a_driver_that_overslept_goes_on_once_the_ledger_confirms_its_term(held: tuple[str, Ledger, Fence]) -> None:
+def test_a_driver_that_overslept_continues_once_the_ledger_confirms_its_term(held: tuple[str, Ledger, Fence]) -> None:
     keeper = keeper_of(held, wait=20.0)
     time.sleep(LIFE + 0.1)
     keeper.start()
@@ -95,7 +95,7 @@ def test_a_main_loop_that_hangs_is_not_kept_alive(held: tuple[str, Ledger, Fence
     keeper.stop()
 
 
-def test_a_ledger_that_is_away_when_it_is_opened_is_tried_again(
+def test_opening_an_unreachable_ledger_is_retried(
     held: tuple[str, Ledger, Fence], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     held[1].close()
@@ -119,7 +119,7 @@ def test_a_ledger_that_is_away_when_it_is_opened_is_tried_again(
         (KeyError("column"), "it could not be renewed: KeyError: 'column'"),
     ],
 )
-def test_an_error_that_trying_again_does_not_mend_is_why_the_lease_is_lost(
+def test_a_permanent_error_is_the_reason_for_the_lost_lease(
     held: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
 ) -> None:
     monkeypatch.setattr(Ledger, "open", Mock(side_effect=error))

@@ -1,4 +1,4 @@
-"""Dynamic sampling in real runs: neither the number of controllers nor kills and damage between waves show in the result."""
+"""Dynamic sampling in real runs: the number of controllers, kills and damage between waves do not change the result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sparse(share: float) -> str:
 
 @pytest.mark.verify
 @pytest.mark.timeout(400)
-def test_controllers_kills_and_damage_between_waves_never_show(driver: Driver) -> None:
+def test_controllers_kills_and_damage_between_waves_do_not_change_the_result(driver: Driver) -> None:
     wanted = (*SMALL, sparse(0.2), "dynamic_sampling.kind=valid_group")
     quiet, struck = driver.create(*wanted), driver.create(*wanted, "controllers.count=3")
     driver.drive(quiet)
@@ -37,11 +37,11 @@ def test_controllers_kills_and_damage_between_waves_never_show(driver: Driver) -
         for iteration in range(1, 5):
             waves = [ledger.records.waves(run, 0, iteration) for run in (quiet, struck)]
             assert waves[0] == waves[1], "plans and outcomes are functions of the spec"
-            assert len(waves[0]) > 1 or iteration == 4, "else there is nothing between waves"
+            assert len(waves[0]) > 1 or iteration == 4, "otherwise there is nothing between waves"
             outcomes = [row.outcome for row in waves[0] if row.outcome]
             assert sum(len(outcome["admitted"]) for outcome in outcomes) + len(outcomes[-1]["padding"]) == TARGET
         failed = {a.iteration for i in (2, 3) for a in ledger.phases.attempts(struck, 0, i) if a.state == "FAILED"}
-        assert failed == {2, 3}, "both kills fell where they were meant to"
+        assert failed == {2, 3}, "both kills hit the intended phase"
         (made,) = ledger.events.of_kind(struck, "shard_regenerated")
         assert (made.body["iteration"], made.body["wave"], made.body["shard"]) == (2, lost.wave, lost.shard)
         drawn = dict(ledger.metrics.history(quiet, "sampling/drawn_groups"))
@@ -50,14 +50,14 @@ def test_controllers_kills_and_damage_between_waves_never_show(driver: Driver) -
         }
         averages = [ledger.commits.at(quiet, i).state["sampling_average"] for i in range(1, 5)]
         assert averages == [ledger.records.waves(quiet, 0, i)[-1].outcome["average"] for i in range(1, 5)]
-        assert averages[0] < averages[-1], "the average lives on over iterations"
+        assert averages[0] < averages[-1], "the average is kept across iterations"
 
     heir = fork(driver.home, quiet, 3).run
     driver.drive(heir)
     assert driver.results(heir).weights_digest == driver.results(quiet).weights_digest, "a fork replays the same waves"
 
 
-def test_under_a_reward_that_is_never_valid_the_run_goes_on_with_a_recorded_warning(driver: Driver) -> None:
+def test_a_run_without_valid_groups_continues_with_a_recorded_warning(driver: Driver) -> None:
     best_and_worst = ("dynamic_sampling.kind=best_and_worst", "dynamic_sampling.keep=1", "dynamic_sampling.max_waves=2")
     run = driver.create(*SMALL, sparse(0.0), *best_and_worst, "iterations=2")
     driver.drive(run)
@@ -85,7 +85,7 @@ def test_stragglers_are_cut_by_a_recorded_choice_that_replay_obeys(driver: Drive
     driver.drive(run)
     with driver.ledger() as ledger:
         assert ledger.runs.find(run).state == "completed"
-        assert [ledger.records.shards(run, 0, i) for i in (1, 2)] == before, "what was cut is not made later"
+        assert [ledger.records.shards(run, 0, i) for i in (1, 2)] == before, "cut shards are not made later"
         assert [ledger.records.choices(run, 0, i)["cut-0"] for i in (1, 2)] == choices
         for i in (1, 2, 3):
             body = ledger.records.choices(run, 0, i)["cut-0"].body

@@ -1,4 +1,4 @@
-"""The central promise on real engines: killed anywhere, or spread over other controllers, the result has the same bits."""
+"""The central promise on real engines: after any kill, or with more controllers, the result has the same bits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_iteration_has_the_metrics_that_people_watch(finished: tuple[Drive
     assert max(value for _, value in histories["kl"]) > 0.0
 
 
-def test_a_kept_checkpoint_answers_as_the_run_did(finished: tuple[Driver, str]) -> None:
+def test_a_kept_checkpoint_evaluates_as_in_the_run(finished: tuple[Driver, str]) -> None:
     driver, run = finished
     command = [sys.executable, "-m", "ops.cli.main", "--home", str(driver.folder), "evaluate", run, "-o", "json"]
     said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
@@ -68,7 +68,7 @@ def test_killed_in_collect_and_in_learn_it_ends_with_the_same_bits(undisturbed: 
     driver.drive(run)
 
     failed = {(a.iteration, a.phase) for i in range(5) for a in driver.attempts(run, i) if a.state == "FAILED"}
-    assert failed == {(2, "collect"), (3, "learn")}, "both kills fell where they were meant to"
+    assert failed == {(2, "collect"), (3, "learn")}, "both kills hit the intended phase"
     assert same_result(driver.results(run), undisturbed)
     check_each_point_once(driver, run)
     check_nothing_generated_twice(driver, run)
@@ -98,11 +98,11 @@ def check_each_point_once(driver: Driver, run: str) -> None:
 
 
 def check_nothing_generated_twice(driver: Driver, run: str) -> None:
-    """Shards that were sealed before a kill keep their term; no second folder of theirs was sealed."""
+    """Requires that shards sealed before a kill keep their term and have no second sealed folder."""
     folder = driver.home.run_folder(run) / "experience"
     for iteration in range(1, 5):
         shards = list((folder / f"b000/i{iteration:06d}").glob("w00-s*"))
-        assert len(shards) == 6, "what killed attempts left is swept"
+        assert len(shards) == 6, "remains of killed attempts are swept"
         assert all((shard / "manifest.json").exists() for shard in shards)
     with driver.ledger() as ledger:
         terms = {shard.term for shard in ledger.records.shards(run, 0, 2)}
@@ -111,15 +111,17 @@ def check_nothing_generated_twice(driver: Driver, run: str) -> None:
 
 @pytest.mark.verify
 @pytest.mark.parametrize("controllers", [1, 4])
-def test_the_number_of_controllers_never_shows(undisturbed: RunResults, driver: Driver, controllers: int) -> None:
+def test_the_number_of_controllers_does_not_change_the_result(
+    undisturbed: RunResults, driver: Driver, controllers: int
+) -> None:
     run = driver.create("torch.yaml", f"controllers.count={controllers}")
     driver.drive(run)
     assert same_result(driver.results(run), undisturbed)
 
 
 @pytest.mark.verify
-def test_another_number_of_ranks_goes_on_within_tolerance(finished: tuple[Driver, str]) -> None:
-    """Behind the checkpoint of 3: the same samples, the same update but for rounding, and a mark in the lineage."""
+def test_another_number_of_ranks_continues_within_tolerance(finished: tuple[Driver, str]) -> None:
+    """After checkpoint 3: the same samples, the same update except for rounding, and a mark in the lineage."""
     driver, run = finished
     made = fork(driver.home, run, 3, ["trainer.engine.ranks=1"]).run
     driver.drive(made)
@@ -128,7 +130,7 @@ def test_another_number_of_ranks_goes_on_within_tolerance(finished: tuple[Driver
         (mark,) = lineage_of(ledger, driver.home, made).drift
         weights = [weights_of(driver, ledger.records.checkpoints(name)[0]) for name in (run, made)]
     assert (mark["at"], mark["replayed"], mark["changes"]["layout"]) == (3, 0, ["torch x 2", "torch x 1"])
-    assert any((weights[0][name] != weights[1][name]).any() for name in weights[0]), "else the tolerance tells nothing"
+    assert any((weights[0][name] != weights[1][name]).any() for name in weights[0]), "or the tolerance proves nothing"
     for name, array in weights[0].items():
         np.testing.assert_allclose(weights[1][name], array, atol=1e-5, rtol=0, err_msg=name)
 
@@ -156,7 +158,7 @@ def test_waves_of_real_samples_have_the_same_bits_however_they_are_made(driver: 
 
 @pytest.mark.verify
 def test_another_seed_gives_another_result(undisturbed: RunResults, driver: Driver) -> None:
-    """What the equalities above are worth: digests do change."""
+    """Digests do change, so the equalities above mean something."""
     run = driver.create("torch.yaml", "seed=1", "iterations=1")
     driver.drive(run)
     other = driver.results(run)

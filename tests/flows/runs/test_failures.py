@@ -1,4 +1,4 @@
-"""What goes wrong within a run: it is said, booked by class, charged to a budget, and nothing finished is lost."""
+"""Failures within a run: each is reported, recorded by class and charged to a budget; no finished work is lost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def create_with_switch(driver: Driver, switch: Path) -> str:
 @pytest.mark.parametrize(
     "fault", ["raise", *(pytest.param(fault, marks=pytest.mark.verify) for fault in ("hang", "nan", "die"))]
 )
-def test_a_reward_that_misbehaves_ends_the_segment_and_loses_nothing(
+def test_a_reward_that_misbehaves_ends_the_session_and_loses_nothing(
     driver: Driver, tmp_path: Path, fault: str
 ) -> None:
     switch = tmp_path / "switch"
@@ -60,7 +60,7 @@ def test_a_reward_that_misbehaves_ends_the_segment_and_loses_nothing(
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> RunResults:
-    """What an undisturbed run comes to; how long its engines take does not show in it."""
+    """Returns the results of an undisturbed run, which do not depend on the speed of its engines."""
     driver = Driver(tmp_path_factory.mktemp("quiet"), nursery)
     run = driver.create("virtual.yaml")
     driver.drive(run)
@@ -69,7 +69,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> RunResu
 
 @pytest.mark.verify
 def test_responses_survive_a_reward_that_fails(driver: Driver, tmp_path: Path) -> None:
-    """Generation is the dear part: after the reward is mended the same responses are scored, not made again."""
+    """Generation is expensive: after the reward is repaired, the same responses are scored, not generated again."""
     switch = tmp_path / "switch"
     run = create_with_switch(driver, switch)
     process = driver.start(run)
@@ -107,7 +107,7 @@ def test_a_lost_engine_is_replaced_and_the_result_is_the_same(driver: Driver, qu
     assert same_result(quiet, driver.results(struck))
 
 
-def test_a_phase_that_hangs_runs_into_its_deadline(driver: Driver) -> None:
+def test_a_phase_that_hangs_hits_its_deadline(driver: Driver) -> None:
     run = driver.create(
         "virtual.yaml", "rollout.engine.base_seconds=600", "recovery.phase_deadline_seconds=5",
         "recovery.budgets.infrastructure=1",
@@ -116,7 +116,7 @@ def test_a_phase_that_hangs_runs_into_its_deadline(driver: Driver) -> None:
     assert "evaluate" in said and " 5 s" in said
 
 
-def test_a_second_driver_leaves_with_exit_code_3(driver: Driver) -> None:
+def test_a_second_driver_exits_with_code_3(driver: Driver) -> None:
     run = driver.create("virtual.yaml", SLOW, "iterations=1000", "recovery.lease_seconds=60")
     first = driver.start(run)
     wait_for_commit(driver, run, 0)
@@ -144,7 +144,7 @@ def test_stopped_and_resumed_it_ends_as_if_never_stopped(driver: Driver, quiet: 
 
 @pytest.mark.verify
 def test_a_preemption_notice_ends_in_the_middle_of_an_iteration(driver: Driver, quiet: RunResults) -> None:
-    """An engine hangs for ever in iteration 6; within its grace the run is left at the last commit, with a checkpoint of it."""
+    """An engine hangs in iteration 6; within the grace period the run stops with a checkpoint of the last commit."""
     run = driver.create("virtual.yaml", "recovery.stop_grace_seconds=6")
     hang = hang_at(driver.home.run_folder(run), 5)
     process = driver.start(run)
@@ -161,7 +161,7 @@ def test_a_preemption_notice_ends_in_the_middle_of_an_iteration(driver: Driver, 
 
 
 @pytest.mark.verify
-def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(driver: Driver, quiet: RunResults) -> None:
+def test_a_damaged_checkpoint_is_skipped_in_favour_of_an_older_one(driver: Driver, quiet: RunResults) -> None:
     struck = driver.create("virtual.yaml")
     driver.drive_until_killed(struck, "collect:8")
     driver.end_actors(struck)

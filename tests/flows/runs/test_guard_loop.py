@@ -1,4 +1,4 @@
-"""What alarms lead to in the product's own loop, over simulated actors: ends, rollbacks, budgets; killed or not, the same."""
+"""Alarms in the product's loop with simulated actors: endings, rollbacks and budgets, with and without kills."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def results(simulation: Simulation) -> RunResults:
         pytest.param("stop", "stopped", 0, "committed:2", marks=pytest.mark.verify),
     ],
 )
-def test_an_end_is_made_by_whoever_finds_it_and_a_resume_goes_on(
+def test_a_pending_end_is_made_by_the_next_driver_and_a_resume_continues(
     tmp_path: Path, action: str, state: str, code: int, killed_at: str
 ) -> None:
     simulation = Simulation.of(tmp_path, ANY.replace("ACTION", action), "iterations=3")
@@ -76,15 +76,15 @@ def test_a_rollback_goes_to_before_the_window_and_draws_other_prompts(tmp_path: 
     assert reason == f"guard spike at iteration {first.iteration} of branch 0"
     with simulation.ledger() as ledger:
         left = ledger.commits.at(simulation.run, first.iteration, 0)
-        goes_on = ledger.records.choices(simulation.run, 1, at + 1)["cursor"].body["cursor"]
-        assert left is not None and left.state["cursor"] == goes_on, "what led there is not drawn again"
+        cursor = ledger.records.choices(simulation.run, 1, at + 1)["cursor"].body["cursor"]
+        assert left is not None and left.state["cursor"] == cursor, "prompts that led there are not drawn again"
         assert all(value <= 3.0 for _, value in ledger.metrics.history(simulation.run, "grad_norm"))
 
 
 @pytest.mark.parametrize("cold", [False, pytest.param(True, marks=pytest.mark.verify)])
 @pytest.mark.parametrize("where", ["alarm", "branch", pytest.param("behind", marks=pytest.mark.verify)])
 def test_a_rollback_comes_out_the_same_wherever_a_driver_dies(tmp_path: Path, where: str, cold: bool) -> None:
-    """Behind the commit that carries the alarm, behind the branch's opening, and at the branch's first commit."""
+    """Kills hit after the commit with the alarm, after the branch was opened, and at the branch's first commit."""
     quiet = rolled_back(tmp_path / "quiet")
     first, (_, at, _) = alarms(quiet)[0], line(quiet)[1]
     assert at is not None
@@ -111,7 +111,7 @@ def test_rollbacks_that_do_not_help_end_in_a_pause(tmp_path: Path) -> None:
 
 
 def test_a_budget_counts_what_killed_drivers_used_and_ends_the_run_until_it_is_raised(tmp_path: Path) -> None:
-    """An iteration takes 300 s."""
+    """Each iteration takes 300 s."""
     simulation = Simulation.of(tmp_path, "guards.budget={wall_hours: 0.25}", "iterations=6")
     assert simulation.drive("committed:2") is None
     ended = simulation.drive()

@@ -1,4 +1,4 @@
-"""Guards in whole runs: each is tripped by one, what it asks for is done, once, and whoever recovers does the same."""
+"""Guards in whole runs: each is tripped by some run, its request is carried out once, and recovery does the same."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def state(driver: Driver, run: str) -> tuple[str, int]:
         return row.state, row.iteration
 
 
-def test_a_guard_pauses_a_run_people_are_told_and_a_resume_goes_on(driver: Driver) -> None:
+def test_a_guard_pauses_a_run_and_notifies_people_and_a_resume_continues(driver: Driver) -> None:
     with http_sink() as sink:
         run = driver.create("virtual.yaml", PAUSING, "iterations=3", "evaluation.every=0", "guards.notify={}")
         driver.environment["YATT_NOTIFY"] = f"json://user:unspoken7@127.0.0.1:{sink.port}/path"
@@ -43,9 +43,9 @@ def test_a_guard_pauses_a_run_people_are_told_and_a_resume_goes_on(driver: Drive
 
         driver.drive(run)
         assert state(driver, run) == ("completed", 3)
-        assert len(alarms(driver, run)) == 1, "what was told of is not judged again"
+        assert len(alarms(driver, run)) == 1, "reported values are not judged again"
     kept = (path.read_bytes() for path in driver.home.folder.rglob("*") if path.is_file())
-    assert not any(b"unspoken7" in contents for contents in kept), "addresses are nowhere"
+    assert not any(b"unspoken7" in contents for contents in kept), "addresses are stored nowhere"
 
 
 TRIPPING = {
@@ -60,7 +60,7 @@ TRIPPING = {
 
 @pytest.mark.verify
 def test_a_run_that_trips_every_guard_of_virtual_engines(driver: Driver) -> None:
-    """Most responses are cut at 8 tokens, update 4 is not finite, and collecting takes seconds; the rest is chance."""
+    """Most responses are cut at 8 tokens, update 4 is not finite, collect takes seconds; others trip by chance."""
     slow = ("rollout.max_new_tokens=8", "rollout.engine.base_seconds=2.5", "evaluation.every=0")
     run = driver.create("virtual.yaml", *TRIPPING.values(), *slow)
     not_finite_at(driver.home.run_folder(run), 4)
@@ -86,8 +86,8 @@ def test_a_run_with_a_model_trips_the_guards_of_the_policy(driver: Driver) -> No
 
 
 @pytest.mark.verify
-def test_a_stalled_phase_is_left_in_the_middle_where_that_is_wanted(driver: Driver) -> None:
-    """An engine hangs for ever in iteration 3."""
+def test_a_stalled_phase_is_interrupted_if_the_spec_says_so(driver: Driver) -> None:
+    """An engine hangs in iteration 3."""
     run = driver.create("virtual.yaml", "guards.stalled_phase={action: pause, fraction: 0.3}", "iterations=4")
     hang_at(driver.home.run_folder(run), 2)
     said = driver.drive(run, expect=4)
@@ -100,7 +100,7 @@ def test_a_stalled_phase_is_left_in_the_middle_where_that_is_wanted(driver: Driv
 
 
 @pytest.mark.verify
-def test_a_run_whose_budget_is_used_up_is_driven_no_further_until_it_is_raised(driver: Driver) -> None:
+def test_a_run_that_used_its_budget_is_not_driven_until_it_is_raised(driver: Driver) -> None:
     from flows.branching.branches import revise
 
     run = driver.create("virtual.yaml", "guards.budget={wall_hours: 0.0001}", "iterations=3")
@@ -110,7 +110,7 @@ def test_a_run_whose_budget_is_used_up_is_driven_no_further_until_it_is_raised(d
     assert stood[0] == "paused" and stood[1] < 3
     said = driver.drive(run, expect=4)
     assert "guard budget" in said and state(driver, run) == stood
-    assert [alarm.evidence["bound"] for alarm in alarms(driver, run)] == ["wall_hours"], "one alarm a limit"
+    assert [alarm.evidence["bound"] for alarm in alarms(driver, run)] == ["wall_hours"], "one alarm per limit"
     revise(driver.home, run, ["guards.budget={device_hours: 1000.0}"])
     driver.drive(run)
     assert state(driver, run) == ("completed", 3)
@@ -120,8 +120,8 @@ STOPPING = "guards.custom=[{name: any_reward, metric: reward/mean, at_most: 0.0,
 
 
 @pytest.mark.verify
-def test_what_a_guard_asked_for_is_done_by_whoever_recovers(driver: Driver) -> None:
-    """The driver dies between the commit that carries the alarm and the stop."""
+def test_a_guards_request_is_carried_out_by_the_next_driver(driver: Driver) -> None:
+    """The driver dies between the commit with the alarm and the stop."""
     run = driver.create("virtual.yaml", STOPPING, "iterations=3", "evaluation.every=0")
     driver.drive_until_killed(run, "committed:2")
     driver.drive(run)
@@ -162,7 +162,7 @@ def test_a_rollback_draws_other_prompts_and_comes_out_the_same_when_killed(drive
         superseded = ledger.commits.at(run, first.iteration, 0)
         assert superseded is not None and superseded.state["cursor"] == told, "no prompt drawn so far is drawn again"
         values = dict(ledger.metrics.history(run, "grad_norm"))
-        assert all(value <= 1.4 for value in values.values()), "on the line that stands nothing trips"
+        assert all(value <= 1.4 for value in values.values()), "nothing trips on the current branch"
     killed, results = rolled_back(driver, f"committed:{first.iteration}", f"committed:{at + 1}")
     assert same_result(quiet, results)
     assert branches(driver, killed) == branches(driver, run)
@@ -186,7 +186,7 @@ def test_rollbacks_that_do_not_help_end_in_a_pause(driver: Driver) -> None:
 
 @pytest.mark.verify
 @pytest.mark.timeout(900)
-def test_the_quickstart_trips_none(driver: Driver) -> None:
+def test_the_quickstart_trips_no_guard(driver: Driver) -> None:
     run = driver.create("../../configs/quickstart.yaml")
     process = driver.start(run)
     assert process.wait(800) == 0, process.output

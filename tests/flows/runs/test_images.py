@@ -1,4 +1,4 @@
-"""A vision-language run from end to end: it learns from images that no log holds, and a kill does not change its bits."""
+"""A vision-language run end to end: it learns from images that no log contains, and a kill does not change its bits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPEC = "pictures.yaml"
 
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """Overrides that name the drawn pictures."""
+    """Draws pictures and returns overrides that name them."""
     folder = tmp_path_factory.mktemp("shapes")
     write_shapes(folder, 120, 12)
     return (f"data.sources.0.path={folder}/train.jsonl", f"data.sources.0.held_out_path={folder}/held-out.jsonl")

@@ -1,6 +1,6 @@
-"""A run on a cluster of three nodes, one of which is killed in the middle of collect while another joins: the same bits.
+"""A run on three nodes, one of which is killed in the middle of collect while another joins, ends with the same bits.
 
-Rewards are scaled by their running moments, which the number of controllers must not show in either.
+Rewards are scaled by running moments, which must not depend on the number of controllers either.
 """
 
 from __future__ import annotations
@@ -53,6 +53,6 @@ def test_a_node_killed_during_collect_and_one_that_joins_change_nothing(
 
 
 def is_collecting(experience: Path) -> bool:
-    """True while the newest iteration's shards are being made."""
+    """Returns whether the newest iteration's shards are being made."""
     newest = max(experience.iterdir())
     return any(newest.glob("w00-s*/*.arrow"))

@@ -1,4 +1,4 @@
-"""Rewarded by a rule, a reward model on the devices and an endpoint: every score is theirs, and no replay asks again."""
+"""Rewards from a rule, a reward model on the devices and an endpoint: scores are theirs; no replay asks again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEMPLATE = "Is it right? {prompt} {response}"
 
 @dataclass
 class Mixture:
-    """The endpoint, and where the reward model lies."""
+    """The endpoint, and the folder of the reward model."""
 
     server: Server
     model: Path
@@ -54,14 +54,14 @@ class Mixture:
 
 
 def opinion(text: str, seed: int) -> str:
-    """What the endpoint says: the same to the same question."""
+    """Returns the endpoint's answer, the same for the same question."""
     return "yes" if (len(text) + seed) % 2 else "no"
 
 
 @pytest.fixture
 def mixture(tmp_path: Path) -> Iterator[Mixture]:
     def answer(body: dict[str, Any], number: int) -> Reply:
-        # Now and then it has to be asked again.
+        # Some requests must be repeated.
         text = opinion(body["messages"][0]["content"], body["seed"])
         return Reply(503) if number in (3, 70) else Reply(body=completion(text))
 
@@ -70,7 +70,7 @@ def mixture(tmp_path: Path) -> Iterator[Mixture]:
 
 
 def check_scores(driver: Driver, run: str, mixture: Mixture) -> None:
-    """Every score on record is what the rule, the model and the endpoint say of the sample; the reward is their weighted sum."""
+    """Requires that each recorded score is that of its rule, model or endpoint, and the reward their weighted sum."""
     samples, told = experience_of(driver, run, "samples"), experience_of(driver, run, "judgements")
     assert len(samples) == ITERATIONS * PROMPTS * SAMPLES
     items = [JudgeItem(n, row.prompt, row.response, None, (0,)) for n, row in enumerate(samples.itertuples())]
@@ -92,7 +92,7 @@ def check_scores(driver: Driver, run: str, mixture: Mixture) -> None:
 
 
 def check_metrics(driver: Driver, run: str) -> None:
-    """Of the first iteration, which nothing disturbed. The endpoint counts 3 tokens a judgement, the reward model writes none."""
+    """Checks the undisturbed first iteration. The endpoint counts 3 tokens per judgement, the reward model none."""
     samples, told = experience_of(driver, run, "samples"), experience_of(driver, run, "judgements")
     first = samples[samples["prompt_ordinal"] < PROMPTS]
     read = sum(
@@ -110,7 +110,7 @@ def check_metrics(driver: Driver, run: str) -> None:
 
 
 def check_nothing_was_asked_twice(mixture: Mixture) -> None:
-    """A judgement has a seed of its own; two requests were refused, and asked again."""
+    """Requires distinct seeds, one per judgement, except for the two refused requests, which were repeated."""
     seeds = [body["seed"] for body in mixture.server.bodies]
     assert len(set(seeds)) == ITERATIONS * PROMPTS * SAMPLES * JUDGEMENTS
     assert len(seeds) == len(set(seeds)) + 2

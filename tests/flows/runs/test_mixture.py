@@ -1,4 +1,4 @@
-"""A mixture of file sources, walked over epochs by a run that is killed where epochs end: the same order, the same bits."""
+"""A mixture of file sources over several epochs: a run killed at epoch boundaries has the same order and bits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROMPTS, KILLED_IN = 8, 2
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Six rows of JSON Lines with images, nine of Parquet, and a folder of a Hugging Face dataset with eight."""
+    """Creates six rows of JSON Lines with images, nine of Parquet, and a Hugging Face dataset folder with eight."""
     folder = tmp_path_factory.mktemp("sources")
     (folder / "a.png").write_bytes(png(1, 2, 3))
     rows = [{"prompt": f"jsonl {i}", "image": "a.png" if i % 2 else None} for i in range(6)]
@@ -48,7 +48,7 @@ def start_run(driver: Driver, sources: list[dict[str, Any]]) -> str:
 
 
 def order_of(driver: Driver, run: str) -> list[str]:
-    """Prompt ids in the order in which the run has drawn them, from its experience."""
+    """Returns prompt ids in the order in which the run drew them, from its experience."""
     files = sorted((driver.home.run_folder(run) / "experience").glob("b000/i*/w00-s*/samples.parquet"))
     table = pa.concat_tables([pq.read_table(path, columns=["prompt_ordinal", "prompt_id"]) for path in files])
     drawn = dict(zip(*(column.to_pylist() for column in table.columns), strict=True))
@@ -64,7 +64,7 @@ def spec_and_inputs(driver: Driver, run: str) -> tuple[RunSpec, Inputs]:
 
 @pytest.mark.verify
 @pytest.mark.timeout(600)
-def test_a_mixture_killed_at_an_epoch_boundary_goes_on_in_the_same_order(
+def test_a_mixture_killed_at_an_epoch_boundary_continues_in_the_same_order(
     driver: Driver, sources: list[dict[str, Any]]
 ) -> None:
     undisturbed = start_run(driver, sources)
@@ -80,6 +80,6 @@ def test_a_mixture_killed_at_an_epoch_boundary_goes_on_in_the_same_order(
     assert same_result(driver.results(killed), driver.results(undisturbed))
     in_it = drawn[(KILLED_IN - 1) * PROMPTS : KILLED_IN * PROMPTS]
     begun = {(r.source, locate(r.position, inputs.train_sizes[r.source])) for r in in_it}
-    assert (0, (1, 0)) in begun, "the iteration that was killed is the one in which an epoch of a source begins"
+    assert (0, (1, 0)) in begun, "an epoch of a source begins in the killed iteration"
     media = Path(driver.home.run_folder(killed)) / INPUTS / "media"
     assert len(list(media.glob("*/*"))) > 1

@@ -1,4 +1,4 @@
-"""An update that is not finite, in real runs: skipped or rolled back by a recorded choice that whoever recovers obeys."""
+"""A non-finite update in real runs: skipped or rolled back by a recorded choice that recovery obeys."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tests.faults import not_finite_at
 from tests.flows.tools import Driver, same_result
 
 BROKEN = 4
-"""The update that is not finite."""
+"""The non-finite update."""
 
 
 @pytest.mark.verify
 def test_a_skipped_update_is_skipped_again_in_replay(driver: Driver) -> None:
-    """Checkpoints lie at 3 and 6: behind the kill, updates 4 (skipped) and 5 are replayed by new actors."""
+    """Checkpoints are at 3 and 6: after the kill, new actors replay updates 4 (skipped) and 5."""
     quiet, killed = (driver.create("virtual.yaml", "iterations=7") for _ in range(2))
     for run in (quiet, killed):
         not_finite_at(driver.home.run_folder(run), BROKEN)
@@ -31,8 +31,8 @@ def test_a_skipped_update_is_skipped_again_in_replay(driver: Driver) -> None:
 
 
 @pytest.mark.verify
-def test_a_rollback_goes_on_from_a_checkpoint_on_another_branch(driver: Driver) -> None:
-    """The same update fails on branch 0 alone."""
+def test_a_rollback_continues_from_a_checkpoint_on_another_branch(driver: Driver) -> None:
+    """The same update fails on branch 0 only."""
     run = driver.create("virtual.yaml", "recovery.on_non_finite=rollback", "iterations=6")
     not_finite_at(driver.home.run_folder(run), BROKEN)
     driver.drive(run)

@@ -1,4 +1,4 @@
-"""`yatt train` on a bare machine: it brings its own Ray and Prefect, which outlive a killed driver and never a finished run."""
+"""`yatt train` on a bare machine: its own Ray and Prefect outlive a killed driver, but not a finished run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_killed_driver_finds_its_cluster_and_a_finished_run_leaves_nothing(tmp
     figures = json.loads(output.strip().splitlines()[-1])
     assert (figures["run"], figures["state"], figures["iteration"]) == ("virtual-1", "completed", 8)
     assert 0 < figures["flow_bytes_per_sample"] <= 1024
-    assert session_members([], SupervisorFiles.of(folder).mark) == [], "no process is left"
+    assert session_members([], SupervisorFiles.of(folder).mark) == [], "no process remains"
 
     again = yatt(home, "resume", "virtual-1", "-o", "json")
     output, _ = again.communicate(timeout=SECONDS)

@@ -1,4 +1,4 @@
-"""Rollout and judge on the same devices: one result whatever the placement, and whatever is killed while roles change."""
+"""Rollout and judge on the same devices: one result for every placement, and for kills while roles change."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SLOW = (
     "rollout.engine.clock_factor=5", "rewards.parts.1.engine.clock_factor=5", "rollout.engine.switch_seconds=10",
     "rollout.engine.repartition_seconds=10",
 )  # fmt: skip
-"""Seconds for a switch: time enough to see one under way."""
+"""Duration of a switch, long enough to observe one in progress."""
 
 
-def test_devices_follow_the_load_and_the_ledger_says_why(driver: Driver) -> None:
+def test_devices_follow_the_load_and_the_ledger_records_why(driver: Driver) -> None:
     run = driver.create("judged.yaml")
     driver.drive(run)
     with driver.ledger() as ledger:
@@ -37,13 +37,13 @@ def test_devices_follow_the_load_and_the_ledger_says_why(driver: Driver) -> None
     assert committed is not None and committed.state["placement"] == last.decision["state"]
     for decision in (first, last):
         assert decision.outcome is not None and decision.outcome["collect_s"] > 0
-        assert decision.outcome["actions"], "devices were handed over within the iteration"
+        assert decision.outcome["actions"], "devices changed roles within the iteration"
     assert {"judge/tokens", "judge/prompt_tokens", "judge/device_seconds"} <= set(keys)
     check_record(driver, run)
 
 
 def check_record(driver: Driver, run: str) -> None:
-    """Each decision can be made again; the devices' work is that of the samples alone, though iterations were evaluated."""
+    """Requires reproducible decisions, and work that covers the samples only, although iterations were evaluated."""
     with driver.ledger() as ledger:
         placements = list(PlacementRecord(ledger, driver.home, run).between(1, 3))
     assert [replay(placement).why for placement in placements] == [()] * 3
@@ -52,12 +52,12 @@ def check_record(driver: Driver, run: str) -> None:
         telemetry = placement.work.telemetry
         decoded = sum(row.sequence_steps for row in telemetry.usage if row.role == ROLLOUT)
         assert decoded == sum(sample.response for wave in telemetry.waves for sample in wave.samples)
-        assert any(line["do"] == SERVES for line in placement.work.actions), "from when on they had their new roles"
+        assert any(line["do"] == SERVES for line in placement.work.actions), "the times of the new roles are recorded"
 
 
 @pytest.mark.verify
 @pytest.mark.timeout(400)
-def test_the_placement_does_not_show_in_the_result(driver: Driver) -> None:
+def test_the_placement_does_not_change_the_result(driver: Driver) -> None:
     modes = (("placement.mode=dynamic",), ("placement.mode=colocate",), ("placement.mode=split", "placement.judges=1"))
     runs = [driver.create("judged.yaml", *mode, f"controllers.count={1 + n}") for n, mode in enumerate(modes)]
     for run in runs:
@@ -99,7 +99,7 @@ def test_killed_while_roles_change(driver: Driver, moment: tuple[str, ...]) -> N
 
 
 def wait_for_a_switch(driver: Driver, run: str) -> int:
-    """The number of an instance that is going over to another role."""
+    """Waits until an instance is switching roles, and returns its number."""
     log = driver.home.run_folder(run) / "logs" / "t0001.dispatcher-0.jsonl"
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
@@ -113,6 +113,6 @@ def wait_for_a_switch(driver: Driver, run: str) -> int:
 
 
 def started_with(driver: Driver, run: str) -> str:
-    """The roles that iteration 1 was made with, as its work says."""
+    """Returns the roles with which iteration 1 started, from its recorded work."""
     path: Path = driver.home.run_folder(run) / "placement" / "b000" / "i000001.json"
     return str(json.loads(path.read_text())["telemetry"]["roles"])

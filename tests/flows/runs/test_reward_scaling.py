@@ -1,4 +1,4 @@
-"""Running reward moments are state of the run: killed and replayed, with other controllers, the same bits."""
+"""Running reward moments are part of the run's state: kills, replay and other controllers do not change the bits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_scaled_rewards_survive_a_kill_and_another_number_of_controllers(driver:
     driver.drive_until_killed(run, "learn:4")
     driver.end_actors(run)
     for folder in driver.home.run_folder(run).glob("experience/b000/*/prepared.*"):
-        shutil.rmtree(folder)  # so that replay scales again, by what each commit before recorded
+        shutil.rmtree(folder)  # so that replay scales again, with the moments of each previous commit
     driver.drive(run)
     assert same_result(driver.results(run), driver.results(undisturbed))
     with driver.ledger() as ledger:

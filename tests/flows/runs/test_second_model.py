@@ -1,4 +1,4 @@
-"""Runs with a critic or a teacher from end to end: they learn, and a kill does not change their bits."""
+"""Runs with a critic or a teacher end to end: they learn, and a kill does not change their bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PPO = "algorithm={kind: ppo, epochs: 2, mini_batches: 4, critic: {optimizer: {le
 
 @pytest.fixture(scope="module")
 def letters(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """Overrides for a task that is learnt in seconds: say the last of three letters."""
+    """Returns overrides for a task that is learnt in seconds: repeat the last of three letters."""
     path = tmp_path_factory.mktemp("letters") / "letters.jsonl"
     rows = [{"prompt": " ".join(word), "answer": word[-1]} for word in itertools.product(LETTERS, repeat=3)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -49,7 +49,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery, letters: tuple[str, ...]) -> tuple[Driver, str]:
-    """A run with a critic that is over."""
+    """Drives a run with a critic to its end."""
     driver = Driver(tmp_path_factory.mktemp("ppo"), nursery)
     run = driver.create("torch.yaml", *letters, PPO)
     driver.drive(run)
@@ -67,13 +67,13 @@ def test_a_run_with_a_critic_learns(taught: tuple[Driver, str]) -> None:
         losses, values = history(ledger, run, "policy_loss"), history(ledger, run, "value_loss")
     assert accuracy[-1] > accuracy[0] + 0.3
     assert explained[0] <= 0.0 < max(explained[-5:])
-    assert (len(losses), len(values)) == (26, 28), "first it learns alone"
+    assert (len(losses), len(values)) == (26, 28), "at first only the critic learns"
 
 
 def test_a_student_learns_from_its_teacher_alone(
     taught: tuple[Driver, str], driver: Driver, letters: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """The teacher is what the run with a critic came to; no reward counts."""
+    """The teacher is the final policy of the run with a critic; no reward counts."""
     other, run = taught
     folder = other.home.run_folder(run)
     teacher = shutil.copytree(folder / "inputs" / "model", tmp_path / "teacher")

@@ -1,4 +1,4 @@
-"""A run whose trainer's ranks share the model, from end to end: killed, resumed, gone on with under other layouts and engines."""
+"""A run with a sharded trainer end to end: killed, resumed, and continued with other layouts and engines."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ from tests.recovery.nursery import Nursery
 
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(900)]
 COMMON = ("model.layers=2", "trainer.optimizer.epsilon=1.0e-4")
-"""Of a smaller epsilon AdamW makes of a gradient that is nothing but rounding a whole step."""
+"""With a smaller epsilon, AdamW would turn a gradient of pure rounding errors into a full step."""
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """engine: part of the spec. layout: as the lineage names it. others: layouts to go on under, with their engines."""
+    """A sharded train engine.
+
+    engine: part of the spec.
+    layout: its name in the lineage.
+    others: layouts to continue with, and their engines.
+    """
 
     engine: str
     layout: str
@@ -69,19 +74,19 @@ def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def test_killed_it_ends_with_the_same_bits(finished: Finished, driver: Driver) -> None:
-    """Once with its ranks left alive in the middle of an update, once with all of them gone."""
+    """One kill leaves the ranks alive in the middle of an update, the other loses all of them."""
     run = driver.create("torch.yaml", f"trainer.engine={finished.trainer.engine}", *COMMON)
     driver.drive_until_killed(run, "learn:2")
     driver.drive_until_killed(run, "learn:3")
     driver.end_actors(run)
     driver.drive(run)
     failed = {(a.iteration, a.phase) for i in range(5) for a in driver.attempts(run, i) if a.state == "FAILED"}
-    assert failed == {(2, "learn"), (3, "learn")}, "both kills fell where they were meant to"
+    assert failed == {(2, "learn"), (3, "learn")}, "both kills hit the intended phase"
     assert same_result(driver.results(run), finished.driver.results(finished.run))
 
 
-def test_other_layouts_go_on_within_tolerance(finished: Finished) -> None:
-    """Behind the checkpoint of 3: the same samples, the same update but for rounding, and a mark in the lineage."""
+def test_other_layouts_continue_within_tolerance(finished: Finished) -> None:
+    """After checkpoint 3: the same samples, the same update except for rounding, and a mark in the lineage."""
     driver, trainer = finished.driver, finished.trainer
     for layout, engine in trainer.others.items():
         made = fork(driver.home, finished.run, 3, [f"trainer.engine={engine}"]).run
@@ -91,7 +96,7 @@ def test_other_layouts_go_on_within_tolerance(finished: Finished) -> None:
             (mark,) = lineage_of(ledger, driver.home, made).drift
             one, other = (weights_of(driver, ledger.records.checkpoints(name)[0]) for name in (finished.run, made))
         assert (mark["at"], mark["replayed"], mark["changes"]["layout"]) == (3, 0, [trainer.layout, layout])
-        assert any((one[name] != other[name]).any() for name in one), "else the tolerance tells nothing"
+        assert any((one[name] != other[name]).any() for name in one), "or the tolerance proves nothing"
         for name, array in one.items():
             np.testing.assert_allclose(other[name], array, atol=1e-6, rtol=0, err_msg=f"{layout}: {name}")
 

@@ -1,4 +1,4 @@
-"""A run whose policy calls a tool: killed between a tool's result and the next turn, and spread over other controllers."""
+"""A run whose policy calls a tool: killed between a tool's result and the next turn, and with more controllers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from yatt_core.prompts.tool_calls import KINDS
 from yatt_core.spec import RunSpec
 
 SLOW = ("rollout.engine.clock_factor=1", "rollout.engine.base_seconds=0.2")
-"""Seconds for a turn: time enough to see the results of the turn before."""
+"""Duration of a turn, long enough to observe the results of the previous turn."""
 
 
 def create(driver: Driver, file: Path, *overrides: str) -> str:
@@ -52,7 +52,7 @@ def test_killed_between_a_result_and_the_next_turn_no_tool_is_called_again(drive
 
 
 def wait_for_results(driver: Driver, run: str) -> None:
-    """Until every call of some decode batches has its result on disk, and none has its next turn."""
+    """Waits until every call of some decode batches has its result on disk and none has its next turn."""
     folder = driver.home.run_folder(run) / "experience/b000/i000001"
     with driver.ledger() as ledger:
         spec = RunSpec.model_validate(ledger.runs.revision(run).spec)

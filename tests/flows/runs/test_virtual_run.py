@@ -1,4 +1,4 @@
-"""A whole run on virtual engines: what is left in ledger, files, MLflow and Prefect."""
+"""A whole run on virtual engines: what it leaves in the ledger, files, MLflow and Prefect."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check_files(driver: Driver, run: str) -> None:
     assert {"controller-0", "controller-1", "rollout-0", "trainer-1", "driver"} <= {
         json.loads(line)["actor"] for line in logs.splitlines()
     }
-    assert not list(folder.rglob("*.tmp")), "no temporary file stays behind"
+    assert not list(folder.rglob("*.tmp")), "no temporary file remains"
 
 
 def check_mlflow(driver: Driver, run: str) -> None:
@@ -114,7 +114,7 @@ def check_prefect(driver: Driver, run: str, api: str) -> None:
 
 
 def check_no_payload(driver: Driver, run: str, api: str) -> None:
-    """No prompt and no response stands in the ledger, in MLflow's store, or in anything that Prefect keeps of the flow run."""
+    """Requires that no prompt or response is in the ledger, MLflow's store, or Prefect's data on the flow run."""
     shards = driver.home.run_folder(run).glob("experience/b*/i*/w*/samples.parquet")
     samples = pd.concat(pd.read_parquet(file, columns=["prompt", "response"]) for file in shards)
     texts = {text.encode() for column in samples for text in samples[column] if len(text) >= 12}

@@ -1,5 +1,5 @@
-"""configs/vllm-megatron.yaml, shortened: killed while it collects, learns and syncs, it ends with the same bits, and what the
-sampler says of its tokens the trainer says too.
+"""configs/vllm-megatron.yaml, shortened: killed while it collects, learns and syncs, it ends with the same bits, and
+the trainer's log-probabilities agree with the sampler's.
 """
 
 from __future__ import annotations
@@ -36,5 +36,5 @@ def test_killed_in_collect_learn_and_sync_it_ends_with_the_same_bits(driver: Dri
     driver.end_actors(run)
     driver.drive(run)
     failed = {(a.iteration, a.phase) for i in range(5) for a in driver.attempts(run, i) if a.state == "FAILED"}
-    assert failed == {(2, "collect"), (3, "learn"), (4, "sync")}, "all kills fell where they were meant to"
+    assert failed == {(2, "collect"), (3, "learn"), (4, "sync")}, "all kills hit the intended phase"
     assert same_result(driver.results(run), driver.results(whole))

@@ -1,5 +1,5 @@
-"""A whole run with rollout on vLLM: its log-probabilities agree with the trainer's, and a run that is killed and loses its actors
-ends with the same bits.
+"""A whole run with rollout on vLLM: its log-probabilities agree with the trainer's, and a run that is killed and
+loses its actors ends with the same bits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.needs import NEEDS_VLLM
 pytestmark = [NEEDS_VLLM, pytest.mark.verify]
 ENGINE = "rollout.engine={kind: vllm, instances: 1, dtype: float32, max_num_seqs: 32}"
 CHANGES = (ENGINE, "model.hidden_size=64", "model.key_value_heads=1", "model.intermediate_size=96")
-"""Heads of the least size that vLLM takes on a CPU, and a key/value head that two of them share."""
+"""Heads of the smallest size that vLLM supports on a CPU, and a key/value head shared by two of them."""
 
 
 @pytest.mark.timeout(900)

@@ -71,13 +71,13 @@ def second_window_at_work(group: Group, run: str) -> str | None:
         return sessions[1].flow_run_id if commits else None
 
 
-def test_three_windows_of_which_one_is_killed_end_as_an_undisturbed_run(group: Group, drivers: Driver) -> None:
+def test_three_windows_of_which_one_is_killed_end_like_an_undisturbed_run(group: Group, drivers: Driver) -> None:
     schedule = ("--interval", "40s", "--for", "30s", "--name", "mini")
     run = group.yatt("deploy", str(SPEC), *schedule, *overrides(*SLOW))["run"]
     killed = group.await_true("the second window", lambda: second_window_at_work(group, run))
     os.kill(process_of(group, run, killed), signal.SIGKILL)
     group.await_true("the end of the run", lambda: is_completed(group, run))
-    later = group.await_true("a window after the end", lambda: window_behind_the_end(group, run))
+    later = group.await_true("a window after the end", lambda: window_after_the_end(group, run))
     group.prefect("deployment", "delete", "yatt/mini")
     assert later["state"]["message"] == f"run {run} is completed at iteration {ITERATIONS}: target reached before"
 
@@ -108,14 +108,12 @@ def is_completed(group: Group, run: str) -> bool:
     return line.run.state == "completed" and line.holder is None
 
 
-def window_behind_the_end(group: Group, run: str) -> dict[str, Any] | None:
+def window_after_the_end(group: Group, run: str) -> dict[str, Any] | None:
     done = [flow_run for flow_run in group.flow_runs("mini") if "before" in (flow_run["state"]["message"] or "")]
     return done[0] if done else None
 
 
-def test_a_window_by_hand_drives_until_its_end_and_leaves_a_run_to_whoever_drives_it(
-    group: Group, drivers: Driver
-) -> None:
+def test_a_manual_window_drives_until_its_end_and_leaves_a_held_run_alone(group: Group, drivers: Driver) -> None:
     words = ("--manual", "--for", "20s", "--name", "by-hand")
     run = group.yatt("deploy", str(SPEC), *words, *overrides(*SLOW))["run"]
     driver = drivers.start(run)
@@ -138,7 +136,7 @@ def holder_of(group: Group, run: str) -> str | None:
         return ledger.overview.line(run).holder
 
 
-def test_a_worker_that_was_away_finds_nothing_to_catch_up_with(group: Group) -> None:
+def test_missed_windows_are_not_caught_up(group: Group) -> None:
     worker = group.member_pid("worker")
     os.kill(worker, signal.SIGSTOP)
     try:
@@ -161,7 +159,7 @@ def test_a_worker_that_was_away_finds_nothing_to_catch_up_with(group: Group) -> 
     assert commits == list(range(len(commits))), "each once"
 
 
-def test_a_window_outlives_its_worker_and_goes_on_saying_what_it_does(group: Group) -> None:
+def test_a_window_outlives_its_worker_and_keeps_logging(group: Group) -> None:
     run = group.yatt("deploy", str(SPEC), "--manual", "--name", "outliving", *overrides(*SLOW))["run"]
     flow_run = group.start_by_hand("outliving")
     group.await_true("a commit", lambda: commits_of(group, run))
@@ -202,7 +200,7 @@ def test_a_window_that_died_with_its_worker_before_it_began_is_closed(group: Gro
     assert name == "Crashed" and message == f"its process is gone: pid {process} of worker {worker_name()}"
 
 
-def test_a_prefect_yaml_makes_the_deployment_that_is_made_directly(group: Group, tmp_path: Path) -> None:
+def test_a_prefect_yaml_creates_the_same_deployment_as_the_command(group: Group, tmp_path: Path) -> None:
     words = ("--cron", "0 22 * * *", "--for", "8h", "--timezone", "Europe/Berlin")
     run = group.yatt("deploy", str(SPEC), *words, "--name", "direct")["run"]
     file = tmp_path / "prefect.yaml"

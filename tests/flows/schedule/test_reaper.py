@@ -83,12 +83,12 @@ GONE = 2**22 + 1
 """Higher than any process id."""
 
 
-def test_a_window_that_died_before_it_began_is_known_by_its_process_on_this_host(home: Home) -> None:
+def test_a_window_that_died_before_it_began_is_detected_by_its_process_on_this_host(home: Home) -> None:
     cause = cause_before_the_window(home, uuid4(), GONE, worker_name(), START_SECONDS + 1)
     assert cause == f"its process is gone: pid {GONE} of worker {worker_name()}"
 
 
-def test_a_process_id_that_another_process_has_now_is_gone(home: Home, bystander: Callable[[str], int]) -> None:
+def test_a_reused_process_id_counts_as_gone(home: Home, bystander: Callable[[str], int]) -> None:
     pid = bystander(str(uuid4()))
     cause = cause_before_the_window(home, uuid4(), pid, worker_name(), START_SECONDS + 1)
     assert cause is not None and cause.startswith(f"its process is gone: pid {pid}")
@@ -102,10 +102,10 @@ def test_a_window_whose_process_lives_is_left_alone_before_it_begins(
     assert cause_before_the_window(home, flow_run, pid, worker_name(), 10 * SILENT_SECONDS) is None
 
 
-def test_a_process_that_prefect_has_just_named_may_be_that_of_an_earlier_start(home: Home) -> None:
+def test_a_process_id_just_recorded_by_prefect_may_belong_to_an_earlier_start(home: Home) -> None:
     assert cause_before_the_window(home, uuid4(), GONE, worker_name(), START_SECONDS - 10) is None
 
 
-def test_nobody_here_can_tell_of_another_hosts_worker(home: Home) -> None:
+def test_a_worker_on_another_host_is_judged_by_its_silence_alone(home: Home) -> None:
     assert cause_before_the_window(home, uuid4(), GONE, "far", SILENT_SECONDS - 10) is None
     assert "no sign of life" in str(cause_before_the_window(home, uuid4(), GONE, "far", SILENT_SECONDS + 1))

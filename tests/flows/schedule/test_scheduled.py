@@ -74,7 +74,7 @@ def own(home: Home, run: str) -> str | None:
     return None
 
 
-def come_up(
+def ending_of_window(
     home: Home, run: str, clock: FakeClock, begins: datetime | None = NOON, hours: float = 8, owner: str | None = ""
 ) -> Ending:
     """Returns the ending of a flow run scheduled for `begins`, or started by hand if that is None.
@@ -94,7 +94,7 @@ def said(home: Home, run: str) -> list[str]:
 
 def test_a_window_that_is_over_does_nothing_and_says_so(home: Home) -> None:
     run = seed_run(home)
-    ending = come_up(home, run, FakeClock(NOON + 9 * HOUR))
+    ending = ending_of_window(home, run, FakeClock(NOON + 9 * HOUR))
     assert (ending.type.value, ending.name) == ("COMPLETED", "Missed")
     assert f"run {run} " in ending.message and "2027-01-01 20:00:00 UTC" in ending.message
     assert said(home, run) == [ending.message]
@@ -104,10 +104,10 @@ def test_a_window_that_is_over_does_nothing_and_says_so(home: Home) -> None:
     assert record.window == Window(NOON, NOON + 8 * HOUR) and record.process.pid == this_process().pid
 
 
-def test_a_window_that_a_person_asked_for_begins_when_it_starts(home: Home) -> None:
+def test_a_manual_window_begins_when_it_starts(home: Home) -> None:
     run = seed_run(home, spec=untracked(toy_spec(2)))
     complete(home, run)
-    ending = come_up(home, run, FakeClock(NOON + 9 * HOUR), begins=None)
+    ending = ending_of_window(home, run, FakeClock(NOON + 9 * HOUR), begins=None)
     assert ending.name == "Completed"
     with Ledger.open(home.ledger) as ledger:
         (record,) = recorded_windows(ledger, run).values()
@@ -124,7 +124,7 @@ def complete(home: Home, run: str) -> None:
 def test_a_window_of_a_completed_run_says_so(home: Home) -> None:
     run = seed_run(home, spec=untracked(toy_spec(2)))
     complete(home, run)
-    ending = come_up(home, run, FakeClock(NOON))
+    ending = ending_of_window(home, run, FakeClock(NOON))
     assert (ending.type.value, ending.name) == ("COMPLETED", "Completed")
     assert ending.message == f"run {run} is completed at iteration 2: target reached before"
     with Ledger.open(home.ledger) as ledger:
@@ -135,24 +135,24 @@ def untracked(spec: RunSpec) -> RunSpec:
     return spec.model_copy(update={"tracking": spec.tracking.model_copy(update={"enabled": False})})
 
 
-def test_a_paused_run_is_not_driven_before_somebody_has_looked(home: Home) -> None:
+def test_a_paused_run_is_not_driven_until_somebody_resumes_it(home: Home) -> None:
     run = seed_run(home)
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, this_process(), 60)
         ledger.runs.set_state(fence, "paused", "the reward model is gone: token=abc")
         ledger.leases.release(fence)
-    ending = come_up(home, run, FakeClock())
+    ending = ending_of_window(home, run, FakeClock())
     assert (ending.type.value, ending.name) == ("FAILED", "Paused")
     assert "the reward model is gone" in ending.message and f"`yatt resume {run}`" in ending.message
     assert "abc" not in ending.message and "abc" not in "".join(said(home, run))
 
 
-def test_a_run_that_somebody_drives_is_left_to_them_by_name(home: Home) -> None:
+def test_a_held_run_is_left_to_its_holder_who_is_named(home: Home) -> None:
     run = seed_run(home)
     clock = FakeClock()
     with Ledger.open(home.ledger) as ledger:
         ledger.leases.acquire(run, FAR, 600.0)
-    ending = come_up(home, run, clock)
+    ending = ending_of_window(home, run, clock)
     assert (ending.type.value, ending.name) == ("COMPLETED", "Held")
     assert ending.message == f"run {run} is held by {FAR.text}: nothing was done" and said(home, run) == [
         ending.message
@@ -176,11 +176,11 @@ def test_a_window_waits_for_a_keeper_until_its_own_end(home: Home, monkeypatch: 
                 ledger.leases.release(fence)
 
     clock.on_sleep = end_after_an_hour
-    assert "target reached before" in come_up(home, run, clock).message and clock.now == NOON + HOUR
+    assert "target reached before" in ending_of_window(home, run, clock).message and clock.now == NOON + HOUR
     with Ledger.open(home.ledger) as ledger:
         ledger.leases.acquire(run, replace(FAR, text=f"{KEEPER} (pid 1 on far)"), 60.0)
     clock = FakeClock()
-    assert come_up(home, run, clock, hours=0.5).name == "Held" and clock.now == NOON + 0.5 * HOUR
+    assert ending_of_window(home, run, clock, hours=0.5).name == "Held" and clock.now == NOON + 0.5 * HOUR
 
 
 def window_before(home: Home, run: str) -> Fence:
@@ -192,7 +192,7 @@ def window_before(home: Home, run: str) -> Fence:
     return fence
 
 
-def test_a_window_waits_for_the_last_checkpoint_of_the_one_before(home: Home) -> None:
+def test_a_window_waits_for_the_last_checkpoint_of_the_previous_one(home: Home) -> None:
     run = seed_run(home, spec=untracked(toy_spec(2)))
     complete(home, run)
     fence = window_before(home, run)
@@ -206,7 +206,7 @@ def test_a_window_waits_for_the_last_checkpoint_of_the_one_before(home: Home) ->
 
     given_back: list[Fence] = []
     clock.on_sleep = end_after_a_while
-    ending = come_up(home, run, clock)
+    ending = ending_of_window(home, run, clock)
     assert given_back and ending.name == "Completed" and "target reached before" in ending.message
 
 
@@ -222,7 +222,7 @@ def test_a_window_leaves_a_run_that_was_paused_while_it_waited(home: Home) -> No
                 ledger.leases.release(fence)
 
     clock.on_sleep = pause_at_the_end
-    ending = come_up(home, run, clock)
+    ending = ending_of_window(home, run, clock)
     assert ending.name == "Paused" and "guard kl: too high" in ending.message
     with Ledger.open(home.ledger) as ledger:
         assert ledger.overview.line(run).holder is None and len(ledger.overview.sessions(run)) == 2
@@ -232,13 +232,13 @@ def test_a_window_does_not_wait_past_its_own_end(home: Home) -> None:
     run = seed_run(home)
     window_before(home, run)
     clock = FakeClock()
-    ending = come_up(home, run, clock, hours=0.1)
+    ending = ending_of_window(home, run, clock, hours=0.1)
     assert ending.name == "Held" and clock.now == NOON + 0.1 * HOUR
 
 
-def test_a_run_that_is_not_there_is_a_failure_with_a_message(home: Home) -> None:
+def test_a_missing_run_is_a_failure_with_a_message(home: Home) -> None:
     seed_run(home)
-    ending = come_up(home, "toy-7", FakeClock())
+    ending = ending_of_window(home, "toy-7", FakeClock())
     assert (ending.type.value, ending.message) == ("FAILED", "there is no run 'toy-7' in this ledger")
 
 
@@ -251,7 +251,7 @@ def test_a_deployment_of_another_ledgers_run_of_the_same_name_is_refused(
     assert seed_run(other) == run
     owner = own(other, run) if named != "none" else None
     monkeypatch.setenv("YATT_LEDGER", home.ledger)
-    ending = come_up(home, run, FakeClock(), owner=owner)
+    ending = ending_of_window(home, run, FakeClock(), owner=owner)
     assert (ending.type.value, ending.name) == ("FAILED", "Failed")
     if owner is None:
         assert f"owner of run {run}" in ending.message
