@@ -112,11 +112,11 @@ def test_undelivered_rows_wait_for_the_next_attempt(place: str, ledger: Ledger) 
     run, fence = left_behind(ledger)
     ledger.leases.release(fence)
 
-    def away() -> None:
+    def unreachable() -> None:
         raise InfrastructureError("the tracker is away")
 
     with pytest.raises(InfrastructureError, match="is away"):
-        deliver_dead(place, ledger, run, TrackerDeliverer(Recorder(away)))
+        deliver_dead(place, ledger, run, TrackerDeliverer(Recorder(unreachable)))
     assert ledger.overview.line(run).holder is None
     assert ledger.outbox.counts(run) == (151, 0)
     assert deliver_dead(place, ledger, run, TrackerDeliverer(Recorder())) == 151

@@ -23,14 +23,14 @@ from yatt_core.spec.sections.guards import NotifySpec
 
 
 class RecordingTracker:
-    """Keeps what arrives; refuses while `away` is set."""
+    """Keeps what arrives; refuses while `down` is set."""
 
     def __init__(self) -> None:
         self.arrived: list[OutboxItem] = []
-        self.away = False
+        self.down = False
 
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
-        if self.away:
+        if self.down:
             raise InfrastructureError("the tracker is away")
         self.arrived += items
         return {item.key: self.name(item) for item in items if item.kind == "run"}
@@ -67,11 +67,11 @@ def test_the_run_is_created_first_and_everything_arrives_in_order(filled: tuple[
 def test_rows_wait_while_the_tracker_is_unreachable(filled: tuple[str, Ledger, Fence]) -> None:
     _, ledger, fence = filled
     tracker = RecordingTracker()
-    tracker.away = True
+    tracker.down = True
     with pytest.raises(InfrastructureError):
         deliver_pending(ledger, fence, tracker)
     assert ledger.outbox.counts(fence.run) == (251, 0)
-    tracker.away = False
+    tracker.down = False
     while deliver_pending(ledger, fence, tracker):
         pass
     assert len(tracker.arrived) == 251
@@ -90,7 +90,7 @@ def test_the_pump_drains_when_it_stops(filled: tuple[str, Ledger, Fence]) -> Non
 def test_the_pump_reports_undelivered_rows(filled: tuple[str, Ledger, Fence]) -> None:
     address, ledger, fence = filled
     tracker = RecordingTracker()
-    tracker.away = True
+    tracker.down = True
     pump = OutboxPump(address, fence, TrackerDeliverer(tracker))
     pump.start()
     assert not pump.stop(drain_seconds=30)
@@ -120,7 +120,7 @@ def test_rows_whose_delivery_was_not_recorded_are_sent_again(
 def test_an_unreachable_ledger_is_not_asked_for_more(
     filled: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(doing: str) -> Callable[..., None]:
+    def failing(doing: str) -> Callable[..., None]:
         def fail(*arguments: object, **named: object) -> None:
             raise LedgerUnavailable(f"away while {doing}")
 
@@ -128,7 +128,7 @@ def test_an_unreachable_ledger_is_not_asked_for_more(
 
     _, ledger, fence = filled
     for name in ("delivered", "give_back"):
-        monkeypatch.setattr(ledger.outbox, name, away(name))
+        monkeypatch.setattr(ledger.outbox, name, failing(name))
     with pytest.raises(LedgerUnavailable, match="away while delivered"):
         deliver_pending(ledger, fence, RecordingTracker())
 
@@ -246,14 +246,14 @@ def test_only_rows_after_a_failed_one_are_given_back(
 
     def unreachable_after_the_creation(items: list[OutboxItem]) -> Mapping[str, str]:
         made = deliver(items)
-        tracker.away = True
+        tracker.down = True
         return made
 
     tracker.deliver = unreachable_after_the_creation  # type: ignore[method-assign]
     with pytest.raises(InfrastructureError):
         deliver_pending(ledger, fence, tracker)
     assert ledger.outbox.counts(fence.run) == (250, 1)
-    tracker.away = False
+    tracker.down = False
     while deliver_pending(ledger, fence, RecordingTracker()):
         pass
     assert ledger.outbox.counts(fence.run) == (0, 251)

@@ -114,11 +114,11 @@ def test_a_fenced_driver_leaves_the_state_to_its_successor(session: DriverSessio
 def test_an_unreachable_ledger_does_not_hide_the_error_that_ended_the_session(
     session: DriverSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object) -> None:
+    def unreachable(*_: object) -> None:
         raise LedgerUnavailable("away")
 
-    monkeypatch.setattr(session.context.ledger.runs, "set_state", away)
-    monkeypatch.setattr(session.context.ledger.leases, "release", away)
+    monkeypatch.setattr(session.context.ledger.runs, "set_state", unreachable)
+    monkeypatch.setattr(session.context.ledger.leases, "release", unreachable)
     with pytest.raises(InfrastructureError, match="the cause"), ended_on_error(session):
         raise InfrastructureError("the cause")
 

@@ -13,7 +13,7 @@ from flows.driver.run_status import Outcome
 from flows.phases import artifacts
 
 
-def away(*_: object, **__: object) -> NoReturn:
+def unreachable(*_: object, **__: object) -> NoReturn:
     raise ConnectError("connection refused")
 
 
@@ -24,7 +24,7 @@ def toy_context() -> Any:
 
 def test_an_unreachable_server_ends_no_run(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("create_progress_artifact", "update_progress_artifact", "create_markdown_artifact"):
-        monkeypatch.setattr(artifacts, name, away)
+        monkeypatch.setattr(artifacts, name, unreachable)
     monkeypatch.setattr(artifacts, "UPDATE_SECONDS", 0.0)
     with artifacts.progress(toy_context()) as progress:
         progress.update(1)

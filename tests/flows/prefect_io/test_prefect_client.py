@@ -30,7 +30,7 @@ SERVER = "http://me:hunter2@prefect.test:4200/api"
 TROUBLE = "Prefect's server at http://prefect.test:4200/api: ConnectError: no answer from "
 
 
-def away(*_: object, **__: object) -> NoReturn:
+def unreachable(*_: object, **__: object) -> NoReturn:
     raise ConnectError(f"no answer from {SERVER}")
 
 
@@ -52,13 +52,13 @@ def test_the_message_about_an_unreachable_server_says_what_to_do() -> None:
 
 
 def artifact(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artifacts, "update_progress_artifact", away)
+    monkeypatch.setattr(artifacts, "update_progress_artifact", unreachable)
     monkeypatch.setattr(artifacts, "UPDATE_SECONDS", 0.0)
     artifacts.Progress(uuid4(), 4).update(2)
 
 
 def end_of_a_session(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train, "train", away)
+    monkeypatch.setattr(train, "train", unreachable)
     outcome = Outcome("toy-1", "completed", 4, "target reached", 0)
     observer = SimpleNamespace(warned=logging.getLogger("yatt_core.flow").warning)
     context = SimpleNamespace(run="toy-1", observer=observer)
@@ -67,7 +67,7 @@ def end_of_a_session(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def window(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduled, "reap", away)
+    monkeypatch.setattr(scheduled, "reap", unreachable)
     with Ledger.open(home.ledger) as ledger:
         scheduled._close_dead(ledger, home)
 
@@ -77,7 +77,7 @@ def round_of_the_keeper(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def reap(ledger: Ledger, home: Home) -> NoReturn:
         ended.set()
-        away()
+        unreachable()
 
     monkeypatch.setattr(reaper, "reap", reap)
     reaping._go_round(home, ended)
