@@ -14,7 +14,6 @@ from types import ModuleType
 from tests.after_import import after_import
 from tests.faults.engines import add_faults
 from tests.recovery.failpoints import VARIABLE, Failpoints, around, watch_files
-from tests.warm_workers import fork_instead
 
 AROUND = {
     "yatt_core.actors.rollout": (
@@ -47,4 +46,3 @@ if VARIABLE in os.environ:
     watch_files(_failpoints.in_actor, _failpoints.published, _failpoints.synced)
     after_import({name: _wrap(_failpoints, name) for name in AROUND})
 after_import({"yatt_core.engines.registry": add_faults})
-fork_instead()
