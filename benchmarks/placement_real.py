@@ -1,7 +1,7 @@
 """What does dynamic placement gain if policy and judge are real models and every core is a device?
 
-Consumes configs/genrm.yaml. Trains it for a few iterations under `colocate` and under `dynamic` through `yatt train`,
-with the same seeds, and compares the duration of `collect` and the collected samples.
+Consumes configs/genrm.yaml. Trains its judge, and then the spec for a few iterations under `colocate` and under
+`dynamic` through `yatt train`, with the same seeds. Compares the duration of `collect` and the collected samples.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress, trained
+from examples.judge.folder import make_judge
 from yatt_core.spec import load_spec
 
 SPEC = Path(__file__).parent.parent / "configs" / "genrm.yaml"
@@ -21,10 +22,13 @@ FIRST = 3
 """The first iteration that counts: before it, processes warm up and the policy has no telemetry to plan with."""
 
 
-def train(home: Path, mode: str, iterations: int) -> tuple[dict[str, Any], list[float]]:
-    """Trains a run; returns its figures and the seconds of each iteration's collect."""
+def train(home: Path, judge: str, mode: str, iterations: int) -> tuple[dict[str, Any], list[float]]:
+    """Trains a run; returns its figures and the seconds of each iteration's collect.
+
+    judge: the override that names the judge's folder.
+    """
     changes = (f"name={mode}", f"placement.mode={mode}", f"iterations={iterations}", "evaluation.every=0")
-    figures = trained(home, SPEC, changes)
+    figures = trained(home, SPEC, (judge, *changes))
     records = sorted((home / f"{mode}-1" / "placement").rglob("i*.json"))
     return figures, [float(json.loads(path.read_text())["telemetry"]["collect_s"]) for path in records]
 
@@ -39,9 +43,12 @@ def main() -> None:
     load, seconds, figures = [load_average()], dict[str, list[float]](), dict[str, dict[str, Any]]()
     # A short path, since it holds Ray's sockets.
     with tempfile.TemporaryDirectory(prefix="yatt") as home:
+        progress("training the judge")
+        judge = f"rewards.parts.1.model.path={home}/judge"
+        make_judge(load_spec(SPEC, [judge]))
         for mode in MODES:
             progress(f"{mode}: {arguments.iterations} iterations")
-            figures[mode], seconds[mode] = train(Path(home), mode, arguments.iterations)
+            figures[mode], seconds[mode] = train(Path(home), judge, mode, arguments.iterations)
     totals = {mode: sum(seconds[mode][FIRST - 1 :]) for mode in MODES}
     equal = figures["colocate"]["experience_digest"] == figures["dynamic"]["experience_digest"]
     report = Report(

@@ -43,7 +43,7 @@ class Proved:
 
     results: as printed by `yatt show -o json`.
     audit: as printed by `yatt audit verify -o json`.
-    replayed: the updates that drivers computed again from sealed experience.
+    replayed: the number of updates that drivers computed again from sealed experience.
     seconds: from its first command to its end.
     """
 

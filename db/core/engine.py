@@ -95,7 +95,7 @@ def canonical_json(value: object) -> str:
             value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain
         )
     except (ValueError, TypeError) as error:
-        raise LedgerError(f"cannot be written to the ledger as JSON: {error}") from error
+        raise LedgerError(f"a value cannot be written to the ledger as JSON: {error}") from error
 
 
 class Database:
@@ -161,7 +161,7 @@ def _translated(engine: Engine) -> Iterator[None]:
     except (IntegrityError, ProgrammingError):
         raise  # a name that was taken concurrently, or a defect that a retry would not fix
     except DataError as error:
-        raise LedgerError(f"cannot be written to {_name(engine)}: {error.orig}") from error
+        raise LedgerError(f"a value cannot be written to {_name(engine)}: {error.orig}") from error
     except DBAPIError as error:
         raise _failure(engine, error) from error
     except StatementError as error:

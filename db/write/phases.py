@@ -144,8 +144,13 @@ class Phases:
 
         If a phase has several finished attempts, the newest one counts.
         """
-        attempts = self.attempts(run, branch, iteration)
-        return {row.phase: row.seconds for row in attempts if row.state == DONE and row.seconds is not None}
+        table = PhaseAttempt
+        query = select(table.planned_at, table.number, table.phase, table.seconds).where(
+            table.run == run, table.branch == branch, table.iteration == iteration, table.state == DONE
+        )
+        with self._database.read() as connection:
+            rows = sorted(connection.execute(query.where(table.seconds.is_not(None))).tuples())
+        return {phase: seconds for _, _, phase, seconds in rows if seconds is not None}
 
     def charged(self, run: str, branch: int, iteration: int, phase: str) -> dict[str, int]:
         """Returns the number of failed attempts at a phase that count against its budget, by failure class.

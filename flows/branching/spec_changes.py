@@ -48,20 +48,20 @@ def refuse_fixed(before: RunSpec, after: RunSpec) -> None:
     """Raises `ConfigurationError` for a change that would invalidate the past of a line."""
     if before.algorithm.kind != after.algorithm.kind:
         raise ConfigurationError(
-            f"--set algorithm.kind: it must stay {before.algorithm.kind} along a run's line, since checkpoints of one "
-            "kind hold a critic and those of the other do not; start a new run with `yatt train`"
+            f"--set algorithm.kind: it must stay {before.algorithm.kind} during a run and in its forks, since "
+            "checkpoints of one kind hold a critic and those of the other do not; start a new run with `yatt train`"
         )
     for key in changed_keys(before, after):
         for fixed, why in FIXED.items():
             if _is_below(key, fixed):
                 raise ConfigurationError(
-                    f"--set {key}: {fixed} cannot change along a run's line, since {why}; "
+                    f"--set {key}: {fixed} cannot change during a run or in its forks, since {why}; "
                     "start a new run with `yatt train`"
                 )
     if before.virtual != after.virtual:
         raise ConfigurationError(
-            "--set rollout.engine.kind: virtual engines cannot use the checkpoints and experience of real ones, nor "
-            "real engines those of virtual ones; start a new run with `yatt train`"
+            "--set rollout.engine.kind: virtual and real engines cannot use each other's checkpoints and experience; "
+            "start a new run with `yatt train`"
         )
     if before.algorithm.kl is None and after.algorithm.kl is not None:
         raise ConfigurationError(

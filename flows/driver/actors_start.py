@@ -24,7 +24,6 @@ from yatt_core.planning.cluster import cluster_of, read_cards
 from yatt_core.planning.memory.device_memory import check_device_memory
 from yatt_core.protocols.receipts import InputsReceipt
 from yatt_core.run_actors.run_actors import ActorsState, RunActors
-from yatt_core.spec.rewards.judges import is_trained
 
 log = logging.getLogger("yatt_core.flow")
 END_SECONDS = 10.0
@@ -113,7 +112,7 @@ class ActorsStart:
         actors.start()
         self.book_losses()
         self._book_controllers()
-        context.observer.stage(f"preparing the run's inputs{', including its judge' if self._trains_a_judge else ''}")
+        context.observer.stage("preparing the run's inputs")
         self._inputs = actors.materialise()
         self._check_inputs(self._inputs)
         context.observer.stage("loading engines and trainer")
@@ -121,10 +120,6 @@ class ActorsStart:
         self.environment = actors.environment()
         self._checkpoints.attach(standing.checkpoint_in_flight)
         return standing
-
-    @property
-    def _trains_a_judge(self) -> bool:
-        return any(is_trained(part) for part in self._context.spec.rewards.judges)
 
     def _account(self) -> bool:
         """Checks the devices' memory before it is used; returns True if it suffices for all roles at once.

@@ -69,7 +69,7 @@ class Keeper:
                 self._ended.wait(ROUND_SECONDS)
 
     def round(self, ledger: Ledger) -> None:
-        """Tries each dead run that is due once, then publishes what is left."""
+        """Tries once to deliver the rows of each dead run that is due, then publishes what is left."""
         dead = [letters for letters in ledger.outbox.undelivered() if is_dead(letters)]
         due = [letters.run for letters in dead if self._trouble(letters.run).again_at <= time.monotonic()]
         self._troubles = {letters.run: self._trouble(letters.run) for letters in dead}

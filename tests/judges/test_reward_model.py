@@ -113,6 +113,6 @@ def test_a_folder_that_is_no_reward_model_is_refused_before_the_start(tmp_path, 
 
 
 def test_a_model_without_a_head_is_refused(judged):
-    folder = judged[1] / "judges" / "judge"
+    folder = judged[1]
     with pytest.raises(ConfigurationError, match=r"the weights lack .* score\.weight"):
         build_judge(part(folder), str(folder))

@@ -1,4 +1,4 @@
-"""Complete runs on two tiers: killed at requests to the store, or without their folder, they end with the same bits."""
+"""Complete runs on two tiers: killed during store requests, or robbed of their folder, they end with the same bits."""
 
 from __future__ import annotations
 

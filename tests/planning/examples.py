@@ -21,6 +21,12 @@ QWEN_14B = {
     "intermediate_size": 13_824,
 }
 
+SMALL_JUDGE = (
+    "rewards.parts.1.model={kind: sizes, vocabulary_size: 300, hidden_size: 64, layers: 3, heads: 4, key_value_heads: 4, "
+    "intermediate_size: 172, max_positions: 512, tie_embeddings: true}"
+)
+"""An override that gives the judge of genrm.yaml the sizes of its model, whose folder tests do not have."""
+
 
 def spec_7b(*overrides: str) -> RunSpec:
     return load_spec(CONFIGS / "plan-7b-grpo.yaml", overrides)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.planning.examples import SMALL_JUDGE
 from tests.services import ROOT
 from yatt_core.cluster.devices import Device
 from yatt_core.errors import ConfigurationError
@@ -17,7 +18,7 @@ from yatt_core.planning.memory.device_memory import check_device_memory
 from yatt_core.spec import RunSpec, load_spec
 
 CARDS = read_cards()
-JUDGED = load_spec(ROOT / "configs" / "genrm.yaml", ["rollout.batch_samples=256"])
+JUDGED = load_spec(ROOT / "configs" / "genrm.yaml", [SMALL_JUDGE, "rollout.batch_samples=256"])
 
 
 def cores(gib: float, count: int = 2) -> DescribedCluster:

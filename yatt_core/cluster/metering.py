@@ -52,7 +52,7 @@ class Interruptions(Protocol):
         ...
 
     def shielded(self) -> AbstractContextManager[None]:
-        """Prevents signal handlers from raising inside."""
+        """Returns a context within which signal handlers do not raise."""
         ...
 
 

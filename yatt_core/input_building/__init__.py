@@ -1,1 +1,1 @@
-"""Builds a run's inputs (prompts, the initial model, trained judges) and checks that they fit together."""
+"""Builds a run's inputs (prompts, the initial model) and checks that they fit together."""

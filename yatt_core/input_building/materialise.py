@@ -1,9 +1,9 @@
 """What a run starts from, built once and kept in its folder: prompts, tokenizer, initial model.
 Consumes a spec. Produces `inputs/` in the run folder: train, held-out and probe prompts as Parquet, their
-images by content address, the Hugging Face folder of a model created from a config, trained judges
-(`judges/NAME/`), and, written last, the manifest with the SHA-256 of every file. The folder appears complete or
-not at all. A complete one is verified and reused, so that later changes of a source never affect a run. Prompts
-are written as they are read; a corpus is never held in memory.
+images by content address, the Hugging Face folder of a model created from a config, and, written last, the
+manifest with the SHA-256 of every file. The folder appears complete or not at all. A complete one is verified and
+reused, so that later changes of a source never affect a run. Prompts are written as they are read; a corpus is
+never held in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from yatt_core.durable import make_folder, refusals, sync_file, sync_folder, wri
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.input_building.fitting import check_longest, check_prompts
 from yatt_core.input_building.given_models import check_given, describe_given
-from yatt_core.input_building.judge_models import JudgePrompts, check_judges, make_judges
+from yatt_core.input_building.judge_models import check_judges, describe_judges
 from yatt_core.inputs.identity import identity
 from yatt_core.inputs.manifest import (
     GIVEN,
@@ -136,8 +136,7 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
         model = _initial_model(spec, temporary)
         prompts = (PromptFile(temporary / name) for name in (TRAIN, HELD_OUT, PROBE))
         facts[LONGEST] = check_prompts(spec, str(temporary / model.model_path), prompts)
-        judge_prompts = JudgePrompts(PromptFile(temporary / TRAIN), facts["train_sizes"], PromptFile(temporary / PROBE))
-        if judges := make_judges(spec, temporary, judge_prompts):
+        if judges := describe_judges(spec):
             facts[JUDGES] = judges
         if given := describe_given(spec, temporary / model.model_path):
             facts[GIVEN] = given

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from yatt_core.digests import json_digest
-from yatt_core.spec.rewards.judges import GenerativePart, JudgePart, RewardModelPart, TrainedJudge
+from yatt_core.spec.rewards.judges import GenerativePart, RewardModelPart
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.model import ModelFolder
 
@@ -21,7 +21,7 @@ def identity(spec: RunSpec) -> str:
         del model["vision"]  # left out so that it does not change the digest of a text-only model
     # A tokenizer trained for the run contains the tags of calls and results.
     tools = {} if spec.rollout.tools is None or model is None else {"tools": True}
-    judges = {"judges": made} if (made := _judges_identity(spec)) else {}
+    judges = {"judges": models} if (models := _judges_identity(spec)) else {}
     given = {"given_models": others} if (others := _given_identity(spec)) else {}
     return json_digest({"seed": spec.seed, "data": data, "model": model, **tools, **judges, **given})
 
@@ -36,23 +36,15 @@ def given_models(spec: RunSpec) -> dict[str, ModelFolder]:
     return given
 
 
-def judge_model_of(part: JudgePart) -> ModelFolder | TrainedJudge | None:
-    """Returns the model of a judge if it has weights or will be trained; None if it works for planning only."""
-    model = part.model if isinstance(part, GenerativePart | RewardModelPart) else None
-    return model if isinstance(model, ModelFolder | TrainedJudge) else None
+def judge_models(spec: RunSpec) -> dict[str, ModelFolder]:
+    """Returns the judges' models by the name of their reward part, without those that work for planning only."""
+    parts = (part for part in spec.rewards.judges if isinstance(part, GenerativePart | RewardModelPart))
+    return {part.name: part.model for part in parts if isinstance(part.model, ModelFolder)}
 
 
 def _judges_identity(spec: RunSpec) -> dict[str, Any]:
-    """Returns the parts of the spec on which the judges' models depend; empty if there are none."""
-    made: dict[str, Any] = {}
-    for part in spec.rewards.judges:
-        model = judge_model_of(part)
-        if isinstance(part, GenerativePart) and isinstance(model, TrainedJudge):
-            fields = {"model", "template", "parse", "max_new_tokens"}
-            made[part.name] = part.model_dump(mode="json", include=fields)
-        elif model is not None:
-            made[part.name] = model.model_dump(mode="json")
-    return made
+    """Returns the parts of the spec that describe the judges' models; empty if there are none."""
+    return {name: model.model_dump(mode="json") for name, model in judge_models(spec).items()}
 
 
 def _given_identity(spec: RunSpec) -> dict[str, Any]:

@@ -17,7 +17,7 @@ TRAIN, HELD_OUT, PROBE = "train.parquet", "held_out.parquet", "probe.parquet"
 GIVEN = "given_models"
 """Manifest key of the given models: those other than the policy's and the judges'."""
 JUDGES = "judges"
-"""Manifest key, and name of the folder, of the trained judges' models."""
+"""Manifest key of the judges' models."""
 LONGEST = "longest_prompt"
 """Manifest key of the maximum prompt length."""
 
@@ -46,9 +46,7 @@ def model_path_of(folder: Path, manifest: Mapping[str, Any]) -> str:
     return str((folder / manifest["model_path"]).resolve()) if manifest["model_path"] else ""
 
 
-def judge_model_path(folder: Path, manifest: Mapping[str, Any], part: JudgePart) -> str | None:
-    """Returns the absolute path of a judge's model; None if the judge has none.
-    folder: the inputs' folder.
-    """
-    made = manifest.get(JUDGES, {}).get(part.name)
-    return None if made is None else str((folder / made["path"]).resolve())
+def judge_model_path(manifest: Mapping[str, Any], part: JudgePart) -> str | None:
+    """Returns the absolute path of a judge's model; None if the judge has none."""
+    described = manifest.get(JUDGES, {}).get(part.name)
+    return None if described is None else str(described["path"])

@@ -7,7 +7,6 @@ special tokens: a response that spells out the end of a turn cannot start a turn
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.prompts.codec import TEMPLATE_DATE, generation_stops
 from yatt_core.protocols.generation import Int32
 from yatt_core.protocols.judges import JudgeItem
-from yatt_core.spec.rewards.template import RESPONSE
 
 UNBOUNDED = 1 << 20
 """Assumed number of positions of a model without a limit."""
@@ -29,19 +27,8 @@ PLACE = "the-text-of-the-judge"
 """Placeholder of the user's message while the chat template is rendered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question to the judge.
-    tokens: the filled-in template, ready for generation, [length].
-    response: range of the response's tokens in it.
-    """
-
-    tokens: Int32
-    response: range
-
-
 class JudgeCodec:
-    """Encodes filled-in templates and decodes answers.
+    """Encodes questions, which are filled-in templates ready for generation, and decodes answers.
     longest: maximum number of tokens of a question.
     """
 
@@ -51,16 +38,12 @@ class JudgeCodec:
         self._before, self._after = self._frame()
         self._fixed: dict[str, list[int]] = {}
 
-    def encode(self, items: Sequence[JudgeItem]) -> list[Question | str]:
-        """Returns each item's question, or the reason why it cannot be asked."""
+    def encode(self, items: Sequence[JudgeItem]) -> list[Int32 | str]:
+        """Returns the tokens of each item's question, [length], or the reason why it cannot be asked."""
         questions = [self._pieces(item) for item in items]
         known = [pieces for pieces in questions if not isinstance(pieces, str)]
         encoded = iter(self._plain([piece.text for pieces in known for piece in pieces if piece.name is not None]))
         return [pieces if isinstance(pieces, str) else self._joined(pieces, encoded) for pieces in questions]
-
-    def encode_answer(self, text: str) -> Int32:
-        """Returns the tokens of a complete answer, including the end-of-sequence token: [length]."""
-        return np.array([*self._special(text), self._tokenizer.eos_token_id], dtype=np.int32)
 
     def decode(self, tokens: Int32) -> str:
         """Returns the text of an answer without its stop token and special tokens."""
@@ -92,20 +75,16 @@ class JudgeCodec:
         except DataError as error:
             return str(error)
 
-    def _joined(self, pieces: Sequence[Piece], encoded: Iterator[list[int]]) -> Question | str:
+    def _joined(self, pieces: Sequence[Piece], encoded: Iterator[list[int]]) -> Int32 | str:
         """Joins the tokens of one question.
         encoded: the tokens of the pieces that are not part of the template, in order.
         """
         tokens: list[int] = [] if self._tokenizer.chat_template else list(self._tokenizer("")["input_ids"])
-        response = range(0)
         for piece in pieces:
-            start = len(tokens)
             tokens += self._special(piece.text) if piece.name is None else next(encoded)
-            if piece.name == RESPONSE:
-                response = range(start, len(tokens))
         if len(tokens) > self.longest:
             return f"the judge's question has {len(tokens)} tokens; its model has room for {self.longest}"
-        return Question(np.array(tokens, dtype=np.int32), response) if tokens else "the judge's question has no tokens"
+        return np.array(tokens, dtype=np.int32) if tokens else "the judge's question has no tokens"
 
     def _special(self, text: str) -> list[int]:
         """Returns the tokens of a trusted text, special tokens included; cached, because all items share them."""

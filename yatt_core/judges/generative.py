@@ -49,7 +49,7 @@ class GenerativeJudge:
             if isinstance(question, str):
                 refused.append(Verdict(item.number, (), f"data: {question}"))
             else:
-                asked.append((item, question.tokens))
+                asked.append((item, question))
         if refused:
             yield tuple(refused)
         for batch in self._batches(asked):

@@ -22,7 +22,7 @@ def load_judges(spec: RunSpec, inputs: Path, parts: Iterable[JudgePart]) -> dict
     if not listed:
         return {}
     manifest = read_manifest(inputs, spec)
-    return {part.name: build_judge(part, judge_model_path(inputs, manifest, part)) for part in listed}
+    return {part.name: build_judge(part, judge_model_path(manifest, part)) for part in listed}
 
 
 def held_verdicts(pieces: Iterable[tuple[Verdict, ...]]) -> Iterator[tuple[Verdict, ...]]:

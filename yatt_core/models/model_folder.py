@@ -166,7 +166,7 @@ def small_files(folder: Path) -> list[Path]:
 def check_model_folder(folder: Path) -> None:
     """Raises `ConfigurationError`, which names what a Hugging Face folder of a causal language model lacks."""
     if not folder.is_dir():
-        raise ConfigurationError(f"model.path: {folder} is not a folder")
+        raise ConfigurationError(f"model.path: {folder} is not a folder; expected a Hugging Face model")
     if "model_type" not in read_config(folder):
         raise ConfigurationError(f"model.path: {folder / CONFIG} has no model_type; expected a Hugging Face model")
     missing = [path.name for path in weight_files(folder) if not path.is_file()]

@@ -38,20 +38,16 @@ def train_tokenizer(
     prompts: Iterable[str],
     others: Iterable[str],
     with_images: bool = False,
-    phrases: Sequence[str] = (),
 ) -> Tokenizer:
     """Returns a tokenizer with phrases from the prompts, and characters from the prompts and the other texts.
     prompts: iterated over several times and never held in memory, so not an iterator.
-    phrases: additional phrases of at least two characters.
 
     Ids: `<pad>` 0, `<eos>` 1, `<sep>` 2, `<unk>` 3, with images `<image>` 4, then phrases, longest first, then
     characters in order of code point.
     """
     specials, dropped = ((*SPECIALS, IMAGE), IMAGE) if with_images else (SPECIALS, "")
     normalizer = normalizers.Lowercase() if spec.lowercase else normalizers.Sequence([])
-    found = common_phrases(_Normalized(normalizer, prompts, dropped), spec.phrase_fraction)
-    given = (normalizer.normalize_str(phrase) for phrase in phrases)
-    chosen = sorted({*found, *given}, key=_longest_first)
+    chosen = common_phrases(_Normalized(normalizer, prompts, dropped), spec.phrase_fraction)
     alphabet: set[str] = set()
     for text in _Normalized(normalizer, itertools.chain(prompts, others), dropped):
         alphabet.update(text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from yatt_core.planning.shape import ModelShape, shape_of_model
-from yatt_core.spec.rewards.judges import GenerativePart, JudgeEngineSpec, RewardModelPart, TrainedJudge, VirtualJudge
+from yatt_core.spec.rewards.judges import GenerativePart, JudgeEngineSpec, RewardModelPart, VirtualJudge
 from yatt_core.spec.rewards.template import pieces_of
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import VllmRollout
@@ -61,8 +61,8 @@ def judges_of(spec: RunSpec, own_vocabulary: int) -> tuple[JudgeRole, ...]:
 def reward_models_of(spec: RunSpec, own_vocabulary: int) -> tuple[RewardModelRole, ...]:
     """Returns the classifiers."""
     return tuple(
-        RewardModelRole(shape_of_model(part.model, own_vocabulary), part)
-        for part in spec.rewards.parts
+        RewardModelRole(shape_of_model(part.model, own_vocabulary, f"rewards.parts.{number}.model"), part)
+        for number, part in enumerate(spec.rewards.parts)
         if isinstance(part, RewardModelPart)
     )
 
@@ -72,12 +72,11 @@ def _judge_role(part: GenerativePart, place: str, spec: RunSpec, own_vocabulary:
 
     place: key of the part in the spec.
     """
-    model = part.model.network if isinstance(part.model, TrainedJudge) else part.model
     return JudgeRole(
         name=part.name,
         place=place,
         # A virtual judge has no model; its engine defines its times, and it takes no memory.
-        shape=shape_of_model(spec.model if model is None else model, own_vocabulary),
+        shape=shape_of_model(spec.model if part.model is None else part.model, own_vocabulary, f"{place}.model"),
         engine=_engine(part.engine, spec),
         judgements=part.judgements,
         max_new_tokens=part.max_new_tokens,

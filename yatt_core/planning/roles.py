@@ -116,14 +116,17 @@ def check_sizes(roles: Roles) -> None:
 
 def _teacher(spec: RunSpec, own_vocabulary: int) -> ModelShape | None:
     distillation = spec.algorithm.distillation
-    return None if distillation is None else shape_of_model(distillation.teacher, own_vocabulary)
+    if distillation is None:
+        return None
+    return shape_of_model(distillation.teacher, own_vocabulary, "algorithm.distillation.teacher")
 
 
 def _critic(spec: RunSpec, policy: ModelShape, own_vocabulary: int) -> ModelShape | None:
     if spec.critic is None:
         return None
     model = spec.critic.model
-    return replace(policy if model is None else shape_of_model(model, own_vocabulary), tied=True)
+    shape = policy if model is None else shape_of_model(model, own_vocabulary, "algorithm.critic.model")
+    return replace(shape, tied=True)
 
 
 def _lengths(spec: RunSpec, assumed: Assumptions, judges: Sequence[JudgeRole]) -> Lengths:

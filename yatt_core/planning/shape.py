@@ -115,14 +115,18 @@ def shape_of(spec: RunSpec, own_vocabulary: int) -> ModelShape:
     return shape_of_model(spec.model, own_vocabulary)
 
 
-def shape_of_model(model: ModelSpec, own_vocabulary: int) -> ModelShape:
-    """Returns the shape of a model of the spec."""
+def shape_of_model(model: ModelSpec, own_vocabulary: int, key: str = "model") -> ModelShape:
+    """Returns the shape of a model of the spec.
+
+    key: of the model in the spec, for errors.
+    """
     match model:
         case ModelFolder():
             path = Path(model.path) / "config.json"
-            return _with_tower(shape_of_config(read_json(path, "model.path"), f"model.path: {path}"), Path(model.path))
+            config = read_json(path, f"{key}.path")
+            return _with_tower(shape_of_config(config, f"{key}.path: {path}"), Path(model.path))
         case ModelConfigFile():
-            return shape_of_config(read_json(Path(model.path), "model.path"), f"model.path: {model.path}")
+            return shape_of_config(read_json(Path(model.path), f"{key}.path"), f"{key}.path: {model.path}")
         case ModelSizes() | ModelFromConfig():
             return _inline(model, own_vocabulary)
         case _:

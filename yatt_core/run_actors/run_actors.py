@@ -18,12 +18,7 @@ import ray
 
 from yatt_core.actors.dispatcher import PlacementReport
 from yatt_core.actors.trainer import RankState
-from yatt_core.cluster.metering import (
-    UNINTERRUPTED,
-    BytesMeter,
-    Interruptions,
-    unwrap_ray_error,
-)
+from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter, Interruptions, unwrap_ray_error
 from yatt_core.cluster.object_store import SpillMeter, spilled_bytes
 from yatt_core.errors import InfrastructureError, StuckError
 from yatt_core.inputs.manifest import INPUTS, MANIFEST

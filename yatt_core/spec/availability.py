@@ -31,9 +31,7 @@ def _unavailable_judge(place: str, part: GenerativePart) -> list[str]:
             lines.append(f"{place}.engine.instances: a judge runs on every device of the pool; leave instances out")
         lines += _too_cold(f"{place}.temperature", part.temperature)
     if isinstance(part.model, ModelConfigFile | ModelSizes):
-        lines.append(
-            f"{place}.model.kind: {part.model.kind!r} describes a model without weights; expected folder or trained"
-        )
+        lines.append(f"{place}.model.kind: {part.model.kind!r} describes a model without weights; expected folder")
     return lines
 
 

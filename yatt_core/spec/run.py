@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from yatt_core.digests import json_digest
 from yatt_core.spec.base import SpecModel
-from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, VirtualJudge, is_trained, judge_obstacles
+from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, VirtualJudge, judge_obstacles
 from yatt_core.spec.rewards.scheme import RewardSpec
 from yatt_core.spec.sections.algorithm import AlgorithmSpec, CriticSpec, GrpoSpec, PpoSpec
 from yatt_core.spec.sections.data import DataSpec
@@ -207,8 +207,6 @@ class RunSpec(SpecModel):
             yield f"rewards.accuracy_part: there is no part {self.accuracy_part!r}; expected one of {names}"
         elif self.accuracy_part not in functions:
             yield f"rewards.accuracy_part: {self.accuracy_part!r} is a judge; expected one of the functions {functions}"
-        if not self.data.probe and any(is_trained(judge) for judge in rewards.judges):
-            yield "data.probe: training of a judge stops by its accuracy on probe tasks; expected 1 or more"
 
     def _placement_mistakes(self) -> Iterator[str]:
         placement, engine = self.placement, self.rollout.engine

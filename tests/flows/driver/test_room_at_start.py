@@ -9,13 +9,14 @@ import pytest
 
 from flows.driver import actors_start
 from flows.driver.actors_start import ActorsStart
+from tests.planning.examples import SMALL_JUDGE
 from tests.services import ROOT
 from yatt_core.cluster.devices import Device
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import load_spec
 
 MIB = 1 << 20
-SPEC = load_spec(ROOT / "configs" / "genrm.yaml", ["rollout.batch_samples=256"])
+SPEC = load_spec(ROOT / "configs" / "genrm.yaml", [SMALL_JUDGE, "rollout.batch_samples=256"])
 
 
 def start(monkeypatch: pytest.MonkeyPatch, mib: int) -> tuple[ActorsStart, list[str]]:

@@ -11,13 +11,17 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from examples.judge.folder import make_judge
+from examples.judge.recipe import TRAINING
 from tests.flows.tools import Driver
 from tests.judges.parts import ADAPTER, verdicts
 from tests.judges.server import Reply, Server, completion, serving
 from tests.judges.test_reward_model import make_folder
+from tests.services import ROOT
 from yatt_core.judges.registry import build_judge
 from yatt_core.judges.seeds import judgement_seeds
 from yatt_core.protocols.judges import JudgeItem
+from yatt_core.spec import load_spec
 
 ITERATIONS, PROMPTS, SAMPLES, JUDGEMENTS = 2, 8, 4, 2
 RULE, LIKES, OTHERS = 0.25, 0.5, 2.0
@@ -141,9 +145,12 @@ def test_an_endpoint_is_not_asked_again_by_a_run_that_lost_all_its_actors(driver
 
 @pytest.mark.verify
 @pytest.mark.timeout(600)
-def test_the_config_with_a_trained_judge_runs_end_to_end(driver: Driver) -> None:
-    short = ("iterations=2", "rewards.parts.1.model.training.max_steps=100", "evaluation.every=0")
-    run = driver.create("../../configs/genrm.yaml", *short)
+def test_the_config_with_the_example_judge_runs_end_to_end(driver: Driver, tmp_path: Path) -> None:
+    folder = tmp_path / "judge"
+    judge = f"rewards.parts.1.model.path={folder}"
+    short_training = TRAINING.model_copy(update={"max_steps": 100})
+    assert make_judge(load_spec(ROOT / "configs" / "genrm.yaml", [judge]), training=short_training).steps == 100
+    run = driver.create("../../configs/genrm.yaml", "iterations=2", judge, "evaluation.every=0")
     driver.drive(run)
     samples, told = experience_of(driver, run, "samples"), experience_of(driver, run, "judgements")
     assert len(told) == len(samples) and {len(judgements) for judgements in told["judgements"]} == {3}
@@ -152,7 +159,7 @@ def test_the_config_with_a_trained_judge_runs_end_to_end(driver: Driver) -> None
         assert row["reward"] == row["reward/judge"] == float(scores.count(1.0) >= 2), "a vote of three"
     assert samples["reward/judge"].nunique() == 2 and (samples["reward/exact"] != samples["reward/judge"]).any()
     manifest = json.loads((driver.home.run_folder(run) / "inputs" / "manifest.json").read_text())
-    assert manifest["judges"]["judge"]["steps"] == 100
+    assert manifest["judges"]["judge"]["path"] == str(folder)
     with driver.ledger() as ledger:
         assert ledger.runs.find(run).state == "completed"
         histories = {key: dict(ledger.metrics.history(run, key)) for key in ("judge/tokens", "judge/device_seconds")}

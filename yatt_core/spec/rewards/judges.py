@@ -20,36 +20,13 @@ from yatt_core.spec.rewards.parsing import ParseSpec, YesNo
 from yatt_core.spec.rewards.parts import RewardPartBase
 from yatt_core.spec.rewards.template import ANSWER, PROMPT, RESPONSE, fields_of
 from yatt_core.spec.sections.accelerated import VllmRollout
-from yatt_core.spec.sections.model import ModelConfigFile, ModelFolder, ModelFromConfig, ModelSizes, SftSpec
+from yatt_core.spec.sections.model import ModelConfigFile, ModelFolder, ModelSizes
 
 Aggregate = Literal["mean", "vote", "median", "min", "max"]
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-class TrainedJudge(SpecModel):
-    """A small model that learns before the run starts whether an answer is correct.
-    It is trained on training prompts with reference answers. The correct answer is the reference answer; wrong
-    ones are derived from it: near misses, permutations, answers to other prompts, noise.
-    """
-
-    kind: Literal["trained"] = "trained"
-    network: ModelFromConfig = ModelFromConfig(max_positions=256)
-    """The model's sizes, and its tokenizer, which is trained on filled-in templates."""
-    training: SftSpec = SftSpec(
-        demonstrations=20_000, batch_size=128, max_steps=2000, stop_accuracy=0.99, probe_every=50
-    )
-    """How it is trained: `demonstrations` counts training prompts, and the accuracy is measured on answers to
-    `data.probe` tasks."""
-
-    @field_validator("network")
-    @classmethod
-    def _text_alone(cls, network: ModelFromConfig) -> ModelFromConfig:
-        if network.vision is not None:
-            raise ValueError("a judge supports text only; leave vision out")
-        return network
-
-
-JudgeModel = Annotated[ModelFolder | TrainedJudge | ModelConfigFile | ModelSizes, Field(discriminator="kind")]
+JudgeModel = Annotated[ModelFolder | ModelConfigFile | ModelSizes, Field(discriminator="kind")]
 
 
 class TorchJudge(SpecModel):
@@ -139,8 +116,7 @@ class GenerativePart(TemplatedPart):
 
     kind: Literal["generative"] = "generative"
     model: JudgeModel | None = None
-    """A local Hugging Face folder, or a small model that is trained before the run; for `yatt plan` also a
-    config.json or sizes. A virtual engine has no model."""
+    """A local Hugging Face folder; for `yatt plan` also a config.json or sizes. A virtual engine has no model."""
     engine: JudgeEngineSpec = TorchJudge()
 
     @model_validator(mode="after")
@@ -149,14 +125,7 @@ class GenerativePart(TemplatedPart):
         if virtual and self.model is not None:
             raise ValueError("a virtual engine has no model; leave model out")
         if not virtual and self.model is None:
-            raise ValueError("a judge needs a model; expected model: {kind: folder, path: ...} or {kind: trained}")
-        if isinstance(self.model, TrainedJudge) and not isinstance(self.parse, YesNo):
-            raise ValueError("a trained judge answers yes or no; expected parse: {kind: yes_no}")
-        if isinstance(self.model, TrainedJudge) and self.max_new_tokens >= self.model.network.max_positions:
-            raise ValueError(
-                f"max_new_tokens {self.max_new_tokens} leaves no room for a question in model.network.max_positions "
-                f"{self.model.network.max_positions}"
-            )
+            raise ValueError("a judge needs a model; expected model: {kind: folder, path: ...}")
         return self
 
 
@@ -286,8 +255,3 @@ def judge_obstacles(part: JudgePart) -> list[str]:
         case GenerativePart():
             dtype = "float32" if isinstance(part.engine, VirtualJudge) else part.engine.dtype
     return [] if dtype == "float32" else [f"{place} computes in {dtype}, but exact needs float32"]
-
-
-def is_trained(part: JudgePart) -> bool:
-    """Returns True if the judge's model is trained as part of the run."""
-    return isinstance(part, GenerativePart) and isinstance(part.model, TrainedJudge)

@@ -57,7 +57,7 @@ class Number(NumberInRange):
 
 
 class Pattern(NumberInRange):
-    """A number in the group `score` of an RE2 regular expression, matched in time linear in the answer."""
+    """A number in the group `score` of an RE2 regular expression, matched in time linear in the answer's length."""
 
     kind: Literal["pattern"] = "pattern"
     pattern: str

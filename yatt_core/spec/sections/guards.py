@@ -60,7 +60,7 @@ class MetricGuard(SpecModel):
 
 
 class KlGuard(MetricGuard):
-    """Watches `kl`, which only runs with a KL penalty have: the policy has drifted far from the reference."""
+    """Watches `kl`, which only runs with a KL penalty have, for a policy that has drifted far from the reference."""
 
     at_most: float | None = 0.5
     """Maximum mean that raises no alarm, in nats per token."""

@@ -1,4 +1,4 @@
-"""The generative judge on vLLM: the same promises as on torch, what questions have in common read once."""
+"""The generative judge on vLLM: the same guarantees as on torch, and a prefix that questions share is read once."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ pytestmark = [NEEDS_VLLM, pytest.mark.verify]
 VLLM = {"kind": "vllm", "dtype": "float32", "max_num_seqs": 16}
 ITEMS = [item(n, response, judgements=2) for n, response in enumerate(["nus", "sun", "", "nu", "snu snu", "x" * 9])]
 LONG = "sun" * 15
-"""A prompt of more than a block of the cache."""
+"""A prompt longer than a cache block."""
 
 
 @pytest.fixture(scope="module")
 def wide_judged(tmp_path_factory):
-    """A run whose judge has heads that vLLM takes."""
-    from tests.judges.conftest import JUDGE, SIZES, judged_spec
-    from yatt_core.input_building.materialise import materialise
+    """Builds a run whose judge has a head size that vLLM accepts."""
+    from examples.judge.folder import make_judge
+    from tests.judges.conftest import NETWORK, TRAINING, judged_spec
 
-    network = {**JUDGE["model"]["network"], **SIZES, "hidden_size": 64, "max_positions": 256}
-    spec = judged_spec(model={**JUDGE["model"], "network": network}, engine=VLLM)
-    folder = tmp_path_factory.mktemp("judged") / "r"
-    materialise(spec, folder)
-    return spec.rewards.judges[0], str(folder / "inputs" / "judges" / "judge")
+    folder = tmp_path_factory.mktemp("judged") / "judge"
+    spec = judged_spec(folder, engine=VLLM)
+    make_judge(spec, NETWORK.model_copy(update={"hidden_size": 64, "max_positions": 256}), TRAINING)
+    return spec.rewards.judges[0], str(folder)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def judge(vllm_process, wide_judged):
     return made
 
 
-def test_a_judgement_depends_on_its_item_alone(judge):
+def test_a_judgement_depends_only_on_its_item(judge):
     assert judge.capabilities == {"deterministic": True, "batch_invariant": True}
     whole = verdicts(judge, *ITEMS)
     for one in ITEMS:
@@ -43,8 +42,8 @@ def test_a_judgement_depends_on_its_item_alone(judge):
     assert all(0 < judgement.tokens <= 2 for verdict in whole.values() for judgement in verdict.judgements)
 
 
-def test_what_questions_have_in_common_is_read_once(judge):
-    """Template and prompt come before the response: vLLM finds their blocks again."""
+def test_a_prefix_shared_by_questions_is_read_once(judge):
+    """Template and prompt come before the response, so vLLM finds their blocks in its cache."""
     engine = judge.engine._engine
     alone = verdicts(judge, item(1, "nus", LONG, judgements=2))
     read: list[int] = []

@@ -31,7 +31,7 @@ def attend_by_pieces(
 
     queries: [n, heads, queries, size].
     keys, values: [n, heads, slots, size].
-    mask: [n, 1, 1, slots], 0 or -inf; each row sees its first slots, at least one.
+    mask: [n, 1, 1, slots], 0 or -inf; each row sees one or more slots, counted from its first.
     """
     slots = keys.shape[2]
     for start in range(0, slots, PIECE):

@@ -109,7 +109,7 @@ class MegatronAdamW:
             self._put(own)
 
     def master(self, parameter: nn.Parameter) -> Master | None:
-        """Returns what this rank steps of a parameter; None if another copy steps all of it."""
+        """Returns the part of a parameter that this rank updates; None if another copy updates all of it."""
         optimizer = self._optimizer
         if not self._distributed:
             weights = getattr(parameter, "main_param", parameter)

@@ -7,16 +7,16 @@ seed, so that none occurs twice.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from examples.judge.corruption import Corruption
 from yatt_core.engines.rollout.torch.decoding import decode
 from yatt_core.engines.rollout.torch.runners import open_runner
 from yatt_core.engines.train.model.forward import PolicyForward
@@ -24,17 +24,16 @@ from yatt_core.engines.train.model.optimizer import FlatAdamW
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.steps.supervised import (
     Demonstrations,
-    Mask,
     SupervisedStep,
     demonstrations_of,
     sft_learning_rate,
 )
 from yatt_core.errors import DataError
-from yatt_core.input_building.corruption import Corruption
-from yatt_core.judges.codec import JudgeCodec, Question, open_judge_codec
+from yatt_core.judges.codec import JudgeCodec, open_judge_codec
 from yatt_core.judges.parsing import parser_of
 from yatt_core.keys import stable_seed
 from yatt_core.models.loading import load_causal_lm
+from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.prompts.stream import Prompt
 from yatt_core.prompts.tool_calls import last_turn
 from yatt_core.protocols.generation import GenerateRequest, Int32
@@ -44,12 +43,15 @@ from yatt_core.spec.rewards.parsing import YesNo
 from yatt_core.spec.sections.model import SftSpec
 from yatt_core.spec.sections.trainer import AdamWSpec
 
-log = logging.getLogger(__name__)
-
 MICRO_BATCH_TOKENS = 2048
 """Tokens of a forward pass; few, so that short questions are not padded to the length of long ones."""
 PROBE_WRONG = 3
 """Number of wrong answers per probe task, in addition to the correct one."""
+TOKENS_AFTER_RESPONSE = 1
+"""Number of tokens of a question after the response: the separator with which the chat template asks for an answer."""
+
+Report = Callable[[int, float], None]
+"""Receives the number of steps taken and the last measured accuracy, after every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,10 @@ def train_judge(
     prompts: Sequence[Prompt],
     probe: Sequence[Prompt],
     folder: Path,
+    report: Report,
 ) -> JudgeFacts:
     """Trains the model in the folder and overwrites it.
+    part: its template ends with the response.
     seed: seed of the judge.
     prompts: prompts to learn from.
     probe: tasks that determine when training stops.
@@ -89,15 +93,9 @@ def train_judge(
     """
     with _one_thread():
         model = load_causal_lm(str(folder), "float32").train()
-        learner = _Learner(part, training, seed, prompts, probe, model, str(folder))
-        facts = learner.run()
+        facts = _Learner(part, training, seed, prompts, probe, model, folder).run(report)
         network: Any = model
         network.save_pretrained(folder)
-    said = f"the judge {part.name!r} classifies {facts.accuracy:.1%} of {facts.pairs} held-out pairs correctly"
-    if facts.accuracy < training.stop_accuracy:
-        log.warning("%s after all %d steps; stop_accuracy is %g", said, facts.steps, training.stop_accuracy)
-    else:
-        log.info("%s after %d steps", said, facts.steps)
     return facts
 
 
@@ -112,12 +110,13 @@ class _Learner:
         prompts: Sequence[Prompt],
         probe: Sequence[Prompt],
         model: torch.nn.Module,
-        path: str,
+        folder: Path,
     ) -> None:
         assert isinstance(part.parse, YesNo)
         self._part, self._training, self._seed, self._model = part, training, seed, model
-        self._codec: JudgeCodec = open_judge_codec(path, part.template, part.max_new_tokens)
-        self._yes, self._no = (self._codec.encode_answer(words[0]) for words in (part.parse.yes, part.parse.no))
+        self._codec: JudgeCodec = open_judge_codec(str(folder), part.template, part.max_new_tokens)
+        tokenizer = load_tokenizer(folder)
+        self._yes, self._no = (_tokens(tokenizer, words[0]) for words in (part.parse.yes, part.parse.no))
         self._parse = parser_of(part.parse)
         self._prompts = [(prompt, _reference(prompt)) for prompt in prompts]
         self._corruption = Corruption([answer for _, answer in self._prompts], (prompt.text for prompt in prompts))
@@ -126,7 +125,7 @@ class _Learner:
         forward = PolicyForward(model, 1.0, "float32")
         self._step = SupervisedStep(forward, optimizer, Collective(), max(MICRO_BATCH_TOKENS, self._codec.longest))
 
-    def run(self) -> JudgeFacts:
+    def run(self, report: Report) -> JudgeFacts:
         """Trains until the accuracy on the held-out pairs is high enough, or all steps are taken."""
         training = self._training
         facts = JudgeFacts(0, 0.0, 0.0, 0.0, 0.0, len(self._pairs))
@@ -135,8 +134,9 @@ class _Learner:
             loss = self._step.take(self._batch(step), rows, sft_learning_rate(training, step))
             if step % training.probe_every == 0 or step == training.max_steps:
                 facts = self._measured(step, loss)
-                if facts.accuracy >= training.stop_accuracy:
-                    break
+            report(step, facts.accuracy)
+            if facts.accuracy >= training.stop_accuracy:
+                break
         return facts
 
     def _batch(self, step: int) -> Demonstrations:
@@ -149,12 +149,20 @@ class _Learner:
             items.append(
                 _item(row, prompt, answer, answer if rights[-1] else self._corruption.wrong(draw, answer, prompt.text))
             )
-        rows = [
-            _lesson(question, self._yes if right else self._no, right)
-            for question, right in zip(self._questions(items), rights, strict=True)
-        ]
-        begins, learnt, counts = zip(*rows, strict=True)
-        return demonstrations_of(begins, learnt, counts)
+        starts = self._answer_starts(items)
+        begins, learnt = [], []
+        for question, start, right in zip(self._questions(items), starts, rights, strict=True):
+            begin = start if right else len(question)
+            begins.append(question[:begin])
+            learnt.append(np.concatenate([question[begin:], self._yes if right else self._no]))
+        return demonstrations_of(begins, learnt, [np.ones(len(tokens), np.bool_) for tokens in learnt])
+
+    def _answer_starts(self, items: Sequence[JudgeItem]) -> list[int]:
+        """Returns the place of each question's response, from which the judge learns if it is a correct answer.
+        A judge that can write the correct answer itself recognises what differs from it.
+        """
+        blank = [replace(item, response="") for item in items]
+        return [len(question) - TOKENS_AFTER_RESPONSE for question in self._questions(blank)]
 
     def _probe_pairs(self, probe: Sequence[Prompt]) -> Iterator[tuple[JudgeItem, bool]]:
         """Yields held-out items, and for each whether its response is correct."""
@@ -171,7 +179,7 @@ class _Learner:
         """Measures the judge's greedy answers on all held-out pairs.
         An answer that cannot be parsed counts as no, because its score is 0.
         """
-        questions = [question.tokens for question in self._questions([item for item, _ in self._pairs])]
+        questions = self._questions([item for item, _ in self._pairs])
         request = GenerateRequest(
             prompts=questions,
             seeds=np.zeros((len(questions), 1), np.uint64),
@@ -187,25 +195,18 @@ class _Learner:
         false_yes, false_no = float(said[~right].mean()), float((~said[right]).mean())
         return JudgeFacts(step, loss, 1.0 - (false_yes + false_no) / 2, false_yes, false_no, len(right))
 
-    def _questions(self, items: Sequence[JudgeItem]) -> list[Question]:
+    def _questions(self, items: Sequence[JudgeItem]) -> list[Int32]:
         questions = []
         for question in self._codec.encode(items):
             if isinstance(question, str):
-                raise DataError(f"the trained judge {self._part.name!r}: {question}; raise model.network.max_positions")
+                raise DataError(f"rewards.parts {self._part.name!r}: {question}; shorten the prompts or the template")
             questions.append(question)
         return questions
 
 
-def _lesson(question: Question, verdict: Int32, right: bool) -> tuple[Int32, Int32, Mask]:
-    """Returns a question, what is learnt after it, and which of those tokens count in the loss.
-    For a correct answer the judge also learns to write the answer itself: a judge that knows the answer
-    recognises what differs from it.
-    """
-    start = question.response.start if right and question.response.start else len(question.tokens)
-    counts = np.zeros(len(question.tokens) - start, np.bool_)
-    counts[: len(question.response) + 1] = True
-    learnt = np.concatenate([question.tokens[start:], verdict])
-    return question.tokens[:start], learnt, np.concatenate([counts, np.ones(len(verdict), np.bool_)])
+def _tokens(tokenizer: Any, word: str) -> Int32:
+    """Returns the tokens of an answer of the judge, with the one that ends it: [length]."""
+    return np.array([*tokenizer(word, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id], np.int32)
 
 
 def _item(number: int, prompt: Prompt, answer: str, response: str) -> JudgeItem:
