@@ -67,7 +67,7 @@ def _sqlite_time(*_: Any, **__: Any) -> str:
 
 @compiles(DatabaseTime, "postgresql")
 def _postgresql_time(*_: Any, **__: Any) -> str:
-    # Not now(): that is the transaction's start, before it waited for a lock.
+    # Not now(), which is the time at which the transaction began, before it waited for a lock.
     return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
 
 
@@ -186,7 +186,7 @@ def _failure(engine: Engine, error: DBAPIError) -> LedgerUnavailable:
 def _unwritable(file: Path) -> Path | None:
     """Returns the path this user cannot write to; None if there is none.
 
-    That is the folder, in which SQLite creates files of its own, or the file.
+    The path is either the folder, where SQLite creates files of its own, or the file.
     """
     if not os.access(file.parent, os.W_OK | os.X_OK):
         return file.parent

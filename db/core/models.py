@@ -225,7 +225,7 @@ class PhaseAttempt(Base):
 
 
 class Shard(Base):
-    """A sealed logical shard of experience; the key admits a single one, whichever term produced it."""
+    """A sealed logical shard of experience; the key allows only one, whichever term produced it."""
 
     __tablename__ = "shard"
 

@@ -1,4 +1,4 @@
-"""When everything in a run happened: the input of its time accounts. Reads only.
+"""When everything in a run happened: the input to its time accounts. Reads only.
 
 Times are milliseconds since 1970. For a long run, only the columns that contain times are read, and only those
 receipts and shards that show the cost of a failure.
@@ -99,7 +99,7 @@ class RunHistory:
 
 
 def read_struck(connection: Connection, run: str, newest: int, faults: int) -> RunHistory:
-    """Returns a run's newest attempts and, of earlier ones, only those that show the cost of failures.
+    """Returns a run's newest attempts, and only those earlier ones that show the cost of failures.
 
     newest: the number of newest attempts.
     faults: the limit for each kind of earlier attempt.

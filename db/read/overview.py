@@ -87,7 +87,7 @@ class ForkRow:
 
 @dataclass(frozen=True, slots=True)
 class RunOverview:
-    """Everything that `yatt show` displays of a run.
+    """Everything that `yatt show` displays about a run.
 
     samples, tokens: totals of all recorded shards, on all branches.
     outbox_pending: undelivered rows for the tracker.

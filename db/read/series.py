@@ -30,7 +30,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class ReducedSeries:
-    """A metric in buckets of `width` steps, in order; without buckets if it has no points."""
+    """A metric in buckets of `width` steps, in order; there are no buckets if it has no points."""
 
     key: str
     metric_class: str
@@ -50,7 +50,7 @@ class SeriesKey:
 
 
 Full = dict[tuple[int, int, int, int], tuple[Bucket, ...]]
-"""Buckets that will not change any more, by series, branch, first step and width."""
+"""Buckets that can no longer change, by series, branch, first step and width."""
 REMEMBERED = 200_000
 """Maximum number of cached buckets over all series: about 50 MB."""
 

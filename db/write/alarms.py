@@ -1,7 +1,7 @@
 """Alarms: events of the audit chain that record what a guard found, when, its evidence, and the action it requests.
 
 An alarm of a committed iteration is written in that commit's transaction; others are recorded here, each id
-once. An alarm whose action is more than an alert stays unanswered until that action has been taken.
+once. An alarm that requests more than an alert stays unanswered until that action has been taken.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Phases:
     ) -> None:
         """Marks the attempt as done.
 
-        receipt: what recovery needs of the phase.
+        receipt: what recovery needs from the phase.
 
         Raises `Fenced`, `OutOfOrder`.
         """

@@ -1,6 +1,6 @@
-"""What the driver records of an iteration besides its phases.
+"""What the driver records about an iteration besides its phases.
 
-That is sealed shards, waves, choices, placement decisions and checkpoints. A choice is recorded before it takes
+These are sealed shards, waves, choices, placement decisions and checkpoints. A choice is recorded before it takes
 effect and obeyed on recovery: recording it again returns the first record.
 """
 
@@ -279,7 +279,7 @@ class Records:
             return True
 
     def own_checkpoints(self, run: str, state: str | None = None) -> list[CheckpointRow]:
-        """Returns the run's own checkpoints on all branches, newest first, without those of a parent.
+        """Returns the run's own checkpoints on all branches, newest first, but not those of its parent.
 
         state: only checkpoints in this state.
         """

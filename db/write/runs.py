@@ -161,11 +161,11 @@ class Runs:
         return int(number)
 
     def ask_to_stop(self, run: str, reason: str = "", within_seconds: float | None = None) -> None:
-        """Asks the run's driver to stop, which it checks at safe points. Raises `RunNotFound`.
+        """Asks the run's driver to stop; the driver checks for this request at safe points. Raises `RunNotFound`.
 
         within_seconds: a driver that has not stopped by then ends at once.
 
-        If the run was already asked, a new limit replaces the old one; without a limit, nothing changes.
+        If the run was already asked to stop, a new limit replaces the old one; without a limit, nothing changes.
         """
         with self._database.write() as connection:
             row = lock_run(connection, self._database, run)
@@ -178,7 +178,7 @@ class Runs:
         return self.find(run).desired_state
 
     def stop_deadline(self, run: str) -> float | None:
-        """Returns the seconds left for a run that was asked to stop, negative after its deadline; None without one.
+        """Returns the seconds left for a run that was asked to stop, negative after its deadline; None without a deadline.
 
         Raises `RunNotFound`.
         """

@@ -123,7 +123,7 @@ def fork(home: Home, run: str, at: int, overrides: Sequence[str] = (), branch: i
 
 
 def finish_fork(home: Home, ledger: Ledger, run: str, source: RestorePoints | None = None) -> None:
-    """Gives a fork its copies of the parent's files, unless it has them; does nothing to any other run.
+    """Gives a fork its copies of the parent's files, unless it already has them; does nothing to any other run.
 
     source: the branch to copy from; by default the one that made the iteration.
 
@@ -224,7 +224,7 @@ def open_branch(
 
 
 def revise(home: Home, run: str, overrides: Sequence[str]) -> int:
-    """Records a new revision of the spec, in force from the next iteration; returns the number of the one in force."""
+    """Records a new revision of the spec, in force from the next iteration; returns the revision in force."""
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt resume --set of {run}") as fence:
         _require_whole(ledger, run)
         row, before = ledger.runs.find(run), current_spec(ledger, run)

@@ -33,7 +33,7 @@ log = logging.getLogger("yatt_core.flow")
 COPIED = 0
 """Term of copies; those of drivers begin at 1."""
 NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP})
-"""Errors of file systems that do not support hard links, or not across this boundary."""
+"""Errors of file systems that do not support hard links, or do not support them across this boundary."""
 
 
 def inherit(

@@ -72,7 +72,7 @@ class RestorePoints:
         return any(row.iteration == at and self._is_good(row) for row in self._kept)
 
     def within(self) -> list[int]:
-        """Returns the iterations that the stored checkpoints and experience should allow, without verifying files."""
+        """Returns the iterations that should be restorable from the stored checkpoints and experience; verifies no files."""
         found: set[int] = set()
         for row in self._kept:
             at = row.iteration
@@ -119,7 +119,7 @@ class RestorePoints:
 
     @cached_property
     def _stored(self) -> frozenset[str]:
-        """The folders of iterations of which the durable tier has a sealed shard."""
+        """The folders of the iterations that have a sealed shard on the durable tier."""
         found = self._store.folders(EXPERIENCE, depth=3).items()
         return frozenset(str(PurePosixPath(folder).parent) for folder, whole in found if whole)
 

@@ -75,7 +75,7 @@ class NotificationDeliverer:
     def deliver(self, ledger: Ledger, fence: Fence, last: bool) -> int:
         """Sends rows that are due or not accepted yet; returns the number of rows that all recipients have accepted.
 
-        Raises `InfrastructureError` as long as a recipient has not accepted some, and what the ledger raises.
+        Raises `InfrastructureError` as long as a recipient has not accepted some rows, and what the ledger raises.
         """
         if last or self._is_due(ledger, fence.run):
             while new := ledger.outbox.claim(fence, notifications=True):
@@ -102,7 +102,7 @@ class NotificationDeliverer:
         return ledger.outbox.counts(run, notifications=True)[0]
 
     def _is_due(self, ledger: Ledger, run: str) -> bool:
-        """Returns True if the last message was long enough ago, by the ledger and by this process's own record."""
+        """Returns True if the last message was long enough ago, according to the ledger and to this process's own record."""
         since = ledger.outbox.last_notified(run)
         told = since is None or since >= self._interval
         return told and time.monotonic() - self._newest_sent_at >= self._interval

@@ -1,7 +1,7 @@
 """Starts a session's actors in parallel with other services, and restarts lost ones after a failure.
 
-Consumes a function that connects to Ray. Produces the actors' state, which tells how much of the last commit's state
-they still hold. Living actors that fit the spec are kept, so a driver that follows a killed one attaches to its
+Consumes a function that connects to Ray. Produces the actors' state, which shows how much of the last commit's state
+they still hold. Live actors that fit the spec are kept, so a driver that follows a killed one attaches to its
 actors.
 """
 

@@ -40,7 +40,7 @@ class Ending:
     """How a guard ends a session.
 
     state: the state that the run is left in.
-    exit_code: that of the command that drives the session.
+    exit_code: the exit code of the command that drives the session.
     """
 
     state: str

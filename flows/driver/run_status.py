@@ -30,7 +30,7 @@ class Outcome:
     """How a driver session ended.
 
     state: the state that the run was left in.
-    exit_code: that of the command that drove the session.
+    exit_code: the exit code of the command that drove the session.
     """
 
     run: str

@@ -96,7 +96,7 @@ class DriverSession:
                 context.ledger.phases.fail_open(context.fence, redact(str(error)))
             except LedgerUnavailable as last:
                 if context.clock.monotonic() > give_up:
-                    # Whatever the cause, it is no mistake in the address: the run has written to this ledger.
+                    # Whatever the cause, the address is not at fault: the run has written to this ledger.
                     raise LedgerUnavailable(f"the ledger did not answer for {wait:g} s: {last}") from last
                 context.clock.sleep(LEDGER_POLL_SECONDS)
             else:

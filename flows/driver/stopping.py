@@ -27,7 +27,7 @@ class StopRequests:
     """The stop requests of a session.
 
     asked: True once a stop was requested.
-    reason: that of the first request.
+    reason: the reason given with the first request.
     reserve: seconds set aside for a last checkpoint and the shutdown.
     """
 
@@ -51,7 +51,7 @@ class StopRequests:
             self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
 
     def end(self) -> None:
-        """Ends the session at once by raising `KeyboardInterrupt`; inside `shielded`, that is put off."""
+        """Ends the session at once by raising `KeyboardInterrupt`; inside `shielded`, the exception is deferred."""
         self._ended = True
         if not getattr(self._shield, "up", False):
             self.interrupt()
@@ -63,7 +63,7 @@ class StopRequests:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Marks a phase as current; inside, an overdue stop raises `StopNow` if the phase is interruptible."""
+        """Marks a phase as current; within it, an overdue stop raises `StopNow` if the phase is interruptible."""
         self._phase = name
         try:
             self.interrupt()

@@ -46,7 +46,7 @@ class Window:
         return cls(start, min(ends, default=None))
 
     def is_over(self, now: datetime) -> bool:
-        """Returns True from the window's end on."""
+        """Returns True once the window has ended."""
         return self.ends is not None and now >= self.ends
 
     def __str__(self) -> str:
@@ -59,10 +59,10 @@ def moment_text(moment: datetime) -> str:
 
 
 def waits(own: Window, holders: Window | None, patient_until: datetime, now: datetime) -> bool:
-    """Returns True if a session that finds the lease held should wait for it, False if it should leave.
+    """Returns True if a session that finds the lease held should wait for it, False if it should give up.
 
     It waits for a holder whose own window is over, since that session is about to end, and until `patient_until`, by
-    when the lease of a dead holder has expired. It does not wait past the end of its own window.
+    which time the lease of a dead holder has expired. It does not wait past the end of its own window.
 
     holders: the holder's window; None if it has none.
     """

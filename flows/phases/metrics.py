@@ -1,4 +1,4 @@
-"""Turns receipts into the metrics of an iteration: pure functions whose bits never depend on the order of arrival.
+"""Turns receipts into the metrics of an iteration: pure functions, bit-identical for any order of arrival.
 
 Metrics of class *result* are functions of (spec, data, seed, iteration); metrics of class *timing* are not.
 """

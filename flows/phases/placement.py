@@ -38,8 +38,8 @@ MOST_ACTIONS = 200
 class Placement:
     """The placement in force for an iteration.
 
-    decision: the recorded one.
-    inputs: those that a decision would have now.
+    decision: the recorded decision.
+    inputs: the inputs that a decision would have now.
     """
 
     decision: DecisionRow

@@ -1,4 +1,4 @@
-"""Restores the state of the run's last commit: from living actors if they still hold it, else by checkpoint and replay.
+"""Restores the state of the run's last commit: from live actors if they still hold it, else by checkpoint and replay.
 
 state(k) = control state of commit k + tensors of the newest good checkpoint s <= k + replay of updates s+1 .. k. Replay
 writes no metrics and runs no evaluation; each replayed update must reproduce the fingerprint recorded in its commit.
@@ -35,7 +35,7 @@ DRIFT = "drift"
 def recover(session: DriverSession, iteration: int) -> Recovered:
     """Returns the state of the last commit; trainer and engines hold its weights, or those of the next update.
 
-    Consumes: the ledger, living actors, checkpoints and sealed experience.
+    Consumes: the ledger, live actors, checkpoints and sealed experience.
     Waits for: the actors, then for loading and replay if the trainer does not hold the weights.
     Unblocked by: engines in sync with the trainer.
     """

@@ -60,7 +60,7 @@ def record_cut(
 ) -> None:
     """Records which shards of an over-dispatched wave are not waited for, with an event.
 
-    ordinals: those of the shards' prompts.
+    ordinals: the ordinals of the shards' prompts.
     """
     body = {"wave": wave.plan.wave, "shards": list(shards), "ordinals": list(ordinals)}
     context.ledger.records.choice(context.fence, ChoiceRow(context.branch, iteration, _cut_name(wave.plan.wave), body))

@@ -42,7 +42,7 @@ class PastWork:
 class RecordedPlacement:
     """A decision and its outcome.
 
-    run, branch: those that made the iteration.
+    run, branch: the run and branch that made the iteration.
     committed: False if the iteration is still in progress.
     past: the work that the decision names.
     work: the iteration's own work; None if no judge runs on a device, before the commit, or if its file is lost.

@@ -177,7 +177,7 @@ NOTHING = Survival(0)
 
 
 def survivors_of(history: RunHistory, sessions: Sequence[SessionSpan]) -> dict[Attempt, Survival]:
-    """Returns the surviving time of each attempt; an attempt that is missing has none."""
+    """Returns the surviving time of each attempt; an attempt that is not listed has none."""
     spans: dict[Attempt, Span] = {}
     works: dict[Work, list[AttemptTimes]] = defaultdict(list)
     for session in sessions:

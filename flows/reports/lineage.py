@@ -102,7 +102,7 @@ def lineage_of(
     branch: the current one by default.
     term: the term that published the checkpoint, in case there are several.
 
-    Raises `ConfigurationError`, with the available ones, if there is no such checkpoint; `RunNotFound` if there is no
+    Raises `ConfigurationError`, listing the available ones, if there is no such checkpoint; `RunNotFound` if there is no
     such branch.
     """
     row = _checkpoint(ledger, run, iteration, branch, term)
@@ -170,7 +170,7 @@ def _checkpoint(ledger: Ledger, run: str, iteration: int | None, branch: int | N
 
 
 def _checkpoint_facts(home: Home, row: CheckpointRow) -> dict[str, Any]:
-    """Returns the facts of the row and the manifest; the latter names the publisher, for a fork's copy its parent."""
+    """Returns the facts of the row and the manifest; the latter names the publisher (the parent, for a fork's copy)."""
     facts: dict[str, Any] = {
         name: getattr(row, name)
         for name in ("branch", "term", "folder", "manifest_sha256", "bytes", "weights_digest", "state")

@@ -1,6 +1,6 @@
 """The times of a run's driver sessions, from the ledger.
 
-A session begins when the lease is taken. It ends when its driver recorded the end or, if the driver was lost, with
+A session begins when the lease is taken. It ends when its driver recorded the end or, if the driver was lost, at
 its last sign of life.
 """
 

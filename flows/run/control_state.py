@@ -20,7 +20,7 @@ class ControlState:
     iteration: the last committed iteration; -1 before the first.
     cursor: the position after the prompts drawn so far.
     sampling_average: prompts per valid group, which determines the size of the next wave of dynamic sampling.
-    fingerprint: that of the iteration's update, which a replay must reproduce.
+    fingerprint: the fingerprint of the iteration's update, which a replay must reproduce.
     environment: facts that the last bits of an update depend on.
     best: the highest held-out accuracy and its iteration.
     reward_moments: moments of all rewards so far.

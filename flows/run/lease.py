@@ -4,7 +4,7 @@ A driver that was suspended and resumed may wrongly believe that it still holds 
 the main loop calls `check`, which trusts this process's monotonic clock rather than the last renewal. Past its
 deadline, the driver does nothing until the ledger either confirms the term or reports that the driver was replaced.
 The lease of a main loop that exceeds its allowed time is not renewed. The service group's keeper holds the lease of
-an undriven run for moments at a time; a driver waits for it.
+an undriven run for a moment at a time; a driver waits for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A run's results, as `yatt train -o json` and `yatt show -o json` print them: read from the ledger alone.
 
-The digests depend on results only, so two runs with equal digests computed the same, however often one of them was
-killed.
+The digests depend on results only, so two runs with equal digests computed the same results, however often one of them
+was killed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RunResults:
     accuracy: the latest held-out accuracy.
     seconds: wall time of all sessions.
     sft_seconds: duration of SFT.
-    weights_digest: that of the last committed iteration.
+    weights_digest: the digest of the last committed iteration.
     experience_digest: over the iterations of the current branch.
     metrics_digest: over the points of class result.
     flow_bytes_per_sample: bytes that reached the driver processes, per sample.
@@ -71,8 +71,8 @@ def run_results(ledger: Ledger, run: str) -> RunResults:
 def session_seconds(ledger: Ledger, overview: RunOverview) -> dict[int, float]:
     """Returns the wall time of each session by term.
 
-    That is the time its command recorded at its end, else from the session's start to its end. A session whose driver
-    was lost counts up to its last commit, since the time of death is unknown.
+    That is the time that its command recorded at its end, or else the time from the session's start to its end. A
+    session whose driver was lost counts up to its last commit, since the time of death is unknown.
     """
     told: dict[int, float] = {}
     last_commit: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Finds the process that the service group's worker started for a flow run; no ledger knows it until its window begins.
+"""Finds the process that the service group's worker started for a flow run; no ledger has it until its window begins.
 
 Consumes Prefect's record of the flow run: the worker's name, which identifies the host
 (`flows.prefect_io.prefect_server.worker_name`), and the process id. A process is identified by the flow run in its

@@ -1,7 +1,7 @@
 """Closes the flow runs of windows whose process is dead, which Prefect would otherwise show as running for ever.
 
 Consumes the flow runs that Prefect regards as alive. For each, the ledger has the process, the session and the lease;
-if its window has not begun, Prefect knows which process the worker started (`flows.schedule.flow_run_process`).
+if its window has not begun, Prefect's record names the worker's process (`flows.schedule.flow_run_process`).
 Produces the state `Crashed` with a reason. `cause_of_death` is pure.
 
 The lease, not Prefect, prevents two drivers of one run. So if a flow run is closed by mistake (because its host does

@@ -156,7 +156,7 @@ def _close_dead(ledger: Ledger, home: Home) -> None:
 
 
 def _reason_to_leave(ledger: Ledger, run: str, own: Window, now: datetime) -> Ending | None:
-    """Returns the final state of a window that should not drive; None if it should."""
+    """Returns the final state of a window that should not drive its run; None if it should."""
     if own.ends is not None and own.is_over(now):
         return Completed(
             name=MISSED, message=f"the window of run {run} ended at {moment_text(own.ends)}: nothing was done"
@@ -205,6 +205,6 @@ def _drive(
 
 
 def _ending(outcome: Outcome) -> Ending:
-    """Returns the final state of a window that drove, or found the target already reached."""
+    """Returns the final state of a window that drove its run, or found the target already reached."""
     said = f"run {outcome.run} is {outcome.state} at iteration {outcome.iteration}: {redact(outcome.reason)}"
     return Completed(message=said) if outcome.exit_code == ExitCode.OK else Failed(name=PAUSED, message=said)

@@ -1,4 +1,4 @@
-"""The windows of a run in its audit chain: the flow run, its process, the end of the window, and why it did not drive.
+"""The windows of a run in its audit chain: flow run, process, end of the window, and why it did not drive the run.
 
 Consumes and produces links of the run's chain. A window is recorded before it requests the lease, so a process that
 dies afterwards can be distinguished from a working one. A window that did nothing has a recorded reason.

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ops.dashboard.problems import problem
 
 HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Names of the loopback host. Any other name may come from DNS rebinding, whose attacker could read the pages."""
+"""Names of the loopback host. Any other may come from DNS rebinding, by which an attacker could read the pages."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 BODY_BYTES = 64 << 10
 POLICY = "; ".join(
@@ -97,7 +97,7 @@ def comes_from_here(headers: Headers, scheme: str) -> bool:
 
 
 def is_proven_own(headers: Headers, scheme: str) -> bool:
-    """Returns True if a browser confirms that one of the dashboard's pages sent the request, unlike a mere cookie."""
+    """Returns True if a browser confirms that one of the dashboard's pages sent the request; a cookie alone proves nothing."""
     said = headers.get("origin") is not None or headers.get("sec-fetch-site") == "same-origin"
     return said and comes_from_here(headers, scheme)
 

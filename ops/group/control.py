@@ -147,7 +147,7 @@ def hold(group: Group, ended: threading.Event, say: Say) -> str:
 
 
 def stop(home: Home, say: Say, timeout: float = STOP_SECONDS) -> bool:
-    """Stops the group, users before the services they use, and what a killed group left behind.
+    """Stops the group, dependents before the services they use, and whatever a killed group left behind.
 
     After `timeout` seconds, or on a `KeyboardInterrupt`, everything that still runs is killed. Drivers that do
     not belong to the group keep running and are always reported. Returns False if there was nothing to stop.

@@ -36,7 +36,7 @@ from yatt_core.logs import redact
 
 ROUND_SECONDS = 5.0
 LEASED_TRIES = 20
-"""Maximum number of failed attempts in a row, over some hours, at a run's rows for MLflow or for people.
+"""Maximum number of failed attempts in a row, over some hours, to deliver a run's rows to MLflow or to people.
 
 Each attempt takes the lease, which the audit chain records.
 """

@@ -1,4 +1,4 @@
-"""What the keeper has still to deliver: `keeper.json` in the group's folder, published by rename after a round."""
+"""What the keeper still has to deliver: `keeper.json` in the group's folder, published by rename after a round."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def check_before_start(home: Home, ports: Ports) -> None:
 
 
 def check_installed() -> None:
-    """Checks that MLflow's server is installed, which is an extra because training needs only its client."""
+    """Checks that MLflow's server is installed; it is an extra, because training needs only the client."""
     try:
         version("mlflow")
     except PackageNotFoundError:

@@ -49,7 +49,7 @@ class AppriseNotifier:
                 )
             self._services.append(service)
         self._taken = [frozenset[str]() for _ in addresses]
-        """By address, the keys of the notices that it accepted and that not all addresses have accepted yet."""
+        """For each address, the keys of the notices that it has accepted while other addresses have not."""
 
     @classmethod
     def from_environment(cls, spec: NotifySpec | None) -> AppriseNotifier | None:

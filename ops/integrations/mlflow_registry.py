@@ -70,7 +70,7 @@ class MlflowRegistry:
                 return found
         self._ensure_registered(item)
         model = self._external_model(item, tracking_run)
-        # Not `models:/...`, because MLflow's SQL store resolves it in the process's default store instead of itself.
+        # Not `models:/...`, because MLflow's SQL store resolves it in the process's default store, not in itself.
         return self._client.create_model_version(
             body["model"],
             source=model.artifact_location,

@@ -1,4 +1,4 @@
-"""Promotes a checkpoint: gives it an alias in the ledger, with who, when and why, and updates MLflow's registry.
+"""Promotes a checkpoint: gives it an alias in the ledger, records who, when and why, and updates MLflow's registry.
 
 Consumes a run's id, an alias, and the name of the person; called by `yatt promote` and by the dashboard.
 Produces an event and rows in the ledger, in a single transaction, and outbox rows, which the run's driver

@@ -99,7 +99,7 @@ def look_at_home(home: Home) -> Iterator[Check]:
 
 
 def look_at_sockets(home: Home) -> Iterator[Check]:
-    """Checks that Ray's Unix sockets can be reached: below a long path, this works only through /proc."""
+    """Checks that Ray's Unix sockets can be reached: if the path is long, this works only through /proc."""
     from yatt_core.cluster.ray_head import FOLDER_LIMIT, ray_folder, socket_folder
 
     folder = ray_folder(home.run_folder("any-run"))

@@ -127,7 +127,7 @@ def check_targets(folder: Path, targets: Sequence[str]) -> None:
 def checkpoint_bytes(spec: RunSpec) -> int:
     """Returns the approximate size of a checkpoint.
 
-    Counts float32 weights and both moments of AdamW, also of a critic, and the reference model of a KL term.
+    Counts float32 weights and both moments of AdamW, including a critic's, and the reference model of a KL term.
     """
     copies = 3 + (spec.algorithm.kl is not None)
     values = 0

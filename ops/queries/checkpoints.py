@@ -104,7 +104,7 @@ def verify(
     branch: int | None = None,
     term: int | None = None,
 ) -> tuple[CheckpointRow, Verification]:
-    """Reads every byte of an iteration's kept checkpoint, and records result and requester in the audit chain.
+    """Reads every byte of an iteration's kept checkpoint, and records the result and requester in the audit chain.
 
     A checkpoint is damaged if no storage tier has it intact. Raises `RunNotFound`; `ConfigurationError` if no checkpoint of the
     iteration is kept, or if it is pruned meanwhile; `InfrastructureError` if the object store is unreachable. In these cases

@@ -83,7 +83,7 @@ class TimeView:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """Everything that is shown of a run without reading its series.
+    """Everything that is shown about a run without reading its series.
 
     alarms, sessions: the newest ones, newest first.
     """

@@ -42,7 +42,7 @@ class Possible:
 
 
 def possible(run: ListedRun) -> Possible:
-    """Returns the actions that a run's state allows: stopping needs a driver, all others need that there is none."""
+    """Returns the actions that a run's state allows: stopping needs a driver; all others require that there is none."""
     driven = run.driver == DRIVEN
     return Possible(
         stop=driven and run.desired_state != "stop",

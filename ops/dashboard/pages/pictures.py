@@ -1,6 +1,6 @@
 """SVG pictures of the pages: a run's use of time, an iteration's phases and devices, and a comparison of rewards.
 
-Consumes plain values of the read models; produces markup with escaped texts, or the figures from which a template draws.
+Consumes plain values of the read models; produces markup with escaped texts, or the figures that a template draws.
 """
 
 from __future__ import annotations
