@@ -130,7 +130,7 @@ class Browser:
 def _whole_page(
     connection: Connection, query: Select[Any], within: ColumnElement[bool], kind: type[Row], column: Any, limit: int
 ) -> list[Row]:
-    """Returns the first rows of a query within a range of the column that pages are cut by.
+    """Returns the first rows of a query within a range of the column by which they are paged.
 
     Rows beyond the limit are included if they equal the last row in that column.
     """

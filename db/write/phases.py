@@ -19,7 +19,7 @@ from db.write.events import append, lock_run
 
 PLANNED, DISPATCHED, DONE, FAILED = "PLANNED", "DISPATCHED", "DONE", "FAILED"
 FORGIVEN = "forgiven"
-"""Kind of the event that takes failed attempts off a phase's budget; their rows stay unchanged."""
+"""Kind of the event that clears a phase's budget of its failed attempts; their rows stay unchanged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class RestorePoints:
         return any(row.iteration == at and self._is_good(row) for row in self._kept)
 
     def within(self) -> list[int]:
-        """Returns the iterations that should be restorable from the stored checkpoints and experience; verifies no files."""
+        """Returns the iterations that should be restorable from what is stored, without verifying any files."""
         found: set[int] = set()
         for row in self._kept:
             at = row.iteration

@@ -102,7 +102,7 @@ class NotificationDeliverer:
         return ledger.outbox.counts(run, notifications=True)[0]
 
     def _is_due(self, ledger: Ledger, run: str) -> bool:
-        """Returns True if the last message was long enough ago, according to the ledger and to this process's own record."""
+        """Returns True if the last message was long enough ago, according to both the ledger and this process."""
         since = ledger.outbox.last_notified(run)
         told = since is None or since >= self._interval
         return told and time.monotonic() - self._newest_sent_at >= self._interval

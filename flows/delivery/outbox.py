@@ -78,7 +78,7 @@ def deliver_pending(ledger: Ledger, fence: Fence, tracker: Tracker, batch: int =
 
 
 def _destination(run: str, row: ClaimedRow) -> tuple[int, str]:
-    """Returns the key that groups rows to be sent together: all of one branch, but a row that creates a run by itself."""
+    """Returns the key that groups rows to be sent together: one branch's, except that a creation is sent alone."""
     return branch_of(run, row.id), row.id if row.kind == CREATION else ""
 
 

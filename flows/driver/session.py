@@ -77,7 +77,7 @@ class DriverSession:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def book(self, flow_run_id: str, flow_run_name: str) -> None:
-        """Records the flow run that drives this session, and that the run is running."""
+        """Records the flow run that drives this session, and marks the run as running."""
         self.context.ledger.leases.start_session(self.context.fence, flow_run_id, flow_run_name)
         set_state(self.context, "running", "")
 
@@ -144,7 +144,7 @@ class DriverSession:
         return self.outcome
 
     def end_early(self, outcome: str, state: str, reason: str) -> None:
-        """Ends the session after an error; a failure to record that must not hide the error."""
+        """Ends the session after an error; a failure to record this must not hide the error."""
         context = self.context
         try:
             if self.outcome is None:

@@ -32,7 +32,7 @@ def _optional() -> Iterator[None]:
 class Progress:
     """The percentage of committed iterations, reported to Prefect at most once every `UPDATE_SECONDS`.
 
-    artifact: None if Prefect did not create one; nothing is reported then.
+    artifact: None if Prefect did not create one, in which case nothing is reported.
     """
 
     def __init__(self, artifact: UUID | None, target: int) -> None:

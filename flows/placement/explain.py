@@ -46,7 +46,7 @@ class Lengths:
 class SeenWork:
     """A past iteration among the policy's inputs.
 
-    lost: why its file is missing or changed; samples and lengths are None then.
+    lost: why its file is missing or changed, in which case samples and lengths are None.
     """
 
     run: str

@@ -214,8 +214,9 @@ def _not_repeated(
 ) -> dict[Attempt, Survival]:
     """Returns the survival of attempts at a phase other than `collect`.
 
-    Of several finished attempts, the longest did the work (the latest, if equal); failed ones did the part that it was
-    spared. Earlier repeated work is charged to the crash after it, later repeated work to the crash before it.
+    Of several finished attempts, the longest did the work (the latest, if equal); failed ones did the part that it no
+    longer had to do. Earlier repeated work is charged to the crash after it, later repeated work to the crash before
+    it.
     """
     lengths = {attempt.key: spans[attempt.key][1] - spans[attempt.key][0] for attempt in attempts}
     finished = [attempt.key for attempt in attempts if _stands(attempt)]

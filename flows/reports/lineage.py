@@ -102,8 +102,8 @@ def lineage_of(
     branch: the current one by default.
     term: the term that published the checkpoint, in case there are several.
 
-    Raises `ConfigurationError`, listing the available ones, if there is no such checkpoint; `RunNotFound` if there is no
-    such branch.
+    Raises `ConfigurationError`, listing the available ones, if there is no such checkpoint; `RunNotFound` if there is
+    no such branch.
     """
     row = _checkpoint(ledger, run, iteration, branch, term)
     commit = ledger.commits.at(run, row.iteration, branch)

@@ -83,7 +83,7 @@ class Tracker(Protocol):
         """Sends rows of one run in order; returns new ids of the tracking system by row key (a tracking run's for
         `run`).
 
-        Raises `InfrastructureError` if the tracking system cannot be reached; none of the rows counts as sent then.
+        Raises `InfrastructureError` if the tracking system cannot be reached; then none of the rows counts as sent.
         """
         ...
 

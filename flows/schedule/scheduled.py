@@ -147,7 +147,7 @@ def _now(clock: Clock) -> datetime:
 
 
 def _close_dead(ledger: Ledger, home: Home) -> None:
-    """Closes flow runs of windows that died with their worker; this window does not depend on it."""
+    """Closes flow runs of windows that died with their worker; this window does not depend on the outcome."""
     try:
         for closed in reap(ledger, home):
             log.warning("closed flow run %s of run %s: %s", closed.flow_run, closed.run, closed.why)

@@ -25,7 +25,7 @@ from yatt_core.supervisor.state import MARK_VARIABLE
 
 RESUME_LOG = "resume.log"
 OF_THE_GROUP = (MARK_VARIABLE, SERVER_PASSWORD_VARIABLE, PASSWORD_VARIABLE)
-"""Not passed to a driver: the mark would tie it to the group, and its own Prefect server has no password."""
+"""Variables not passed to a driver: the mark would tie it to the group, and its own Prefect server has no password."""
 REQUESTED, FAILED = "resume_requested", "resume_failed"
 LAST_WORDS_BYTES = 2_000
 ORDERLY = (ExitCode.OK, ExitCode.INTERRUPTED, ExitCode.PAUSED)

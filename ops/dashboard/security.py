@@ -97,7 +97,7 @@ def comes_from_here(headers: Headers, scheme: str) -> bool:
 
 
 def is_proven_own(headers: Headers, scheme: str) -> bool:
-    """Returns True if a browser confirms that one of the dashboard's pages sent the request; a cookie alone proves nothing."""
+    """Returns True if a browser confirms that one of the dashboard's pages sent the request; a cookie is no proof."""
     said = headers.get("origin") is not None or headers.get("sec-fetch-site") == "same-origin"
     return said and comes_from_here(headers, scheme)
 

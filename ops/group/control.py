@@ -104,8 +104,8 @@ def _take_over(home: Home, record: GroupRecord, state: SupervisorState, detach: 
 def await_ready(group: Group, ended: threading.Event, say: Say) -> None:
     """Waits until every member is ready or `ended` is set, and reports each member's progress.
 
-    Raises `InfrastructureError` if the group was stopped, or if a member failed for good, then with the end of
-    its log.
+    Raises `InfrastructureError` if the group was stopped, or if a member failed for good; in the latter case,
+    the message includes the end of the member's log.
     """
     heard: Mapping[str, ServiceReport] = {}
     while True:

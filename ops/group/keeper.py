@@ -3,9 +3,9 @@
 `python -m ops.group.keeper` consumes the ledger of the home. Every few seconds, it looks for runs with
 undelivered rows and no driver, and delivers the rows with the tracker that a resume would use. It ignores runs
 whose lease a driver holds. A failed delivery is retried after a delay that doubles each time; after
-`LEASED_TRIES` failures in a row that took the lease, the keeper gives up on the rows. `keeper.json` lists the
-affected runs and the reasons. SIGTERM stops the keeper after the current batch. In addition, the keeper closes
-the flow runs of dead windows (`ops.group.reaping`).
+`LEASED_TRIES` consecutive attempts that took the lease and failed, the keeper gives up on the rows.
+`keeper.json` lists the affected runs and the reasons. SIGTERM stops the keeper after the current batch. In
+addition, the keeper closes the flow runs of dead windows (`ops.group.reaping`).
 """
 
 from __future__ import annotations

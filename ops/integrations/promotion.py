@@ -59,7 +59,7 @@ def promote(
     why: the reason.
 
     Raises `RunNotFound`; `ConfigurationError` for a checkpoint that cannot be promoted; `DataError` for one
-    that no tier holds completely. Nothing is written then.
+    that no tier holds completely. In these cases, nothing is written.
     """
     from flows.files.storage import verify_beside_driver
     from flows.run.creation import current_spec, first_entries

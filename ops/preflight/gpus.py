@@ -1,4 +1,4 @@
-"""Checks a machine's NVIDIA GPUs for `yatt doctor`: what they are, and what the engines still need in order to use them.
+"""Checks a machine's NVIDIA GPUs for `yatt doctor`: what they are, and what the engines still need to use them.
 
 Reads the output of the driver's tool and the versions of installed packages; does not import torch.
 """

@@ -32,7 +32,7 @@ def message(text: str) -> None:
 
 
 def console(to_stderr: bool = False) -> Console:
-    """Returns a rich console; if it is not a terminal, wide enough that nothing is cut."""
+    """Returns a rich console; unless it is a terminal, it is wide enough that nothing is cut."""
     from rich.console import Console
 
     stream = sys.stderr if to_stderr else sys.stdout

@@ -131,7 +131,7 @@ def verify(
 
 
 def kept(ledger: Ledger, run: str, iteration: int, branch: int | None = None, term: int | None = None) -> CheckpointRow:
-    """Returns an iteration's newest kept checkpoint, of a branch and term if given. Raises `ConfigurationError`."""
+    """Returns an iteration's newest kept checkpoint, for a branch and term if given. Raises `ConfigurationError`."""
     for row in ledger.records.own_checkpoints(run, "kept"):
         if row.is_meant(iteration, branch, term):
             return row

@@ -1,7 +1,7 @@
 """The newest log records of a run, by iteration, phase, actor and level.
 
 Consumes the ends of the JSON-lines files in the run's log folder, each in order of time; produces `Logs`. The bytes read per file
-and the records examined are limited, so that logs of gigabytes cause no delay; `whole` is True if nothing was left out.
+and the records examined are limited, so that gigabytes of logs cause no delay; `whole` is True if nothing was left out.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ GENERATE = "generate"
 def calibrate(ledger: Ledger, home: Home, run: str, planned: RunSpec) -> Fitted:
     """Fits the constants to a run.
 
-    planned: the spec to be planned, compared with that of the run.
+    planned: the spec to be planned, which is compared with the run's.
 
     Raises `DataError` if the run has no commit yet.
     """
