@@ -178,7 +178,7 @@ class Runs:
         return self.find(run).desired_state
 
     def stop_deadline(self, run: str) -> float | None:
-        """Returns the seconds left for a run that was asked to stop, negative after the deadline; None if there is none.
+        """Returns the seconds left for a run that was asked to stop, negative after its deadline; None if it has none.
 
         Raises `RunNotFound`.
         """

@@ -224,7 +224,7 @@ def open_branch(
 
 
 def revise(home: Home, run: str, overrides: Sequence[str]) -> int:
-    """Records a revision of the spec, effective at the next iteration; returns the number of the one then in force."""
+    """Records a spec revision, effective at the next iteration; returns the number of the revision then in force."""
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt resume --set of {run}") as fence:
         _require_whole(ledger, run)
         row, before = ledger.runs.find(run), current_spec(ledger, run)

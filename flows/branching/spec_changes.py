@@ -1,4 +1,4 @@
-"""Decides which changes to a spec a run's line of iterations allows, and finds the spec that an iteration was made with.
+"""Decides which changes to a spec a run's line of iterations allows, and finds the spec in force at an iteration.
 
 Consumes two specs, or the ledger's revisions and audit chain. Produces changed keys, or a `ConfigurationError` for a change that
 is impossible.

@@ -71,7 +71,7 @@ class CheckpointKeeper:
     def attach(self, in_flight: bool) -> list[CheckpointRow]:
         """Takes over from an earlier driver: records intact checkpoints, deletes leftovers; returns the new rows.
 
-        in_flight: a live trainer may still be publishing a checkpoint or hold its receipt; this one is left alone.
+        in_flight: a live trainer may still be publishing a checkpoint or hold its receipt; it is not deleted then.
         """
         self._under_way = in_flight
         known = {row.folder for row in self._ledger.records.own_checkpoints(self._fence.run)}

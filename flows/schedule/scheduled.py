@@ -2,8 +2,8 @@
 
 Consumes the deployment's parameters and the scheduled time of the flow run. Produces the flow run's final state:
 completed, or a sentence that names the holder of the run, a missed window, or the error that ended the session. The
-run's audit chain records the start of the window, its process, and why it did not drive; the reaper reads it too
-(`flows.schedule.reaper`).
+run's audit chain records the start of the window, its process, and why it did not drive the run; the reaper
+reads these records too (`flows.schedule.reaper`).
 
 A scheduled flow run drives until the end of its window, however late it starts. If the window is already over, it
 does nothing, so a worker that comes back has nothing to catch up on. The window of a flow run that was started

@@ -22,7 +22,7 @@ COLOURS = ("tab:gray", "tab:blue", "tab:orange")
 
 
 def write_comparison(comparison: Comparison, path: Path) -> None:
-    """Writes the picture in the format of the file's suffix. Raises `ConfigurationError` for a PNG without matplotlib."""
+    """Writes the picture in the format of its suffix. Raises `ConfigurationError` for a PNG without matplotlib."""
     if path.suffix.lower() == ".png":
         _write_png(comparison, path)
     else:
