@@ -23,7 +23,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def refusal(what: str, error: BaseException) -> InfrastructureError:
-    """Returns a disk error as a YATT error.
+    """Returns the YATT error for a disk error.
 
     what: the path and the operation that failed.
     """

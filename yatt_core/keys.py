@@ -34,7 +34,7 @@ class WorkKey:
 
 
 def wave_name(key: WorkKey) -> str:
-    """Returns the name by which the dispatcher knows a shard's wave."""
+    """Returns the name that the dispatcher uses for a shard's wave."""
     return f"b{key.branch}.i{key.iteration}.w{key.wave}"
 
 
@@ -64,5 +64,5 @@ def stable_seed(purpose: str, *parts: int) -> int:
 
 
 def sample_seed(seed: int, branch: int, iteration: int, ordinal: int, sample: int, turn: int = 0) -> int:
-    """Returns the seed of the noise that draws one response. The seed's last part is 0, as runs on record have it."""
+    """Returns the seed of the noise that draws one response. The seed's last part is 0, as in the runs on record."""
     return stable_seed("sample", seed, branch, iteration, ordinal, sample, turn, 0)

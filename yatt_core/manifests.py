@@ -91,7 +91,7 @@ def load_manifest(folder: Path, kind: str, sha256: str | None = None) -> Manifes
 
 
 def read_file(folder: Path, name: str, entry: FileEntry) -> bytes:
-    """Returns a file's verified bytes: exactly what is parsed was hashed. Raises `DataError` naming the file."""
+    """Returns a file's verified bytes: what is parsed is what was hashed. Raises `DataError` naming the file."""
     path = folder / name
     try:
         data = path.read_bytes()

@@ -1,8 +1,8 @@
 """The parallel controller: a Ray actor that owns logical shards and produces their experience from start to finish.
 
 Consumes shard tasks (prompt references, never prompts); gets responses from the rollout pool and scores from
-the reward functions; produces sealed experience files and receipts. Any number of controllers produces the
-same bits, since seeds, decode batches and files depend only on the logical shards.
+the reward functions; produces sealed experience files and receipts. The result is the same
+to the bit for any number of controllers, since seeds, decode batches and files depend only on the logical shards.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from yatt_core.tools.dialogue import Dialogue, greedy_request
 from yatt_core.tools.toolbox import Toolbox
 
 _Rows = tuple[range, Dialogue]
-"""A decode batch of held-out tasks: their indices and their dialogue so far."""
+"""A decode batch of held-out tasks: their indices and their dialogues so far."""
 
 
 class Controller:

@@ -1,4 +1,4 @@
-"""The Ray actor that wraps a `DispatchQueue`: one for all engines of a run. It sees sizes and names, never payload.
+"""The Ray actor that wraps a `DispatchQueue`: one for all engines of a run. It handles sizes and names, no payload.
 
 Consumes `acquire` calls of controllers; each waits until its batch is granted an instance and is unblocked by
 a `release`. A grant includes the instance's handle, so controllers never hold a handle to an instance that
@@ -105,7 +105,7 @@ class Dispatcher:
     async def acquire(self, term: int, owner: str, size: int, role: str, at_the_head: bool) -> tuple[int, int, Any]:
         """Waits for an instance with the role; returns the grant's number, the instance's index and its handle.
 
-        at_the_head: go before all waiting batches, because this one was started before them.
+        at_the_head: put this batch ahead of all waiting ones, because it was started before them.
 
         Raises `InfrastructureError` if no instance is left.
         """
@@ -211,13 +211,13 @@ class Dispatcher:
             self._ticking.cancel()
 
     async def _watch(self) -> None:
-        """Ends a standstill that has lasted and that no runtime policy has ended."""
+        """Ends a standstill that has lasted for a while without being ended by a runtime policy."""
         stood_still = False
         while True:
             await asyncio.sleep(STANDSTILL_SECONDS)
             actions = self._queue.unserved()
             if actions and stood_still:
-                log.warning("no instance serves the waiting batches; %d instances change their role", len(actions))
+                log.warning("no instance serves the waiting batches; %d instances change their roles", len(actions))
                 self._apply(actions)
                 self._advance(acts=False)
             stood_still = bool(actions)
@@ -280,7 +280,7 @@ class Dispatcher:
             self._queue.switched(index)
             self._log(serves_line(index, role))
         else:
-            # Callers that hold or sync the instance notice its loss; here it only gets no more batches.
+            # Callers that hold or sync the instance notice its loss; here it is merely given no more batches.
             log.warning("rollout-%d failed to switch roles: %s", index, defect)
             self._queue.fail(index)
         self._act(Moment.SWITCHED)
@@ -291,7 +291,7 @@ class Dispatcher:
         task.add_done_callback(self._background.discard)
         return task
 
-    # -- plumbing -----------------------------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------------------------------
 
     def _advance(self, acts: bool = True) -> None:
         """Grants the batches that can be granted.

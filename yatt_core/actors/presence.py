@@ -1,8 +1,8 @@
 """A small thread in every actor: follows drivers, notices their absence, and reports what the actor is doing.
 
 Watches `RUN/supervisor/`: a newer term in `driver.json` raises the actor's fence (work in progress
-continues); if the file is not touched for `grace` seconds, the actor exits; `stacks.json` requests its Python
-stacks, which it writes to `RUN/logs/stacks/REQUEST/ACTOR.json`. This needs a shared file system but no
+continues); if the file is not touched for `grace` seconds, the actor exits; `stacks.json` requests the actor's
+Python stacks, which the actor writes to `RUN/logs/stacks/REQUEST/ACTOR.json`. This needs a shared file system but no
 signals, so the actor answers even while it works or hangs in Python. An actor that does not answer holds the
 interpreter lock, is stopped, or is gone.
 """

@@ -70,7 +70,7 @@ class RolloutActor:
         )
 
     def _taker_of(self, engine: RolloutEngine) -> RolloutEngine | WeightTaker:
-        """Returns what takes the weights that the trainer sends: the engine, unless only adapters are sent."""
+        """Returns the object that takes the weights from the trainer: the engine, unless only adapters are sent."""
         trainer = self._spec.trainer
         if trainer.lora is None or trainer.lora.sync == "merged":
             return engine
@@ -145,13 +145,13 @@ class RolloutActor:
     def usage(self, term: int) -> tuple[Usage, ...]:
         """Returns the work done since the last call."""
         with self._presence.serving("usage", term):
-            # One at a time: another thread may be appending.
+            # Removed one at a time, because another thread may be appending.
             return tuple(self._usage.popleft() for _ in range(len(self._usage)))
 
     def _book(self, role: str, lengths: Sequence[int], seconds: float, read: int = 0) -> None:
-        """Records a batch's work: one step per token of its longest sequence, each over the sequences still alive.
+        """Records a batch's work: one step per token of its longest sequence, each over the unfinished sequences.
 
-        read: prompt tokens; a reward model does no other work.
+        read: number of prompt tokens read; a reward model does no other work.
         """
         if any(lengths):
             steps, sequence_steps = max(lengths), sum(lengths)

@@ -44,7 +44,7 @@ class RankState:
 
     version: version of its weights; -1 while they are undefined or have not been through SFT or a restore.
     applied: key of the last update.
-    group: address of the group it has joined; empty if it is in no group or saw its group fail.
+    group: address of the group it has joined; empty if it is in no group or its group has failed.
     """
 
     version: int
@@ -151,7 +151,7 @@ class TrainerActor:
     def export(self, term: int, version: int, number: int) -> tuple[bool, WeightBucket | None]:
         """Returns a bucket of a version's weights for the rollout engines, and whether it is the last.
 
-        number: of the bucket; 0 restarts the export.
+        number: the bucket's number; 0 restarts the export.
 
         All ranks are called, but only rank 0 returns the bucket.
         """

@@ -149,10 +149,10 @@ class ContinuousActor:
         self._live.evict(count)
 
     async def switch(self, term: int, role: str, starting: bool) -> None:
-        """Switches to another role and takes the time that this costs.
+        """Switches to another role, which takes as long as the cost model says.
 
-        starting: whether an iteration starts with the role; the switch is free if the previous one started
-            with the same role.
+        starting: whether an iteration starts with the role; the switch is free if the previous
+            iteration started with the same role.
         """
         self._presence.fence.check(term)
         if not starting:
@@ -169,7 +169,7 @@ class ContinuousActor:
         return self._live.usage()
 
     def _begin_with(self, role: str) -> None:
-        """Takes the role of the first request if none was assigned yet, as after replacing a dead instance."""
+        """Takes the role of the first request if none has been assigned yet, as when a dead instance was replaced."""
         if not self._role:
             self._serve(role)
 
@@ -180,7 +180,7 @@ class ContinuousActor:
 
 
 def _requests(request: GenerateRequest, lengths: Int32) -> Iterator[Request]:
-    """Yields one request to the cost model per response; a continued response is read again up to its progress."""
+    """Yields one request to the cost model per response; a continued response is read again as far as it had got."""
     samples = request.seeds.shape[1]
     for row, length in enumerate(lengths.tolist()):
         prompt = len(request.prompts[row // samples])

@@ -28,7 +28,7 @@ SPARE_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class CheckpointIdentity:
-    """Whose tensors a checkpoint holds; stored in the manifest.
+    """Identifies the tensors that a checkpoint holds; stored in the manifest.
 
     audit_head: digest at the head of the run's audit chain.
     """

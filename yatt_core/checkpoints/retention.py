@@ -22,15 +22,15 @@ _HIDDEN = re.compile(rf"\.({CHECKPOINT_NAME})\..+")
 def checkpoints_to_keep(iterations: Iterable[int], keep: int) -> frozenset[int]:
     """Returns the iterations whose checkpoints are kept: the newest `keep`, and iteration 0.
 
-    iterations: those with checkpoints on the current branch and on its ancestors, up to where each was branched
-        from.
+    iterations: the iterations that have checkpoints on the current branch or, up to the point of branching, on
+        its ancestors.
     """
     newest = sorted(set(iterations), reverse=True)
     return frozenset(i for place, i in enumerate(newest) if place < keep or i == 0)
 
 
 def delete_checkpoint(run_folder: Path, folder: str) -> None:
-    """Deletes a checkpoint that the ledger no longer names, without ever exposing half of it.
+    """Deletes a checkpoint that the ledger no longer names, without ever exposing a partial one.
 
     Does nothing if it is already gone.
     """

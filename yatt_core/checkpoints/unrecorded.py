@@ -1,6 +1,6 @@
 """Finds complete checkpoints that the ledger does not name because the driver died before recording them.
 
-Consumes the folder of checkpoints and the names that the ledger knows. Produces the identity and receipt of each
+Consumes the folder of checkpoints and the names that the ledger contains. Produces the identity and receipt of each
 complete one; the holder of the lease decides whether the run can use it.
 """
 

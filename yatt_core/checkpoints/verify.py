@@ -18,7 +18,7 @@ def verify_checkpoint(run_folder: Path, folder: str, manifest_sha256: str) -> Ma
     """Compares the manifest with the ledger's sha256, then every file with the manifest.
 
     Raises `DataError` if a file is missing, changed, or not listed in the manifest: a reader of the folder might
-    load that too.
+    load an unlisted file too.
     """
     path = run_folder / folder
     manifest = load_manifest(path, CHECKPOINT_KIND, manifest_sha256)

@@ -28,7 +28,7 @@ def connect_ray(address: str, namespace: str, run_folder: Path | None = None, ti
         settings are already in the environment.
 
     Raises `InfrastructureError` if nothing listens there within `timeout` seconds or Ray refuses the
-    connection, and `ConfigurationError` for an address in another form.
+    connection, and `ConfigurationError` for an address of any other form.
     """
     _wait_for_listener(address, timeout)
     import ray

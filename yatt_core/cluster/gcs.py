@@ -1,6 +1,6 @@
 """Queries Ray's control store (GCS) for nodes and actors and stores values in it, with a time limit and YATT's errors.
 
-Does not use `ray.nodes()` and its state accessor: if the head was restarted after this process connected, they
+Does not use `ray.nodes()` or its state accessor: if the head was restarted after this process connected, they
 end the whole process instead of raising. Raises `InfrastructureError` if the store does not answer or belongs
 to another cluster.
 """
@@ -28,7 +28,7 @@ class Node:
 
     id: Ray's node id.
     name: set with `ray start --node-name`, else the host's name.
-    address, port: of its raylet.
+    address, port: where its raylet listens.
     """
 
     id: str
@@ -76,13 +76,13 @@ def node_of_actor(actor_id: str) -> str:
 
 
 def remember(namespace: str, key: str, value: str) -> None:
-    """Stores a text in the control store for the lifetime of the cluster."""
+    """Stores a string in the control store for the lifetime of the cluster."""
     client = _client()
     _asked(lambda: client.internal_kv_put(key.encode(), value.encode(), True, namespace.encode(), ANSWER_SECONDS))
 
 
 def recall(namespace: str, key: str) -> str:
-    """Returns the text last stored under a key; empty if there is none."""
+    """Returns the string last stored under a key; empty if there is none."""
     client = _client()
     found: bytes | None = _asked(lambda: client.internal_kv_get(key.encode(), namespace.encode(), ANSWER_SECONDS))
     return (found or b"").decode()

@@ -43,7 +43,7 @@ GPU_SHARE = 0.01
 class Group:
     """The reserved devices of a node.
 
-    id: of the placement group, in hexadecimal.
+    id: the id of the placement group, in hexadecimal.
     """
 
     id: str
@@ -108,7 +108,7 @@ def release() -> None:
 def leave_devices() -> None:
     """Releases the devices of the calling actor's node.
 
-    The run has no driver any more, and all its actors are ending.
+    Called when the run has no driver any more and all its actors are ending.
     """
     if ray.is_initialized() and (group := get_current_placement_group()) is not None:
         with suppress(ray.exceptions.RayError):

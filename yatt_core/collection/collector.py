@@ -79,7 +79,7 @@ class OpenBatch:
     rows: the batch's rows of its shard's prompts.
     members: its responses.
     turns: the log of their turns.
-    pieces: the pieces that have arrived of a turn that is logged as a whole.
+    pieces: for a turn that is logged as a whole, the pieces that have arrived so far.
     responses: set once they are durable.
     """
 
@@ -185,7 +185,7 @@ class Collector:
         return training_request(self.spec, task.key, refs, tokens, stop, task.weight_version, media)
 
     def _take(self, arrival: Arrival[OpenBatch], stream: Stream[OpenBatch]) -> None:
-        """Takes finished responses of a decode batch; if more turns may follow, takes a turn as a whole.
+        """Takes finished responses of a decode batch or, if more turns may follow, a whole turn at once.
 
         Responses that have ended are scored at once, except for those that complete the batch: these are scored
         once the whole batch is durable.

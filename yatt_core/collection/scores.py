@@ -34,7 +34,7 @@ class _Heard:
 class BatchScores:
     """The scores of a decode batch's responses.
 
-    members, prompts: those of each response in the batch.
+    members, prompts: the member and the prompt of each response in the batch.
     key: the key of its shard.
     log: the log of its judges' verdicts.
     """
@@ -88,7 +88,7 @@ class BatchScores:
         return questions
 
     def be_told(self, part: str, verdicts: Sequence[Verdict]) -> None:
-        """Takes verdicts and makes them durable, then scores complete responses. Raises as `RewardScorer.score`."""
+        """Takes verdicts and makes them durable, then scores complete responses. Raises like `RewardScorer.score`."""
         news = [verdict for verdict in verdicts if part not in self._heard[verdict.number].verdicts]
         self.log.append(part, [self._items[part, verdict.number] for verdict in news], news)
         for verdict in news:

@@ -1,6 +1,6 @@
-"""A digest of the inputs that determine a shard's samples; leftovers with another digest belong to another shard.
+"""A digest of the inputs that determine a shard's samples; leftovers with a different digest belong to another shard.
 
-Consumes the spec and the task; a spec may have been revised since an earlier attempt. The digest covers only
+Consumes the spec and the task; the spec may have been revised since an earlier attempt. The digest covers only
 what can change a sample: prompts, weights, seeds, sampling, the shape of decode batches and the rewards; not
 engines, devices or attempts.
 """

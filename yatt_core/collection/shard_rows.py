@@ -1,4 +1,4 @@
-"""From a shard's prompts to the rows of its experience: pure functions between engine batches and Arrow tables."""
+"""Turns a shard's prompts into the rows of its experience: pure functions between engine batches and Arrow tables."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ in place. Raises `ConfigurationError` for paths and splits that do not exist.
 
 A folder written by `save_to_disk` is described by its own JSON files. In any other folder, the name of a file
 determines its split as in `load_dataset`: `train-00000-of-00002.parquet`, `validation.jsonl`,
-`test/part-1.csv`; if no name does, all files are `train`.
+`test/part-1.csv`; if no name indicates one, all are `train`.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _loose_files(folder: Path, split: str) -> list[DataFile]:
 
 
 def _split_of(path: Path) -> str | None:
-    """Returns the split that a file's name, or else the names of its folders, indicate; None if they indicate none."""
+    """Returns the split indicated by a file's name or else by the names of its folders; None if there is none."""
     if shard := _SHARD.fullmatch(path.name):
         return shard["split"]
     for part in (path.stem, *reversed(path.parent.parts)):

@@ -1,8 +1,8 @@
 """Tasks of the reasoning-gym package: their entries as plain JSON rows, and their own scoring.
 Consumes a task's name and options. Produces rows (`question`, `answer`, `metadata`, `task`, `options`) that
-survive JSON, and scores of responses to them. Rows preserve what JSON lacks (tuples, keys that are not
-strings), because several tasks compare a response with such a value. Importing this module takes a second,
-because it imports the package.
+survive a round trip through JSON, and scores of responses to them. Rows preserve what JSON lacks (tuples, keys
+that are not strings), because several tasks compare a response with such a value. Importing this module takes a
+second, because it imports the package.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _nearest(name: str, known: Any) -> str:
 
 
 def _pack(value: Any) -> Any:
-    """Replaces tuples, and mappings with keys that are not strings, by tagged values."""
+    """Replaces tuples, and mappings with keys that are not strings, with tagged values."""
     if isinstance(value, tuple):
         return {TUPLE_TAG: [_pack(item) for item in value]}
     if isinstance(value, list):

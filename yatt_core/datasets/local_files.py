@@ -1,4 +1,4 @@
-"""Files named by a spec or a row: only regular ones, so that no read blocks on a pipe or never ends.
+"""Files named by a spec or a row: only regular ones, so that no read can block on a pipe or go on forever.
 Consumes paths. Produces bytes, or nothing for a check.
 """
 

@@ -1,6 +1,6 @@
 """The metadata in a folder written by `save_to_disk` of Hugging Face datasets: `dataset_dict.json` and `state.json`.
 Consumes a folder. Produces its splits, and the files of a split in the order in which they were written. Raises
-`ConfigurationError`, which names the file and key that are damaged.
+`ConfigurationError`, which names the damaged file and key.
 """
 
 from __future__ import annotations

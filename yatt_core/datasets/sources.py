@@ -118,8 +118,8 @@ def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address) ->
 
 
 def look_over(data: DataSpec, seed: int) -> bool:
-    """Checks the first rows of every file source, and also divides them if they are all there are.
-    Errors in the files are thus reported before anything is started, in a time independent of their size.
+    """Checks the first rows of every file source, and also divides them if there are no others.
+    Errors in the files are thus reported before anything is started, in a time independent of the files' size.
     Returns True if all rows were read. Raises as `collect_prompts` does.
     """
     whole = True
@@ -166,7 +166,7 @@ def _take_distinct(rows: Iterable[Row], count: int, taken: set[bytes]) -> list[R
 
 
 def _take_last_distinct(rows: Iterable[Row], count: int, taken: set[bytes]) -> list[Row]:
-    """Returns what `_take_distinct` would choose from the reversed rows, without holding more than that."""
+    """Returns what `_take_distinct` would choose from the reversed rows, without holding more rows than that."""
     newest: dict[bytes, Row] = {}
     for row in rows if count else ():
         if (key := task_key(row)) in taken:

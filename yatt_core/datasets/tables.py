@@ -1,5 +1,5 @@
 """Rows of tables on disk: Parquet, Arrow streams (as Hugging Face `datasets` writes them) and CSV.
-Consumes a file. Produces its rows as plain JSON values, a few at a time, so that a file may have any size.
+Consumes a file. Produces its rows as plain JSON values, a few at a time, so that a file may be of any size.
 Times and decimals become text, non-finite numbers become null, and columns that JSON cannot represent (bytes,
 maps, times within lists) are dropped unless the caller needs them. Raises `ConfigurationError` for a file that
 cannot be opened, and `DataError` for one that is damaged or has duplicate column names.

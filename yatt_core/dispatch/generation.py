@@ -1,6 +1,6 @@
 """A controller's access to the pool of engines and judges: many concurrent batches, with results as they finish.
 
-Consumes decode batches and responses to be judged. Waits for room within the controller's bytes in flight, for
+Consumes decode batches and responses to be judged. Waits for room within the controller's limit on bytes in flight, for
 the dispatcher's grants and for the instances; payload goes directly from instance to controller. Work that
 began under an older term continues: its calls carry the newest term that the actor has seen.
 """
@@ -90,15 +90,15 @@ class GenerationStream(Generic[Tag]):
         self._admit()
 
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
-        """Reports to the dispatcher how many samples of a part of a wave are rolled out and judged in total."""
+        """Reports to the dispatcher how many samples of a part of a wave have been rolled out and judged in total."""
         self._dispatcher.note.remote(wave, part, rolled, judged)
 
     def arrivals(self) -> Iterator[Arrival[Tag] | Judged[Tag]]:
         """Yields answers as they finish; more work may be submitted while they are consumed.
 
         Ends early if the rest is cut: batches that no instance has started are then never answered. Raises
-        `InfrastructureError` if an instance or the dispatcher is lost, `FencedError` if they obey a term other
-        than that of the run's driver, and any exception that an instance raised.
+        `InfrastructureError` if an instance or the dispatcher is lost, `FencedError` if they obey a term that
+        is not the run driver's, and any exception that an instance raised.
         """
         while self._queued or self._running:
             ready = self._ready()
@@ -120,7 +120,7 @@ class GenerationStream(Generic[Tag]):
     def _ready(self) -> list[Any]:
         """Waits for the first grant or piece and returns a few that are ready.
 
-        Only a few at once, because a check costs as much as all the references that it looks at.
+        Only a few at once, because the cost of a check grows with the number of references it looks at.
         """
         open_references = [*self._queued, *self._running]
         at_once = min(AT_ONCE, len(open_references))

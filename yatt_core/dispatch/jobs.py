@@ -1,4 +1,4 @@
-"""A controller's work at engines and judges: a batch, its role, and how to read the answers. Knows nothing of Ray.
+"""A controller's work for engines and judges: a batch, its role, and how to read the answers. Knows nothing of Ray.
 
 Responses that leave an instance before they have ended continue elsewhere as jobs of their own, whose answers
 count towards the original batch.
@@ -22,7 +22,7 @@ class Batch(Generic[Tag]):
     """A consumer's request.
 
     left: the numbers of the responses or items that have not arrived yet.
-    part: the reward part that judges; empty for generation.
+    part: the reward part whose judge is asked; empty for generation.
     bytes: the size of the request and its longest possible answer.
     """
 
@@ -38,7 +38,7 @@ class Job(Generic[Tag]):
     """One call: the batch, or a part of it that continues elsewhere.
 
     role: the role of the instances that may do it.
-    rows: the number within the batch of each of the request's responses; None if they are the same.
+    rows: for each of the request's responses, its number within the batch; None if the numbers are the same.
     missing: the missing answers, by the request's own numbers.
     term: the term that the current call carries.
     """

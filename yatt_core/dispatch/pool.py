@@ -1,4 +1,4 @@
-"""A run's pool: its instances, the work each admits, and the facts that a placement policy uses for planning.
+"""A run's pool: its instances, the work that each admits, and the facts that a placement policy uses for planning.
 
 Consumes a spec. The first instances are devices, which roll out or judge; after them comes one instance for
 each third-party judge, which is an address, not a device.
@@ -17,11 +17,11 @@ from yatt_core.spec.roles import device_judges, endpoint_judges
 from yatt_core.spec.sections.rollout import VirtualRollout
 
 UNBOUNDED = 1 << 30
-"""Sequences of an engine that specifies no limit."""
+"""The maximum number of sequences assumed for an engine that specifies no limit."""
 LEAST_BASE_S = 1e-9
 """Seconds per decode step of an engine that should take none: the cost model divides by it."""
 WORK_THREADS = 32
-"""For a real instance with continuous batching: each batch that it admits at once has its own."""
+"""For a real instance with continuous batching: each batch that it admits at once has its own thread."""
 
 
 def judge_roles(spec: RunSpec) -> dict[str, str]:

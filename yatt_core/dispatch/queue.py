@@ -36,7 +36,7 @@ class Limits:
     batches: the maximum number of concurrent requests.
     sequences: the maximum over all requests; a single request may have more.
 
-    Two batches keep an engine busy that works on one at a time while results are in transit.
+    With two batches, an engine that works on one at a time stays busy while results are in transit.
     """
 
     batches: int | None = 2
@@ -227,7 +227,7 @@ class DispatchQueue:
         self._wave, self.submitted, self._noted = wave, samples, {}
 
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
-        """Records how many samples of a part of the wave are rolled out and judged in total.
+        """Records how many samples of a part of the wave have been rolled out and judged in total.
 
         A later note about the same part replaces an earlier one.
         """
@@ -286,7 +286,7 @@ class DispatchQueue:
         """Assigns the roles; an instance that still holds work switches when that work is done.
 
         starting: an iteration begins with these roles. An instance that began the previous iteration with
-            another role has to take up its new role again, even if it has it by now: training used all devices
+            another role has to take up its new role again, even if it already has that role: training used all devices
             in between.
         """
         before, self._started = self._started, roles if starting else self._started

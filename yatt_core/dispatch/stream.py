@@ -1,4 +1,4 @@
-"""A collector's view of engines and judges: batches in flight, responses and verdicts as they arrive. Free of Ray."""
+"""A collector's view of engines and judges: batches in flight, responses and verdicts as they arrive. Without Ray."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Stream(Protocol[Tag]):
         ...
 
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
-        """Reports how many samples of a part of a wave are rolled out and judged in total."""
+        """Reports how many samples of a part of a wave have been rolled out and judged in total."""
         ...
 
     def arrivals(self) -> Iterator[Arrival[Tag] | Judged[Tag]]:

@@ -44,7 +44,7 @@ def admitted_rows(ordinals: Int64, rewards: Float64, admission: Admission) -> In
 
 
 def best_and_worst(rewards: Float64, keep: int) -> Int64:
-    """Returns the indices of a group's `keep` highest and `keep` lowest rewards, ascending; ties keep the earlier.
+    """Returns the indices of a group's `keep` highest and `keep` lowest rewards, ascending; ties go to the earlier.
 
     rewards: [samples], at least twice as many as are kept at either end.
     """

@@ -1,7 +1,7 @@
 """Dynamic sampling: how many prompts each wave draws and which groups are admitted. A pure state machine without I/O.
 
 Consumes a rule, the sampling average and, after each wave, the metadata of its groups, no matter which
-controllers produced them and in which order they arrived; everything is settled in prompt order. Produces plans
+controllers produced them or in which order they arrived; everything is settled in prompt order. Produces plans
 and outcomes, which the driver records before they take effect: the state is a fold over recorded outcomes, so
 that recovery continues where the last driver stopped.
 

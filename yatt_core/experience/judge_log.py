@@ -1,6 +1,6 @@
 """The log of the verdicts on one decode batch: durable before use, and read back instead of asking the judges again.
 
-Each piece of verdicts is stored as a chunk when it arrives. A verdict belongs to a text by sha256: leftovers
+Each piece of verdicts is stored as a chunk when it arrives. A verdict is tied to a text by sha256: leftovers
 about another text do not count. When the shard is sealed, the answers from which its scores were computed
 become one of its files.
 """

@@ -1,4 +1,4 @@
-"""The log of one logical shard: grows by chunks, is sealed once, and survives a kill at any time.
+"""The log of one logical shard: grows in chunks, is sealed once, and survives a kill at any time.
 
 Consumes tables of responses and of scores, one of each per decode batch (and before them its turns, if
 responses have several: `turn_log`), and makes each durable before it returns. Sealing compacts them into
@@ -45,7 +45,7 @@ _TRASH = re.compile(rf"\.{SHARD_NAME}\..+")
 class ShardLog:
     """One shard under one term. Claims its own folder at the first write and never changes those of other writers.
 
-    plan: the digest of the inputs that determine the samples (`shard_plan`); leftovers of another plan do not
+    plan: the digest of the inputs that determine the samples (`shard_plan`); leftovers from another plan do not
         count.
 
     Raises `FencedError` if a later term has started on this shard.
@@ -108,7 +108,7 @@ class ShardLog:
         judgements: pa.Table | None = None,
         judged_here: Collection[str] = (),
     ) -> ShardReceipt:
-        """Compacts the shard and publishes its manifest; a shard that this term sealed before is left unchanged.
+        """Compacts the shard and publishes its manifest; a shard already sealed under this term is left as is.
 
         table: all samples with all result columns, in any order.
         timing: seconds by stage, for the receipt only.

@@ -147,7 +147,7 @@ def group_facts(table: pa.Table) -> GroupFacts:
 
 
 def sums_of(table: pa.Table) -> dict[str, float]:
-    """Returns additive statistics of a canonical table; the sum over shards is that of the iteration.
+    """Returns additive statistics of a canonical table; their sum over all shards is the iteration's.
 
     Token sums are over samples. `log_prob_sampler` is summed over the tokens that count (`loss_tokens`).
     `zero_spread_groups` counts prompts whose samples all got the same reward. If responses have turns: `turns`,

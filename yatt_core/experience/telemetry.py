@@ -1,6 +1,6 @@
 """Telemetry of an iteration (timings, devices, attempts), stored next to the experience and never in it.
 
-Consumes and produces plain JSON values. No result depends on telemetry, so a lost file is harmless and files
+Consumes and produces plain JSON values. No result depends on telemetry, so a lost file is harmless, and the files
 are not synced.
 """
 

@@ -1,7 +1,7 @@
-"""The log of one decode batch whose responses have several turns: the policy's answers and those of tools.
+"""The log of one decode batch whose responses have several turns: the policy's answers and the tools' answers.
 
 Each turn and each answered call is stored as a chunk, so that a call whose result was durable is not repeated.
-A result belongs to its turn, and a turn to all turns and results before it, by sha256: leftovers of a sequence
+A result is tied to its turn, and a turn to all turns and results before it, by sha256: leftovers of a sequence
 of events that was lost do not count.
 """
 

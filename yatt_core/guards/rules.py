@@ -46,7 +46,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MetricRule:
-    """Compares the mean of a metric's newest values with fixed bounds and with the median of the values before."""
+    """Compares the mean of a metric's newest values with fixed bounds and with the median of earlier values."""
 
     name: str
     metric: str
@@ -94,7 +94,7 @@ class MetricRule:
         return None
 
     def _bounds(self, observed: float, usual: float | None) -> Iterator[tuple[str, float, bool]]:
-        """Yields name, threshold and whether it is broken for each bound that applies.
+        """Yields, for each bound that applies, its name, its threshold and whether it is broken.
 
         `rise` and `fall` are skipped if the baseline is missing or not positive.
         """

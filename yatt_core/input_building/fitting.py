@@ -1,4 +1,4 @@
-"""Encodes every prompt once while the inputs are built, to report prompts that do not fit before a draw.
+"""Encodes every prompt once while the inputs are built, so that one that does not fit is reported before it is drawn.
 Consumes the spec, the model's folder and the files of prompts. Produces the longest prompt for the manifest,
 against which later changes of the spec are checked. Raises `DataError`, which names source, file and row.
 """
@@ -23,7 +23,7 @@ PROMPTS_PER_WORD = 100_000
 
 
 def check_prompts(spec: RunSpec, model_path: str, files: Iterable[Iterable[Prompt]]) -> dict[str, Any]:
-    """Encodes all prompts as for generation; returns id and tokens of the longest one, the first of equals.
+    """Encodes all prompts as for generation; returns the id and tokens of the longest, the first one among equals.
     model_path: as for `open_codec`.
 
     Raises what `open_codec` raises, and `DataError` for a prompt that is too long or does not match its images.

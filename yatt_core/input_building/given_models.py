@@ -1,6 +1,6 @@
 """Models given to a run in addition to its policy and judges: the teacher of distillation, the initial critic.
 Consumes the spec and the run's inputs. Produces the manifest's entry about the folders. The models must share
-the policy's tokenizer, have room for its sequences, and stay unchanged during the life of the run.
+the policy's tokenizer, have room for its sequences, and stay unchanged throughout the run.
 """
 
 from __future__ import annotations

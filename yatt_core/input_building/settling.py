@@ -1,5 +1,5 @@
 """A run's inputs on both storage tiers: fetched from the durable tier if missing, published after they are built.
-Consumes a spec and the run's folder, which may be empty on a machine that continues a run of another machine.
+Consumes a spec and the run's folder, which may be empty on a machine that continues a run from another machine.
 Produces what `materialise` produces: sources that have changed or are unavailable here never affect a run that
 has started.
 """

@@ -2,7 +2,7 @@
 Consumes items. Produces verdicts of one judgement each, batch by batch. Only sequences of exactly the same
 length share a batch, so that nothing is padded or masked. In float32 a batch has at least four rows, the last
 one a filler (`engines.rollout.torch.sizes` explains why). A score is thus independent of what else is judged,
-and equals that of `transformers` for the text alone.
+and equals what `transformers` computes for the text alone.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def filled(template: str, item: JudgeItem) -> Sequence[Piece]:
 
 
 def filled_text(template: str, item: JudgeItem) -> str:
-    """Returns the filled-in template as one text. Raises as `filled` does."""
+    """Returns the filled-in template as one string. Raises as `filled` does."""
     return "".join(piece.text for piece in filled(template, item))
 
 

@@ -73,7 +73,7 @@ class TextCodec(Protocol):
 
 
 class PromptCodec:
-    """The codec of a Hugging Face folder; uses chat template and system prompt if the tokenizer has a template."""
+    """The codec of a Hugging Face folder; uses the chat template and system prompt if the tokenizer has a template."""
 
     def __init__(
         self,

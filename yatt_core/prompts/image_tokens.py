@@ -1,6 +1,6 @@
 """Places images in a prompt: one placeholder token per patch, before the text or where the text contains `<image>`.
 Consumes a vision-language folder's config and tokenizer. Produces the texts with the placeholders, and checks
-that their number matches the images. The engines replace the placeholders by the embeddings of the patches, so
+that their number matches the images. The engines replace the placeholders with the embeddings of the patches, so
 sampler and trainer, which receive the same tokens, see the same prompt.
 """
 

@@ -1,6 +1,6 @@
-"""The format in which a policy calls a tool and a response contains the result: pure functions of text.
+"""The format of a policy's tool calls and of their results within a response: pure functions of text.
 A call is a JSON object between two tags, `<tool_call>{"name": "calculator", "arguments": {"expression": "3 *
-4"}}</tool_call>`, as many chat models write it; one call per turn. An invalid call is ordinary data: the policy
+4"}}</tool_call>`, the format of many chat models; one call per turn. An invalid call is ordinary data: the policy
 is told what is wrong.
 """
 
@@ -24,7 +24,7 @@ MALFORMED, UNKNOWN, TIMEOUT, MEMORY, RAISED, DIED = KINDS = (
 )
 """What can be wrong with a call."""
 DEEPEST = 100
-"""Maximum nesting of lists and objects in a call, far below the limit of Python's JSON at any depth of the call
+"""Maximum nesting of lists and objects in a call, far below the limit of Python's JSON parser at any depth of the call
 stack."""
 
 
@@ -95,7 +95,7 @@ def _check_depth(value: Any, levels: int) -> None:
 
 
 def write_result(text: str) -> str:
-    """Returns a result in the form in which a response's text contains it."""
+    """Returns a result in the form that it has in a response's text."""
     return f"{RESULT}{text}{RESULT_END}"
 
 

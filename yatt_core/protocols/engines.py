@@ -2,7 +2,7 @@
 
 A rollout engine turns tokenized prompts into sampled responses with the weights of one version; a train engine
 turns an iteration's experience into the weights of the next version. The rest of YATT does not depend on which
-engine it has.
+engine is used.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class RolloutEngine(Protocol):
         """Prepares for the weights of a version, restarting an update in progress; from here on the engine is dirty.
 
         The update consists of the full state dict under Hugging Face names, a tied tensor once under any of its
-        names, with floating point of any width, which is rounded to the engine's dtype. With `in_flight_update`,
-        responses in progress wait for its end.
+        names, with floating-point numbers of any width, which are rounded to the engine's dtype. With
+        `in_flight_update`, responses in progress wait for its end.
         """
         ...
 
@@ -142,7 +142,7 @@ class TrainEngine(Protocol):
     def sft(self) -> SftReceipt:
         """Runs supervised fine-tuning on the demonstrations; the version stays 0 and the optimizer is reset afterwards.
 
-        A second call while the version is still 0 returns the first one's receipt.
+        A second call while the version is still 0 returns the receipt of the first.
         """
         ...
 

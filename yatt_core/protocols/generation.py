@@ -27,7 +27,7 @@ class GenerateRequest:
 
     prompts: P arrays of token ids.
     seeds: [P, S], one per response.
-    stop_tokens: end a response and are part of it.
+    stop_tokens: tokens that end a response and are part of it.
     greedy: take the most likely token; seeds and temperature are then unused (log-probabilities are at
         temperature 1).
     media: content addresses of each prompt's images, P tuples; empty if no prompt has images.
@@ -110,7 +110,7 @@ class GeneratePiece:
     """The responses of a decode batch that have finished while others are still running.
 
     rows: row numbers of these responses in the request, ascending; p * S + s is sample s of prompt p.
-    result: of these rows only; its seconds count from the start of the batch, or from the previous piece.
+    result: the result for these rows only; its seconds count from the start of the batch, or from the previous piece.
     """
 
     rows: tuple[int, ...]

@@ -46,8 +46,8 @@ class Judgement:
 
     answer: its raw text; empty for a classifier.
     score: finite number parsed from the answer; None if it could not be parsed.
-    tokens: generated; 0 for a classifier.
-    prompt_tokens: read, including the template.
+    tokens: number of tokens generated; 0 for a classifier.
+    prompt_tokens: number of tokens read, including the template.
     """
 
     answer: str
@@ -60,7 +60,7 @@ class Judgement:
 class Verdict:
     """A judge's result for one item.
 
-    number: of the item.
+    number: the item's number.
     judgements: one per seed, in the order of the seeds; empty if `error` is set.
     error: empty, or why the judge can never judge this item: failure class and reason, such as `data: the prompt
         has ...`.
@@ -113,7 +113,7 @@ class Aggregated(Protocol):
 def aggregate(part: Aggregated, verdict: Verdict) -> tuple[float, str]:
     """Returns the part's value for the judged response, before its weight; if it failed, 0 and the reason.
 
-    The part's `on_error` decides what a failure leads to. The result depends only on part and verdict.
+    The part's `on_error` determines what happens on failure. The result depends only on part and verdict.
     """
     if verdict.error:
         return 0.0, verdict.error

@@ -51,7 +51,7 @@ def hold_back(
     seconds: float = HOLD_SECONDS,
     now: Callable[[], float] = time.monotonic,
 ) -> Iterator[GeneratePiece]:
-    """Yields the pieces of an engine's stream, joined into fewer ones."""
+    """Yields the pieces of an engine's stream, joined into fewer pieces."""
     return joined_in_time(pieces, join_pieces, seconds, now)
 
 

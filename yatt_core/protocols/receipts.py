@@ -59,9 +59,9 @@ PEAK_BYTES = "peak_bytes_in_flight"
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """The facts that dynamic sampling decides by: one entry per prompt, in order of ordinal.
+    """The facts on which dynamic sampling bases its decisions: one entry per prompt, in order of ordinal.
 
-    tokens: of all responses to the prompt.
+    tokens: the tokens of all responses to the prompt.
     """
 
     reward_min: tuple[float, ...] = ()
@@ -73,7 +73,7 @@ class GroupFacts:
 class ShardWork:
     """The work of generating and judging samples, in tokens; one entry per sample, by prompt ordinal and sample.
 
-    ordinals: of the samples' prompts.
+    ordinals: the ordinals of the samples' prompts.
     judged: tokens of each judgement of each sample, all judges concatenated.
     read: tokens of the sample that judges read, counted once each.
     """
@@ -92,7 +92,7 @@ class ShardReceipt:
     group_digests: 32 bytes per prompt, in order of ordinal.
     sums: additive statistics of the samples (class result); lengths are in response tokens.
     timing: seconds by stage, and `PEAK_BYTES` (class timing).
-    adopted: whether the shard was found sealed rather than made now.
+    adopted: whether the shard was found sealed rather than produced now.
     """
 
     key: WorkKey
@@ -170,7 +170,7 @@ class BatchTask:
     """An iteration's sealed experience, to prepare or learn from; shards are in canonical order.
 
     admission: the groups to use; None for all.
-    reward_moments: of all earlier iterations, by which `prepare` may scale rewards.
+    reward_moments: those of all earlier iterations, by which `prepare` may scale rewards.
     """
 
     key: WorkKey
@@ -246,7 +246,7 @@ class RecoverReceipt:
     restored: iteration of the loaded checkpoint; None if the actors still held everything.
     replayed: number of replayed updates.
     warm: whether no trainer rank had to be created.
-    start_seconds: until the actors were ready.
+    start_seconds: seconds until the actors were ready.
     """
 
     restored: int | None

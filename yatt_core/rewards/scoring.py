@@ -87,7 +87,7 @@ class RewardScorer:
         return self._sum(self._parts, prompt, response, sample, last_turn, judged)
 
     def measure(self, prompt: Prompt, response: str, last_turn: str | None = None) -> SampleScore:
-        """Scores one response by the functions only, as SFT and evaluation do.
+        """Scores one response with the functions only, as SFT and evaluation do.
         Judges are not asked and do not contribute to the total. Raises `DataError` as `score` does.
         """
         functions = [part for part, _ in self._functions.values()]
@@ -129,7 +129,7 @@ class RewardScorer:
 
 
 def _read(part: RewardPart, response: str, last_turn: str | None) -> str:
-    """Returns what a part receives of a response."""
+    """Returns the text of a response that a part is given."""
     return response if last_turn is None or part.reads == "response" else last_turn
 
 

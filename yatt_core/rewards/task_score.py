@@ -9,7 +9,7 @@ from yatt_core.datasets import gym
 from yatt_core.prompts.stream import Prompt
 
 EXACT_SCORE = 0.999
-"""A task's own score counts as fully correct from this value on."""
+"""A task's own score counts as fully correct if it is at least this value."""
 
 
 def reasoning_gym(prompt: Prompt, response: str, exact: bool = False) -> float:

@@ -2,7 +2,7 @@
 
 Consumes a spec, a term and a connected Ray cluster. An actor is registered as `ROLE-INDEX.GENERATION`; the
 generation identifies code, spec and branch, so that a driver only ever attaches to actors that behave exactly
-as those that it would create.
+like those that it would create.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class ActorRegistry:
         self._endpoint_calls = [part.max_concurrent_requests for part in endpoint_judges(spec)]
         self._seated = () if spec.virtual else (ROLLOUT, TRAINER)
         self._seats: tuple[Seat, ...] = ()
-        # Of controllers: valid since the last `gather`, which looks up the nodes.
+        # The controllers among them are those of the last `gather`, which looks up the nodes.
         self._wanted = {role: [f"{role}-{i}" for i in range(count)] for role, count in counts.items()}
         self._members: dict[str, Member] = {}
         self._ended: set[str] = set()
@@ -128,7 +128,7 @@ class ActorRegistry:
         self._node_names: dict[str, str] = {}
         self.failures: list[ActorFailure] = []
 
-    # -- who is there -------------------------------------------------------------------------------------------------
+    # -- current actors -----------------------------------------------------------------------------------------------
 
     def of(self, role: str) -> list[Any]:
         """Returns the handles of a role's actors, in order; empty before the first `gather`."""
@@ -157,7 +157,7 @@ class ActorRegistry:
         nodes = [self._members[name].node for name in self._wanted[CONTROLLER] if name in self._members]
         return dict(sorted(Counter(self._node_names[node] for node in nodes).items()))
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- lifecycle ----------------------------------------------------------------------------------------------------
 
     def gather(self, avoid_nodes: frozenset[str]) -> tuple[str, ...]:
         """Keeps live actors that fit, creates missing ones without waiting for them, and returns the new names.
@@ -213,7 +213,7 @@ class ActorRegistry:
                 with suppress(InfrastructureError, ray.exceptions.RayError):
                     release()
 
-    # -- what is lost -------------------------------------------------------------------------------------------------
+    # -- lost actors --------------------------------------------------------------------------------------------------
 
     def lost(self, actor_id: str, reason: str) -> None:
         """Records that an actor died or is unreachable: the next `gather` replaces it, even if it returns."""
@@ -243,7 +243,7 @@ class ActorRegistry:
             if not same and member.actor_id not in self._ended:
                 self._book(member, "it died")
 
-    # -- plumbing -----------------------------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------------------------------
 
     def _look_around(self) -> None:
         """Looks up the nodes' names. If the cluster has changed, none of the old actors exist, and none is to blame."""
@@ -299,7 +299,7 @@ class ActorRegistry:
             except ValueError as error:  # the name of an ended actor is not free yet
                 if time.monotonic() > deadline:
                     raise InfrastructureError(
-                        f"{name} cannot be created: its predecessor does not end: {error}"
+                        f"{name} cannot be created: its predecessor has not ended: {error}"
                     ) from error
                 time.sleep(0.02)
             else:

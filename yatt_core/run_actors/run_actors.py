@@ -94,7 +94,7 @@ class RunActors:
         self._registry = ActorRegistry(spec, run_folder, term, branch)
         seconds = spec.recovery.phase_deadline_seconds
         self._calls = ActorCalls(self._registry, run_folder, meter, interruptions, seconds)
-        # For calls that may be queued after the work of an earlier driver or the imports of a new process.
+        # For calls that may be queued behind the work of an earlier driver or the imports of a new process.
         self._start_seconds = max(START_SECONDS, spec.recovery.phase_deadline_seconds)
         self._created: tuple[str, ...] = ()
         self._spilling = SpillMeter()
@@ -115,7 +115,7 @@ class RunActors:
         """The actors that were lost; the reader clears the list."""
         return self._registry.failures
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- lifecycle ----------------------------------------------------------------------------------------------------
 
     def start(self) -> tuple[str, ...]:
         """Keeps live actors that fit, creates the missing ones, and returns the names of the new ones.
@@ -158,7 +158,7 @@ class RunActors:
         return self._registry.recreate(TRAINER, self.avoid_nodes)
 
     def materialise(self) -> InputsReceipt:
-        """Writes the run's inputs unless they exist, through an actor that has no long work in progress."""
+        """Writes the run's inputs unless they exist, through an actor that is not busy with a long task."""
         made, first = (self._folder / INPUTS / MANIFEST).exists(), self._members(CONTROLLER)[0]
         busy = made and first not in self._created
         actor, name = (self._ranks[0], f"{TRAINER}-0") if busy else (self._controllers[0], first)
@@ -169,7 +169,7 @@ class RunActors:
         return receipt
 
     def load(self, inputs: InputsReceipt) -> ActorsState:
-        """Prepares every actor for work, no matter which driver created it or how far it had come; may be called again.
+        """Prepares every actor for work, whichever driver created it and whatever it has done; may be called again.
 
         Controllers may be busy with work of an earlier driver: they load afterwards and are not waited for.
         """
@@ -205,7 +205,7 @@ class RunActors:
         dispatcher = self._registry.of(DISPATCHER)[0]
         made = [name for name in self._members(CONTROLLER) if name in self._created]
         kept = [name for name in self._members(CONTROLLER) if name not in made]
-        # Work that lost controllers waited for or held, before their successors request anything.
+        # Drops what lost controllers waited for or held, before their successors request anything.
         loading = [dispatcher.retain.remote(kept), dispatcher.engage.remote(self._term, self._pool)]
         for name, controller in zip(self._members(CONTROLLER), self._controllers, strict=True):
             reference = controller.load.remote(self._term, inputs, dispatcher)
@@ -313,7 +313,7 @@ class RunActors:
         return self._agreed(task, self._all_ranks("learn", task, prepared))
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
-        """Raises the version without a step; the fingerprint says `skipped`."""
+        """Advances the version without a step; the fingerprint contains `skipped`."""
         return self._agreed(task, self._all_ranks("skip", task))
 
     def sync(self, version: int) -> list[SyncReceipt]:
@@ -366,7 +366,7 @@ class RunActors:
         """Loads a checkpoint into all ranks. Raises `DataError` if its files do not match the digest."""
         self._all_ranks("restore", self._term, folder, manifest_sha256, version)
 
-    # -- plumbing -----------------------------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------------------------------
 
     @property
     def _controllers(self) -> list[Any]:

@@ -17,8 +17,8 @@ Assigned = dict[str, tuple[ShardTask, ...]]
 class ShardAssignment:
     """An iteration's shards, assigned by their numbers.
 
-    A second attempt thus gives a shard to the same controller as the first one did, after any work that it may
-    still be doing.
+    A second attempt thus gives a shard to the same controller as the first one did, queued behind any work that
+    this controller may still be doing.
     """
 
     def __init__(self, controllers: Sequence[str], tasks: Sequence[ShardTask]) -> None:

@@ -32,7 +32,7 @@ SILENT = "does not answer: it holds the interpreter, is stopped, or is gone"
 
 
 def gather_stacks(run_folder: Path, actors: Collection[str], timeout: float = ANSWER_SECONDS) -> dict[str, StackReport]:
-    """Returns what each actor is doing, by name, without actors that did not answer within `timeout` seconds.
+    """Returns what each actor is doing, by name, except actors that did not answer within `timeout` seconds.
 
     The answers to the last few requests are kept in `RUN/logs/stacks/`.
     """
@@ -55,7 +55,7 @@ def gather_stacks(run_folder: Path, actors: Collection[str], timeout: float = AN
 def find_stuck(actors: Sequence[str], reports: Mapping[str, StackReport], awaited: Collection[str]) -> list[str]:
     """Returns the actors that block the others: those that do not answer, or work without waiting for another actor.
 
-    If there are none, returns all busy actors; if there are none either, those that were awaited.
+    If there are none, returns all busy actors; if no actor is busy, those that were awaited.
 
     awaited: names of actors.
     """
@@ -68,11 +68,11 @@ def find_stuck(actors: Sequence[str], reports: Mapping[str, StackReport], awaite
 def find_abandoned(
     run_folder: Path, asked: Mapping[Any, str], timeout: float, interruptions: Interruptions
 ) -> list[str]:
-    """Returns descriptions of ranks that wait for others which were never called; empty if there are none.
+    """Returns descriptions of ranks that wait for others that were never called; empty if there are none.
 
     This happens if the driver died between its calls to two ranks.
 
-    asked: a call that each rank answers after all earlier calls, with the rank's name. A rank that answers has
+    asked: for each rank, a call that it answers after all earlier ones, and its name. A rank that answers has
         nothing left to do, so a rank that is still in a collective method waits in vain.
     timeout: for the first answer.
     """

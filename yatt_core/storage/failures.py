@@ -28,8 +28,8 @@ CREDENTIALS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or the ma
 def refusals(address: str, work: str) -> Iterator[None]:
     """Turns the store's errors within the block into YATT's own.
 
-    Raises `ConfigurationError` for the bucket, endpoint, credentials or their permissions; `StorageFullError` for
-    a quota; `InfrastructureError` for everything else: connections, timeouts, throttling and 5xx responses, all
+    Raises `ConfigurationError` for a wrong bucket, endpoint, credentials or permissions; `StorageFullError` for an
+    exhausted quota; `InfrastructureError` for everything else: connections, timeouts, throttling and 5xx responses, all
     of which have been retried before.
 
     work: what is being attempted, for the text.

@@ -20,9 +20,9 @@ ATTEMPTS = 4
 """Attempts per request."""
 CONNECT_SECONDS, READ_SECONDS = 10.0, 60.0
 PART_BYTES = 64 << 20
-"""Part size of large objects; objects smaller than two parts are sent at once.
+"""Part size of large objects; objects smaller than two parts are sent in one request.
 
-With at most 10,000 parts, an object may have 625 GiB.
+With at most 10,000 parts, an object may have up to 625 GiB.
 """
 TRANSFERS = 4
 """Number of files transferred at once."""

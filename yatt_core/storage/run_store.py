@@ -71,7 +71,7 @@ class RunStore(Protocol):
     def sweep(self, below: str, keep: Collection[str], term: int, in_flight: bool = False) -> list[str]:
         """Deletes the folders below one that are not to be kept, including partial ones; returns them.
 
-        term: of the sweeping driver, which leaves folders of later terms alone.
+        term: the term of the sweeping driver, which leaves folders of later terms alone.
         in_flight: a folder is being published, so partial ones are kept.
         """
         ...

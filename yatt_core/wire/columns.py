@@ -1,4 +1,4 @@
-"""Arrow columns as flat numpy arrays and back; the only module that knows Arrow's memory layout.
+"""Arrow columns as flat numpy arrays and back; the only module that relies on Arrow's memory layout.
 Consumes columns of numbers, booleans, strings and lists of them, chunked or sliced in any way. Produces arrays
 independent of that: concatenated values, and for rows of unequal length int64 offsets [rows + 1] that start at
 0.
