@@ -1,7 +1,7 @@
-"""Moments of rewards, merged from one partial per group in prompt order so that they do not depend on the distribution.
+"""Moments of rewards, merged from one partial per group in prompt order, wherever the groups were computed.
 
 Consumes rewards ordered by group, float64. Produces partials, the moments they merge to, and the reward scale
-that follows from all of the run's rewards so far. Results are the same to the bit whichever process computed
+that follows from all of the run's rewards so far. Results are the same bit for bit, whichever process computed
 which group.
 """
 

@@ -1,4 +1,4 @@
-"""The clipped policy objective per token, and the weight that corrects for numerical differences to the sampler."""
+"""The clipped policy objective per token, and the weight that corrects for numerical differences from the sampler."""
 
 from __future__ import annotations
 

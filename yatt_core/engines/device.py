@@ -1,6 +1,6 @@
 """The device that an engine computes on: the GPU assigned to its process, otherwise the CPU. It is chosen only here.
 
-Ray exposes only its own GPU to an actor; a process without Ray takes the current one. `placed` moves a model
+Ray exposes to an actor only that actor's own GPU; a process without Ray takes the current one. `placed` moves a model
 to a GPU after checking that there is enough free memory.
 """
 

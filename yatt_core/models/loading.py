@@ -118,10 +118,10 @@ def _model_type(folder: Path) -> str:
 
 
 def quiet_transformers() -> Any:
-    """Returns the transformers package, offline and without progress bars and advice.
+    """Returns the transformers package, offline and without progress bars or advice.
 
-    Hides scikit-learn from it: where that is installed, importing it for assisted generation, which nobody here uses, would
-    cost each process more than a second and 100 MB.
+    Hides scikit-learn from transformers, which would otherwise import it, if installed, for assisted generation.
+    That is not used here, and the import would cost each process more than a second and 100 MB.
     """
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"

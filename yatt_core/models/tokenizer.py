@@ -1,7 +1,7 @@
-"""Tokenizers: loads that of a local Hugging Face folder, or trains a small one on the prompts.
+"""Loads the tokenizer of a local Hugging Face folder, or trains a small one on the prompts.
 Training consumes the texts of prompts and answers; frequent phrases become single tokens, everything else is
 split into characters. It produces a Hugging Face tokenizer folder (tokenizer.json, its configuration, a chat
-template) that any `transformers` reads. Short token sequences make small models fast on small machines.
+template) that any version of `transformers` can read. Short token sequences make small models fast on small machines.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def train_tokenizer(
     with_images: bool = False,
 ) -> Tokenizer:
     """Returns a tokenizer with phrases from the prompts, and characters from the prompts and the other texts.
-    prompts: iterated over several times and never held in memory, so not an iterator.
+    prompts: iterated over several times and never held in memory, so it must not be an iterator.
 
     Ids: `<pad>` 0, `<eos>` 1, `<sep>` 2, `<unk>` 3, with images `<image>` 4, then phrases, longest first, then
     characters in order of code point.

@@ -1,4 +1,4 @@
-"""What a policy can do, and the log of it: JSON lines from which another simulator gets the same times.
+"""What a policy can do, and the log of its actions: JSON lines from which another simulator computes the same times.
 
 Instances are identified by their number. Roles are `R` (rollout) and `J` (judge). Times are seconds since the
 start of the iteration. The record of a real run has an additional kind of line that is not an action: when an
@@ -84,7 +84,7 @@ def checked_action(action: object, instances: int) -> Action:
 
 
 def _number(action: Action, value: SupportsIndex) -> int:
-    """Returns a number of an action as an int. Raises `ConfigurationError` unless it is a non-negative integer."""
+    """Returns a number in an action as an int. Raises `ConfigurationError` unless it is a non-negative integer."""
     try:
         number = operator.index(value)
     except TypeError:

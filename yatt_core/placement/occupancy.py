@@ -1,4 +1,4 @@
-"""Which instance had which role when within an iteration, and how much of that time it worked.
+"""Which role each instance had at each time of an iteration, and how much of that time it worked.
 
 Consumes the roles at the start, the log of actions including the lines that record when roles started
 (`actions.serves_line`), and the engines' usage. Produces role changes, spans by instance, and device seconds by

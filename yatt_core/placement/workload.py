@@ -67,7 +67,7 @@ class Cluster(SpecModel):
 
 
 class EngineConstants(SpecModel):
-    """What an engine's time consists of; a decode step takes a base time, plus one per sequence and context token."""
+    """What an engine's time consists of; a decode step takes a base time, plus time per sequence and context token."""
 
     base_s: Positive
     per_sequence_s: NonNegative
@@ -99,7 +99,7 @@ class SwitchCosts(SpecModel):
 
 
 class TrainingCost(SpecModel):
-    """Seconds of training: a fixed part, and one per token and device."""
+    """Seconds of training: a fixed part, and a part per token and device."""
 
     fixed_s: NonNegative
     device_seconds_per_token: NonNegative

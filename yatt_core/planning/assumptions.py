@@ -61,7 +61,7 @@ class Assumptions:
     bandwidth_share: fraction of the memory bandwidth that decoding reaches.
     sequence_share: fraction of a prompt token's time that each sequence adds to a decode step.
     reduce_latency_s: of an all-reduce of any size, per doubling of the devices.
-    engine_runtime, train_runtime, asleep_runtime: bytes of a process on a device other than tensors.
+    engine_runtime, train_runtime, asleep_runtime: bytes that a process takes on a device besides tensors.
     core_runtime: the same on a core, for an engine or a rank.
     torch_step_s: of a decode step's dispatch, per layer of the torch engine.
     wake_fixed_s: of a switch, in addition to copying weights.

@@ -136,7 +136,7 @@ def parse_cluster(text: str, cards: Mapping[str, Card]) -> DescribedCluster:
 
 
 def _count(digits: str) -> int:
-    """Returns a number of devices or nodes; very long ones are cut, which leaves them too large."""
+    """Returns a number of devices or nodes; very long ones are cut short and are still too large."""
     return int(digits[: MOST_DIGITS + 1])
 
 

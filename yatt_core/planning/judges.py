@@ -88,7 +88,7 @@ def _judge_role(part: GenerativePart, place: str, spec: RunSpec, own_vocabulary:
 def _engine(engine: JudgeEngineSpec, spec: RunSpec) -> GenerationEngine:
     """Returns the judge's engine as a rollout engine of its kind.
 
-    It has as many instances as the policy's, with which they take turns.
+    It has as many instances as the policy's engine, with whose instances they take turns.
     """
     if isinstance(engine, VllmRollout):
         return engine

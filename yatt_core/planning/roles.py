@@ -57,7 +57,7 @@ class Roles:
     judges: only the times of the first one count.
     reference: whether a frozen policy is kept.
     teacher: None without distillation.
-    critic: None without one; it has no matrix to the vocabulary.
+    critic: None without one; it has no projection to the vocabulary.
     """
 
     spec: RunSpec

@@ -167,7 +167,7 @@ def tower_parameters(vision: VisionSpec, text_hidden: int) -> int:
 
 
 def shape_of_config(config: Mapping[str, Any], origin: str) -> ModelShape:
-    """Returns the shape in a Hugging Face config. Raises `ConfigurationError`.
+    """Returns the shape that a Hugging Face config describes. Raises `ConfigurationError`.
 
     origin: key and file, for errors.
     """
@@ -218,7 +218,7 @@ def _with_tower(shape: ModelShape, folder: Path) -> ModelShape:
 
 
 def read_json(path: Path, key: str) -> dict[str, Any]:
-    """Returns the object in a JSON file. Raises `ConfigurationError` that starts with the key."""
+    """Returns the object in a JSON file. Raises a `ConfigurationError` that starts with the key."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The judges of a run by where they run: on the pool's devices, or at third-party endpoints."""
+"""The judges of a run, by where they run: on the pool's devices, or at third-party endpoints."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class CheckpointSpec(SpecModel):
     every: PositiveInt = 20
     """Iterations between checkpoints; one is also taken at a graceful stop and at the end of the run."""
     keep: PositiveInt = 2
-    """Number of recent checkpoints to keep, in addition to that of iteration 0."""
+    """Number of recent checkpoints to keep, in addition to the checkpoint of iteration 0."""
 
 
 class EvaluationSpec(SpecModel):
@@ -69,7 +69,7 @@ class RunSpec(SpecModel):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")
     """Human-readable name; a number is appended for each run of the same spec."""
     seed: NonNegativeInt = 0
-    """Seed of everything random: prompts, initial weights, responses."""
+    """Seed of all randomness: prompts, initial weights, responses."""
     exact: bool = True
     """A run killed at any point ends bit-identical to an undisturbed one; requires float32."""
     iterations: PositiveInt = 100

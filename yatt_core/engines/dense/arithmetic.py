@@ -13,7 +13,7 @@ from torch.nn.functional import silu
 
 
 def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float, dtype: torch.dtype) -> torch.Tensor:
-    """Computes x / sqrt(mean(x^2) + epsilon) * weight over the last dimension (arXiv 1910.07467), in a dtype."""
+    """Computes x / sqrt(mean(x^2) + epsilon) * weight over the last dimension (arXiv 1910.07467), in this dtype."""
     if not torch.is_grad_enabled():
         return _normed(hidden, weight, epsilon, dtype)[0]
     normed: torch.Tensor = _RmsNorm.apply(hidden, weight, epsilon, dtype)  # type: ignore[no-untyped-call]

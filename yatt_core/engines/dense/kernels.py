@@ -1,4 +1,4 @@
-"""The kernels that run a model: our own if they cover it, otherwise its module's. Only the model decides which."""
+"""The kernels that run a model: our own if they cover it, otherwise its module's. The model alone decides."""
 
 from __future__ import annotations
 

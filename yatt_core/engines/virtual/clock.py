@@ -1,4 +1,4 @@
-"""A clock that runs faster than real time; virtual engines spend their seconds on it."""
+"""A clock that runs faster than real time; virtual engines count their seconds on it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ class ScaledClock:
         return seconds / self._factor
 
     def spend(self, seconds: float) -> None:
-        """Waits for a number of virtual seconds; for zero it does not even yield."""
+        """Waits for a number of virtual seconds; for zero it does not even yield control."""
         if seconds > 0:
             self._sleep(self.real_seconds(seconds))

@@ -73,7 +73,7 @@ class VirtualRolloutEngine(WeightTaker):
     def generate(self, request: GenerateRequest) -> GenerateResult:
         """Answers every prompt S times, and takes as long as its decode steps would.
 
-        Raises `InfrastructureError` if asked for another version than it holds, `DataError` for an empty
+        Raises `InfrastructureError` if asked for a version other than its own, `DataError` for an empty
         prompt.
         """
         started = time.perf_counter()

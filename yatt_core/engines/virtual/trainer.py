@@ -108,7 +108,7 @@ class VirtualTrainEngine:
         return PrepareReceipt(task.key, folder, files, metrics, {"prepare": time.perf_counter() - started}, moments)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
-        """Adds the iteration's link; if already at its version, returns the receipt from before."""
+        """Adds the iteration's link; if already at its version, returns the earlier receipt."""
         started = time.perf_counter()
         iteration = task.key.iteration
         if (kept := kept_receipt(self._receipt, self._version, task, skipped=False)) is not None:

@@ -26,8 +26,8 @@ class Knobs:
 
     judges: instances that judge from the start.
     onset: fraction of samples still in rollout below which rollout gives up capacity.
-    power: rollout keeps the fraction (samples in rollout / onset) to this power of its capacity; 0 keeps all of
-        it.
+    power: rollout keeps the fraction (samples in rollout / onset), raised to this power, of its capacity; 0 keeps
+        all of it.
     backlog: batches of open judgements required per judge before another joins, so that late judges start with
         full batches; 0 disables the condition.
     level: whether stragglers are moved to emptier instances.
@@ -73,7 +73,7 @@ class Curve:
         return [*actions, *self._share_out(pool, sum(isinstance(action, HandOver | Switch) for action in actions))]
 
     def _begin_wave(self, pool: PoolSeen) -> list[Action]:
-        """Returns the instances that started in rollout to it: after a barrier, all instances are empty."""
+        """Puts the instances that started in rollout back into it: after a barrier, all instances are empty."""
         if not self._knobs.back and any(i.role == ROLLOUT and i.ready for i in pool.instances):
             return []
         return self._return(pool)
@@ -133,7 +133,7 @@ class Curve:
         return actions
 
     def _share_out(self, pool: PoolSeen, leaving: int) -> list[Action]:
-        """Limits the intake of serving judges while others are on their way, so that these get a share of the queue."""
+        """Limits the intake of serving judges while others are on their way, to leave those a share of the queue."""
         judges = [i for i in pool.instances if i.role == JUDGE and i.ready]
         coming = leaving + sum(JUDGE in (i.joining, i.leaving) for i in pool.instances)
         limit = None

@@ -161,7 +161,7 @@ def assumed_sequences(setting: Setting) -> int:
 
 
 def assumed_work(setting: Setting, groups: int, response: float, judgement: float) -> list[WaveWork]:
-    """Returns work with log-normal lengths of these medians, and with tool calls if the setting has any."""
+    """Returns work with log-normal lengths that have these medians, and with tool calls if the setting has any."""
     rng = np.random.Generator(np.random.PCG64(0))
     shape = (groups, ASSUMED_GROUP)
     shared, own = rng.standard_normal((groups, 1)), rng.standard_normal(shape)

@@ -13,8 +13,8 @@ from yatt_core.placement.seen import InstanceSeen, IterationTelemetry, Plan, Poo
 def going_over(instance: InstanceSeen, role: str) -> Action:
     """Moves a finished instance to another role.
 
-    The pool may know that an instance's last sequences have ended before the instance reports it; it then follows
-    once it does.
+    The pool may know that an instance's last sequences have ended before the instance reports it; the instance then
+    switches once it has reported it.
     """
     return HandOver(instance.index, role, False) if instance.outstanding else Switch(instance.index, role)
 

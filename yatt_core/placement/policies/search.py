@@ -1,4 +1,4 @@
-"""Searches the curve's parameters that collect fastest: candidates are replayed on likely worlds of the next iteration.
+"""Searches for the curve's fastest parameters: candidates are replayed on likely worlds of the next iteration.
 
 Consumes a setting, telemetry and the parameters in force; produces the seconds of the best candidates. A pool too
 large to replay is thinned to a smaller one of the same kind. The loss penalises steps away from the parameters

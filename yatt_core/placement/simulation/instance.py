@@ -109,7 +109,7 @@ class Instance:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def begin(self, now: float) -> bool:
-        """Starts a prefill block or decode steps at a boundary, until `ends`; returns False if nothing is to do."""
+        """Starts a prefill block or decode steps at a boundary, until `ends`; returns False if there is no work."""
         if self.pending and (not self.last_prefill or not self.active):
             self._begin_prefill(now)
         elif self.active:

@@ -58,8 +58,8 @@ def _torch_kept(shape: ModelShape, batch: MicroBatchShape, dtype: str) -> int:
     """Returns the bytes that autograd keeps until the backward pass, except for the head's distributions.
 
     A norm keeps its input and the normalised values in float32; everything else keeps the input of the next
-    matrix. Under bfloat16 autocast, that is once for every matrix that takes it, together with a bfloat16 copy of
-    the matrix.
+    matrix. Under bfloat16 autocast, this input is kept once for every matrix that takes it, together with a
+    bfloat16 copy of the matrix.
     """
     tokens, width = batch.tokens, element_bytes(dtype)
     half = dtype == "bfloat16"
@@ -90,7 +90,7 @@ def sharded_layer(shape: ModelShape, tensor: int, sequence_parallel: bool, dtype
 
 
 def sharded_head(shape: ModelShape, tokens: int, tensor: int, dtype: str) -> int:
-    """Returns the bytes of the distributions after all tokens: logits, their float32 softmax, and its gradient."""
+    """Returns the bytes of the distributions that follow tokens: logits, their float32 softmax, and its gradient."""
     return round(tokens * shape.vocabulary / tensor * (element_bytes(dtype) + 2 * FLOAT))
 
 

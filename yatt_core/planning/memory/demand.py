@@ -2,7 +2,7 @@
 
 Consumes roles, cluster and assumptions. Produces `Demand`: rows by role, totals by stage, and the engines'
 capacity. Roles stay resident, caches included, if there is room for all at once; otherwise they sleep while
-others work. Cores share their node's memory, so for cores the account is of a node rather than of a device.
+others work. Cores share their node's memory, so for cores the account covers a node rather than a device.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Demand:
 
     @property
     def fits(self) -> bool:
-        """True if every stage fits device and host, and each engine's cache holds at least one longest sequence."""
+        """True if every stage fits device and host, and each engine's cache holds a sequence of maximum length."""
         return not self.shortages
 
     @property
@@ -138,7 +138,7 @@ class Demand:
 
 
 def demand_of(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Demand:
-    """Returns the demand with all roles resident if that fits, otherwise in turn.
+    """Returns the demand with all roles resident if that fits, otherwise with roles that take turns.
 
     Raises `ConfigurationError` if parallel sizes do not match the number of devices.
     """

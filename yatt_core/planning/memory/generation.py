@@ -72,14 +72,14 @@ def engine_memory(
 
 
 def asked_of_policy(roles: Roles) -> Asked:
-    """Returns what the policy's engines are asked: several responses to each prompt."""
+    """Returns what the policy's engines are asked for: several responses to each prompt."""
     lengths, rollout = roles.lengths, roles.spec.rollout
     batch, group = _decode_batch(roles.spec), rollout.samples_per_prompt
     return Asked(lengths.longest_prompt, lengths.longest_response, lengths.mean_sample, batch, group, rollout.top_p)
 
 
 def asked_of_judge(roles: Roles, judge: JudgeRole) -> Asked:
-    """Returns what a judge's engines are asked: to read prompt and response in a template.
+    """Returns what a judge's engines are asked for: judgements of prompt and response in a template.
 
     Judgements of the same response share what was read. The responses of a decode batch are judged together, as
     far as the judge can take them at once.
@@ -100,7 +100,7 @@ def _decode_batch(spec: RunSpec) -> int:
 
 
 def instances_on(devices: int, each: int, engine: GenerationEngine, key: str) -> int:
-    """Returns the number of engines with `each` devices. Raises `ConfigurationError` that starts with the key."""
+    """Returns the number of engines with `each` devices. Raises a `ConfigurationError` that starts with the key."""
     if not isinstance(engine, VllmRollout):
         return engine.instances
     room = devices // each

@@ -124,7 +124,7 @@ def _key(setting: str) -> str:
 
 
 def _gentlest(found: Sequence[Settings]) -> list[Settings]:
-    """Returns the first settings for each set of keys, which change least."""
+    """Returns, for each set of keys, the first settings, which change the least."""
     kept: dict[Settings, Settings] = {}
     for settings in found:
         kept.setdefault(tuple(_key(setting) for setting in settings), settings)

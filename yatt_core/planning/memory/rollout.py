@@ -1,4 +1,4 @@
-"""What a rollout engine holds on a device: awake in `collect`, and in the stages in which others work.
+"""What a rollout engine holds on a device: while awake in `collect`, and while other roles work.
 
 Consumes the engine's section of the spec and the model's shape; produces `EngineMemory`. The torch engine is
 counted as its code allocates: a cache that grows until the engine sleeps. vLLM's cache takes what remains of its
@@ -31,7 +31,7 @@ class EngineMemory:
     cached_tokens: number of tokens that an instance's cache holds.
     sequences: number of sequences that it decodes at once.
     sleeps: whether its weights move to the host while others work.
-    short: bytes that its share of the device lacks for one longest sequence.
+    short: bytes that its share of the device lacks for one sequence of maximum length.
     """
 
     devices: int
@@ -117,7 +117,7 @@ def vllm_rollout(
         room = min(room, engine.kv_cache_memory_bytes)
     tokens = max(0, int(room / token))
     sequences = max(1, min(engine.max_num_seqs, int(tokens / max(1.0, mean_context))))
-    # A device that is too small is shown with the smallest cache that vLLM accepts: one longest sequence.
+    # A device that is too small is shown with the smallest cache that vLLM accepts: one sequence of maximum length.
     least = int(longest * token)
     awake = Bytes(weights=weights, kv_cache=max(room, least), activations=activations)
     return EngineMemory(tensor * stages, awake, Bytes(), Bytes(), tokens, sequences, True, token, max(0, least - room))

@@ -86,7 +86,7 @@ def torch_trainer(
 def megatron_trainer(
     engine: MegatronTrainer, shape: ModelShape, batch: MicroBatchShape, copies: int, *, reference: bool
 ) -> TrainerMemory:
-    """Returns the memory of the fuller of first and last stage.
+    """Returns the memory of the first or the last stage, whichever holds more.
 
     The first stage has the most micro-batches in flight; the last one has the head.
 

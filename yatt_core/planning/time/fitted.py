@@ -1,8 +1,8 @@
 """Constants of the cost model fitted to a recorded run: what its engines and trainer actually took.
 
 Consumes the work, seconds and lengths of decode batches and iterations; produces `Fitted`, which replaces the
-cards' constants. The seconds of a decode batch include its prefill, so prefill has no constant of its own in that
-case.
+cards' constants. The seconds of a decode batch include its prefill, so a fitted engine has no separate constant for
+prefill.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class IterationTimes:
     tokens: number of prompt and response tokens trained on.
     learning: of prepare and learn.
     checkpoint: None if none was taken.
-    rest: in which neither engines nor trainer worked, such as the overhead of the flow and the controllers.
+    rest: time in which neither engines nor trainer worked, such as the overhead of the flow and the controllers.
     """
 
     tokens: float
@@ -66,9 +66,9 @@ class Fitted:
 
     engine: None if too little was recorded.
     fixed_s: seconds per iteration in addition to those per token.
-    token_device_s: seconds of the ranks' devices per token trained on; None if too little was recorded, and then
+    token_device_s: seconds of the ranks' devices per token trained on; None if too little was recorded, in which case
         `fixed_s`, `sync_s` and `checkpoint_s` have no meaning.
-    told: what was and was not fitted, described for people.
+    told: a readable description of what was and was not fitted.
     """
 
     engine: EngineConstants | None
@@ -100,7 +100,7 @@ class Fitted:
 
 
 def fit(run: str, batches: Sequence[BatchWork], iterations: Sequence[IterationTimes], ranks: int) -> Fitted:
-    """Fits the constants to what was recorded of a run.
+    """Fits the constants to the records of a run.
 
     ranks: ranks of its trainer, one per device.
     """

@@ -45,7 +45,7 @@ NO_JUDGE = EngineConstants(
     max_concurrent=1_000_000,
     prefix_cache=True,
 )
-"""Rules only: nothing takes time after the last rollout."""
+"""Stands for rewards by rules only: nothing takes time after the last rollout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def load_of(
 
 
 def _control_period_s(roles: Roles) -> float:
-    """Returns the control period in real seconds; that of virtual engines is on their clock.
+    """Returns the control period in real seconds; for virtual engines, the spec gives it on their clock.
 
     Without a judge there is nothing to control.
     """
@@ -130,7 +130,7 @@ def _control_period_s(roles: Roles) -> float:
 
 
 def _scale(instances: int, prompts: int, samples: int) -> int:
-    """Returns a scale that is large enough but leaves a prompt: a divisor of the instances if one is near."""
+    """Returns a scale that is large enough but leaves one prompt or more: a divisor of the instances if one is near."""
     wanted = max(-(-instances // MOST_INSTANCES), -(-samples // MOST_SAMPLES))
     most = min(instances, prompts)
     near = range(wanted, min(most, NEAR * wanted) + 1)

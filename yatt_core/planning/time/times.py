@@ -2,7 +2,7 @@
 
 Consumes shapes, engines, the cluster and assumed efficiencies; produces `EngineConstants` and `TrainingTimes`. A
 decode step reads the weights once and every token of context; prefill and training are compute-bound (arXiv
-2211.05102). Seconds are real ones: those of virtual engines are divided by their clock factor.
+2211.05102). All seconds are real; a virtual engine's are divided by its clock factor.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class TrainingTimes:
 def engine_constants(
     engine: GenerationEngine, shape: ModelShape, memory: EngineMemory, card: Card, assumed: Assumptions
 ) -> EngineConstants:
-    """Returns the constants of an engine instance on a card; for a virtual engine, those of the spec on any card."""
+    """Returns the constants of an engine instance on a card; a virtual engine has the spec's on any card."""
     match engine:
         case VirtualRollout():
             return _by_the_wall(virtual_constants(engine), engine.clock_factor, memory.sequences)
@@ -174,7 +174,7 @@ def switch_costs(roles: Roles, demand: Demand, cluster: DescribedCluster, assume
 
 
 def _bubble(roles: Roles, demand: Demand) -> float:
-    """Returns the slowdown by filling and draining a pipeline: 1 + (stages - 1) / micro-batches (arXiv 2104.04473)."""
+    """Returns the slowdown of filling and draining a pipeline: 1 + (stages - 1) / micro-batches (arXiv 2104.04473)."""
     stages = getattr(roles.trainer, "pipeline_model_parallel_size", 1)
     samples = roles.samples / roles.spec.algorithm.mini_batches / demand.copies
     micro_batches = max(1.0, samples * roles.lengths.mean_sample / demand.micro_batch.tokens)

@@ -191,7 +191,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def names_file(keys: Sequence[str]) -> bool:
-    """Returns True if the value at this place, given from the top or from any mapping above it, is a file or folder."""
+    """Returns True if a place, given from the top or from any mapping above it, holds the path of a file or folder."""
     return keys[-1] in FILE_KEYS
 
 

@@ -35,7 +35,7 @@ def override_spec(spec: RunSpec, overrides: Sequence[str], origin: str) -> RunSp
 
 
 def parse_spec(tree: Any, origin: str) -> RunSpec:
-    """Returns the spec in a tree of plain values.
+    """Returns the spec given as a tree of plain values.
     origin: names the tree in errors.
     """
     return _validate(tree, lambda place: origin)
@@ -58,7 +58,7 @@ def _validate(tree: Any, origin: Callable[[Sequence[str | int]], str]) -> RunSpe
 
 
 def _read_tree(path: Path, above: tuple[Path, ...], layers: list[Layer]) -> Any:
-    """Returns the tree of a file merged over those that it extends, and appends each file's own tree to `layers`.
+    """Returns a file's tree merged over the trees of the files it extends; appends each file's own tree to `layers`.
     above: the files that extend this one.
     """
     if path.resolve() in (other.resolve() for other in above):

@@ -99,7 +99,7 @@ def _locate(location: Sequence[str | int], root: type[BaseModel]) -> _Spot:
     chosen = True
     for step, part in enumerate(location):
         if not models:
-            # Below a free value, every second part is the name of a JSON type.
+            # Below a free-form value, every second part of the location is the name of a JSON type.
             return _Spot((*place, *location[step::2]), (), ())
         if not chosen and (members := tuple(model for model in models if _kind(model) == part)):
             models, chosen = members, True

@@ -1,4 +1,4 @@
-"""Judges: reward parts whose value comes from a model, either of the run itself or of a third party."""
+"""Judges: reward parts whose value comes from a model, either the run's own or a third party's."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class RewardModelPart(RewardPartBase):
     model: ModelFolder
     """A local Hugging Face folder for `AutoModelForSequenceClassification` with one label."""
     template: str | None = None
-    """A text with the placeholders `{prompt}` and `{response}`; `null`: the tokenizer's chat template, with prompt
+    """Text with the placeholders `{prompt}` and `{response}`; `null`: the tokenizer's chat template, with prompt
     and response as a user and an assistant message."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of weights and computation; exact runs need float32."""
@@ -238,9 +238,9 @@ JudgePart = GenerativePart | EndpointPart | RewardModelPart
 
 def judge_obstacles(part: JudgePart) -> list[str]:
     """Returns the reasons why a run with this judge cannot be exact; empty if it can.
-    Answers are logged before they are used, so a replay never asks again. After a kill between question and
-    log, however, the question is asked again, and an undisturbed run would have used the first answer: an
-    endpoint must give the same one twice.
+    Answers are logged before they are used, so a replay never asks again. However, if the process is killed
+    between asking and logging, the question is asked again, whereas an undisturbed run would have used the first
+    answer; an endpoint must therefore give the same answer both times.
     """
     place = f"the judge of reward part {part.name!r}"
     match part:

@@ -31,10 +31,10 @@ class VllmRollout(SpecModel):
     kv_cache_dtype: Literal["auto", "fp8"] = "auto"
     """Precision of the key/value cache; `auto`: the same as the weights."""
     gpu_memory_utilization: PositiveFloat = Field(default=0.9, le=1.0)
-    """Fraction of a GPU's memory that an active engine may use; what weights and activations leave free is the
-    key/value cache."""
+    """Fraction of a GPU's memory that an active engine may use; the key/value cache takes what weights and
+    activations leave free."""
     kv_cache_memory_bytes: PositiveInt | None = None
-    """Size of the key/value cache. `null`: the free memory on a GPU; on a CPU enough for `max_num_seqs` sequences
+    """Size of the key/value cache. `null`: the free memory on a GPU; on a CPU, enough for `max_num_seqs` sequences
     of maximum length."""
     max_num_seqs: PositiveInt = 256
     """Maximum number of sequences that an engine decodes at once."""
@@ -43,8 +43,8 @@ class VllmRollout(SpecModel):
     enable_prefix_caching: bool = True
     """Whether the samples of a group share the keys and values of their prompt."""
     in_flight_update: Literal["keep_cache", "recompute"] = "keep_cache"
-    """How responses in progress continue when new weights arrive: over the keys and values computed with the old
-    weights, or over recomputed ones. Each token records its weight version."""
+    """How responses in progress continue when new weights arrive: with the keys and values computed from the old
+    weights, or with recomputed ones. The weight version is recorded for each token."""
 
     @property
     def continuous(self) -> bool:

@@ -96,8 +96,7 @@ class CriticSpec(SpecModel):
     optimizer: CriticAdamWSpec = CriticAdamWSpec()
     """The critic's optimizer, separate from the policy's."""
     clip: PositiveFloat | None = 0.2
-    """Maximum change of a value from its prediction before the update that the value loss takes into account;
-    `null`: unbounded."""
+    """How far a value may move, in the value loss, from its prediction before the update; `null`: unbounded."""
     warmup_iterations: NonNegativeInt = 0
     """Number of initial iterations in which only the critic is trained and the policy stays fixed."""
 

@@ -170,8 +170,8 @@ class BudgetGuard(SpecModel):
     action: TimedAction = "pause"
     """As for `kl`. A run that has exhausted its budget does not continue until the budget is raised."""
     device_hours: PositiveFloat | None = None
-    """Hours in driver sessions times the number of devices, which is the larger of rollout instances and trainer
-    ranks. `null`: no limit."""
+    """Hours in driver sessions times the number of devices, which is the number of rollout instances or of
+    trainer ranks, whichever is larger. `null`: no limit."""
     wall_hours: PositiveFloat | None = None
     """Hours in driver sessions. `null`: no limit."""
 
@@ -182,7 +182,7 @@ class BudgetGuard(SpecModel):
 
 
 class NotifySpec(SpecModel):
-    """Where to send alarms and the news that the run was paused or failed."""
+    """Where to send alarms and the news that the run was paused or has failed."""
 
     environment: str = Field(default="YATT_NOTIFY", pattern=r"^[A-Z][A-Z0-9_]*$")
     """Name of the environment variable that holds the addresses in Apprise's notation, separated by spaces. The

@@ -38,7 +38,7 @@ def is_timing(metric: str) -> bool:
 
 
 def is_known(metric: str) -> bool:
-    """Returns True for a metric that some run has."""
+    """Returns True if there are runs that have this metric."""
     return metric in RESULT_METRICS or metric.startswith(RESULT_FAMILIES) or is_timing(metric)
 
 

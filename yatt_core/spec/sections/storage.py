@@ -18,8 +18,8 @@ class StorageSpec(SpecModel):
     """The durable storage tier behind the run's folder."""
 
     url: str | None = None
-    """`s3://BUCKET/PREFIX`: checkpoints, sealed shards and inputs are stored there as well, and count as durable
-    only then; the endpoint and credentials are read from the environment. `null`: only the run's folder is
+    """`s3://BUCKET/PREFIX`: checkpoints, sealed shards and inputs are also stored there, and count as durable
+    only once they are; the endpoint and credentials are read from the environment. `null`: only the run's folder is
     used."""
 
     @field_validator("url")

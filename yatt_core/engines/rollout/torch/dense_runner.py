@@ -1,4 +1,4 @@
-"""The fast runner: dense Llama and Qwen models by our own kernels; a prompt's keys and values are held once per group.
+"""The fast runner: dense Llama and Qwen models on our own kernels; a prompt's keys and values are held once per group.
 
 A row attends to its prompt together with the other samples of its group, and to its own tokens by itself.
 """

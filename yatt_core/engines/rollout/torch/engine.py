@@ -1,4 +1,4 @@
-"""The rollout engine on plain torch: decodes any dense causal transformers model by a loop of our own.
+"""The rollout engine on plain torch: decodes any dense causal transformers model in a loop of our own.
 
 Llama and Qwen models also run on our own kernels. Consumes decode batches, the images they name, and new
 weights; produces responses. Its weights are undefined (version -1) until the first update.
@@ -78,7 +78,7 @@ class TorchRolloutEngine(WeightTaker):
     def generate(self, request: GenerateRequest) -> GenerateResult:
         """Answers every prompt S times.
 
-        Raises `InfrastructureError` if asked for another version than it holds, `DataError` for a prompt that
+        Raises `InfrastructureError` if asked for a version other than its own, `DataError` for a prompt that
         is too long, `ConfigurationError` for more new tokens than the engine was built for, `NumericError` if
         logits are not finite.
         """

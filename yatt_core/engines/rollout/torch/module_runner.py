@@ -47,7 +47,7 @@ class ModuleRunner:
 
     @contextmanager
     def generating(self) -> Iterator[None]:
-        """Disables dropout and activation checkpointing meanwhile."""
+        """Disables dropout and activation checkpointing within the context."""
         training = self._model.training
         if training:
             self._model.eval()

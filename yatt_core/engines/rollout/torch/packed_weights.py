@@ -17,7 +17,7 @@ _ONEDNN: Any = torch.ops.mkldnn
 
 
 def packable(weight: torch.Tensor) -> bool:
-    """Returns True if the layout is supported: only for bfloat16, on CPUs that multiply it.
+    """Returns True if the layout is supported: only for bfloat16, on CPUs that can multiply it.
 
     Float32 rows must keep their bits.
     """

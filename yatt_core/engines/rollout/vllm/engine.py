@@ -100,7 +100,7 @@ class VllmRolloutEngine(WeightTaker):
     def generate(self, request: GenerateRequest) -> GenerateResult:
         """Answers every prompt S times.
 
-        Raises `InfrastructureError` if asked for another version than it holds, `DataError` for a prompt that
+        Raises `InfrastructureError` if asked for a version other than its own, `DataError` for a prompt that
         is empty or too long, `ConfigurationError` for more new tokens than the engine was built for,
         `NumericError` if logits are not finite.
         """
@@ -145,7 +145,7 @@ class VllmRolloutEngine(WeightTaker):
             self._lock.resume()
 
     def _or_resume(self, part: Callable[[], None]) -> None:
-        """Runs a part of an update. If it fails, waiting responses resume, only to learn that the weights are gone."""
+        """Runs a part of an update. If it fails, waiting responses resume and fail because the weights are gone."""
         try:
             part()
         except BaseException:
@@ -240,7 +240,7 @@ class VllmRolloutEngine(WeightTaker):
     def _submit(self, request: GenerateRequest, arrived: Arrived, names: list[str]) -> None:
         """Submits the responses to the engine.
 
-        names: of vLLM's requests; added to by this method.
+        names: of vLLM's requests; this method adds to them.
         """
         from yatt_core.engines.rollout.vllm.opening import sampling_of
 

@@ -1,6 +1,6 @@
 """A lock for one engine shared by several threads: any waiting thread takes the next step for all of them.
 
-So nothing runs while no thread waits, no background thread has to be stopped, and operations that must not
+Thus nothing runs while no thread waits, no background thread has to be stopped, and operations that must not
 overlap a step, such as an update of the weights, run between two steps.
 """
 

@@ -25,7 +25,7 @@ from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.spec.sections.accelerated import VllmRollout
 
 BLOCK_TOKENS = 32
-"""Tokens per cache block on a CPU: vLLM's kernels need a multiple of it, and prompts share whole blocks."""
+"""Tokens per cache block on a CPU: vLLM's kernels need a multiple of this number, and prompts share whole blocks."""
 
 
 def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
@@ -48,7 +48,7 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
         max_model_len=longest,
         max_num_seqs=spec.max_num_seqs,
         max_num_batched_tokens=max(spec.max_num_batched_tokens, longest),
-        # On CPUs vLLM cannot sample by a seed after a prompt that is prefilled in chunks.
+        # On CPUs vLLM cannot sample with a seed after a prompt that is prefilled in chunks.
         enable_chunked_prefill=not processors,
         enable_prefix_caching=spec.enable_prefix_caching,
         gpu_memory_utilization=spec.gpu_memory_utilization,
@@ -73,7 +73,7 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
     except (ValueError, OSError, NotImplementedError) as error:
         raise ConfigurationError(f"{model_path}: vLLM cannot run this model here: {error}") from error
     finally:
-        # On CPUs vLLM replaces this function by a no-op, but other code in this process needs it.
+        # On CPUs vLLM replaces this function with a no-op, but other code in this process needs it.
         torch.set_num_threads = set_num_threads
     engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {}})
     return engine

@@ -151,7 +151,7 @@ class Preparer:
     def _by_token(
         self, critic: TokenPasses, batch: ExperienceBatch, share: StepPlan, pull: Float64 | None, task: BatchTask
     ) -> tuple[Float64, dict[str, Float32 | None], dict[str, float]]:
-        """Computes the advantages by a critic, and the critic's token columns, which every rank gets in full."""
+        """Computes the advantages with a critic, and the critic's token columns, which every rank gets in full."""
         algorithm = self._spec.algorithm
         assert isinstance(algorithm, PpoSpec), "no other algorithm has a critic"
         rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)

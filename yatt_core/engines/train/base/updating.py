@@ -87,6 +87,6 @@ class Update:
 
 
 def learning_rate(spec: RunSpec, iteration: int) -> float:
-    """Returns the learning rate of an iteration, counted from 1; iteration 0 has that of the first."""
+    """Returns the learning rate of an iteration, counted from 1; iteration 0 has the same rate as iteration 1."""
     trainer = spec.trainer
     return trainer.optimizer.learning_rate * learning_rate_factor(trainer.schedule, max(iteration, 1), spec.iterations)

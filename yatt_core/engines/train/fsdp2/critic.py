@@ -20,7 +20,7 @@ from yatt_core.spec.sections.algorithm import CriticSpec
 
 
 class ShardedCritic(Critic):
-    """A critic of which each rank holds some rows of every parameter."""
+    """A critic; each rank holds some rows of every parameter."""
 
     def __init__(
         self, spec: CriticSpec, policy_path: str, engine: Fsdp2Trainer, device: torch.device, world: Collective

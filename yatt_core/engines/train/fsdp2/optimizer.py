@@ -1,6 +1,6 @@
 """AdamW over the rows that a rank holds of each parameter, with gradient clipping by the global norm.
 
-Consumes a sharded model; each rank steps its own rows with torch's fused kernel. Weights and moments are
+Consumes a sharded model; each rank updates its own rows with torch's fused kernel. Weights and moments are
 float32, regardless of the model's compute dtype.
 """
 

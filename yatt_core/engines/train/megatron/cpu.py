@@ -61,7 +61,7 @@ def _uncompiled(function: Callable[..., Any] | None = None, **_: Any) -> Any:
 
 
 class _OnCpu(TorchFunctionMode):
-    """Answers CUDA requests for the CPU."""
+    """Redirects CUDA requests to the CPU."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -28,7 +28,7 @@ Held = tuple[list[tuple[torch.Tensor, torch.Tensor | None, dict[str, torch.Tenso
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """The float32 weights of a parameter that this rank steps.
+    """The float32 weights of a parameter that this rank updates.
 
     start, stop: their range in the flattened parameter.
     """
@@ -87,7 +87,7 @@ class MegatronAdamW:
         return norm
 
     def lasting(self) -> Iterator[torch.Tensor]:
-        """Yields the weights and moments that this rank steps."""
+        """Yields the weights and moments that this rank updates."""
         inner = self._inner()
         for group in inner.param_groups:
             yield from group["params"]
@@ -157,7 +157,7 @@ class MegatronAdamW:
         state["step"] = torch.tensor(float(self.steps))
 
     def held(self) -> Held:
-        """Copies what this rank holds: each parameter's weights, and the master weights and moments that it steps."""
+        """Copies what this rank holds: each parameter's weights, and the master weights and moments that it updates."""
         rows = []
         for parameter in self._part.module.parameters():
             master = self.master(parameter)

@@ -145,7 +145,7 @@ class FlatAdamW:
 
     @contextmanager
     def exchanged(self, other: torch.Tensor) -> Iterator[None]:
-        """Replaces the model's weights temporarily by a flat buffer, then restores them."""
+        """Replaces the model's weights temporarily with a flat buffer, then restores them."""
         own = self.values.detach().clone()
         with torch.no_grad():
             self.values.copy_(other)

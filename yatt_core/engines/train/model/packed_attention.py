@@ -69,9 +69,9 @@ AttentionInterface.register(NAME, packed_attention)
 
 @contextmanager
 def attending_by_sample(model: Any) -> Iterator[None]:
-    """Makes a transformers model use `packed_attention` meanwhile.
+    """Makes a transformers model use `packed_attention` within the context.
 
-    Raises `ConfigurationError` for a model that has other layers than attention, or whose attention cannot be
+    Raises `ConfigurationError` for a model that has layers other than attention, or whose attention cannot be
     replaced.
     """
     kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())

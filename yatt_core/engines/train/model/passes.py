@@ -1,7 +1,7 @@
 """What learning needs from a model and an optimizer, whether their tensors are whole, sharded, or divided into stages.
 
 Consumes micro-batches. A pass computes log-probabilities of counted tokens on the ranks that have the model's
-head, and takes a loss back.
+head, and propagates a loss back.
 """
 
 from __future__ import annotations
@@ -77,5 +77,5 @@ class PolicyOptimizer(Protocol):
         ...
 
     def exchanged(self, other: Any) -> AbstractContextManager[None]:
-        """Replaces the model's weights temporarily by others from `copy`, then restores them."""
+        """Replaces the model's weights temporarily with others from `copy`, then restores them."""
         ...

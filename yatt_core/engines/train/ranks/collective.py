@@ -120,7 +120,7 @@ class ReplicaCollective(Collective):
 
 
 def _store(host: str, port: int, ranks: int) -> Any:
-    """Opens the store of a meeting on the given address only; by default it would listen on all of the machine's."""
+    """Opens the store of a meeting on the given address only; by default it would listen on all addresses."""
     with take_listener(host, port) as listener:
         return TCP_STORE(host, port, ranks, True, TIMEOUT, master_listen_fd=os.dup(listener.fileno()))
 

@@ -1,4 +1,4 @@
-"""Where the ranks of a trainer meet: a loopback port that is held from its choice until rank 0 serves the meeting.
+"""Where the ranks of a trainer meet: a loopback port, held from when it is chosen until rank 0 serves the meeting.
 
 A port that was merely looked up could be taken by then, for example by another group's connection. Imports no
 torch, because the driver uses this module too.

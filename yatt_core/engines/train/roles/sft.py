@@ -1,8 +1,8 @@
 """Supervised fine-tuning: a few steps on demonstrations, until a probe is answered well enough.
 
 Consumes the run's demonstrations and probe tasks; changes the weights in place. Batches are seeded, and
-gradients and the probe's count are summed over the ranks, so every rank takes the same steps and stops at the
-same one.
+gradients and the number of correct probe answers are summed over the ranks, so every rank takes the same steps
+and stops at the same one.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Teacher:
     def require_known(self, batch: ExperienceBatch) -> None:
         """Raises `DataError` for a token beyond the teacher's embedding.
 
-        Models with the same tokenizer may be padded differently.
+        The embeddings of models with the same tokenizer may be padded differently.
         """
         for tokens in (batch.prompt_tokens, batch.response_tokens):
             if len(tokens) and (highest := int(tokens.max())) >= self.rows:

@@ -21,11 +21,11 @@ Lengths = npt.NDArray[np.integer[Any]]
 CLOSE_ENOUGH = 1e-4
 """Spread between the fullest and the emptiest rank, relative to the mean, at which refinement stops."""
 SWAPS_PER_RANK = 8
-"""Upper bound on the number of swaps; a few in total are usual."""
+"""Upper bound on the number of swaps; usually only a few are needed in total."""
 
 
 def balance_equal(lengths: Lengths, ranks: int) -> list[Int64]:
-    """Distributes equal counts (up to one apart if ranks do not divide them) with loads as equal as possible.
+    """Distributes equal counts (or counts that differ by at most one) with loads as equal as possible.
 
     In rounds, assigns the longest remaining samples, one per rank, the longest to the emptiest rank; then
     swaps pairs between the fullest and the emptiest rank.

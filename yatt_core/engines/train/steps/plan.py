@@ -145,6 +145,6 @@ def plan_digest(steps: Sequence[StepPlan]) -> str:
 
 
 def seeded_permutation(count: int, purpose: str, *seeds: int) -> Int64:
-    """Returns a permutation of 0..count-1 that depends only on purpose and seeds, on every machine and version."""
+    """Returns a permutation of 0..count-1 that depends only on purpose and seeds, not on machine or version."""
     keys = np.array([stable_seed(purpose, *seeds, index) for index in range(count)], dtype=np.uint64)
     return np.argsort(keys, kind="stable").astype(np.int64)

@@ -1,4 +1,4 @@
-"""The fast path of training: passes over a dense Llama or Qwen model by our own kernels, on the module's own weights.
+"""The fast path of training: passes of a dense Llama or Qwen model through our own kernels, on the module's weights.
 
 Consumes micro-batches and the optimizer's flat buffers, in which weights that are multiplied together are
 adjacent; produces log-probabilities, and adds gradients to the buffer. Implements `TokenPasses`. The matrix
