@@ -1,4 +1,4 @@
-"""The plan of the house in docs/architecture.md matches the tree: it lists every room in import order."""
+"""The map of the code in docs/architecture.md matches the tree: it lists every room in import order."""
 
 from __future__ import annotations
 
