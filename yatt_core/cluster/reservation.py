@@ -133,7 +133,7 @@ def lacking(
 
 
 def _groups() -> dict[str, Group]:
-    """Returns the run's groups by node, stored in the namespace in which its actors are found."""
+    """Returns the run's groups by node, as stored in the namespace of its actors."""
     told = recall(ray.get_runtime_context().namespace, KEY)
     return {node: Group(*entry) for node, entry in json.loads(told or "{}").items()}
 

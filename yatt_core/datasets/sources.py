@@ -75,7 +75,7 @@ class Collection:
 
 
 def normalise(text: str) -> str:
-    """Returns a question in the form in which training and held-out prompts are compared."""
+    """Returns a question in the form used to compare training and held-out prompts."""
     return text.strip().lower()
 
 

@@ -1,9 +1,9 @@
 """The columns that `prepare` adds to an iteration's experience: advantages, values and log-probabilities.
 
-The log-probabilities are those of the old weights, the reference and the teacher. Each trainer rank writes the
-samples that it computed to `rank-NN.parquet`; then one rank publishes the folder, manifest last. Readers get
-all samples in canonical order (prompt ordinal, sample). These columns depend on the trainer's layout, so they
-are not part of the experience digest; the sha256 digests of their files are in the receipt.
+The log-probabilities are those of the old weights, the reference and the teacher. Each trainer rank writes its
+samples to `rank-NN.parquet`; then one rank publishes the folder, manifest last. Readers get all samples in
+canonical order (prompt ordinal, sample). These columns depend on the trainer's layout, so they are not part of
+the experience digest; the sha256 digests of their files are in the receipt.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _TRASH = re.compile(rf"\.{SHARD_NAME}\..+")
 
 
 class ShardLog:
-    """One shard under one term. Claims its own folder at the first write and never changes those of other writers.
+    """One shard under one term. Claims its own folder at the first write and never changes other writers' folders.
 
     plan: the digest of the inputs that determine the samples (`shard_plan`); leftovers from another plan do not
         count.

@@ -17,7 +17,7 @@ from yatt_core.wire.columns import fixed_column, ragged_column
 def shard_work(table: pa.Table, judgements: pa.Table, parts: Collection[str]) -> ShardWork:
     """Returns the work of some samples.
 
-    judgements: those of the same samples.
+    judgements: the judgements of the same samples.
     parts: the reward parts whose judges run on the run's devices.
     """
     judged: dict[tuple[int, int], list[int]] = {}

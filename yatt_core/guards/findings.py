@@ -18,7 +18,7 @@ class Seen(NamedTuple):
 class Finding:
     """Why a guard raises an alarm.
 
-    text: description for people.
+    text: description for human readers.
     first: earliest iteration involved.
     evidence: the window's values, the threshold and what it was derived from, as plain JSON values.
     """

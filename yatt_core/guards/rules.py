@@ -64,7 +64,7 @@ class MetricRule:
 
     @property
     def depth(self) -> int:
-        """Length of the window plus that of the baseline."""
+        """Combined length of the window and the baseline."""
         return self.guard.window + self.guard.baseline
 
     def judge(self, series: Series, since: int) -> Finding | None:
@@ -130,7 +130,7 @@ class RewardLengthRule:
 
     @property
     def depth(self) -> int:
-        """Length of both windows together."""
+        """Combined length of both windows."""
         return 2 * self.guard.window
 
     def judge(self, series: Series, since: int) -> Finding | None:

@@ -1,5 +1,5 @@
 """Encodes what separates a turn that calls a tool from the next turn: the result, framed by the model's chat template.
-Consumes the text of a result. Produces the tokens that follow those of the turn, up to a given number. The
+Consumes the text of a result. Produces the tokens that follow the turn's own, up to a given number. The
 frame is what the template inserts after an assistant message followed by a tool message, up to the point where
 the assistant continues.
 """

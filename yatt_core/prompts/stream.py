@@ -29,7 +29,7 @@ class Prompt:
     prompt_id: unique within a run's inputs; names split, source and original row.
     answer: the reference answer; None if the row has none.
     entry: the original row as plain JSON values, for the reward functions.
-    media: content addresses of its images, in the order in which the text shows them.
+    media: content addresses of its images, in the order in which they appear in the text.
     """
 
     source: int

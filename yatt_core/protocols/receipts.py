@@ -170,7 +170,7 @@ class BatchTask:
     """An iteration's sealed experience, to prepare or learn from; shards are in canonical order.
 
     admission: the groups to use; None for all.
-    reward_moments: those of all earlier iterations, by which `prepare` may scale rewards.
+    reward_moments: those of all earlier iterations, which `prepare` may use to scale rewards.
     """
 
     key: WorkKey

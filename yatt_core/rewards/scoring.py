@@ -1,6 +1,6 @@
 """Scores responses: calls every part's function under its time limit and handles failures.
 Consumes the spec's rewards, a prompt, a response, and the judges' values for it. Produces the values of the
-parts, their weighted sum and, for parts that may fail, the reasons of failures. Runs in the main thread of a
+parts, their weighted sum and, for parts that may fail, the reasons for failures. Runs in the main thread of a
 controller's process.
 """
 

@@ -31,7 +31,7 @@ def call_within(seconds: float, function: Callable[[], Result]) -> Result:
     """
     if threading.current_thread() is not threading.main_thread():
         raise InfrastructureError(
-            "reward functions run in the main thread of their process only; elsewhere their time limit cannot be "
+            "reward functions run only in the main thread of their process; elsewhere their time limit cannot be "
             "enforced"
         )
     started = time.monotonic()

@@ -181,7 +181,7 @@ class ServiceRunner:
         self._identity = identity_of(self._process.pid)
 
     def _environment(self) -> dict[str, str]:
-        """Returns the environment of the supervisor, that of the service, and the mark.
+        """Returns the supervisor's environment with the service's own variables and the mark.
 
         Byte code is cached because Ray starts many interpreters.
         """
