@@ -20,7 +20,7 @@ def _layout(engine: TrainerEngineSpec) -> str:
 
 
 def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
-    """Returns the facts whose change may change the last bits of a replayed update.
+    """Returns the facts that, if changed, may change the last bits of a replayed update.
 
     model_path: folder of the initial model, if known.
     """

@@ -72,7 +72,7 @@ class IterationTelemetry:
 
 
 class InstanceSeen(Protocol):
-    """An instance as its dispatcher knows it.
+    """An instance, as known to its dispatcher.
 
     leaving, joining: the role that it is switching to, empty if none; `leaving` until it is empty, `joining` from
         then on.

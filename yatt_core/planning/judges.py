@@ -1,4 +1,4 @@
-"""The judges of a spec as a plan sees them: the parts `generative` and `reward_model`, their shapes and engines.
+"""The judges of a spec as a plan treats them: the parts `generative` and `reward_model`, their shapes and engines.
 
 Consumes the spec's reward parts; produces a `JudgeRole` or a `RewardModelRole` for each. Raises
 `ConfigurationError` for a model of unknown shape.

@@ -1,4 +1,4 @@
-"""The roles of a run as a plan sees them: rollout, judges and trainer, with their shapes, engines and lengths.
+"""The roles of a run as a plan treats them: rollout, judges and trainer, with their shapes, engines and lengths.
 
 Consumes the spec and the assumptions; produces `Roles`.
 """

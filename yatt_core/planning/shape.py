@@ -116,7 +116,7 @@ def shape_of(spec: RunSpec, own_vocabulary: int) -> ModelShape:
 
 
 def shape_of_model(model: ModelSpec, own_vocabulary: int, key: str = "model") -> ModelShape:
-    """Returns the shape of a model of the spec.
+    """Returns the shape of one of the spec's models.
 
     key: of the model in the spec, for errors.
     """

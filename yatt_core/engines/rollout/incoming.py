@@ -110,7 +110,7 @@ class WeightTaker(ABC):
 
     @abstractmethod
     def _put(self, piece: Piece) -> None:
-        """Takes part of a tensor; its memory must not be kept."""
+        """Accepts a part of a tensor; the part's memory must not be kept."""
 
     @abstractmethod
     def _complete(self, version: int) -> None:

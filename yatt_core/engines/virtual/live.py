@@ -29,7 +29,7 @@ class LiveInstance:
         self._reached = 0.0
 
     def serve(self, role: str, constants: EngineConstants) -> None:
-        """Takes a role, with no requests."""
+        """Takes up a role, without any requests."""
         self._instance.serve(role, constants)
 
     def submit(self, request: Request, left: Left) -> None:

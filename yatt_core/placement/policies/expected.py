@@ -80,7 +80,7 @@ def size_of(iteration: IterationTelemetry, tokens: Lengths) -> Size:
 def likened(sizes: Sequence[Size]) -> list[float]:
     """Returns factors, newest first, that scale recent iterations to the next one.
 
-    Only iterations with the newest one's load get a factor: the longest run of iterations up to the newest that
+    Only iterations with the same load as the newest get a factor: the longest run of iterations up to the newest that
     lies on a line within the errors. A significant slope is extrapolated.
     """
     for count in range(len(sizes), 1, -1):

@@ -1,4 +1,4 @@
-"""Turns a spec on described devices into a workload for the placement simulator, so that all share one cost model.
+"""Turns a spec on described devices into a workload for the placement simulator, so that both share one cost model.
 
 Consumes roles, their memory, the engines' constants and switch costs. Produces a `Workload`, scaled down until it
 can be simulated in seconds, with the same number of instances per sample. If rollout and judge engines have

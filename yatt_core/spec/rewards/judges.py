@@ -199,7 +199,7 @@ class RewardModelPart(RewardPartBase):
     batch_tokens: PositiveInt = 16_384
     """Maximum number of tokens in a forward pass; a longer response is processed alone."""
     max_tokens: PositiveInt = 4096
-    """Maximum length of a prompt with its response; a longer one is an error of the part."""
+    """Maximum length of a prompt with its response; a longer one counts as an error of the part."""
 
     @field_validator("template")
     @classmethod

@@ -90,8 +90,8 @@ class DataSpec(SpecModel):
     """Number of evaluation tasks, distributed over the sources by weight; no training prompt has the same text and
     images as one of them."""
     probe: NonNegativeInt = 200
-    """Number of training-side tasks that determine when SFT stops; they are never trained on. A run without SFT
-    may set it to 0."""
+    """Number of tasks set aside from the training prompts to determine when SFT stops; they are never trained on.
+    A run without SFT may set it to 0."""
     system_prompt: str | None = None
     """System message before each prompt, if the model's chat template supports one."""
     max_prompt_tokens: PositiveInt = 1024

@@ -112,7 +112,7 @@ class ThroughputGuard(MetricGuard):
     """Watches `tokens_per_second`: the run has slowed down."""
 
     action: TimedAction = "alert"
-    """As for `kl`, but without `rollback`, which would make the result depend on timing."""
+    """As described for `kl`, but without `rollback`, which would make the result depend on timing."""
     window: PositiveInt = Field(default=10, le=LONGEST_WINDOW)
     """Number of recent values whose mean is checked, as soon as that many exist."""
     fall: float | None = Field(default=0.3, gt=0.0, lt=1.0)
@@ -132,7 +132,7 @@ class RewardLengthGuard(SpecModel):
     """Responses grow without benefit: the reward has not risen, or it has risen while fewer responses are correct."""
 
     action: Action = "alert"
-    """As for `kl`."""
+    """As described for `kl`."""
     window: PositiveInt = Field(default=20, le=LONGEST_WINDOW)
     """Number of iterations in each of the two consecutive windows whose means are compared."""
     growth: float = Field(default=1.5, gt=1.0)
@@ -145,7 +145,7 @@ class NonFiniteGuard(SpecModel):
     """Counts updates skipped because of a non-finite loss or gradient, each handled by `recovery.on_non_finite`."""
 
     action: Action = "alert"
-    """As for `kl`. If `recovery.on_non_finite` is not `skip`, the alarm reports that action instead."""
+    """As described for `kl`. If `recovery.on_non_finite` is not `skip`, the alarm reports that action instead."""
     window: PositiveInt = Field(default=10, le=LONGEST_WINDOW)
     """Number of recent iterations taken into account; the guard takes effect from the first one on."""
     at_most: NonNegativeInt = 0
@@ -158,8 +158,8 @@ class StalledPhaseGuard(SpecModel):
     """
 
     action: TimedAction = "alert"
-    """As for `kl`. `pause` and `stop` interrupt a phase if it can be interrupted; otherwise they wait for its end
-    or deadline."""
+    """As described for `kl`. `pause` and `stop` interrupt a phase if it can be interrupted; otherwise they wait for
+    its end or deadline."""
     fraction: float = Field(default=0.5, gt=0.0, lt=1.0)
     """Fraction of its deadline after which a phase counts as stalled."""
 
@@ -168,7 +168,7 @@ class BudgetGuard(SpecModel):
     """The resources that the run may use over all its sessions and branches; checked after each iteration."""
 
     action: TimedAction = "pause"
-    """As for `kl`. A run that has exhausted its budget does not continue until the budget is raised."""
+    """As described for `kl`. A run that has exhausted its budget does not continue until the budget is raised."""
     device_hours: PositiveFloat | None = None
     """Hours in driver sessions times the number of devices, which is the number of rollout instances or of
     trainer ranks, whichever is larger. `null`: no limit."""

@@ -41,7 +41,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         self._buffers: list[torch.Tensor] = []
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Lays out the buffers for the current batch; allocates only for the largest batch so far."""
+        """Lays out the buffers for the current batch; allocates only if this is the largest batch so far."""
         rows, slots = self.shape
         if not self._buffers:
             self._buffers = [torch.empty(0, dtype=states.dtype) for states in (key_states, value_states)]

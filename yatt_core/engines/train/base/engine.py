@@ -157,7 +157,7 @@ class PolicyTrainEngine(ABC):
         return self._weights() if lora is None or lora.sync == "merged" else self._adapters()
 
     def _loaded_model(self) -> nn.Module:
-        """Loads the model of the run's folder, with adapters if only these are trained."""
+        """Loads the run's initial model, with adapters if only these are trained."""
         model = load_causal_lm(self._context.model_path, "float32")
         if self._spec.trainer.lora is not None:
             add_adapters(model, self._spec.trainer.lora, self._spec.seed)
