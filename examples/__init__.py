@@ -1,1 +1,1 @@
-"""Small things to try YATT on; no part of the installed packages."""
+"""Small examples to try YATT with; they are not part of the installed packages."""

@@ -1,9 +1,10 @@
 """A dataset of drawn shapes to count: PNG files and JSON Lines, for runs of vision-language models.
 
-`python -m examples.shapes FOLDER` makes it: `train.jsonl`, `held-out.jsonl` and `images/`. A row has `prompt`, `answer`
-and `image` (a path relative to the row's file). A picture has a grid of cells, each empty or with a circle, square or
-triangle of one of four colours, of any size and place within its cell; the prompt asks how many there are. Every answer is
-as frequent as any other, so that who does not look is right once in nine times. The same arguments draw the same pictures.
+`python -m examples.shapes FOLDER` creates it: `train.jsonl`, `held-out.jsonl` and `images/`. A row has `prompt`,
+`answer` and `image` (a path relative to the row's file). A picture has a grid of cells, each empty or with a circle,
+square or triangle in one of four colours, of any size and at any place within its cell; the prompt asks how many shapes
+there are. All answers are equally frequent, so a guess made without looking is right one time in nine. The same
+arguments draw the same pictures.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ GROUND = (128, 128, 128)
 KINDS = ("circle", "square", "triangle")
 QUESTION = "How many shapes are there?"
 LARGEST = 9
-"""Answers are 1 to this."""
+"""Answers range from 1 to this number."""
 
 
 def write_shapes(folder: Path, train: int, held_out: int, seed: int = 0) -> None:
-    """Writes so many training and held-out rows and their pictures; files that are there are written over."""
+    """Writes the given numbers of training and held-out rows, and their pictures; existing files are overwritten."""
     (folder / "images").mkdir(parents=True, exist_ok=True)
     for split, size in (("train", train), ("held-out", held_out)):
         rows = _rows(folder, split, size, seed)
@@ -38,7 +39,7 @@ def write_shapes(folder: Path, train: int, held_out: int, seed: int = 0) -> None
 
 
 def _rows(folder: Path, split: str, size: int, seed: int) -> Iterator[dict[str, str]]:
-    """Rows of a split, in an order that mixes the answers; draws each one's picture."""
+    """Yields the rows of a split, in an order that mixes the answers, and draws the picture of each."""
     answers = [number % LARGEST + 1 for number in range(size)]
     random.Random(stable_seed(f"shapes/{split}", seed)).shuffle(answers)
     for number, answer in enumerate(answers):
@@ -49,7 +50,7 @@ def _rows(folder: Path, split: str, size: int, seed: int) -> Iterator[dict[str, 
 
 
 def draw_shapes(noise: random.Random, count: int) -> Image.Image:
-    """A picture of so many shapes."""
+    """Returns a picture with `count` shapes."""
     image = Image.new("RGB", (SIZE, SIZE), GROUND)
     canvas = ImageDraw.Draw(image)
     cells = list(range(CELLS * CELLS))
@@ -60,7 +61,7 @@ def draw_shapes(noise: random.Random, count: int) -> Image.Image:
 
 
 def _draw_shape(canvas: ImageDraw.ImageDraw, noise: random.Random, cell: int) -> None:
-    """One shape of any kind, colour, size and place within its cell."""
+    """Draws one shape of any kind, colour, size and place within its cell."""
     side = SIZE / CELLS
     radius = noise.uniform(0.28, 0.42) * side
     row, column = divmod(cell, CELLS)
@@ -78,10 +79,10 @@ def _draw_shape(canvas: ImageDraw.ImageDraw, noise: random.Random, cell: int) ->
 def main() -> None:
     """Writes the dataset into the folder that the command line names."""
     parser = argparse.ArgumentParser(description="Draws pictures of shapes and asks how many there are.")
-    parser.add_argument("folder", type=Path, help="made if it is not there; other files in it stay")
+    parser.add_argument("folder", type=Path, help="created if it does not exist; other files in it are kept")
     parser.add_argument("--train", type=int, default=3000, help="training rows (default 3000)")
     parser.add_argument("--held-out", type=int, default=300, help="held-out rows (default 300)")
-    parser.add_argument("--seed", type=int, default=0, help="of all that is drawn (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the pictures and their order (default 0)")
     arguments = parser.parse_args()
     write_shapes(arguments.folder, arguments.train, arguments.held_out, arguments.seed)
 

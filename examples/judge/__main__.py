@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         spec = load_spec(options.spec, options.set)
         origin = f"{options.spec}: "
-        from examples.judge.folder import judge_of, make_judge  # takes seconds, which --help can do without
+        from examples.judge.folder import judge_of, make_judge  # takes seconds; --help does without it
 
         _, folder = judge_of(spec)
         with _progress(options.max_steps) as report:
@@ -64,10 +64,10 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "spec", type=Path, help="a spec with a reward part of kind generative; its data is learned from"
+        "spec", type=Path, help="a spec with a reward part of kind generative; the judge learns from its data"
     )
     steps = TRAINING.max_steps
-    parser.add_argument("--max-steps", type=int, default=steps, help=f"end of training at the latest (default {steps})")
+    parser.add_argument("--max-steps", type=int, default=steps, help=f"maximum number of steps (default {steps})")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of the spec")
     return parser
 

@@ -25,7 +25,7 @@ EXTRA_LENGTH = 3
 
 class Corruption:
     """Derives wrong answers from correct ones.
-    answers, prompts: those of the training data; noise is made of their characters.
+    answers, prompts: the answers and prompts of the training data; noise is made of their characters.
     """
 
     def __init__(self, answers: Sequence[str], prompts: Iterable[str]) -> None:
@@ -68,7 +68,7 @@ class Corruption:
         return "".join(text)
 
     def _crossed(self, random: Random, answer: str, _prompt: str) -> str:
-        """Takes each character from the answer or from that of another prompt: plausible, and partly correct."""
+        """Takes each character from the answer or from the answer to another prompt: plausible, and partly correct."""
         other, share = self._pick(random, self._answers), random.random()
         length = len(answer) if self._below(random, 4) else len(other)
         return "".join(

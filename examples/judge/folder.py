@@ -1,4 +1,4 @@
-"""Writes the judge of a spec as a Hugging Face folder: a tokenizer for its questions, and a network that is trained.
+"""Writes the judge of a spec as a Hugging Face folder: a tokenizer for its questions, and a trained network.
 
 Consumes a spec: its data, its seed and the reward part of the judge. Produces the folder that the part names, complete
 or not at all. The same spec always gives the same bytes.
@@ -69,7 +69,7 @@ def make_judge(
 def judge_of(spec: RunSpec) -> tuple[GenerativePart, Path]:
     """Returns the reward part of a spec's judge, and the folder of its model.
 
-    Raises `ConfigurationError` unless there is exactly one, which asks in a form that can be learned here.
+    Raises `ConfigurationError` unless there is exactly one, and it asks in a form that can be learned here.
     """
     found = [
         (part, Path(part.model.path))
@@ -90,7 +90,7 @@ def judge_of(spec: RunSpec) -> tuple[GenerativePart, Path]:
             f"{key}: template: expected a text that contains {{prompt}} and ends with {{response}}"
         )
     if not spec.data.probe:
-        raise ConfigurationError("data.probe: training stops by the accuracy on probe tasks; expected 1 or more")
+        raise ConfigurationError("data.probe: probe accuracy determines when training stops; expected 1 or more")
     return part, folder
 
 

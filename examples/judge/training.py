@@ -1,6 +1,6 @@
 """Trains a small judge of whether an answer is correct, from prompts with reference answers.
 Consumes the part of the spec, training prompts, probe tasks and a folder with the untrained model; overwrites
-its weights with the trained ones. Training uses one process, one thread and one rank, so that the bytes are a
+its weights with the trained ones. Training uses one process, one thread and one rank, so that the weights' bytes are a
 function of spec, seed and prompts. Half of the answers are correct; each wrong answer is generated from its own
 seed, so that none occurs twice.
 """
@@ -158,7 +158,7 @@ class _Learner:
         return demonstrations_of(begins, learnt, [np.ones(len(tokens), np.bool_) for tokens in learnt])
 
     def _answer_starts(self, items: Sequence[JudgeItem]) -> list[int]:
-        """Returns the place of each question's response, from which the judge learns if it is a correct answer.
+        """Returns where each question's response begins; if it is correct, the judge learns from there on.
         A judge that can write the correct answer itself recognises what differs from it.
         """
         blank = [replace(item, response="") for item in items]
