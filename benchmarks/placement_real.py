@@ -23,7 +23,7 @@ FIRST = 3
 
 
 def train(home: Path, judge: str, mode: str, iterations: int) -> tuple[dict[str, Any], list[float]]:
-    """Trains a run; returns its figures and the seconds of each iteration's collect.
+    """Trains a run; returns its figures and the seconds that each iteration's `collect` phase took.
 
     judge: the override that names the judge's folder.
     """

@@ -27,9 +27,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 def measure_training(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]]:
-    """Returns the largest differences of any weight and of any norm, relative to it; None for an engine that is
-    not installed.
-    """
+    """Returns the largest relative difference in any weight and in any norm; None for an engine not installed."""
     expected = expect(folder / "expected", "qwen2")
     gaps: dict[str, float | None] = {}
     norms = []

@@ -98,7 +98,7 @@ class RunUnderProof:
         return self.home.folder / f"{self.label}-driver-{self._drivers}.log"
 
     def _require_driver(self) -> subprocess.Popen[bytes]:
-        """Returns the living driver. Raises `InfrastructureError` if it ended by itself."""
+        """Returns the running driver. Raises `InfrastructureError` if it exited on its own."""
         driver = self._driver
         if driver is None or driver.poll() is not None:
             code = None if driver is None else driver.returncode

@@ -174,7 +174,10 @@ class Records:
             return [ShardRow(**row._mapping) for row in rows]
 
     def wave(self, fence: Fence, row: WaveRow) -> WaveRow:
-        """Records a wave's plan before it starts; returns the plan in force, the first recorded. Raises `Fenced`."""
+        """Records a wave's plan before it starts; returns the one in force, which is the first one recorded.
+
+        Raises `Fenced`.
+        """
         with self._database.fenced(fence) as (connection, now):
             found = _waves(connection, fence.run, row.branch, row.iteration, row.wave)
             if found:
@@ -203,9 +206,10 @@ class Records:
             return _waves(connection, run, branch, iteration)
 
     def choice(self, fence: Fence, row: ChoiceRow) -> ChoiceRow:
-        """Records a choice before it takes effect, with an event; returns the one in force, the first recorded.
+        """Records a choice before it takes effect, with an event.
 
-        The returned body has always been converted to JSON and back, so tuples are lists. Raises `Fenced`.
+        Returns the one in force, which is the first one recorded. The returned body has always been converted to JSON
+        and back, so tuples are lists. Raises `Fenced`.
         """
         with self._database.fenced(fence) as (connection, now):
             found = _choices(connection, fence.run, row.branch, row.iteration, row.name)
@@ -222,7 +226,10 @@ class Records:
             return {row.name: row for row in _choices(connection, run, branch, iteration)}
 
     def decision(self, fence: Fence, row: DecisionRow) -> DecisionRow:
-        """Records a decision before it takes effect; returns the one in force, the first recorded. Raises `Fenced`."""
+        """Records a decision before it takes effect; returns the one in force, which is the first one recorded.
+
+        Raises `Fenced`.
+        """
         with self._database.fenced(fence) as (connection, now):
             found = _decisions(connection, fence.run, row.branch, row.iteration, row.seq)
             if found:

@@ -68,7 +68,7 @@ class Lineage:
 
     checkpoint: its row and its manifest.
     line: the parts of the line that leads to it, oldest first.
-    drift: the changes of the environment along the line.
+    drift: changes in the environment along the line.
     branches: all branches of the run.
     """
 
@@ -196,7 +196,7 @@ def _data(home: Home, run: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _drift(ledger: Ledger, parts: tuple[Part, ...]) -> tuple[Mapping[str, Any], ...]:
-    """Returns the changes of the environment along the line, over all its runs."""
+    """Returns the changes in the environment along the line, over all its runs."""
     marks = []
     for part in parts:
         for link in ledger.events.of_kind(part.run, DRIFT):

@@ -68,7 +68,7 @@ def test_held_out_entries_match_their_ids():
 
 @pytest.mark.parametrize("task", ["arc_1d", "arc_agi", "graph_color", "rearc", "codeio", "knights_knaves", "boxnet"])
 def test_entries_survive_json(task):
-    """Tuples and non-string keys survive, so the task scores a row from a file like one of its own."""
+    """Tuples and non-string keys survive: a task scores a row read from a file exactly as it scores its own entries."""
     dataset = gym.create_task(task, {}, 5, 2)
     for original, row in zip((dataset[0], dataset[1]), gym.entries(task, {}, 5, 2), strict=True):
         answer = original["answer"] or "{}"

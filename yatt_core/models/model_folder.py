@@ -164,7 +164,9 @@ def small_files(folder: Path) -> list[Path]:
 
 
 def check_model_folder(folder: Path) -> None:
-    """Raises `ConfigurationError`, which names what a Hugging Face folder of a causal language model lacks."""
+    """Raises `ConfigurationError` if the folder lacks something a Hugging Face causal language model needs; the error
+    says what.
+    """
     if not folder.is_dir():
         raise ConfigurationError(f"model.path: {folder} is not a folder; expected a Hugging Face model")
     if "model_type" not in read_config(folder):

@@ -149,5 +149,5 @@ class PlacementPolicy(Protocol):
     """Plans an iteration: a pure function of its arguments."""
 
     def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
-        """Returns the plan of the iteration that follows the past ones."""
+        """Returns the plan for the next iteration."""
         ...

@@ -20,7 +20,7 @@ Schedule = float | tuple[tuple[int, float], ...]
 
 
 def value_at(schedule: Schedule, iteration: int) -> float:
-    """Returns the value of a schedule in an iteration (counted from 0)."""
+    """Returns the value of a schedule at an iteration (counted from 0)."""
     if isinstance(schedule, float | int):
         return float(schedule)
     if iteration <= schedule[0][0]:

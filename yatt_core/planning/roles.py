@@ -196,7 +196,9 @@ def _undivided(key: str, parts: int, whole: int, what: str) -> Iterator[str]:
 
 
 def own_ranks(trainer: TrainerEngineSpec) -> int:
-    """Returns the devices that one copy of the model takes if the trainer splits it; 1 if it shards everything."""
+    """Returns the number of devices that one copy of the model takes if the trainer splits it; 1 if it shards
+    everything.
+    """
     if isinstance(trainer, MegatronTrainer):
         return trainer.tensor_model_parallel_size * trainer.pipeline_model_parallel_size
     return 1

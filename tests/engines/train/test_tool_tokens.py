@@ -66,7 +66,7 @@ def learn(
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """Returns the gradients of the whole batch and its metrics.
 
-    reuse: the step's own log-probabilities serve as those from before the step.
+    reuse: use the step's own log-probabilities as the old ones.
     """
     algorithm = {
         "aggregation": aggregation,

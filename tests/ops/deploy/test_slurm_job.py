@@ -55,7 +55,7 @@ def submitted(tmp_path: Path, nodes: str, **environment: str) -> subprocess.Comp
 
 @pytest.mark.parametrize(("nodes", "code"), [("", 1), ("1", 0), ("1", 4)], ids=["too early", "done", "paused"])
 def test_a_slurm_job_removes_its_own_files_and_nothing_else(tmp_path: Path, nodes: str, code: int) -> None:
-    """Without a number of nodes it fails before it starts a Prefect server."""
+    """If the node count is not set, the job fails before it starts a Prefect server."""
     done = submitted(tmp_path, nodes, DRIVER_ENDS_WITH=str(code))
     assert done.returncode == code, done.stderr
     assert (tmp_path / "own-prefect").exists(), "it belongs to another user"

@@ -146,7 +146,7 @@ class WeightTaker(ABC):
 
         tensors: the full state dict, as described in `begin_update`.
 
-        Raises as `take` and `end_update` do.
+        Raises the same errors as `take` and `end_update`.
         """
         self.begin_update(version)
         for bucket in buckets_of(tensors.items()):
