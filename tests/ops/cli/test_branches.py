@@ -79,7 +79,7 @@ def refused(answer: Answer, code: int, says: str) -> None:
         (["--at", "2", "--set", "data.sources.0.weight=2"], "--set data.sources.0.weight: data.sources "),
         (
             ["--at", "2", "--set", "rollout.engine={kind: torch}", "--set", "trainer.engine={kind: torch}"],
-            "--set rollout.engine.kind: virtual engines ",
+            "--set rollout.engine.kind: ",
         ),
         (["--at", "2", "--set", "algorithm.kl={}"], "--set algorithm.kl: "),
         (["--at", "2", "--set", "iterations=1"], "--set iterations=1: iteration 2 is committed; expected 2 or more"),
