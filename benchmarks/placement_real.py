@@ -40,12 +40,13 @@ def main() -> None:
         "--iterations", type=int, default=ITERATIONS, help=f"iterations of each run (default {ITERATIONS})"
     )
     arguments = parser.parse_args()
-    load, seconds, figures = [load_average()], dict[str, list[float]](), dict[str, dict[str, Any]]()
+    seconds, figures = dict[str, list[float]](), dict[str, dict[str, Any]]()
     # A short path, since it holds Ray's sockets.
     with tempfile.TemporaryDirectory(prefix="yatt") as home:
         progress("training the judge")
         judge = f"rewards.parts.1.model.path={home}/judge"
         make_judge(load_spec(SPEC, [judge]))
+        load = load_average()
         for mode in MODES:
             progress(f"{mode}: {arguments.iterations} iterations")
             figures[mode], seconds[mode] = train(Path(home), judge, mode, arguments.iterations)
@@ -59,7 +60,7 @@ def main() -> None:
             "experience_digest_equal": float(equal),
         },
         seeds=[load_spec(SPEC).seed],
-        load=[*load, load_average()],
+        load=[load, load_average()],
         baselines={"collect_s_colocate": totals["colocate"]},
         details={"collect_s": seconds},
     )

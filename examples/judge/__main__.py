@@ -1,6 +1,7 @@
 """The command: trains the judge of a spec and says how good it is.
 
-Exits with 0 if the judge is written, 2 if the spec or an argument is wrong, and 1 after another error.
+Exits with 0 if the judge is written, 2 if the spec or an argument is wrong, 130 if interrupted, and 1 after another
+error.
 """
 
 from __future__ import annotations

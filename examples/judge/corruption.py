@@ -1,4 +1,5 @@
 """Wrong answers derived from correct ones by seed: what a judge learns to reject.
+
 Consumes a reference answer, the text of the prompt and other answers. Produces a text that differs from the
 reference answer. The kinds are those that a policy produces while it learns: near misses at various distances,
 mixtures with other answers, permutations, quotes from the prompt, answers to other prompts, and noise of
@@ -25,6 +26,7 @@ EXTRA_LENGTH = 3
 
 class Corruption:
     """Derives wrong answers from correct ones.
+
     answers, prompts: the answers and prompts of the training data; noise is made of their characters.
     """
 
@@ -42,6 +44,7 @@ class Corruption:
 
     def wrong(self, seed: int, answer: str, prompt: str) -> str:
         """Returns a text other than the answer, ignoring case and surrounding white space.
+
         The result is a function of the arguments only.
         """
         random = Random(seed)

@@ -1,4 +1,5 @@
 """Trains a small judge of whether an answer is correct, from prompts with reference answers.
+
 Consumes the part of the spec, training prompts, probe tasks and a folder with the untrained model; overwrites
 its weights with the trained ones. Training uses one process, one thread and one rank, so that the weights' bytes are a
 function of spec, seed and prompts. Half of the answers are correct; each wrong answer is generated from its own
@@ -57,8 +58,8 @@ Report = Callable[[int, float], None]
 @dataclass(frozen=True, slots=True)
 class JudgeFacts:
     """The outcome of the training.
+
     steps: number of steps taken.
-    loss: loss of the last step.
     accuracy: fraction of held-out pairs (probe tasks with a correct or a wrong answer) that the judge's most
     likely answer classifies correctly; correct and wrong answers have equal weight.
     false_yes: fraction of wrong answers that it accepts.
@@ -67,7 +68,6 @@ class JudgeFacts:
     """
 
     steps: int
-    loss: float
     accuracy: float
     false_yes: float
     false_no: float
@@ -84,6 +84,7 @@ def train_judge(
     report: Report,
 ) -> JudgeFacts:
     """Trains the model in the folder and overwrites it.
+
     part: its template ends with the response.
     seed: seed of the judge.
     prompts: prompts to learn from.
@@ -128,12 +129,12 @@ class _Learner:
     def run(self, report: Report) -> JudgeFacts:
         """Trains until the accuracy on the held-out pairs is high enough, or all steps are taken."""
         training = self._training
-        facts = JudgeFacts(0, 0.0, 0.0, 0.0, 0.0, len(self._pairs))
+        facts = JudgeFacts(0, 0.0, 0.0, 0.0, len(self._pairs))
         rows = np.arange(training.batch_size, dtype=np.int64)
         for step in range(1, training.max_steps + 1):
-            loss = self._step.take(self._batch(step), rows, sft_learning_rate(training, step))
+            self._step.take(self._batch(step), rows, sft_learning_rate(training, step))
             if step % training.probe_every == 0 or step == training.max_steps:
-                facts = self._measured(step, loss)
+                facts = self._measured(step)
             report(step, facts.accuracy)
             if facts.accuracy >= training.stop_accuracy:
                 break
@@ -159,6 +160,7 @@ class _Learner:
 
     def _answer_starts(self, items: Sequence[JudgeItem]) -> list[int]:
         """Returns where each question's response begins; if it is correct, the judge learns from there on.
+
         A judge that can write the correct answer itself recognises what differs from it.
         """
         blank = [replace(item, response="") for item in items]
@@ -175,8 +177,9 @@ class _Learner:
                 )
                 yield _item(place, prompt, answer, wrong), False
 
-    def _measured(self, step: int, loss: float) -> JudgeFacts:
+    def _measured(self, step: int) -> JudgeFacts:
         """Measures the judge's greedy answers on all held-out pairs.
+
         An answer that cannot be parsed counts as no, because its score is 0.
         """
         questions = self._questions([item for item, _ in self._pairs])
@@ -193,7 +196,7 @@ class _Learner:
         said = np.array([self._parse(self._codec.decode(answer)) == 1.0 for answer in answers])
         right = np.array([is_right for _, is_right in self._pairs])
         false_yes, false_no = float(said[~right].mean()), float((~said[right]).mean())
-        return JudgeFacts(step, loss, 1.0 - (false_yes + false_no) / 2, false_yes, false_no, len(right))
+        return JudgeFacts(step, 1.0 - (false_yes + false_no) / 2, false_yes, false_no, len(right))
 
     def _questions(self, items: Sequence[JudgeItem]) -> list[Int32]:
         questions = []

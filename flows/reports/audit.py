@@ -43,7 +43,7 @@ from yatt_core.inputs.manifest import INPUTS, read_manifest
 from yatt_core.manifests import MANIFEST
 from yatt_core.prompts.media import MEDIA, describe_media, media_path, stored_addresses
 from yatt_core.protocols.receipts import ShardRef
-from yatt_core.spec import RunSpec
+from yatt_core.spec import parse_spec
 from yatt_core.storage.run_store import RunStore
 
 Progress = Callable[[str, int, int], None]
@@ -189,7 +189,7 @@ def _inputs(audit: _Audit) -> Iterator[int]:
         return  # the run was never started
     fetch_inputs(audit.folder, audit.store)
     _agree(str(folder / MANIFEST), began_with.body["manifest_sha256"], _sha256(folder / MANIFEST))
-    spec = RunSpec.model_validate(audit.ledger.runs.revision(audit.run, 1).spec)
+    spec = parse_spec(audit.ledger.runs.revision(audit.run, 1).spec, f"the first spec of run {audit.run}")
     manifest = read_manifest(folder, spec)
     files: Mapping[str, str] = manifest["files"]
     recorded = manifest.get(MEDIA)

@@ -1,4 +1,5 @@
 """Which files a source names, and in which order: a file, a folder, a pattern, or a Hugging Face dataset's folder.
+
 Consumes a source of the spec. Produces `DataFile`s. Nothing is downloaded or cached: a dataset's folder is read
 in place. Raises `ConfigurationError` for paths and splits that do not exist.
 
@@ -37,6 +38,7 @@ _WORD = re.compile(r"[a-z]+")
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A file of rows.
+
     name: the file's name in prompt ids.
     format: `jsonl`, `parquet`, `arrow` or `csv`.
     """
@@ -133,6 +135,7 @@ def dataset_files(folder: Path, split: str) -> list[DataFile]:
 
 def _loose_files(folder: Path, split: str) -> list[DataFile]:
     """Returns the files whose names indicate the split.
+
     Raises `ConfigurationError` if they are in several folders or formats, because then it is unclear which are
     meant.
     """

@@ -1,4 +1,5 @@
 """Tasks of the reasoning-gym package: their entries as plain JSON rows, and their own scoring.
+
 Consumes a task's name and options. Produces rows (`question`, `answer`, `metadata`, `task`, `options`) that
 survive a round trip through JSON, and scores of responses to them. Rows preserve what JSON lacks (tuples, keys
 that are not strings), because several tasks compare a response with such a value. Importing this module takes a
@@ -25,6 +26,7 @@ TUPLE_TAG, MAPPING_TAG = "__tuple__", "__mapping__"
 
 def create_task(task: str, options: Mapping[str, Any], seed: int = 0, size: int = 1) -> Any:
     """Returns a reasoning-gym dataset whose entry i is drawn from Random(seed + i).
+
     Raises `ConfigurationError` for an unknown task or option (naming the closest ones) and for options that the
     task rejects.
     """
@@ -45,6 +47,7 @@ def create_task(task: str, options: Mapping[str, Any], seed: int = 0, size: int 
 
 def entries(task: str, options: Mapping[str, Any], seed: int, size: int) -> Iterator[dict[str, Any]]:
     """Yields the rows of a task.
+
     Raises `DataError` for an entry that the task cannot create or JSON cannot represent.
     """
     dataset = create_task(task, options, seed, size)
@@ -59,6 +62,7 @@ def entries(task: str, options: Mapping[str, Any], seed: int, size: int) -> Iter
 
 def score(response: str, row: Mapping[str, Any]) -> float:
     """Returns the task's own score of a response, usually between 0 and 1.
+
     Raises `DataError` for a row that is not a reasoning-gym entry.
     """
     if not {"task", "options", "question", "metadata"} <= row.keys():

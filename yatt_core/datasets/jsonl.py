@@ -1,4 +1,5 @@
 """JSON Lines files: one JSON object per line, in UTF-8.
+
 Consumes a file. Produces its objects. Raises `ConfigurationError` for a file that cannot be opened, and
 `DataError` with file and line for a line that is not an object.
 """
@@ -47,6 +48,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _finite(text: str) -> float:
     """Parses a number with a fraction or an exponent.
+
     Raises `ValueError` beyond the range of a double, which Python would read as infinity and JSON cannot
     represent.
     """

@@ -1,4 +1,5 @@
 """Files named by a spec or a row: only regular ones, so that no read can block on a pipe or go on forever.
+
 Consumes paths. Produces bytes, or nothing for a check.
 """
 
@@ -13,6 +14,7 @@ from yatt_core.errors import ConfigurationError, DataError
 
 def check_regular(path: Path, key: str = "data.sources") -> None:
     """Raises `ConfigurationError` unless the path is a regular file.
+
     key: the spec key with which the message starts.
     """
     try:
@@ -25,6 +27,7 @@ def check_regular(path: Path, key: str = "data.sources") -> None:
 
 def read_within(folder: Path, name: str, most: int) -> bytes:
     """Returns the bytes of a regular file in or below a folder.
+
     most: maximum size of the file in bytes.
 
     Raises `DataError` for any other file, and for one that cannot be read. A name must not lead out of the

@@ -1,4 +1,5 @@
 """Rows of file sources: read one at a time and checked, including their images.
+
 Consumes a source of the spec and a `Keep`, which receives the bytes of each image. Produces `Row`s in file
 order. Only the current row is held in memory. Raises `ConfigurationError` for missing files, and `DataError`
 with file and row for a row that cannot be used.
@@ -31,6 +32,7 @@ ROWS_PER_WORD, HEAVY_ROWS_PER_WORD = 100_000, 5_000
 @dataclass(frozen=True, slots=True)
 class Row:
     """A task that is not yet assigned to a part of the inputs.
+
     origin: split, file or task, and row.
     entry: the original row as plain JSON values.
     media: addresses of its images.

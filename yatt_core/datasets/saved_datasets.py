@@ -1,4 +1,5 @@
 """The metadata in a folder written by `save_to_disk` of Hugging Face datasets: `dataset_dict.json` and `state.json`.
+
 Consumes a folder. Produces its splits, and the files of a split in the order in which they were written. Raises
 `ConfigurationError`, which names the damaged file and key.
 """
@@ -52,6 +53,7 @@ class _State(_Description):
 
 def saved_splits(folder: Path) -> tuple[str, ...] | None:
     """Returns the splits of a saved dataset; None if the folder does not contain one.
+
     A split that was saved on its own is stored in the folder itself.
     """
     if (folder / SPLITS).is_file():

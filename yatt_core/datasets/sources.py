@@ -1,4 +1,5 @@
 """Reads a spec's sources and divides their prompts into held-out, probe and training prompts.
+
 Consumes `DataSpec` and the spec's seed. Produces a `Collection`. The parts never share a task. A task is its
 images and its question, compared in lower case and without surrounding white space, also across sources.
 Held-out and probe prompts are distinct; training prompts keep the repetitions of their source. Sources are read
@@ -36,6 +37,7 @@ LOOKED_OVER, HEAVY_LOOKED_OVER = 10_000, 500
 @dataclass(frozen=True, slots=True)
 class TrainingPrompts:
     """The training prompts of a source, in its order; read again on every iteration, never held in memory.
+
     held_out, probe: keys of the excluded tasks.
 
     Iterating raises as `collect_prompts` does.
@@ -66,6 +68,7 @@ class TrainingPrompts:
 @dataclass(frozen=True, slots=True)
 class Collection:
     """All prompts of a run.
+
     train: by source.
     """
 
@@ -92,6 +95,7 @@ def source_label(source: Source) -> str:
 
 def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address) -> Collection:
     """Returns all prompts of a run.
+
     keep: receives each image of a row that is read.
 
     Raises `ConfigurationError` for an unknown task or file and for sources with too few prompts, and
@@ -119,6 +123,7 @@ def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address) ->
 
 def look_over(data: DataSpec, seed: int) -> bool:
     """Checks the first rows of every file source, and also divides them if there are no others.
+
     Errors in the files are thus reported before anything is started, in a time independent of the files' size.
     Returns True if all rows were read. Raises as `collect_prompts` does.
     """
@@ -142,6 +147,7 @@ def _prompt(row: Row, source: int, index: int) -> Prompt:
 
 def _held_out(source: Source, share: int, taken: set[bytes], keep: Keep) -> list[Row]:
     """Returns the rows to hold out, best first, and adds their keys.
+
     A source without held-out files takes them from its end.
     """
     if isinstance(source, ReasoningGymSource):

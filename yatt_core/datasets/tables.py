@@ -1,4 +1,5 @@
 """Rows of tables on disk: Parquet, Arrow streams (as Hugging Face `datasets` writes them) and CSV.
+
 Consumes a file. Produces its rows as plain JSON values, a few at a time, so that a file may be of any size.
 Times and decimals become text, non-finite numbers become null, and columns that JSON cannot represent (bytes,
 maps, times within lists) are dropped unless the caller needs them. Raises `ConfigurationError` for a file that
@@ -33,6 +34,7 @@ Rows = Iterator[tuple[int, dict[str, Any]]]
 
 def read_parquet(path: Path, needed: Set[str], heavy: bool) -> Rows:
     """Yields the rows of a Parquet file.
+
     needed: columns that are read whatever their type.
     heavy: True if rows contain images.
     """
@@ -44,6 +46,7 @@ def read_parquet(path: Path, needed: Set[str], heavy: bool) -> Rows:
 
 def read_arrow_stream(path: Path, needed: Set[str], heavy: bool) -> Rows:
     """Yields the rows of an Arrow IPC stream.
+
     needed, heavy: as for Parquet.
     """
     with _reading(path), pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
@@ -101,6 +104,7 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
 
 def _validated(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Returns the batch after checking all its offsets and strings.
+
     Otherwise a damaged stream could be read beyond its memory. Raises `pa.ArrowInvalid`.
     """
     batch.validate(full=True)
@@ -132,6 +136,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 def _rows(batches: Iterator[pa.RecordBatch], size: int) -> Rows:
     """Yields the rows of all batches.
+
     size: maximum number of rows that exist as Python objects at once.
     """
     number = 0

@@ -1,4 +1,5 @@
 """Checks a run's codec before its inputs are built: whether it can be opened, and whether an image fits.
+
 Consumes a spec. For a given model folder, the actual codec is opened. For a model that is yet to be created, a
 tokenizer is trained on no prompts; it frames tool results as the final one does. Writes nothing and needs no
 torch.
@@ -18,6 +19,7 @@ from yatt_core.spec.sections.model import ModelFolder, ModelFromConfig
 
 def check_codec(spec: RunSpec) -> None:
     """Raises `ConfigurationError` as `open_codec` does, and if a given model cannot take a prompt with one image.
+
     For a model that is yet to be created, the strings of `rollout.stop` are not checked: which of them are
     single tokens depends on the prompts.
     """

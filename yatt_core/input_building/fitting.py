@@ -1,4 +1,5 @@
 """Encodes every prompt once while the inputs are built, so that one that does not fit is reported before it is drawn.
+
 Consumes the spec, the model's folder and the files of prompts. Produces the longest prompt for the manifest,
 against which later changes of the spec are checked. Raises `DataError`, which names source, file and row.
 """
@@ -24,6 +25,7 @@ PROMPTS_PER_WORD = 100_000
 
 def check_prompts(spec: RunSpec, model_path: str, files: Iterable[Iterable[Prompt]]) -> dict[str, Any]:
     """Encodes all prompts as for generation; returns the id and tokens of the longest, the first one among equals.
+
     model_path: as for `open_codec`.
 
     Raises what `open_codec` raises, and `DataError` for a prompt that is too long or does not match its images.
@@ -44,6 +46,7 @@ def check_prompts(spec: RunSpec, model_path: str, files: Iterable[Iterable[Promp
 
 def check_longest(spec: RunSpec, model_path: str, manifest: Mapping[str, Any]) -> None:
     """Raises `ConfigurationError` if a spec leaves less room than the longest prompt of the inputs needs.
+
     Inputs without this record pass.
     """
     recorded = manifest.get(LONGEST)

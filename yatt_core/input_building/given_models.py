@@ -1,4 +1,5 @@
 """Models given to a run in addition to its policy and judges: the teacher of distillation, the initial critic.
+
 Consumes the spec and the run's inputs. Produces the manifest's entry about the folders. The models must share
 the policy's tokenizer, have room for its sequences, and stay unchanged throughout the run.
 """
@@ -31,6 +32,7 @@ POLICY_KEY = "model.path: "
 
 def describe_given(spec: RunSpec, policy: Path) -> Facts:
     """Returns the manifest's entry about the folders.
+
     policy: folder of the policy's model.
 
     Raises `ConfigurationError` for a folder that cannot be used, or whose tokenizer differs from the policy's.

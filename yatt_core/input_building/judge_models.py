@@ -1,4 +1,5 @@
 """The judges' models among a run's inputs: their folders are checked and recorded.
+
 Consumes the spec. Produces the manifest's entries about all judges with a model.
 """
 
@@ -21,6 +22,7 @@ from yatt_core.spec.run import RunSpec
 
 def describe_judges(spec: RunSpec) -> Facts:
     """Returns the manifest's entries about the judges' models.
+
     Raises `ConfigurationError` for folders that cannot be used.
     """
     facts: Facts = {}

@@ -1,4 +1,5 @@
 """What a run starts from, built once and kept in its folder: prompts, tokenizer, initial model.
+
 Consumes a spec. Produces `inputs/` in the run folder: train, held-out and probe prompts as Parquet, their
 images by content address, the Hugging Face folder of a model created from a config, and, written last, the
 manifest with the SHA-256 of every file. The folder appears complete or not at all. A complete one is verified and
@@ -60,6 +61,7 @@ from yatt_core.spec.sections.rollout import VirtualRollout
 
 def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
     """Builds the run's inputs, or verifies existing ones. Only one process at a time, the run's owner, may call it.
+
     Raises `ConfigurationError` for sources, tasks or models that cannot be used or that differ from those for
     which the inputs were built, and `DataError` for rows that cannot be used, prompts that do not fit and
     damaged inputs.
@@ -95,6 +97,7 @@ def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
 
 def initial_model(spec: RunSpec, run_folder: Path) -> str:
     """Returns the folder of the model with which a run started; empty for a run on virtual engines.
+
     Raises what `read_manifest` raises, and `ConfigurationError` if a given folder has changed since.
     """
     folder = run_folder / INPUTS
@@ -105,6 +108,7 @@ def initial_model(spec: RunSpec, run_folder: Path) -> str:
 
 def check_prompt_lengths(spec: RunSpec, run_folder: Path) -> None:
     """Raises `ConfigurationError` if a changed spec has no room for the prompts of a run's inputs.
+
     Inputs that are not built yet pass.
     """
     folder = run_folder / INPUTS
@@ -115,6 +119,7 @@ def check_prompt_lengths(spec: RunSpec, run_folder: Path) -> None:
 
 def check_media_list(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Raises `DataError` unless the images of the inputs match the manifest in number and name.
+
     Their bytes are checked when they are used: `media.read_media`.
     """
     recorded = manifest.get(MEDIA)
@@ -200,6 +205,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _initial_model(spec: RunSpec, folder: Path) -> ModelFacts:
     """Returns the facts of the initial model.
+
     If the spec says so, creates the model below the inputs' folder, with a tokenizer trained on the prompts
     there.
     """
@@ -224,6 +230,7 @@ def _initial_model(spec: RunSpec, folder: Path) -> ModelFacts:
 @dataclass(frozen=True, slots=True)
 class _Texts:
     """The texts of the prompts in some files, read again on every iteration.
+
     with_tools: adds the turns of answers that call tools.
     """
 

@@ -1,4 +1,5 @@
 """A run's inputs on both storage tiers: fetched from the durable tier if missing, published after they are built.
+
 Consumes a spec and the run's folder, which may be empty on a machine that continues a run from another machine.
 Produces what `materialise` produces: sources that have changed or are unavailable here never affect a run that
 has started.
@@ -17,6 +18,7 @@ from yatt_core.storage.run_store import RunStore
 
 def settle_inputs(spec: RunSpec, run_folder: Path, store: RunStore) -> InputsReceipt:
     """Returns the verified inputs of a run after storing them on both tiers.
+
     Only one process at a time may call it. Raises what `materialise` and the store raise.
     """
     fetch_inputs(run_folder, store)

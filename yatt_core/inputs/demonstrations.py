@@ -1,4 +1,5 @@
 """Which training prompts SFT learns from: the first ones of each source, by weight, each with a reference answer.
+
 Consumes a function that takes the first prompts of a source, either from a run's inputs or, before these exist,
 from the sources themselves. Raises `ConfigurationError`.
 """
@@ -17,6 +18,7 @@ that many."""
 
 def take_demonstrations(count: int, weights: Sequence[float], take: Take) -> list[Prompt]:
     """Returns the demonstrations of a run.
+
     weights: the weights of its sources.
 
     Raises `ConfigurationError` if a source has too few prompts, or a prompt has no answer.

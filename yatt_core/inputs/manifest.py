@@ -26,6 +26,7 @@ Facts = dict[str, Any]
 
 def read_manifest(folder: Path, spec: RunSpec) -> dict[str, Any]:
     """Returns the manifest of a run's inputs.
+
     Raises `DataError` if it cannot be read, and `ConfigurationError` if the inputs were built for other data.
     """
     path = folder / MANIFEST

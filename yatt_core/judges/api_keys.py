@@ -10,6 +10,7 @@ from yatt_core.spec.rewards.judges import EndpointPart
 
 def key_of(part: EndpointPart) -> str | None:
     """Returns the endpoint's key; None if the spec names no variable.
+
     Raises `ConfigurationError` if the variable is not set to a valid key.
     """
     if part.api_key_env is None:

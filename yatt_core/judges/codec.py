@@ -1,4 +1,5 @@
 """Converts between a generative judge's texts and its model's tokens.
+
 Consumes a model folder's tokenizer and chat template, the judge's template and items. Produces tokens ready for
 generation, and the texts of answers. The policy's text is encoded separately from the template, and never as
 special tokens: a response that spells out the end of a turn cannot start a turn of its own.
@@ -29,6 +30,7 @@ PLACE = "the-text-of-the-judge"
 
 class JudgeCodec:
     """Encodes questions, which are filled-in templates ready for generation, and decodes answers.
+
     longest: maximum number of tokens of a question.
     """
 
@@ -77,6 +79,7 @@ class JudgeCodec:
 
     def _joined(self, pieces: Sequence[Piece], encoded: Iterator[list[int]]) -> Int32 | str:
         """Joins the tokens of one question.
+
         encoded: the tokens of the pieces that are not part of the template, in order.
         """
         tokens: list[int] = [] if self._tokenizer.chat_template else list(self._tokenizer("")["input_ids"])

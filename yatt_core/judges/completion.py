@@ -1,4 +1,5 @@
 """Requests and responses of an OpenAI-compatible `chat/completions` endpoint.
+
 Pure functions between items, JSON and judgements.
 """
 
@@ -26,6 +27,7 @@ class MalformedError(Exception):
 @dataclass(frozen=True, slots=True)
 class Completion:
     """A chat completion.
+
     text: text of the first choice.
     tokens, prompt_tokens: as counted by the endpoint; 0 if it reports no plausible count.
     """
@@ -49,6 +51,7 @@ def question(part: EndpointPart, item: JudgeItem, seed: int) -> dict[str, Any]:
 
 def completion_of(body: bytes) -> Completion:
     """Returns the completion in a response body.
+
     Raises `MalformedError` if there is none, and `DataError` if it has no text.
     """
     try:

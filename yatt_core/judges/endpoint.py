@@ -1,4 +1,5 @@
 """A third-party judge behind an OpenAI-compatible `chat/completions` endpoint.
+
 Consumes items. Produces a verdict as soon as all judgements of an item are complete. Each judgement is one
 request, with as many in parallel as the part allows; each is retried with exponential backoff as long as a
 retry may help. Keys come from the environment. Messages contain neither keys nor the bodies of error responses,
@@ -26,6 +27,7 @@ from yatt_core.spec.rewards.judges import LOOPBACK, EndpointPart
 
 class EndpointJudge:
     """Sends requests to one endpoint.
+
     Raises `ConfigurationError` if its key or the environment's proxies cannot be used.
     """
 
@@ -44,6 +46,7 @@ class EndpointJudge:
 
     def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Yields verdicts in order of completion.
+
         Raises `ConfigurationError` for a 4xx response that a retry cannot change, and `InfrastructureError`
         after all retries are exhausted.
         """
@@ -64,6 +67,7 @@ class EndpointJudge:
 
     def _ask(self, item: JudgeItem, seed: int, stop: threading.Event) -> Judgement:
         """Returns one judgement, after as many attempts as necessary and allowed.
+
         stop: set when the result is no longer needed.
         """
         body = question(self._part, item, seed)
@@ -102,6 +106,7 @@ class EndpointJudge:
 
 def _verdict(number: int, judgements: Sequence[Future[Judgement]]) -> Verdict:
     """Returns the verdict on an item whose judgements are complete or have failed.
+
     If several have failed, the verdict gives the reason of the first.
     """
     try:

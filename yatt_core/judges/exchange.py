@@ -1,4 +1,5 @@
 """Requests to an endpoint, each with a limit on its total time.
+
 Consumes a client and JSON bodies. Produces statuses and bodies. The limit covers everything from connecting to
 the last byte of the body. httpx limits only the wait for each part, so an endpoint that sends a byte now and
 then, or one `100 Continue` after another, could delay a request indefinitely. Requests therefore run in an
@@ -24,6 +25,7 @@ LARGEST_ANSWER_BYTES = 4 << 20
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A response of the endpoint.
+
     retry_after: the unparsed header.
     body: empty if the status indicates that it contains no completion.
     """
@@ -43,6 +45,7 @@ class Exchange:
 
     def post(self, url: str, body: Mapping[str, object]) -> Answer:
         """Returns the response.
+
         Raises `TimeoutError` after the time limit, `httpx.HTTPError`, and `MalformedError` if the response is
         too large.
         """

@@ -1,4 +1,5 @@
 """The generative judge: asks a model through the rollout engine protocol and parses its answers.
+
 Consumes items. Produces verdicts as the engine finishes them. With a deterministic engine, a judgement is a
 function of weights, item and seed only, independent of what else is judged in the same batch.
 """
@@ -41,6 +42,7 @@ class GenerativeJudge:
 
     def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Yields verdicts as the engine finishes them, after those on items that cannot be asked.
+
         Raises what the engine raises.
         """
         asked: list[Asked] = []

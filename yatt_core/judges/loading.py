@@ -1,4 +1,5 @@
 """Loads a run's judges in the process where they work, and combines their verdicts into pieces worth sending.
+
 Consumes the run's inputs. Produces judges by reward part.
 """
 

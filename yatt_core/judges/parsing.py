@@ -1,4 +1,5 @@
 """Extracts scores from judges' answers. Consumes a `parse` of the spec; produces a function from text to score.
+
 Every such function takes time linear in the text, because a judge may be manipulated into writing anything.
 """
 

@@ -20,6 +20,7 @@ from yatt_core.spec.sections.accelerated import VllmRollout
 
 def build_judge(part: JudgePart, model_path: str | None) -> Judge:
     """Returns the judge of a part, ready for requests.
+
     model_path: folder of its model (`manifest.judge_model_path`); None for a judge without one.
 
     Raises `ConfigurationError` for a model that cannot be used, and for a key that is not in the environment.

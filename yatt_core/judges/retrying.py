@@ -1,4 +1,5 @@
 """Whether a request is retried, and after how long: pure functions of the response.
+
 Consumes a status code, the `Retry-After` header and the number of the attempt. Produces the decision.
 """
 
@@ -25,6 +26,7 @@ def meaning_of(status: int) -> Meaning:
 
 def wait_before(part: EndpointPart, attempt: int, asked: float | None) -> float:
     """Returns the seconds to wait before the next attempt.
+
     attempt: number of the failed attempt, from 0.
     asked: the wait that the endpoint asks for, which takes precedence if it is longer.
     """
@@ -34,6 +36,7 @@ def wait_before(part: EndpointPart, attempt: int, asked: float | None) -> float:
 
 def asked_seconds(header: str | None, now: datetime) -> float | None:
     """Returns the seconds in a `Retry-After` header (RFC 9110, 10.2.3), given as a number or a date.
+
     Returns None if there is no header, or if its text is neither.
     """
     if header is None:

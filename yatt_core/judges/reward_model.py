@@ -1,4 +1,5 @@
 """A reward model: a sequence classifier with a single output, over prompt and response.
+
 Consumes items. Produces verdicts of one judgement each, batch by batch. Only sequences of exactly the same
 length share a batch, so that nothing is padded or masked. In float32 a batch has at least four rows, the last
 one a filler (`engines.rollout.torch.sizes` explains why). A score is thus independent of what else is judged,
@@ -29,6 +30,7 @@ from yatt_core.spec.rewards.judges import RewardModelPart
 
 class RewardModelJudge:
     """One model on one thread, and on its process's GPU if there is one.
+
     Raises `ConfigurationError` if the folder is not a reward model with a single output.
     """
 

@@ -9,6 +9,7 @@ def judgement_seeds(
     part: str, count: int, seed: int, branch: int, iteration: int, ordinal: int, sample: int
 ) -> tuple[int, ...]:
     """Returns the seeds of all judgements of one response by one reward part, [count].
+
     part: name of the part, so that the judges of a run have different seeds.
     ordinal: ordinal of the prompt.
 

@@ -1,4 +1,5 @@
 """Fills in a judge's template. Consumes the template and an item; produces a text, or pieces marked as trusted or not.
+
 Values are inserted once and never parsed again: braces in a response stay braces.
 """
 
@@ -15,6 +16,7 @@ from yatt_core.spec.rewards.template import ANSWER, PROMPT, pieces_of
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A piece of a filled-in template.
+
     name: the placeholder that it replaces; None for the template's own text, which is trusted.
     """
 
@@ -24,6 +26,7 @@ class Piece:
 
 def filled(template: str, item: JudgeItem) -> Sequence[Piece]:
     """Returns the template filled with an item's texts.
+
     Raises `DataError` if it needs a reference answer that the item lacks.
     """
     pieces = []

@@ -1,4 +1,5 @@
 """A judge without a model: seeded synthetic judgements generated at configured speeds.
+
 Consumes items. Produces verdicts whose scores and lengths are functions of (run seed, prompt, response, the
 judgement's seed) only.
 """
@@ -38,6 +39,7 @@ class VirtualJudgeEngine:
 
     def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Yields verdicts as the decode steps finish their last judgement.
+
         As many items are judged at once as the engine allows.
         """
         size = max(1, self._engine.max_num_seqs // self._part.judgements)

@@ -1,4 +1,5 @@
 """Loads a local Hugging Face model: a causal language model, with or without a vision tower, or a sequence classifier.
+
 Consumes a folder. Produces a torch module. Does not access the network.
 """
 
@@ -21,6 +22,7 @@ NO_TOKEN = -1
 
 def load_causal_lm(path: str, dtype: str) -> nn.Module:
     """Returns the model in a folder with config.json and safetensors weights, in evaluation mode, on the CPU.
+
     dtype: `float32` or `bfloat16`.
 
     Attention uses torch's scaled dot product. No code from the folder is executed. Raises `ConfigurationError`
@@ -33,6 +35,7 @@ def load_causal_lm(path: str, dtype: str) -> nn.Module:
 
 def load_classifier(path: str, dtype: str) -> nn.Module:
     """Returns the sequence classifier with a single output in a folder, loaded as by `load_causal_lm`.
+
     A model without a padding token gets one that occurs in no text, because it looks for the last token that is
     not padding. Raises as `load_causal_lm` does, and for more than one output.
     """

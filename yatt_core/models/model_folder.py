@@ -1,4 +1,5 @@
 """The policy's Hugging Face folder: checks a given one, or creates a small one from a config with seeded weights.
+
 Consumes the spec's model section. Produces a folder with config.json, safetensors and tokenizer, and its size.
 Weights are read from safetensors only, because pickles can execute code.
 """
@@ -40,6 +41,7 @@ SMALL_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model"})
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """What a run records about its initial model.
+
     model_path: absolute, or relative to the inputs' folder; empty if there is no model.
     model_files: fingerprints of the files of a given folder.
     vocabulary: number of tokens of the tokenizer.
@@ -53,6 +55,7 @@ class ModelFacts:
 
 def make_model(model: ModelFromConfig, vocabulary: int, seed: int, folder: Path) -> None:
     """Writes config and weights (float32) into the folder; the same arguments always give the same bytes.
+
     vocabulary: rows of the embedding.
     """
     import torch
@@ -92,6 +95,7 @@ def _text_config(model: ModelFromConfig, vocabulary: int) -> Any:
 
 def _vision_language_config(vision: VisionSpec, text: Any) -> Any:
     """Returns a LLaVA config (arXiv 2304.08485).
+
     All patches of the tower's last block pass through a projector and join the tokens of the text model.
     """
     from transformers import LlavaConfig, SiglipVisionConfig
@@ -188,6 +192,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def positions_of(config: Mapping[str, Any]) -> int | None:
     """Returns a model's maximum number of positions according to its config.json; None if it has no limit.
+
     For a vision-language model, this is the limit of its text model. Raises `ConfigurationError` for an invalid
     limit.
     """
@@ -228,6 +233,7 @@ def weight_files(folder: Path) -> Sequence[Path]:
 
 def matrix_names(folder: Path) -> set[str]:
     """Returns the names of the matrices in the layers, such as `q_proj` for `model.layers.0.self_attn.q_proj.weight`.
+
     Raises as `count_parameters` does.
     """
     parts = [name.split(".") for name, shape in _shapes(folder) if name.endswith(".weight") and len(shape) == 2]
@@ -236,6 +242,7 @@ def matrix_names(folder: Path) -> set[str]:
 
 def count_parameters(folder: Path) -> int:
     """Returns the number of elements of all stored tensors; tied tensors count once.
+
     Raises `ConfigurationError` for a damaged file.
     """
     return sum(math.prod(shape) for _, shape in _shapes(folder))

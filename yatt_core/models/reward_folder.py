@@ -1,4 +1,5 @@
 """What a reward model's folder needs besides weights: a single output, and a format for prompt and response.
+
 Consumes the reward part and its folder. Produces the tokenizer. Reads only small files, so that it can also run
 before a run is created.
 """
@@ -16,6 +17,7 @@ from yatt_core.spec.rewards.judges import RewardModelPart
 
 def open_reward_tokenizer(part: RewardModelPart, model_path: str) -> tuple[Any, int]:
     """Returns the tokenizer, and the maximum number of tokens that model and part allow.
+
     Raises `ConfigurationError` for more than one output, and if neither a template nor the tokenizer defines
     how prompt and response are combined.
     """

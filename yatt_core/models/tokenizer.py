@@ -1,4 +1,5 @@
 """Loads the tokenizer of a local Hugging Face folder, or trains a small one on the prompts.
+
 Training consumes the texts of prompts and answers; frequent phrases become single tokens, everything else is
 split into characters. It produces a Hugging Face tokenizer folder (tokenizer.json, its configuration, a chat
 template) that any version of `transformers` can read. Short token sequences make small models fast on small machines.
@@ -40,6 +41,7 @@ def train_tokenizer(
     with_images: bool = False,
 ) -> Tokenizer:
     """Returns a tokenizer with phrases from the prompts, and characters from the prompts and the other texts.
+
     prompts: iterated over several times and never held in memory, so it must not be an iterator.
 
     Ids: `<pad>` 0, `<eos>` 1, `<sep>` 2, `<unk>` 3, with images `<image>` 4, then phrases, longest first, then
@@ -74,6 +76,7 @@ class _Normalized:
 
 def common_phrases(prompts: Iterable[str], share: float) -> list[str]:
     """Returns the longest runs of common words, longest first.
+
     share: a run must occur in at least this fraction of the prompts, and in at least two. A common word meets
     the same condition.
     prompts: iterated over twice.
@@ -96,6 +99,7 @@ def common_phrases(prompts: Iterable[str], share: float) -> list[str]:
 
 def wrapped_tokenizer(tokenizer: Tokenizer, longest: int) -> Any:
     """Returns a trained tokenizer as a `transformers` tokenizer with its chat template.
+
     longest: the model's maximum sequence length in tokens.
     """
     from transformers import PreTrainedTokenizerFast
@@ -114,6 +118,7 @@ def wrapped_tokenizer(tokenizer: Tokenizer, longest: int) -> Any:
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, longest: int) -> None:
     """Writes a trained tokenizer as a Hugging Face folder.
+
     longest: as for `wrapped_tokenizer`.
     """
     wrapped_tokenizer(tokenizer, longest).save_pretrained(folder)

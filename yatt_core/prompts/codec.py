@@ -1,4 +1,5 @@
 """Converts text to tokens and back, for engines and reward functions.
+
 Consumes a model folder's tokenizer, chat template and generation settings. Produces token ids of prompts and
 answers, the texts of responses, and the tokens that end a response. Virtual runs have a codec without a model.
 
@@ -34,6 +35,7 @@ TEMPLATE_DATE = "26 Jul 2024"
 
 class TextCodec(Protocol):
     """Converts texts to tokens and back.
+
     stop_tokens: ids that end a response, ascending.
     vocabulary: number of tokens.
     """
@@ -50,6 +52,7 @@ class TextCodec(Protocol):
 
     def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0) -> Int32:
         """Returns the tokens of a prompt, ready for generation: [length].
+
         images: number of images in the prompt.
 
         Raises `DataError`, which names the prompt, if it is too long, or if the model or the text has no place
@@ -67,6 +70,7 @@ class TextCodec(Protocol):
 
     def encode_result(self, text: str) -> tuple[Int32, str]:
         """Returns the tokens between a turn that calls a tool and the next turn, [length], and the result's text.
+
         The text is truncated if it is too long.
         """
         ...
@@ -106,6 +110,7 @@ class PromptCodec:
 
     def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0) -> Int32:
         """Returns the tokens of a prompt, ready for generation: [length].
+
         images: number of images in the prompt.
 
         Raises `DataError`, which names the prompt, if it is too long, or if the model or the text has no place
@@ -200,6 +205,7 @@ class PromptCodec:
 
 class VirtualCodec:
     """The codec of a virtual run.
+
     The tokens of a prompt are its bytes, the text of a response is its token ids, and 0 ends a response.
     """
 
@@ -216,6 +222,7 @@ class VirtualCodec:
 
     def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0) -> Int32:
         """Returns the bytes of a prompt: [length]; images take no tokens.
+
         Raises `DataError`, which names the prompt, if it is too long.
         """
         return _checked(list(text.encode()), self._longest, prompt_id, text)
@@ -241,6 +248,7 @@ class VirtualCodec:
 
 def open_codec(spec: RunSpec, model_path: str) -> TextCodec:
     """Returns the codec of a run.
+
     model_path: the run's Hugging Face folder; unused in a virtual run.
 
     Raises `ConfigurationError` if the tokenizer cannot be loaded or has no end-of-sequence token, if stop
@@ -264,6 +272,7 @@ def open_codec(spec: RunSpec, model_path: str) -> TextCodec:
 
 def longest_prompt(spec: RunSpec, model_path: str) -> int:
     """Returns the maximum number of prompt tokens that the spec allows and that leaves room for the response.
+
     model_path: as for `open_codec`.
 
     Raises `ConfigurationError` if there is no room for a prompt.
@@ -307,6 +316,7 @@ def _single_token(tokenizer: Any, text: str) -> int:
 
 def _checked(tokens: Sequence[int], longest: int, prompt_id: str, text: str, shown: str = "") -> Int32:
     """Returns the tokens as an array. Raises `DataError` if there are none or too many.
+
     shown: a phrase that says how many of the tokens are taken by images.
     """
     if len(tokens) > longest:

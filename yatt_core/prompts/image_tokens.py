@@ -1,4 +1,5 @@
 """Places images in a prompt: one placeholder token per patch, before the text or where the text contains `<image>`.
+
 Consumes a vision-language folder's config and tokenizer. Produces the texts with the placeholders, and checks
 that their number matches the images. The engines replace the placeholders with the embeddings of the patches, so
 sampler and trainer, which receive the same tokens, see the same prompt.
@@ -17,6 +18,7 @@ from yatt_core.models.tokenizer import IMAGE
 @dataclass(frozen=True, slots=True)
 class _Tower:
     """A kind of vision tower.
+
     extra: outputs in addition to the patches.
     image_size, patch_size: defaults of the config.
     """
@@ -33,6 +35,7 @@ TOWERS = {"siglip_vision_model": _Tower(0, 224, 16), "clip_vision_model": _Tower
 @dataclass(frozen=True, slots=True)
 class ImageTokens:
     """The placeholders of images.
+
     text, token: the placeholder as text and as id.
     count: number of placeholders per image.
     """
@@ -43,6 +46,7 @@ class ImageTokens:
 
     def marked(self, text: str, images: int) -> str:
         """Returns the text with a mark for each image: its own marks, or else all marks at the start.
+
         Raises `DataError` if the text has marks, but not one per image.
         """
         marks = text.count(IMAGE)
@@ -79,6 +83,7 @@ class ImageTokens:
 
 def image_tokens(config: Mapping[str, Any], tokenizer: Any) -> ImageTokens | None:
     """Returns the image placeholders of a model; None for a text-only model.
+
     config: the model's config.json.
 
     Raises `ConfigurationError` for a vision-language model of a family other than LLaVA.

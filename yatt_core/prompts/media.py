@@ -1,4 +1,5 @@
 """Images of prompts: verified once, stored alongside the prompts by content address, and checked on every read.
+
 Consumes the bytes of PNG and JPEG files. Produces `media/AB/ABCDEF...` in the inputs' folder, named by the
 SHA-256 of the unmodified bytes, and the manifest's entry about all images. A prompt carries only the addresses
 of its images.
@@ -72,6 +73,7 @@ def read_media(inputs_folder: Path, address: str) -> bytes:
 
 def decode_media(data: bytes) -> Image.Image:
     """Returns the image in its EXIF orientation: RGB, 8 bits per channel, without transparency.
+
     Raises `DataError` if the data is not a PNG or JPEG file, is damaged, exceeds `MAX_BYTES`, `MAX_PIXELS` or
     `MAX_ASPECT`, or has more than 8 bits per channel.
     """
@@ -99,6 +101,7 @@ def decode_media(data: bytes) -> Image.Image:
 
 def _is_deep(image: ImageFile.ImageFile) -> bool:
     """Returns True for more than 8 bits per channel, which here only PNG supports.
+
     The image mode shows this for greyscale only, the raw mode for all.
     """
     return any(str(tile.args).endswith(";16B") for tile in image.tile)
@@ -117,6 +120,7 @@ def media_address(data: bytes) -> str:
 
 def verified_address(data: bytes, place: str) -> str:
     """Returns the address of an image after decoding it, without storing it.
+
     Raises `DataError`, which names the place.
     """
     _verify(data, place)
@@ -138,6 +142,7 @@ class MediaFolder:
 
     def keep(self, data: bytes, place: str) -> str:
         """Verifies and writes an image unless it exists, and returns its address.
+
         Raises `DataError`, which names the place.
         """
         address = media_address(data)

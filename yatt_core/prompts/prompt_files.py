@@ -1,4 +1,5 @@
 """Prompts on disk: Parquet files, written prompt by prompt and read on demand.
+
 Consumes `Prompt`s. Produces files of small row groups; a reader keeps only the most recent of them in memory,
 so memory use does not depend on the size of the corpus.
 """

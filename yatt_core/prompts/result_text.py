@@ -1,4 +1,5 @@
 """Encodes what separates a turn that calls a tool from the next turn: the result, framed by the model's chat template.
+
 Consumes the text of a result. Produces the tokens that follow the turn's own, up to a given number. The
 frame is what the template inserts after an assistant message followed by a tool message, up to the point where
 the assistant continues.
@@ -50,6 +51,7 @@ class TemplateFrame:
 
 class ResultEncoder:
     """Encodes the tokens between two turns.
+
     encode: returns the tokens of a text and recognises special tokens.
     limit: maximum number of tokens.
     """

@@ -1,4 +1,5 @@
 """Prompts, and the endless seeded stream from which a run draws them.
+
 Consumes the mixture of `DataSpec`, the spec's seed and a `Cursor`. Produces `PromptRef`s and the next cursor. A
 draw loads nothing: the source of an ordinal and the place of a position in its source's order are functions of
 counters and the seed, so two short draws equal one long draw, in any process.
@@ -24,6 +25,7 @@ from yatt_core.spec.sections.data import DataSpec
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """One task.
+
     source: index of its source in the spec's mixture.
     index: its row among that source's rows of the same split.
     prompt_id: unique within a run's inputs; names split, source and original row.
@@ -71,6 +73,7 @@ class Cursor:
 
 def draw(data: DataSpec, seed: int, cursor: Cursor, count: int) -> tuple[tuple[PromptRef, ...], Cursor]:
     """Returns the next prompts of the stream, and the cursor after them.
+
     Raises `ConfigurationError` if the cursor belongs to a different number of sources.
     """
     if len(cursor.drawn) != len(data.sources):
@@ -100,6 +103,7 @@ def locate(position: int, size: int) -> tuple[int, int]:
 
 def epoch_order(seed: int, source: int, epoch: int, size: int) -> npt.NDArray[np.int64]:
     """Returns the order of a source's prompts in an epoch: [size], a permutation.
+
     Sorts raw 64-bit output, because numpy keeps the streams of its bit generators stable between versions, but
     not the results of its methods.
     """

@@ -1,4 +1,5 @@
 """The format of a policy's tool calls and of their results within a response: pure functions of text.
+
 A call is a JSON object between two tags, `<tool_call>{"name": "calculator", "arguments": {"expression": "3 *
 4"}}</tool_call>`, the format of many chat models; one call per turn. An invalid call is ordinary data: the policy
 is told what is wrong.
@@ -31,6 +32,7 @@ stack."""
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A valid call.
+
     arguments: plain JSON values.
     """
 
@@ -41,6 +43,7 @@ class ToolCall:
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
     """The outcome of a call.
+
     text: what the policy is told.
     error: why there is no result, starting with its kind; empty if there is one.
     """
@@ -51,6 +54,7 @@ class ToolAnswer:
     @classmethod
     def failed(cls, kind: str, reason: str, tool: str = "") -> ToolAnswer:
         """Returns an answer that explains a failure.
+
         kind: one of `KINDS`.
         tool: the tool that failed; empty if the call itself is at fault.
         """
@@ -60,6 +64,7 @@ class ToolAnswer:
 
 def read_call(text: str) -> ToolCall | ToolAnswer | None:
     """Returns the call in a turn's text; None if there is none.
+
     For an invalid call, returns an answer that explains what is wrong.
     """
     count = text.count(CALL)

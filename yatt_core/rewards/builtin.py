@@ -1,4 +1,5 @@
 """Reward functions included in YATT, each an entry point of the group `yatt.rewards`.
+
 A reward function takes a prompt, a response's text and its options, and returns a finite number.
 """
 
@@ -13,6 +14,7 @@ from yatt_core.prompts.tool_calls import last_turn
 
 def exact_match(prompt: Prompt, response: str, case_sensitive: bool = True) -> float:
     """Returns 1 if the response equals the reference answer, ignoring surrounding white space, else 0.
+
     If the reference answer demonstrates tool calls, only the text after the last result is compared. Raises
     `DataError` if there is no reference answer.
     """

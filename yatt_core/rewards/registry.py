@@ -1,4 +1,5 @@
 """Looks up reward functions: entry points of the group `yatt.rewards`, and dotted names of installed code.
+
 Consumes a `FunctionPart`. Produces its function with the part's options bound.
 """
 
@@ -21,6 +22,7 @@ RewardFunction = Callable[..., Any]
 
 def resolve(part: FunctionPart) -> RewardFunction:
     """Returns the part's function of (prompt, response) with its options bound.
+
     Raises `ConfigurationError` for an unknown name (naming the closest ones), for a function that cannot be
     imported or called, and for options that it does not accept.
     """

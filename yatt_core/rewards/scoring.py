@@ -1,4 +1,5 @@
 """Scores responses: calls every part's function under its time limit and handles failures.
+
 Consumes the spec's rewards, a prompt, a response, and the judges' values for it. Produces the values of the
 parts, their weighted sum and, for parts that may fail, the reasons for failures. Runs in the main thread of a
 controller's process.
@@ -37,6 +38,7 @@ and their advantages in float32."""
 @dataclass(frozen=True, slots=True)
 class SampleScore:
     """The score of a response.
+
     parts: value by name of the part.
     total: weighted sum of the values.
     correct: True if the accuracy part reaches its threshold.
@@ -51,6 +53,7 @@ class SampleScore:
 
 class RewardScorer:
     """The reward functions of a spec, looked up and checked once; the values of its judges are passed in.
+
     Raises `ConfigurationError` as `registry.resolve` does.
     """
 
@@ -71,6 +74,7 @@ class RewardScorer:
         judged: Judged = NOT_JUDGED,
     ) -> SampleScore:
         """Scores one response.
+
         sample: its index among the prompt's responses, for messages.
         last_turn: the last turn of a multi-turn response.
         judged: the results of all parts that are judges.
@@ -88,6 +92,7 @@ class RewardScorer:
 
     def measure(self, prompt: Prompt, response: str, last_turn: str | None = None) -> SampleScore:
         """Scores one response with the functions only, as SFT and evaluation do.
+
         Judges are not asked and do not contribute to the total. Raises `DataError` as `score` does.
         """
         functions = [part for part, _ in self._functions.values()]

@@ -1,4 +1,5 @@
 """Calls a function under a time limit that interrupts Python code even while it blocks.
+
 The limit is a SIGALRM, which Python handles in the main thread between two bytecode instructions. It ends
 loops, sleeps and reads, but waits for C calls that do not check for signals.
 """
@@ -26,6 +27,7 @@ class TimeLimitReached(BaseException):
 
 def call_within(seconds: float, function: Callable[[], Result]) -> Result:
     """Returns the function's result. Raises `TimeLimitReached` if the call takes too long.
+
     Raises `InfrastructureError` outside the main thread, where no limit can be enforced. A previous timer and
     handler are restored, the timer minus the elapsed time.
     """

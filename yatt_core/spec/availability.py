@@ -1,4 +1,5 @@
 """Finds the parts of a spec that work for planning but not for training here.
+
 These are engines without an adapter or an installed package, and models without weights.
 """
 

@@ -10,6 +10,7 @@ from yatt_core.spec.run import RunSpec
 
 def json_schema() -> dict[str, Any]:
     """Returns the JSON Schema (draft 2020-12) of a spec file.
+
     It includes `extends`, which is resolved before validation.
     """
     schema = RunSpec.model_json_schema()

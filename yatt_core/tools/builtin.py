@@ -1,4 +1,5 @@
 """Tools included in YATT, each an entry point of the group `yatt.tools`.
+
 A tool takes a call's arguments and the spec's options as keyword arguments, and returns a text or another JSON
 value.
 """
@@ -27,6 +28,7 @@ _BINARY: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = Mappi
 
 def calculator(expression: str) -> str:
     """Returns the value of an arithmetic expression of numbers, parentheses and + - * / // % **.
+
     Integer results have no decimal point. Raises `ValueError` for anything else, and `ArithmeticError` for an
     expression without a value.
     """

@@ -1,4 +1,5 @@
 """The responses of one decode batch, turn by turn: a state machine without engines, tools or files.
+
 Consumes the engine's output for the members' contexts, and the answers to the calls in it. Produces the
 contexts of the next turn. Members continue in batch order, so that each turn's decode batch is a function of
 the previous turns. Without tools a response is its first turn.
@@ -23,6 +24,7 @@ from yatt_core.tools.toolbox import Toolbox
 @dataclass(slots=True)
 class Response:
     """Everything that follows a prompt: the policy's turns and the tool results between them.
+
     text: text of all turns, with results in tags.
     last_turn: text of the latest turn.
     finish: why it ended; empty until then.
@@ -87,6 +89,7 @@ Generate = Callable[["Dialogue"], GenerateResult]
 
 class Dialogue:
     """The responses to some prompts.
+
     prompts: tokens of each response's prompt, one entry per response.
     media: content addresses of each prompt's images, one entry per response; empty for text-only prompts.
     """
@@ -125,6 +128,7 @@ class Dialogue:
 
     def hear(self, result: GenerateResult, numbers: Sequence[int] | None = None) -> dict[int, ToolCall | ToolAnswer]:
         """Adds the members' next turn; returns the calls in it by index of the response, to be answered with `tell`.
+
         numbers: the members whose turn it is; by default all.
         """
         bounds = np.cumsum(result.lengths)[:-1]

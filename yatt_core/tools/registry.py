@@ -1,4 +1,5 @@
 """Looks up tools: entry points of the group `yatt.tools`, and dotted names of installed code.
+
 Consumes a tool's function name and options. Produces the function. Imports nothing heavy, because the tool
 process loads this module.
 """
@@ -28,6 +29,7 @@ class NamedTool(Protocol):
 
 def find_tool(name: str, function: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     """Returns a tool's function.
+
     Raises `ConfigurationError` if it cannot be found or imported, or does not accept the options.
     """
     place = f"rollout.tools.functions {name!r}: function {function!r}"

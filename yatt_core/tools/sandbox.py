@@ -1,4 +1,5 @@
 """Runs one call of a tool in its own process under a guard: a second process that enforces its limits.
+
 Consumes a tool and a call's arguments. Produces one JSON line with the outcome of the call. The guard adopts
 all processes that the call has started and left behind, even in their own group or session, and ends them all
 before it reports. It stops early when its leash is cut: a pipe whose other end only its parent holds, so that
@@ -39,6 +40,7 @@ Outcome = dict[str, str]
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """A tool with its limits.
+
     characters: maximum length of a result's text.
     """
 
@@ -51,6 +53,7 @@ class Bounds:
 
 def sandbox_call(number: int, tool: Bounds, arguments: Mapping[str, Any], answer: int, leash: int) -> None:
     """Guards a call in a forked process: starts it, ends all that it leaves behind, writes the outcome to `answer`.
+
     leash: descriptor that reaches its end when the parent is gone; then nothing is written.
     """
     deadline = time.monotonic() + tool.seconds
@@ -95,6 +98,7 @@ def write_line(descriptor: int, message: Mapping[str, Any]) -> None:
 
 def _listen(pipe: int, leash: int, deadline: float) -> bytes | None:
     """Returns what the call has written: a line, or less if its process ended.
+
     Returns None if its time is over or the leash is cut.
     """
     said = bytearray()
@@ -129,6 +133,7 @@ def _end(pid: int) -> int:
 
 def _make_call(tool: Bounds, arguments: Mapping[str, Any], answer: int) -> None:
     """Runs in the call's process: limits itself, calls the tool and reports the outcome.
+
     Ends together with its guard.
     """
     own = os.getpid()

@@ -1,4 +1,5 @@
 """A controller's tools: answers calls in a separate process (`yatt_core.tools.worker`), whatever the tools do.
+
 Consumes calls. Produces answers as they arrive. A tool that hangs, raises, takes too much memory or dies
 results in an answer that reports this. Only the loss of the tool process itself, or its silence, is a failure
 of infrastructure.
@@ -32,6 +33,7 @@ CHARACTERS_PER_TOKEN = 32
 
 class Toolbox:
     """The tools of a spec; empty for a run without tools.
+
     The tool process starts with the first call and ends with this process.
     """
 
@@ -43,6 +45,7 @@ class Toolbox:
 
     def answer(self, calls: Mapping[int, ToolCall | ToolAnswer]) -> Iterator[tuple[int, ToolAnswer]]:
         """Yields answers to calls by number, in the order in which they arrive; results never depend on that order.
+
         An invalid call is its own answer. Raises `InfrastructureError` if the process is lost.
         """
         readable: dict[int, ToolCall] = {}
@@ -135,6 +138,7 @@ class Toolbox:
 
     def _receive(self, process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
         """Returns the next line.
+
         seconds: maximum time to wait for it.
         """
         if process.stdout is None:

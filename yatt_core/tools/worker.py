@@ -1,4 +1,5 @@
 """The process in which tools run: `python -m yatt_core.tools.worker`, one for each controller that needs it.
+
 Consumes on standard input one JSON line that describes the tools, then one line for each set of calls. Produces
 on standard output one line when it is ready and one for each answered call. It loads the functions once and
 forks for each call (`yatt_core.tools.sandbox`): a call that hangs, even in C, or takes too much memory ends
@@ -26,6 +27,7 @@ from yatt_core.tools.sandbox import Bounds, death, sandbox_call, write_line
 @dataclass(slots=True)
 class _Running:
     """A call in progress.
+
     pid: its guard's process.
     pipe: descriptor from which the guard's report is read.
     """
@@ -38,6 +40,7 @@ class _Running:
 
 class Worker:
     """Answers calls, several in parallel.
+
     requests, answers: descriptors for incoming and outgoing lines.
     """
 

@@ -1,4 +1,5 @@
 """Weights in buckets of bounded size: the format in which a trainer sends them to the rollout engines.
+
 Consumes named arrays one at a time. Produces buckets, each with one buffer that is filled as the arrays arrive,
 so that at most one array and one bucket are held in memory. A tensor that fits in a bucket is sent whole, a
 larger one in pieces. The boundaries depend only on names, shapes and dtypes.
@@ -24,6 +25,7 @@ BUCKET_BYTES = 256 << 20
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Some numbers of a tensor.
+
     shape: shape of the whole tensor.
     start: index of the first number, in C order.
     numbers: one-dimensional.
@@ -38,6 +40,7 @@ class Piece:
 @dataclass(frozen=True, slots=True)
 class _Place:
     """The place of a piece in a bucket.
+
     offset: in bytes.
     """
 
@@ -52,6 +55,7 @@ class _Place:
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightBucket:
     """One bucket of a stream of weights.
+
     number: index from 0.
     last: True for the last bucket of the stream.
     data: the concatenated pieces, each at an aligned offset.
@@ -76,6 +80,7 @@ class WeightBucket:
 
 def buckets_of(tensors: NamedArrays, most_bytes: int = BUCKET_BYTES, keep: bool = True) -> Iterator[WeightBucket]:
     """Splits a stream of tensors into one or more buckets.
+
     most_bytes: maximum size of a bucket, at least that of one number.
     keep: False to go through the tensors without sending them; the buckets are then empty.
     """

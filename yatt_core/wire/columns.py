@@ -1,4 +1,5 @@
 """Arrow columns as flat numpy arrays and back; the only module that relies on Arrow's memory layout.
+
 Consumes columns of numbers, booleans, strings and lists of them, chunked or sliced in any way. Produces arrays
 independent of that: concatenated values, and for rows of unequal length int64 offsets [rows + 1] that start at
 0.
@@ -26,6 +27,7 @@ def fixed_column(table: pa.Table, name: str) -> Array:
 
 def ragged_column(table: pa.Table, name: str) -> tuple[Array, Int64]:
     """Returns a column of lists of numbers: values [sum of lengths], offsets [rows + 1].
+
     Raises `DataError` for nulls.
     """
     array = _whole(table, name)
@@ -35,6 +37,7 @@ def ragged_column(table: pa.Table, name: str) -> tuple[Array, Int64]:
 
 def text_column(table: pa.Table, name: str) -> tuple[Array, Int64, Int64]:
     """Returns a column of strings: UTF-8 bytes (uint8), offsets [rows + 1], lengths in bytes [rows].
+
     The length of a null is -1.
     """
     array = _whole(table, name).cast(pa.large_string())

@@ -1,4 +1,5 @@
 """Arrays in a single buffer: the format in which decode batches, responses and weights are sent between actors.
+
 Consumes named numpy arrays. Produces one buffer with an index of names, dtypes, shapes and offsets. pickle
 protocol 5 passes the buffer out of band to Ray, which copies it once into its object store and maps it into
 every process of the node that requests it. The receiver gets read-only views and must copy an array to change
@@ -25,6 +26,7 @@ Layout = Mapping[str, tuple[str, tuple[int, ...]]]
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedArrays:
     """Named arrays in one buffer.
+
     index: name -> (dtype, shape, offset in bytes).
     data: all arrays, concatenated at aligned offsets.
     """

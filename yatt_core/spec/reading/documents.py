@@ -1,4 +1,5 @@
 """Reads and writes YAML as a spec may use it: plain values, string keys, no duplicate keys, no tags.
+
 Consumes text. Produces trees of dictionaries, lists, strings, numbers and booleans. Raises
 `ConfigurationError`, which names the line. Numbers follow YAML 1.2: `1e-3` is a number, and a date is a string.
 """
@@ -132,6 +133,7 @@ _PlainConstructor.add_constructor(_FLOAT, _PlainConstructor.construct_yaml_float
 
 def parse_yaml(text: str, origin: str) -> Any:
     """Returns the value in a YAML text.
+
     origin: named in errors.
     """
     reader = YAML(typ="safe", pure=True)
@@ -197,6 +199,7 @@ def names_file(keys: Sequence[str]) -> bool:
 
 def with_absolute_paths(node: Any, folder: Path, within: str = "") -> Any:
     """Returns a copy in which files and folders, given relative to `folder` or `~`, are absolute.
+
     `options` are left unchanged.
 
     within: the key that holds the node.

@@ -1,4 +1,5 @@
 """The layers of a spec: files that extend one another, with `--set` on top.
+
 A layer is a tree of plain values and the name of its origin. Merging two layers is a pure function: mappings
 merge key by key, everything else is replaced. Raises `ConfigurationError`.
 """
@@ -17,6 +18,7 @@ from yatt_core.spec.reading.documents import FREE_KEYS, absolute_path, names_fil
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One layer of a spec.
+
     origin: a file, or a `--set` as typed.
     """
 

@@ -1,4 +1,5 @@
 """Reads a spec: YAML with `extends`, dotted overrides, and errors that name file, key and remedy.
+
 Consumes a YAML file, the files it extends (later ones win, and the file itself wins over all) and `a.b=c`
 overrides. Produces a `RunSpec` with absolute paths. Raises `ConfigurationError` with one line per mistake.
 """
@@ -29,6 +30,7 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
 
 def override_spec(spec: RunSpec, overrides: Sequence[str], origin: str) -> RunSpec:
     """Returns a copy of a spec with some values changed.
+
     origin: names the spec in errors.
     """
     return _with_overrides(spec.model_dump(mode="json"), overrides, [], origin)
@@ -36,6 +38,7 @@ def override_spec(spec: RunSpec, overrides: Sequence[str], origin: str) -> RunSp
 
 def parse_spec(tree: Any, origin: str) -> RunSpec:
     """Returns the spec given as a tree of plain values.
+
     origin: names the tree in errors.
     """
     return _validate(tree, lambda place: origin)
@@ -59,6 +62,7 @@ def _validate(tree: Any, origin: Callable[[Sequence[str | int]], str]) -> RunSpe
 
 def _read_tree(path: Path, above: tuple[Path, ...], layers: list[Layer]) -> Any:
     """Returns a file's tree merged over the trees of the files it extends; appends each file's own tree to `layers`.
+
     above: the files that extend this one.
     """
     if path.resolve() in (other.resolve() for other in above):
@@ -73,6 +77,7 @@ def _read_tree(path: Path, above: tuple[Path, ...], layers: list[Layer]) -> Any:
 
 def _bases(tree: dict[str, Any], path: Path) -> list[Path]:
     """Removes `extends` from a file's tree and returns the files that it names.
+
     Raises `ConfigurationError` if one is missing.
     """
     if EXTENDS not in tree:

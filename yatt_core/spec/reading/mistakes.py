@@ -1,4 +1,5 @@
 """Turns pydantic's errors into readable ones: one line per mistake, with the key as it is written in the file.
+
 Consumes a `ValidationError` of the spec. Produces places (keys and list indexes, without the names of union
 members that pydantic inserts between them) and messages that state what is wrong and what is expected.
 """
@@ -21,6 +22,7 @@ Models = tuple[type[BaseModel], ...]
 @dataclass(frozen=True, slots=True)
 class Mistake:
     """One mistake in a spec.
+
     place: keys and list indexes from the top of the spec; empty if the mistake concerns several keys.
     """
 
@@ -34,6 +36,7 @@ class Mistake:
 @dataclass(frozen=True, slots=True)
 class _Spot:
     """A place in the spec.
+
     owners: the models in which its last key was looked up.
     models: the models allowed at this place.
     """
@@ -45,6 +48,7 @@ class _Spot:
 
 def mistakes_in(error: ValidationError, root: type[BaseModel]) -> Iterator[Mistake]:
     """Yields the mistakes in a validation error.
+
     root: the model that was validated.
     """
     for item in error.errors():

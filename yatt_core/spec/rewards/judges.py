@@ -41,6 +41,7 @@ class TorchJudge(SpecModel):
 
 class VirtualJudge(SpecModel):
     """Seeded synthetic judgements generated at configured speeds on a scaled clock; for planning and tests.
+
     It needs no model. The score is a hash of prompt, response and seed, one of 0.0, 0.1 ... 0.9; `parse` is not
     used.
     """
@@ -238,6 +239,7 @@ JudgePart = GenerativePart | EndpointPart | RewardModelPart
 
 def judge_obstacles(part: JudgePart) -> list[str]:
     """Returns the reasons why a run with this judge cannot be exact; empty if it can.
+
     Answers are logged before they are used, so a replay never asks again. However, if the process is killed
     between asking and logging, the question is asked again, whereas an undisturbed run would have used the first
     answer; an endpoint must therefore give the same answer both times.

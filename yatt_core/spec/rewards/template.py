@@ -15,6 +15,7 @@ def fields_of(template: str) -> frozenset[str]:
 
 def pieces_of(template: str) -> Iterator[tuple[str, str | None]]:
     """Yields pairs of literal text and the placeholder after it, which is None after the last text.
+
     Raises `ValueError` for a placeholder that is more than a name, and for a single brace.
     """
     for text, name, form, conversion in Formatter().parse(template):

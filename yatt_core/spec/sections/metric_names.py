@@ -1,4 +1,5 @@
 """The names of a run's metrics by class: those a guard may watch, and whether they depend on the spec or on timing.
+
 docs/formats.md explains each of them.
 """
 
