@@ -1,8 +1,8 @@
 """Creates the project's virtual environment; runs on a bare python3, before anything is installed.
 
 Consumes pyproject.toml, constraints.txt and pip's own settings (index and find-links, which uv does not read by
-itself). Produces .venv with YATT installed in editable form and compiled byte code, and a stamp that makes a
-second call return at once. `--engines` also installs the optional engines, which tests use if they are present.
+itself). Produces .venv with YATT installed in editable form and byte code of the largest packages, and a stamp that
+makes a second call return at once. `--engines` also installs the optional engines, which tests use if they are present.
 """
 
 from __future__ import annotations
@@ -23,6 +23,13 @@ ENGINES_STAMP = VENV / ".yatt-engines"
 EXTRAS = "dev,postgresql,s3,server"
 # vLLM's CPU build requires these but never uses them, and their PyPI builds do not work with torch's CPU build.
 NEVER_ON_CPU = ("torchvision", "torchaudio", "torchcodec", "triton")
+
+COMPILED = (
+    "matplotlib", "megatron", "mlflow", "numpy", "pandas", "prefect", "pydantic", "ray", "scipy", "sqlalchemy", "sympy",
+    "torch", "transformers", "vllm",
+)  # fmt: skip
+"""The largest packages that most processes import. Others, a majority never used here, are compiled when imported."""
+NOT_COMPILED = "/(tests?|testing|models|rllib)/"
 
 
 def fingerprint() -> str:
@@ -87,7 +94,7 @@ def install(extras: str) -> None:
     ]
     subprocess.run(pip, check=True)
     command: list[str | Path] = [
-        VENV / "bin" / "uv", "pip", "install", "--python", PYTHON, "--compile-bytecode",
+        VENV / "bin" / "uv", "pip", "install", "--python", PYTHON,
         "--constraint", ROOT / "constraints.txt", *package_sources(),
     ]  # fmt: skip
     if not has_nvidia_gpu():
@@ -99,6 +106,15 @@ def install(extras: str) -> None:
     environment = os.environ | {"UV_CACHE_DIR": str(scratch), "TMPDIR": str(scratch), "UV_LINK_MODE": "hardlink"}
     subprocess.run([*command, "-e", f"{ROOT}[{extras}]"], check=True, env=environment)
     shutil.rmtree(scratch, ignore_errors=True)
+    compile_packages()
+
+
+def compile_packages() -> None:
+    """Compiles the byte code of the largest packages on all cores."""
+    site = VENV / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    folders = [folder for folder in (site / name for name in COMPILED) if folder.is_dir()]
+    # Some packages contain templates that are not valid Python, which is no error here.
+    subprocess.run([PYTHON, "-m", "compileall", "-q", "-j", "0", "-x", NOT_COMPILED, *folders], capture_output=True)
 
 
 def is_current(stamp: Path) -> bool:

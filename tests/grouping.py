@@ -53,7 +53,7 @@ def sort_by_group(items: list[pytest.Function]) -> None:
 
 
 class InOrder(LoadScopeScheduling):
-    """Scheduler that assigns groups to workers in collection order, and every other test by itself."""
+    """Scheduler that assigns groups of tests to workers in collection order, and each ungrouped test on its own."""
 
     def __init__(self, config: pytest.Config, log: object) -> None:
         config.option.loadscopereorder = False

@@ -21,7 +21,7 @@ RESET_PEAK = "5"
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The growth in MB (10^6 bytes). total: with the pages of the object store. private: without."""
+    """Growth of a process's peak memory, in MB (10^6 bytes). total: with the object store's pages. private: without them."""
 
     total: float
     private: float

@@ -62,9 +62,9 @@ class Trace:
 
 
 def draw_trace(faults: int, iterations_per_fault: int, seed: int, durations: Durations) -> Trace:
-    """Draws a number of faults over that many times as many iterations, each iteration equally likely.
+    """Draws `faults` faults over `faults * iterations_per_fault` iterations, each equally likely to be hit.
 
-    40 % hit trainer ranks, 40 % engines, 20 % drivers, in drawn order.
+    40 % hit trainer ranks, 40 % engines, 20 % drivers, in random order.
     """
     source = random.Random(seed)
     iterations = faults * iterations_per_fault

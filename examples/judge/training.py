@@ -151,12 +151,12 @@ class _Learner:
                 _item(row, prompt, answer, answer if rights[-1] else self._corruption.wrong(draw, answer, prompt.text))
             )
         starts = self._answer_starts(items)
-        begins, learnt = [], []
+        begins, learned = [], []
         for question, start, right in zip(self._questions(items), starts, rights, strict=True):
             begin = start if right else len(question)
             begins.append(question[:begin])
-            learnt.append(np.concatenate([question[begin:], self._yes if right else self._no]))
-        return demonstrations_of(begins, learnt, [np.ones(len(tokens), np.bool_) for tokens in learnt])
+            learned.append(np.concatenate([question[begin:], self._yes if right else self._no]))
+        return demonstrations_of(begins, learned, [np.ones(len(tokens), np.bool_) for tokens in learned])
 
     def _answer_starts(self, items: Sequence[JudgeItem]) -> list[int]:
         """Returns where each question's response begins; if it is correct, the judge learns from there on.

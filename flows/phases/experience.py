@@ -189,7 +189,7 @@ def sealed_batch(session: DriverSession, branch: int, iteration: int) -> SealedB
             _record(context, row, replaces=True)
             whole[row.wave, row.shard] = row
     outcomes = [wave.outcome for wave in waves if wave.outcome]
-    # Without recorded waves, all groups were learnt from.
+    # Without recorded waves, all groups were learned from.
     admission = admission_of(outcomes) if outcomes else None
     return SealedBatch(references_of(whole[place] for place in sorted(whole)), admission)
 

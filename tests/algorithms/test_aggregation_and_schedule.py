@@ -51,7 +51,7 @@ def test_linear_and_cosine_fall_to_their_min_lr_ratio() -> None:
 
 
 @pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
-def test_no_iteration_of_a_run_is_learnt_at_rate_zero(kind: str) -> None:
+def test_no_iteration_of_a_run_is_learned_at_rate_zero(kind: str) -> None:
     for iterations in (1, 2, 7):
         for sft in (0, 1, 7, 9):
             schedule = ScheduleSpec(kind=kind, lr_warmup_iterations=sft)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The keeper of a session's checkpoints, and retention: a lost driver's checkpoints are adopted or deleted."""
+"""The keeper of a session's checkpoints, which adopts or deletes those of a lost driver; and retention."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ def test_the_trainer_is_offloaded_while_others_work(
         "the rollout engines to rest",
     )
     assert turns == ([] if resident else [offload, rest, reload, offload, rest])
-    learnt, synced = (
+    learned, synced = (
         next(i for i, what in enumerate(waits) if part in what) for part in ("learn", "apply new weights")
     )
     if not resident:
-        assert waits.index(reload) < learnt < synced < len(waits) - 1 - waits[::-1].index(offload)
+        assert waits.index(reload) < learned < synced < len(waits) - 1 - waits[::-1].index(offload)

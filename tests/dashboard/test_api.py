@@ -197,7 +197,7 @@ def test_hostile_search_texts_are_plain_text(reader: TestClient, words: str) -> 
 
 
 def test_a_request_text_with_a_nul_is_refused(reader: TestClient) -> None:
-    """PostgreSQL rejects it with an error of its own."""
+    """Otherwise, PostgreSQL would reject it with an error of its own."""
     for path, name in (
         ("/api/v1/runs", "text"),
         ("/api/v1/runs/toy-1/rollouts/1", "text"),

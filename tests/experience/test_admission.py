@@ -34,14 +34,14 @@ def task(tmp_path):
 
 def test_a_batch_has_the_admitted_groups_and_masked_padding_in_prompt_order(tmp_path, task):
     everything = load_admitted_batch(tmp_path, task)
-    assert everything.ordinals.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3] and everything.learnt.all()
+    assert everything.ordinals.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3] and everything.learned.all()
     batch = load_admitted_batch(tmp_path, dataclasses.replace(task, admission=Admission((1, 3), (0,))))
     assert batch.ordinals.tolist() == [0, 0, 0, 1, 1, 1, 3, 3, 3]
-    assert batch.learnt.tolist() == [False] * 3 + [True] * 6
+    assert batch.learned.tolist() == [False] * 3 + [True] * 6
     assert not batch.loss_mask[: batch.response_offsets[3]].any(), "the padding's tokens are masked"
     kept = everything.take(np.array([3, 4, 5, 9, 10, 11]))
     assert (batch.loss_mask[batch.response_offsets[3] :] == kept.loss_mask).all()
-    assert batch.take(np.array([0, 8])).learnt.tolist() == [False, True]
+    assert batch.take(np.array([0, 8])).learned.tolist() == [False, True]
     table = admitted_table(load_table(tmp_path, task.shards), Admission((1, 3), (0,)))
     assert table["prompt_ordinal"].to_pylist() == batch.ordinals.tolist()
 

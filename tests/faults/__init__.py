@@ -23,7 +23,7 @@ def hang_at(run_folder: Path, version: int) -> Path:
 
 
 def not_finite_at(run_folder: Path, iteration: int) -> None:
-    """Makes the loss of an iteration of branch 0 non-finite every time it is learnt."""
+    """Makes the loss of an iteration of branch 0 non-finite every time it is learned."""
     (run_folder / NOT_FINITE).write_text(str(iteration))
 
 

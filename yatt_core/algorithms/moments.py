@@ -25,7 +25,7 @@ few units in the last place, 2**-53 of the value, and by a few tens of units for
 
 @dataclass(frozen=True, slots=True)
 class GroupMoments:
-    """Partials of G groups, each [G]: size, mean, and sum of squared distances to that mean."""
+    """Partials of G groups, each [G]: size, mean, and sum of squared deviations from that mean."""
 
     sizes: Int64
     means: Float64
@@ -34,7 +34,7 @@ class GroupMoments:
 
 @dataclass(frozen=True, slots=True)
 class RewardMoments:
-    """Count, mean and sum of squared distances to the mean of all rewards up to some point, in order."""
+    """Moments of all rewards up to some point, in prompt order: count, mean, sum of squared deviations from the mean."""
 
     count: int = 0
     mean: float = 0.0

@@ -156,8 +156,8 @@ def _loose_files(folder: Path, split: str) -> list[DataFile]:
         )
     if len(formats := {FORMATS[path.suffix] for path in files}) > 1:
         raise ConfigurationError(
-            f"data.sources: {folder}: the files of split {split!r} have several formats, "
-            f"{', '.join(sorted(formats))}; expected a single one"
+            f"data.sources: {folder}: the files of split {split!r} have several formats "
+            f"({', '.join(sorted(formats))}); expected a single one"
         )
     return _named(folder, files, *formats)
 

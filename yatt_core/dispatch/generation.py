@@ -180,7 +180,7 @@ class GenerationStream(Generic[Tag]):
         self._running[job.ask(grant.engine, self._fence.term)] = (job, grant)
 
     def _next_piece(self, pieces: Any) -> Any:
-        """Returns the next piece; None at the end or if the instance obeys a newer term and is called again."""
+        """Returns the next piece; None at the end, or if the instance follows a newer term; it is then called again."""
         job, grant = self._running[pieces]
         source = f"rollout-{grant.instance}"
         try:

@@ -21,7 +21,7 @@ from yatt_core.protocols.judges import JudgeRequest, Verdict
 class Batch(Generic[Tag]):
     """A consumer's request.
 
-    left: the numbers of the responses or items that have not arrived yet.
+    left: the indices of the responses or items that have not arrived yet.
     part: the reward part whose judge is asked; empty for generation.
     bytes: the size of the request and its longest possible answer.
     """
@@ -110,14 +110,14 @@ def judging_job(number: int, tag: Tag, part: str, request: JudgeRequest, role: s
 
 
 def numbers_of(request: GenerateRequest | JudgeRequest) -> set[int]:
-    """Returns the numbers of the responses or items that a request asks for."""
+    """Returns the indices of the responses or items that a request asks for."""
     if isinstance(request, GenerateRequest):
         return set(range(request.seeds.size))
     return {item.number for item in request.items}
 
 
 def _numbers_in(piece: Any) -> set[int] | None:
-    """Returns the numbers of the responses or verdicts in a piece; None for anything else or for duplicates."""
+    """Returns the indices of the responses or verdicts in a piece; None for anything else or for duplicates."""
     if isinstance(piece, GeneratePiece | Returned):
         listed = list(piece.rows)
     elif isinstance(piece, tuple) and all(isinstance(verdict, Verdict) for verdict in piece):

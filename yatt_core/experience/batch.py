@@ -83,7 +83,7 @@ class ExperienceBatch:
         return self.prompt_lengths + self.response_lengths
 
     @property
-    def learnt(self) -> Bool:
+    def learned(self) -> Bool:
         """True for the samples used for learning, [N]: all but the padding."""
         return ~np.isin(self.ordinals, np.array(self.padding, dtype=np.int64))
 

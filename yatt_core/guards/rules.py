@@ -145,11 +145,11 @@ class RewardLengthRule:
             return None
         growth = mean(newest[LENGTH]) / mean(before[LENGTH]) if mean(before[LENGTH]) > 0.0 else 1.0
         gained = mean(newest[REWARD]) - mean(before[REWARD])
-        learnt = mean(newest[ACCURACY]) - mean(before[ACCURACY])
+        learned = mean(newest[ACCURACY]) - mean(before[ACCURACY])
         unrewarded = gained <= self.guard.gain
-        if growth < self.guard.growth or (not unrewarded and learnt >= 0.0):
+        if growth < self.guard.growth or (not unrewarded and learned >= 0.0):
             return None
-        why = f"the reward changed by {gained:.4g}" if unrewarded else f"accuracy changed by {learnt:.4g}"
+        why = f"the reward changed by {gained:.4g}" if unrewarded else f"accuracy changed by {learned:.4g}"
         text = f"responses grew by a factor of {growth:.3g} from {span(before[LENGTH])} to {span(newest[LENGTH])}, and {why}"
         evidence = {
             "metric": LENGTH,
@@ -157,7 +157,7 @@ class RewardLengthRule:
             "observed": growth,
             "threshold": self.guard.growth,
             "reward_change": gained,
-            "accuracy_change": learnt,
+            "accuracy_change": learned,
             "window": listed(newest[LENGTH]),
             "reward": listed(newest[REWARD]),
             "accuracy": listed(newest[ACCURACY]),

@@ -262,7 +262,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"model.path: {path} is not JSON: {error}") from None
+        raise ConfigurationError(f"model.path: {path} cannot be read as JSON: {error}") from None
     if not isinstance(value, dict):
         raise ConfigurationError(f"model.path: {path} does not contain a JSON object")
     return value

@@ -84,13 +84,13 @@ def checked_action(action: object, instances: int) -> Action:
 
 
 def _number(action: Action, value: SupportsIndex) -> int:
-    """Returns a number in an action as an int. Raises `ConfigurationError` unless it is a non-negative integer."""
+    """Returns a number in an action as an int. Raises `ConfigurationError` unless it is an integer of at least 0."""
     try:
         number = operator.index(value)
     except TypeError:
         number = -1
     if number < 0:
-        raise ConfigurationError(f"{action!r:.80} is not possible: {value!r:.40} is not a non-negative integer")
+        raise ConfigurationError(f"{action!r:.80} is not possible: {value!r:.40} must be an integer of at least 0")
     return number
 
 

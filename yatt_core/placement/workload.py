@@ -40,7 +40,7 @@ class DeviceGroup(SpecModel):
 
 
 class Cluster(SpecModel):
-    """The devices; an instance is `devices_per_instance` devices of one group, numbered in the groups' order."""
+    """The devices. An instance is `devices_per_instance` devices of one group; instances are numbered by group."""
 
     devices_per_instance: Count
     groups: tuple[DeviceGroup, ...] = Field(min_length=1)

@@ -72,10 +72,10 @@ class RolloutEngine(Protocol):
         ...
 
     def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece | None]:
-        """Yields the same responses, bit for bit, in pieces as they finish.
+        """Yields the responses of `generate`, bit for bit, in pieces as they finish.
 
-        None means that nothing new has finished; the caller can then pass on what it held back. Raises the same
-        errors as `generate`.
+        None means that nothing new has finished; the caller can use the pause to pass on pieces that it holds back.
+        Raises the same errors as `generate`.
         """
         ...
 
@@ -115,7 +115,7 @@ class RolloutEngine(Protocol):
 class TrainEngine(Protocol):
     """One logical rank of the trainer; every rank gets the same calls in the same order.
 
-    A version is the number of iterations learnt; it is 0 after `initialise` and `sft`.
+    A version is the number of iterations learned; it is 0 after `initialise` and `sft`.
     """
 
     @property

@@ -185,7 +185,7 @@ class ActorRegistry:
         return tuple(missing)
 
     def _staff(self, found: dict[str, Member], avoided: frozenset[str]) -> dict[str, str]:
-        """Determines which controllers are wanted, ends the others, and returns the node of each."""
+        """Determines which controllers are wanted, ends the others, and returns the node of each wanted one."""
         living = {name: member.node for name, member in found.items() if _role(name) == CONTROLLER}
         places = lay_out_controllers(self._controllers, self._living.keys() - avoided, living)
         self._wanted[CONTROLLER] = list(places)

@@ -1,4 +1,4 @@
-"""Packed matrices multiply like plain ones, hold the weights of a batch's beginning, and are freed with the cache."""
+"""Packed matrices multiply like plain ones, keep the weights as they were when the batch began, and are freed with the cache."""
 
 import gc
 

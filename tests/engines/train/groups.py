@@ -41,8 +41,8 @@ class Job:
     skips: the iterations to skip.
     save: the folder for a checkpoint after the iteration `save_at`.
     rejoin_at: the iteration after which the ranks connect again.
-    offloads: the iterations after which it offloads, and whether as on an accelerator; it is told to reload after the
-    first one and has to reload by itself after the others.
+    offloads: the iterations after which it offloads, each with whether it does so as it would on an accelerator. The
+        engine is told to reload after the first one and has to reload by itself after the others.
     vocabulary: the vocabulary size of the experience.
     """
 
@@ -77,7 +77,7 @@ class Found:
     """The results of a job on one rank.
 
     weights: the weights after the last iteration, on rank 0.
-    refusal: the error when an iteration that was learnt is prepared again.
+    refusal: the error when an iteration that was learned is prepared again.
     """
 
     versions: list[int] = field(default_factory=list)

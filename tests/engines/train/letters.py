@@ -1,4 +1,4 @@
-"""A task that is learnt in seconds: repeat the last of three letters. Its inputs are built as a run builds them."""
+"""A task that is learned in seconds: repeat the last of three letters. Its inputs are built as a run builds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Low-rank adapters on the torch trainer and FSDP2: what is learnt, sent, and restored from a checkpoint."""
+"""Low-rank adapters on the torch trainer and FSDP2: what is learned, sent, and restored from a checkpoint."""
 
 from __future__ import annotations
 

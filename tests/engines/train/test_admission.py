@@ -43,7 +43,7 @@ def varied_rows() -> list[dict[str, Any]]:
     return rows
 
 
-def learnt(folder: Path, model: Path, algorithm: dict[str, Any], task: BatchTask) -> tuple[dict[str, Any], Any]:
+def learned(folder: Path, model: Path, algorithm: dict[str, Any], task: BatchTask) -> tuple[dict[str, Any], Any]:
     """Returns the weights and metrics after one update."""
     engine = make_engine(make_spec(algorithm={"kind": "grpo", **algorithm}), folder, model)
     engine.sft()
@@ -64,9 +64,9 @@ def test_padding_and_dropped_groups_change_no_gradient(tmp_path: Path, model: Pa
     alone = write_shards(tmp_path / "alone", 1, [row for row in rows if row["prompt_ordinal"] in ADMITTED])
     drawn = write_shards(tmp_path / "drawn", 1, rows)
     task = replace(drawn, admission=Admission(ADMITTED, PADDING))
-    expected = learnt(tmp_path / "alone", model, algorithm, alone)
-    assert_same(expected, learnt(tmp_path / "drawn", model, algorithm, task))
-    everything = learnt(tmp_path / "drawn", model, algorithm, drawn)
+    expected = learned(tmp_path / "alone", model, algorithm, alone)
+    assert_same(expected, learned(tmp_path / "drawn", model, algorithm, task))
+    everything = learned(tmp_path / "drawn", model, algorithm, drawn)
     assert max(float(np.abs(everything[0][name] - array).max()) for name, array in expected[0].items()) > 1e-4
 
 
@@ -80,7 +80,7 @@ def test_dropped_samples_change_no_gradient(tmp_path: Path, model: Path) -> None
     assert len(kept) == 4
     for algorithm in ALGORITHMS[:1]:
         assert_same(
-            learnt(tmp_path / "alone", model, algorithm, alone), learnt(tmp_path / "drawn", model, algorithm, task)
+            learned(tmp_path / "alone", model, algorithm, alone), learned(tmp_path / "drawn", model, algorithm, task)
         )
 
 
@@ -105,7 +105,7 @@ def test_mini_batches_divide_the_target_whatever_was_admitted(tmp_path: Path, mo
     """With two of four groups as padding both steps are taken, and the plan's digest shows where each sample went."""
     rows = varied_rows()
     task = replace(write_shards(tmp_path, 1, rows), admission=Admission(ADMITTED, PADDING))
-    _, receipt = learnt(tmp_path, model, {"mini_batches": 4}, task)
+    _, receipt = learned(tmp_path, model, {"mini_batches": 4}, task)
     counted = sum(sum(row["loss_mask"]) for row in rows if row["prompt_ordinal"] in ADMITTED)
     assert receipt.metrics["tokens"] == counted
     assert np.isfinite(receipt.metrics["loss"])

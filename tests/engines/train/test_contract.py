@@ -114,12 +114,12 @@ def test_several_steps_with_a_reference_equal_the_torch_trainer(model_run: Run) 
         assert mine.metrics == pytest.approx(other.metrics, rel=1e-4, abs=1e-6)
 
 
-def test_a_version_is_the_number_of_iterations_learnt(run: Run) -> None:
+def test_a_version_is_the_number_of_iterations_learned(run: Run) -> None:
     for jobs in run.ranks:
         assert jobs[PLAIN].versions == [0, 1, 2, 3, 4, 5]
         assert jobs[RESTORED].versions == [2, 3, 4]
         assert [receipt.version for receipt in jobs[RESTORED].receipts] == [3, 4]
-        assert all("version" in job.refusal for job in jobs), "a learnt iteration is not prepared again"
+        assert all("version" in job.refusal for job in jobs), "a learned iteration is not prepared again"
 
 
 def test_ranks_agree(run: Run) -> None:
@@ -130,10 +130,10 @@ def test_ranks_agree(run: Run) -> None:
 
 
 def test_a_skip_changes_no_weight(run: Run) -> None:
-    learnt, skipped = run.job(SKIPPED).receipts
+    learned, skipped = run.job(SKIPPED).receipts
     assert (skipped.version, skipped.metrics, skipped.fingerprint["skipped"]) == (2, {}, 1.0)
-    assert skipped.fingerprint["weights_digest"] == learnt.fingerprint["weights_digest"]
-    assert learnt.fingerprint == run.job(SEVERAL).receipts[0].fingerprint
+    assert skipped.fingerprint["weights_digest"] == learned.fingerprint["weights_digest"]
+    assert learned.fingerprint == run.job(SEVERAL).receipts[0].fingerprint
 
 
 def test_a_restored_trainer_continues_bit_for_bit(run: Run) -> None:

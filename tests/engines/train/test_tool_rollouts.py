@@ -81,7 +81,7 @@ class Bench:
 
 
 class CallingCodec(PromptCodec):
-    """A codec that reads every first turn as a call, since the policy has hardly learnt to write one."""
+    """A codec that reads every first turn as a call, since the policy has hardly learned to write one."""
 
     def decode(self, tokens: Any) -> str:
         return CALL if tokens[0] % 2 else super().decode(tokens)

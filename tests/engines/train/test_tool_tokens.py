@@ -1,4 +1,4 @@
-"""Tokens of tool results: context for what follows, but not learnt from."""
+"""Tokens of tool results: context for what follows, but not learned from."""
 
 from __future__ import annotations
 

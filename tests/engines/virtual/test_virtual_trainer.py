@@ -1,4 +1,4 @@
-"""The virtual trainer: its weights depend on everything that it learnt from, and on nothing else."""
+"""The virtual trainer: its weights depend on everything that it learned from, and on nothing else."""
 
 from pathlib import Path
 

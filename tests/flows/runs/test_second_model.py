@@ -20,7 +20,7 @@ PPO = "algorithm={kind: ppo, epochs: 2, mini_batches: 4, critic: {optimizer: {le
 
 @pytest.fixture(scope="module")
 def letters(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """Returns overrides for a task that is learnt in seconds: repeat the last of three letters."""
+    """Returns overrides for a task that is learned in seconds: repeat the last of three letters."""
     path = tmp_path_factory.mktemp("letters") / "letters.jsonl"
     rows = [{"prompt": " ".join(word), "answer": word[-1]} for word in itertools.product(LETTERS, repeat=3)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

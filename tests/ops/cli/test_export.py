@@ -92,13 +92,13 @@ def test_transformers_loads_it_and_generates_the_same_tokens(yatt: Yatt, home: H
     document = yatt("export", run, "-o", "json").document
     folder = Path(document["folder"])
     assert folder == home.run_folder(run) / "exports" / "i000000"
-    learnt = AutoModelForCausalLM.from_pretrained(initial_model(spec, home.run_folder(run)))
-    learnt.load_state_dict(safetensors.torch.load_file(checkpoint_of(home, run)), strict=False)
+    learned = AutoModelForCausalLM.from_pretrained(initial_model(spec, home.run_folder(run)))
+    learned.load_state_dict(safetensors.torch.load_file(checkpoint_of(home, run)), strict=False)
     exported = AutoModelForCausalLM.from_pretrained(folder)
     assert exported.dtype == torch.float32
-    for name, tensor in learnt.state_dict().items():
+    for name, tensor in learned.state_dict().items():
         assert torch.equal(exported.state_dict()[name], tensor), name
-    assert answers(exported) == answers(learnt)
+    assert answers(exported) == answers(learned)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer.decode(tokenizer.encode("olleh")) == "olleh"
     origin = json.loads((folder / "yatt.json").read_text())

@@ -1,4 +1,4 @@
-"""A train engine without a model: its weights are a hash chain over the experience it learnt from.
+"""A train engine without a model: its weights are a hash chain over the experience it learned from.
 
 Consumes an iteration's sealed experience and the columns that it prepared itself; produces weights, receipts
 and state like a real trainer, after configured durations. A lost, duplicated or changed sample shows in every
@@ -62,7 +62,7 @@ class VirtualTrainEngine:
 
     @property
     def version(self) -> int:
-        """Number of iterations learnt; -1 before `initialise` or `restore`."""
+        """Number of iterations learned; -1 before `initialise` or `restore`."""
         return self._version
 
     @property

@@ -1,6 +1,6 @@
 """A whole simulated run: the plan, waves and telemetry of every iteration of a workload.
 
-Consumes a workload and a policy. Produces the seconds of collect, the telemetry that the policy learnt from, the
+Consumes a workload and a policy. Produces the seconds of collect, the telemetry that the policy learned from, the
 cost of deciding, and the log of all actions. The work of the waves does not depend on the policy.
 """
 

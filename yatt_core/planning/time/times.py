@@ -128,11 +128,11 @@ def training_times(roles: Roles, demand: Demand, cluster: DescribedCluster, assu
     taught = 0.0 if roles.teacher is None else roles.teacher.forward_flops(roles.lengths.mean_sample / 2)
     valued = 0.0 if roles.critic is None else roles.critic.forward_flops(roles.lengths.mean_sample / 2)
     speed = cluster.card.flops * assumed.training_mfu
-    prepare, learnt = forward * passes + (taught + valued) / speed, forward + valued / speed
+    prepare, learned = forward * passes + (taught + valued) / speed, forward + valued / speed
     sync_bytes = shape.parameters * _width(roles)
     return TrainingTimes(
         prepare_s=prepare * idle,
-        learn_s=learnt * (1 + BACKWARD + _recomputes(roles)) * algorithm.epochs * idle * _bubble(roles, demand),
+        learn_s=learned * (1 + BACKWARD + _recomputes(roles)) * algorithm.epochs * idle * _bubble(roles, demand),
         fixed_s=roles.spec.optimizer_steps_per_iteration * _step_s(roles, demand, cluster, assumed),
         sync_s=_sync_s(demand, cluster, sync_bytes),
         sync_bytes=sync_bytes,

@@ -78,7 +78,7 @@ class GrpoSpec(PolicyGradientSpec):
     `group_mean`: not divided (arXiv 2503.20783). `batch_std`: divided by the batch's standard deviation."""
     permute_advantages: bool = False
     """Negative control: permutes the advantages over the batch with a seeded permutation, so that nothing can be
-    learnt."""
+    learned."""
 
 
 class CriticAdamWSpec(AdamWSpec):

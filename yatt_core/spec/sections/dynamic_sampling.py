@@ -13,7 +13,7 @@ class OverDispatchSpec(SpecModel):
     """Sends out more prompts than needed and cancels stragglers as soon as enough groups are complete.
 
     What is cancelled depends on timing, so the run cannot be exact; the set of cancelled prompts is recorded
-    before anything is learnt. The selection is biased: slow shards are those with long responses, so the policy
+    before anything is learned. The selection is biased: slow shards are those with long responses, so the policy
     learns from fewer long responses than it samples.
     """
 

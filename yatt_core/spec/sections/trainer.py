@@ -65,7 +65,7 @@ class AdamWSpec(SpecModel):
 
 
 class LoraSpec(SpecModel):
-    """Low-rank adapters (arXiv 2106.09685): the model stays frozen, and the updates of selected matrices are learnt."""
+    """Low-rank adapters (arXiv 2106.09685): the model stays frozen, and the updates of selected matrices are learned."""
 
     rank: PositiveInt = 16
     """Rank of the adapters."""

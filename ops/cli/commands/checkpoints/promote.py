@@ -99,7 +99,7 @@ def _login_name() -> str:
         return getpass.getuser()
     except (OSError, KeyError) as error:  # KeyError: Python before 3.13
         raise ConfigurationError(
-            "--by: the login name of this account is unknown; name the person who promotes"
+            "--by: this account's login name cannot be determined; give the name of the person who promotes the checkpoint"
         ) from error
 
 

@@ -249,8 +249,9 @@ def _run(home: Home, name: str, spec: RunSpec | None, before: Mapping[str, Any] 
         owner = owner_of(ledger, known)
         if named != owner:
             raise ConfigurationError(
-                f"--name: deployment {name} was created for run {known} of another ledger; choose another name, set "
-                f"YATT_LEDGER to that ledger, or use --run {known} instead of the spec to drive this ledger's run"
+                f"--name: deployment {name} belongs to run {known} of another ledger, not to the run {known} of "
+                f"this one; choose another name, set YATT_LEDGER to the other ledger, or, to drive the run of this one, "
+                f"pass --run {known} instead of the spec"
             )
         keys = changed_keys(current_spec(ledger, known), spec)
     if keys:

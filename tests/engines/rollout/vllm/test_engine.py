@@ -46,7 +46,7 @@ def test_without_the_workaround_a_tied_head_stays_old(vllm_case, monkeypatch):
 
 
 def test_without_the_workaround_the_prefix_cache_survives_an_update(vllm_case, monkeypatch):
-    """Fails once an update empties the cache by itself: then prompts need no salt."""
+    """Will fail as soon as a weight update in vLLM empties the cache by itself; prompts then need no salt."""
     monkeypatch.setattr(vllm_case.engine, "_salt", lambda: "the same for all")
     assert gap_after_update(vllm_case) > LARGE
 

@@ -62,7 +62,7 @@ class Runner(Protocol):
 
     @property
     def batch_invariant(self) -> bool:
-        """Whether a row's bits depend on the row alone as long as fillers follow. True only in float32 on a CPU."""
+        """Whether a row's results depend, to the bit, on that row alone if filler rows follow; only in float32 on a CPU."""
         ...
 
     def generating(self) -> AbstractContextManager[None]:

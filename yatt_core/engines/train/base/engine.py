@@ -167,7 +167,7 @@ class PolicyTrainEngine(ABC):
 
     @property
     def version(self) -> int:
-        """Number of iterations learnt; -1 if the weights are undefined."""
+        """Number of iterations learned; -1 if the weights are undefined."""
         return self._version
 
     @property

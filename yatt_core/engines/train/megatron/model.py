@@ -21,7 +21,7 @@ from yatt_core.spec.sections.accelerated import MegatronTrainer
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """This rank's position: its tensor-parallel rank, copy and stage, and how many there are of each.
+    """This rank's position: its tensor-parallel rank, data-parallel copy and pipeline stage, and how many there are of each.
 
     tensor_group, copy_group, stage_group: Megatron-Core's groups.
     """

@@ -40,7 +40,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 class StateFacts:
     """The content of `state.json`.
 
-    version: number of iterations learnt.
+    version: number of iterations learned.
     learning_rate: of the last iteration, for information only.
     """
 

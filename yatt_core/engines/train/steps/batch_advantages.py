@@ -21,26 +21,26 @@ def batch_advantages(spec: RunSpec, batch: ExperienceBatch, rewards: Float64, br
 
     rewards: [N], the batch's rewards, possibly reduced by a KL penalty.
     """
-    algorithm, learnt, values = spec.algorithm, batch.learnt, np.zeros(len(batch))
+    algorithm, learned, values = spec.algorithm, batch.learned, np.zeros(len(batch))
     assert isinstance(algorithm, GrpoSpec), "a critic computes its own advantages"
-    if not learnt.any():
+    if not learned.any():
         return values
-    found = advantages(rewards[learnt], _learnt_sizes(batch), algorithm.normalise, algorithm.epsilon)
+    found = advantages(rewards[learned], _learned_sizes(batch), algorithm.normalise, algorithm.epsilon)
     if algorithm.permute_advantages:
         found = found[seeded_permutation(len(found), "permute_advantages", spec.seed, branch, iteration)]
-    values[learnt] = found
+    values[learned] = found
     return values
 
 
 def moments_after(before: RewardMoments, batch: ExperienceBatch) -> RewardMoments:
-    """Returns the moments of all rewards learnt from so far, including a batch's."""
-    if not batch.learnt.any():
+    """Returns the moments of all rewards learned from so far, including a batch's."""
+    if not batch.learned.any():
         return before
-    return merged(before, group_moments(batch.rewards[batch.learnt], _learnt_sizes(batch)))
+    return merged(before, group_moments(batch.rewards[batch.learned], _learned_sizes(batch)))
 
 
-def _learnt_sizes(batch: ExperienceBatch) -> Int64:
+def _learned_sizes(batch: ExperienceBatch) -> Int64:
     """Returns the number of samples of each group that is not padding."""
     bounds = batch.group_offsets
-    sizes: Int64 = np.diff(bounds)[batch.learnt[bounds[:-1]]]
+    sizes: Int64 = np.diff(bounds)[batch.learned[bounds[:-1]]]
     return sizes

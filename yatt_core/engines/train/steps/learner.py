@@ -46,9 +46,9 @@ class GrpoLearner:
     def gradients(self, batch: ExperienceBatch, columns: PreparedColumns, step: StepPlan) -> LossSums:
         """Leaves the summed gradients of the step in the optimizer; returns its sums over all ranks."""
         weights = np.zeros(len(batch))
-        learnt = step.samples[batch.learnt[step.samples]]
-        weights[learnt] = token_weights(
-            counted_lengths(batch)[learnt], self._spec.algorithm.aggregation, self._spec.rollout.max_new_tokens
+        learned = step.samples[batch.learned[step.samples]]
+        weights[learned] = token_weights(
+            counted_lengths(batch)[learned], self._spec.algorithm.aggregation, self._spec.rollout.max_new_tokens
         )
         self._optimizer.zero()
         sums = LossSums()

@@ -99,9 +99,9 @@ class TorchTrainEngine(PolicyTrainEngine):
         )
         require_same(folder, _shapes(state.weights), {name: tensor.shape for name, tensor in self._weights()})
         own = self._loaded().state_dict()
-        learnt = state.weights if state.adapters is None else state.adapters
+        learned = state.weights if state.adapters is None else state.adapters
         trained = {name: tuple(view.shape) for name, view in self._optimizer.named(self._optimizer.gradients).items()}
-        require_same(folder, _shapes(learnt), {name: own[name].shape for name in learnt if name in own} | trained)
+        require_same(folder, _shapes(learned), {name: own[name].shape for name in learned if name in own} | trained)
         kinds = MOMENTS if facts.optimizer_steps else ()
         require_same(
             folder, _shapes(state.moments), {f"{kind}.{name}": trained[name] for kind in kinds for name in trained}
@@ -109,7 +109,7 @@ class TorchTrainEngine(PolicyTrainEngine):
         if state.reference is not None:
             require_same(folder, _shapes(state.reference), trained)
         with torch.no_grad():
-            for name, array in learnt.items():
+            for name, array in learned.items():
                 own[name].copy_(torch.from_numpy(array))
         moments = {name: torch.from_numpy(array) for name, array in state.moments.items()}
         self._optimizer.load_moments(moments, facts.optimizer_steps)
