@@ -197,7 +197,7 @@ def files(folder: Path, *names: str) -> dict[str, Any]:
         ((), r"no data files \(\.jsonl, \.json, \.parquet, \.arrow, \.csv\)"),
         (("test.jsonl", "dev.jsonl"), "has no split 'train'; it has test, validation"),
         (("en/train.jsonl", "de/train.jsonl"), "split 'train' .*2 folders, de, en;"),
-        (("train-1.jsonl", "train-2.csv"), "split 'train' .*formats, csv, jsonl;"),
+        (("train-1.jsonl", "train-2.csv"), r"split 'train' .*csv, jsonl"),
         (("train-test.jsonl",), "train-test.jsonl .*splits: test, train"),
     ],
 )

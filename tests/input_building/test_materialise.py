@@ -323,7 +323,7 @@ def other_tokenizer(folder):
     [
         (shutil.rmtree, r"given .*folder"),
         (lambda f: (f / "config.json").unlink(), r"has no config\.json"),
-        (lambda f: (f / "config.json").write_text("{"), r"config\.json is not JSON"),
+        (lambda f: (f / "config.json").write_text("{"), r"config\.json cannot be read as JSON"),
         (lambda f: (f / "config.json").write_text("{}"), "no model_type"),
         (lambda f: (f / "model.safetensors").unlink(), r"has no weights \(\*\.safetensors\)$"),
         (
