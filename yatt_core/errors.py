@@ -59,6 +59,10 @@ class DataError(YattError):
     failure_class = FailureClass.DATA
 
 
+class UnreadableResponseError(DataError):
+    """A reward function cannot read a response: the policy is at fault, so the sample scores 0 and the run continues."""
+
+
 class NumericError(YattError):
     """A loss or gradient is not finite."""
 

@@ -137,3 +137,16 @@ def test_a_micro_batch_without_counted_tokens_adds_nothing() -> None:
     assert loss.item() == 0.0
     assert sums.sums["tokens"] == 0.0
     assert sums.maxima == {}
+
+
+@pytest.mark.parametrize("by", [100.0, -100.0])
+def test_a_log_ratio_far_out_of_bounds_leaves_a_finite_gradient_and_is_counted(by: float) -> None:
+    """exp(100) is infinite in float32: without a bound, the second token's gradient is NaN although it is clipped."""
+    spec = GrpoSpec.model_validate({"kl": {"coefficient": 0.1}})
+    log_probs = torch.tensor([-1.0, -1.0], requires_grad=True)
+    old, nothing = torch.tensor([-1.1, -1.0 - by]), torch.zeros(2)
+    inputs = TokenInputs(torch.ones(2), torch.ones(2) / 2, nothing, old, torch.tensor([-1.0, -1.0 + by]))
+    loss, sums = grpo_loss(spec, log_probs, nothing, inputs)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert log_probs.grad is not None and log_probs.grad.isfinite().all() and log_probs.grad[0] != 0
+    assert (sums.sums["clamped"], math.isfinite(sums.sums["kl"])) == (1.0, True)

@@ -139,3 +139,10 @@ def test_skipped_updates_are_counted_in_a_window_that_need_not_be_full() -> None
     once = SkippedRule(NonFiniteGuard())
     assert once.judge({"update/skipped": marks[:1], "reward/mean": rewards[:2]}, -1) is not None
     assert once.judge({"update/skipped": (), "reward/mean": rewards}, -1) is None
+
+
+def test_nucleus_sampling_alone_raises_no_alarm() -> None:
+    """With top_p 0.8, every log-probability of the sampler may exceed the trainer's by -log(0.8) = 0.22."""
+    (rule,) = (rule for rule in rules_of(GuardsSpec(), top_p=0.8) if rule.name == "train_rollout_logprob_diff")
+    assert found(rule, train_rollout_logprob_diff_mean=[0.3] * 10) is None
+    assert found(rule, train_rollout_logprob_diff_mean=[0.35] * 10) is not None

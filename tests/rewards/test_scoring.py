@@ -8,6 +8,7 @@ import pytest
 
 from tests.inputs.example_specs import SPELL, SUM, run_spec
 from tests.spec.trees import tells
+from yatt_core.datasets.gym import entries
 from yatt_core.datasets.sources import collect_prompts
 from yatt_core.errors import DataError, InfrastructureError
 from yatt_core.prompts.stream import Prompt
@@ -162,6 +163,19 @@ def test_a_tasks_own_score_over_a_mixture():
     near = graded.score(prompts[0], prompts[0].answer[:-1], 0)
     assert 0.0 < near.total < 1.0 and not near.correct
     assert exact.score(prompts[0], prompts[0].answer.lower(), 0).correct
+
+
+@pytest.mark.parametrize(
+    ("task", "response"),
+    [("prime_factorization", "abc"), ("boxnet", "[1]"), ("game_of_life", "{}"), ("coin_flip", "1e999")],
+)
+def test_a_response_that_a_tasks_scoring_cannot_parse_scores_0_and_is_marked(task, response):
+    """The default `on_error: stop` concerns failures of the function; a wrong answer is none."""
+    (entry,) = entries(task, {}, 0, 1)
+    prompt = Prompt(0, 0, "p", entry["question"], entry["answer"], entry)
+    score = scorer(part("graded", "reasoning_gym")).score(prompt, response, 0)
+    assert (score.total, score.correct) == (0.0, False)
+    assert score.error.startswith("graded: cannot read the response: ") and task in score.error
 
 
 def test_a_prompt_that_lacks_what_a_function_needs_is_named():

@@ -26,7 +26,7 @@ def batch_deviation(moments: GroupMoments) -> float:
 
 def group_mean(rewards: Float64, sizes: Int64) -> Float64:
     """Computes A = r - mean(group) (Dr. GRPO, arXiv 2503.20783). Returns [sum(sizes)]."""
-    return rewards - np.repeat(group_moments(rewards, sizes).means, sizes)
+    return _centred(rewards, group_moments(rewards, sizes))
 
 
 def group_std(rewards: Float64, sizes: Int64, epsilon: float) -> Float64:
@@ -36,7 +36,7 @@ def group_std(rewards: Float64, sizes: Int64, epsilon: float) -> Float64:
     """
     moments = group_moments(rewards, sizes)
     deviations = np.sqrt(moments.squares / np.maximum(sizes - 1, 1))
-    return (rewards - np.repeat(moments.means, sizes)) / (np.repeat(deviations, sizes) + epsilon)
+    return _centred(rewards, moments) / (np.repeat(deviations, sizes) + epsilon)
 
 
 def batch_std(rewards: Float64, sizes: Int64, epsilon: float) -> Float64:
@@ -45,7 +45,14 @@ def batch_std(rewards: Float64, sizes: Int64, epsilon: float) -> Float64:
     Returns [sum(sizes)].
     """
     moments = group_moments(rewards, sizes)
-    return (rewards - np.repeat(moments.means, sizes)) / (batch_deviation(moments) + epsilon)
+    return _centred(rewards, moments) / (batch_deviation(moments) + epsilon)
+
+
+def _centred(rewards: Float64, moments: GroupMoments) -> Float64:
+    """Returns the distances to the group's mean; exactly 0 for equal rewards, whose computed mean may be off by round-off."""
+    begins = np.cumsum(moments.sizes) - moments.sizes
+    equal = np.minimum.reduceat(rewards, begins) == np.maximum.reduceat(rewards, begins)
+    return np.where(np.repeat(equal, moments.sizes), 0.0, rewards - np.repeat(moments.means, moments.sizes))
 
 
 def advantages(rewards: Float64, sizes: Int64, normalise: Normalisation, epsilon: float) -> Float64:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from yatt_core.algorithms.distillation import taught_advantages
-from yatt_core.algorithms.kl import k1, k3
+from yatt_core.algorithms.kl import bounded, is_bounded, k1, k3
 from yatt_core.algorithms.policy_loss import clipped_policy_loss, importance_weight
 from yatt_core.spec.sections.algorithm import PolicyGradientSpec
 
@@ -51,7 +51,9 @@ class LossSums:
             self.maxima[name] = max(self.maxima.get(name, value), value)
 
 
-SUM_NAMES = ("tokens", "loss", "policy_loss", "entropy", "clipped", "gap", "kl", "distillation_kl", "importance_weight")
+SUM_NAMES = (
+    "tokens", "loss", "policy_loss", "entropy", "clipped", "clamped", "gap", "kl", "distillation_kl", "importance_weight",
+)  # fmt: skip
 MAXIMUM_NAMES = ("ratio", "negative_ratio", "gap")
 
 
@@ -66,7 +68,8 @@ def grpo_loss(
     log_probs, entropies: [T], of the current weights at the sampling temperature.
     """
     old = log_probs.detach() if inputs.old is None else inputs.old
-    ratio = (log_probs - old).exp()
+    log_ratio = log_probs - old
+    ratio, beyond = bounded(log_ratio).exp(), is_bounded(log_ratio)
     sums: dict[str, torch.Tensor] = {}
     advantages = inputs.advantages
     if spec.distillation is not None and inputs.teacher is not None:
@@ -82,6 +85,7 @@ def grpo_loss(
     loss = policy_sum
     if spec.kl is not None and inputs.reference is not None:
         divergence = k3(log_probs, inputs.reference)
+        beyond = beyond | is_bounded(log_probs - inputs.reference)
         loss = loss + spec.kl.coefficient * (divergence * inputs.weights).sum()
         sums["kl"] = divergence.detach().sum(dtype=torch.float64)
     if spec.entropy_bonus > 0.0:
@@ -91,6 +95,7 @@ def grpo_loss(
     sums["policy_loss"] = policy_sum.detach()
     sums["entropy"] = entropies.detach().sum(dtype=torch.float64)
     sums["clipped"] = clipped.sum(dtype=torch.float64)
+    sums["clamped"] = beyond.sum(dtype=torch.float64)
     sums["gap"] = gap.sum(dtype=torch.float64)
     return loss, _collect(sums, ratio.detach(), gap)
 

@@ -7,6 +7,20 @@ from __future__ import annotations
 
 import torch
 
+LOG_RATIO_BOUND = 20.0
+"""Log-ratios of probabilities are clamped to +-20 before they are exponentiated: above 88, exp() is infinite in float32
+and its gradient NaN even where the ratio is clipped."""
+
+
+def bounded(log_ratio: torch.Tensor) -> torch.Tensor:
+    """Returns a log-ratio clamped to the bound, beyond which it has no gradient. Same shape as the input."""
+    return log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+
+
+def is_bounded(log_ratio: torch.Tensor) -> torch.Tensor:
+    """Returns a mask of the log-ratios that `bounded` changes."""
+    return log_ratio.detach().abs() > LOG_RATIO_BOUND
+
 
 def k1(log_probs: torch.Tensor, log_probs_ref: torch.Tensor) -> torch.Tensor:
     """Returns log p - log q per token: unbiased, of either sign. Same shape as the inputs."""
@@ -14,6 +28,9 @@ def k1(log_probs: torch.Tensor, log_probs_ref: torch.Tensor) -> torch.Tensor:
 
 
 def k3(log_probs: torch.Tensor, log_probs_ref: torch.Tensor) -> torch.Tensor:
-    """Returns q/p - log(q/p) - 1 per token: unbiased, never negative. Same shape as the inputs."""
-    log_ratio = log_probs_ref - log_probs
+    """Returns q/p - log(q/p) - 1 per token: unbiased while log(q/p) is within the bound, never negative.
+
+    Same shape as the inputs.
+    """
+    log_ratio = bounded(log_probs_ref - log_probs)
     return torch.expm1(log_ratio) - log_ratio

@@ -12,13 +12,15 @@ import dataclasses
 import difflib
 import functools
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from reasoning_gym.factory import DATASETS, create_dataset
 
 from yatt_core.digests import canonical_json
-from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.errors import ConfigurationError, DataError, UnreadableResponseError
+from yatt_core.installed import failure_text
 
 OWN_OPTIONS = frozenset({"seed", "size"})
 TUPLE_TAG, MAPPING_TAG = "__tuple__", "__mapping__"
@@ -63,12 +65,20 @@ def entries(task: str, options: Mapping[str, Any], seed: int, size: int) -> Iter
 def score(response: str, row: Mapping[str, Any]) -> float:
     """Returns the task's own score of a response, usually between 0 and 1.
 
-    Raises `DataError` for a row that is not a reasoning-gym entry.
+    Raises `DataError` for a row that is not a reasoning-gym entry, and `UnreadableResponseError` if the task's
+    scoring fails: several tasks parse whatever a model wrote and raise for what they do not expect.
     """
     if not {"task", "options", "question", "metadata"} <= row.keys():
         raise DataError("the prompt is not a reasoning-gym entry; use another reward function")
     task = _task_for_scores(row["task"], canonical_json(row["options"]))
-    return float(task.score_answer(answer=response, entry=_unpack(dict(row))))
+    entry = _unpack(dict(row))
+    try:
+        value = float(task.score_answer(answer=response, entry=entry))
+    except Exception as error:  # third-party code that parses the response can raise anything
+        raise UnreadableResponseError(f"task {row['task']!r} raised {failure_text(error)}") from error
+    if not math.isfinite(value):
+        raise UnreadableResponseError(f"task {row['task']!r} scored it {value}")
+    return value
 
 
 @functools.lru_cache(maxsize=256)

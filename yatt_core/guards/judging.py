@@ -62,8 +62,8 @@ class History:
 class Judge:
     """The guards of a spec as a single function of the history."""
 
-    def __init__(self, spec: GuardsSpec) -> None:
-        self.rules = rules_of(spec)
+    def __init__(self, spec: GuardsSpec, top_p: float = 1.0) -> None:
+        self.rules = rules_of(spec, top_p)
 
     def judge(self, history: History, iteration: int, since: Mapping[str, int]) -> Judged:
         """Returns the alarms of an iteration, which must be the last one in the history.

@@ -218,12 +218,19 @@ def non_finite_alarm(iteration: int, answer: str, reason: str) -> Alarm:
     return Alarm(NON_FINITE, NON_FINITE, "alert", finding)
 
 
-def rules_of(spec: GuardsSpec) -> tuple[Rule, ...]:
-    """Returns the enabled rules over metrics, in a fixed order."""
+def rules_of(spec: GuardsSpec, top_p: float = 1.0) -> tuple[Rule, ...]:
+    """Returns the enabled rules over metrics, in a fixed order.
+
+    top_p: of the sampling. The sampler's probabilities are divided by at least `top_p`, so its log-probabilities may
+        exceed the trainer's by -log(top_p) without a disagreement.
+    """
+    gap = spec.train_rollout_logprob_diff
+    if gap is not None and gap.at_most is not None and top_p < 1.0:
+        gap = gap.model_copy(update={"at_most": gap.at_most - math.log(top_p)})
     metric_guards = {
         ("kl", "kl"): spec.kl,
         ("entropy", "entropy"): spec.entropy,
-        ("train_rollout_logprob_diff", "train_rollout_logprob_diff_mean"): spec.train_rollout_logprob_diff,
+        ("train_rollout_logprob_diff", "train_rollout_logprob_diff_mean"): gap,
         ("gradient_norm", "grad_norm"): spec.gradient_norm,
         ("truncation", "truncated_fraction"): spec.truncation,
         ("throughput", "tokens_per_second"): spec.throughput,

@@ -17,7 +17,17 @@ Parser = Callable[[str], float | None]
 """Maps a judge's answer to its score; None if it contains none."""
 
 _NUMBER = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-_LONE_NUMBER = re.compile(rf"(?<![\w.])(?:(?<![-+]){_NUMBER})(?!\w)")
+_OUT_OF = r"/|(?:out\s{1,3})?of(?:\s{1,3}an?)?(?:\s{1,3}(?:possible|maximum|total))?(?:\s{1,3}of)?"
+_LONE_NUMBER = re.compile(
+    rf"(?<![\w.])(?<![0-9][,\u2013])(?<![-+])(?P<number>{_NUMBER})"
+    rf"(?:[\s*_]{{0,4}}(?:{_OUT_OF})[\s*_]{{0,4}}(?P<best>{_NUMBER})|(?P<percent>\s?%))?"
+    r"(?!\w)(?![-,/\u2013][0-9])",
+    re.IGNORECASE,
+)
+"""A number, with what it is out of if the text says so. Parts of ranges (7-8), lists and decimal commas are none."""
+_SCALE = re.compile(
+    rf"\bscale\s{{1,3}}(?:of|from)\s{{1,3}}{_NUMBER}\s{{0,3}}(?:to|and|-|\u2013)\s{{0,3}}{_NUMBER}", re.IGNORECASE
+)
 
 
 def parser_of(spec: ParseSpec) -> Parser:
@@ -26,7 +36,7 @@ def parser_of(spec: ParseSpec) -> Parser:
         case YesNo():
             return _yes_no(spec)
         case Number():
-            return lambda text: _within(_taken(_LONE_NUMBER.findall(text), spec.take), spec.minimum, spec.maximum)
+            return lambda text: _within(_taken(_scores_in(text, spec.maximum), spec.take), spec.minimum, spec.maximum)
         case Pattern():
             return lambda text: _within(_group(spec.pattern, text), spec.minimum, spec.maximum)
 
@@ -41,6 +51,20 @@ def _yes_no(spec: YesNo) -> Parser:
         return None if found is None else scores[found]
 
     return score
+
+
+def _scores_in(text: str, maximum: float) -> list[str]:
+    """Returns the numbers of a text that can be scores.
+
+    "8/10", "8 out of 10" and "80 %" are read as 8, 8 and 80 if the maximum is 10, 10 and 100, and are no scores
+    otherwise; the bounds in "on a scale from 1 to 10" are none either.
+    """
+    found = []
+    for match in _LONE_NUMBER.finditer(_SCALE.sub(" ", text)):
+        best = 100.0 if match["percent"] else float(match["best"] or maximum)
+        if best == maximum:
+            found.append(match["number"])
+    return found
 
 
 def _taken(found: Sequence[str], take: Take) -> str | None:

@@ -26,11 +26,15 @@ def load_causal_lm(path: str, dtype: str) -> nn.Module:
     dtype: `float32` or `bfloat16`.
 
     Attention uses torch's scaled dot product. No code from the folder is executed. Raises `ConfigurationError`
-    if the folder does not contain such a model, or if weights are missing.
+    if the folder does not contain such a model, if weights are missing, or if that attention does not suit the model.
     """
     folder = Path(path)
     model_type = _model_type(folder)
-    return _loaded(folder, dtype, _causal_factory(model_type), f"a causal model ({model_type})")
+    from yatt_core.models.attention_check import check_attention
+
+    module = _loaded(folder, dtype, _causal_factory(model_type), f"a causal model ({model_type})")
+    check_attention(module, folder)
+    return module
 
 
 def load_classifier(path: str, dtype: str) -> nn.Module:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from yatt_core.errors import DataError, InfrastructureError
+from yatt_core.errors import DataError, InfrastructureError, UnreadableResponseError
 from yatt_core.installed import failure_text
 from yatt_core.prompts.stream import Prompt
 from yatt_core.rewards.registry import RewardFunction, resolve
@@ -42,13 +42,27 @@ class SampleScore:
     parts: value by name of the part.
     total: weighted sum of the values.
     correct: True if the accuracy part reaches its threshold.
-    error: the parts that failed and were scored 0, with reasons; empty if there are none.
+    error: the parts that failed or could not read the response and were scored 0, with reasons; empty if there are
+        none.
     """
 
     parts: Mapping[str, float]
     total: float
     correct: bool
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a part made of a response.
+
+    reason: why the value is 0 although the part did not choose it; empty if it did.
+    failed: whether the part is at fault, rather than the response.
+    """
+
+    value: float
+    reason: str = ""
+    failed: bool = False
 
 
 class RewardScorer:
@@ -111,26 +125,25 @@ class RewardScorer:
         errors: list[str] = []
         total = 0.0
         for part in parts:
-            value, reason = self._value(part, prompt, response, last_turn, judged)
-            if reason:
-                if part.on_error == "stop":
-                    raise DataError(
-                        f"reward part {part.name!r} ({_described(part)}) failed on prompt {prompt.prompt_id}, "
-                        f"sample {sample}: {reason}; set on_error: zero to score such samples 0"
-                    )
-                errors.append(f"{part.name}: {reason}")
-            values[part.name] = value
-            total += part.weight * value
+            outcome = self._outcome(part, prompt, response, last_turn, judged)
+            if outcome.failed and part.on_error == "stop":
+                raise DataError(
+                    f"reward part {part.name!r} ({_described(part)}) failed on prompt {prompt.prompt_id}, "
+                    f"sample {sample}: {outcome.reason}; set on_error: zero to score such samples 0"
+                )
+            if outcome.reason:
+                errors.append(f"{part.name}: {outcome.reason}")
+            values[part.name] = outcome.value
+            total += part.weight * outcome.value
         return SampleScore(values, total, values[self._accuracy_part] >= self._correct_at, "; ".join(errors))
 
-    def _value(
+    def _outcome(
         self, part: RewardPart, prompt: Prompt, response: str, last_turn: str | None, judged: Judged
-    ) -> tuple[float, str]:
-        """Returns the value of a part, or 0 and the reason if it failed."""
+    ) -> _Outcome:
         if part.name in self._functions:
             return _evaluate(*self._functions[part.name], prompt, _read(part, response, last_turn))
         value, reason = judged[part.name]
-        return (0.0, reason) if reason else _as_number(value, part.weight)
+        return _Outcome(0.0, reason, failed=True) if reason else _as_number(value, part.weight)
 
 
 def _read(part: RewardPart, response: str, last_turn: str | None) -> str:
@@ -142,33 +155,36 @@ def _described(part: RewardPart) -> str:
     return f"function {part.function!r}" if isinstance(part, FunctionPart) else f"judge of kind {part.kind}"
 
 
-def _evaluate(part: FunctionPart, function: RewardFunction, prompt: Prompt, response: str) -> tuple[float, str]:
-    """Returns the value, or 0 and the reason if the call failed."""
+def _evaluate(part: FunctionPart, function: RewardFunction, prompt: Prompt, response: str) -> _Outcome:
     try:
         return call_within(part.timeout_seconds, functools.partial(_call, function, prompt, response, part.weight))
     except TimeLimitReached:
-        return 0.0, f"took longer than {part.timeout_seconds:g} s"
+        return _Outcome(0.0, f"took longer than {part.timeout_seconds:g} s", failed=True)
 
 
-def _call(function: RewardFunction, prompt: Prompt, response: str, weight: float) -> tuple[float, str]:
+def _call(function: RewardFunction, prompt: Prompt, response: str, weight: float) -> _Outcome:
     """Runs all user code: the function, and the methods of what it returns or raises."""
     try:
         return _as_number(function(prompt, response), weight)
     except InfrastructureError:  # a service is unavailable: a retry may help
         raise
+    except UnreadableResponseError as error:
+        return _Outcome(0.0, f"cannot read the response: {error}")
     except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception is a failure of the user's function
-        return 0.0, f"raised {failure_text(error)}"
+        return _Outcome(0.0, f"raised {failure_text(error)}", failed=True)
 
 
-def _as_number(value: Any, weight: float) -> tuple[float, str]:
+def _as_number(value: Any, weight: float) -> _Outcome:
     if not isinstance(value, numbers.Real | np.bool_):
-        return 0.0, f"returned {type(value).__name__}, not a number"
+        return _Outcome(0.0, f"returned {type(value).__name__}, not a number", failed=True)
     try:
         number = float(value)
     except OverflowError:  # raised for integers and fractions
-        return 0.0, f"returned a number beyond float64; a reward times its weight may be at most {LARGEST:g}"
+        reason = f"returned a number beyond float64; a reward times its weight may be at most {LARGEST:g}"
+        return _Outcome(0.0, reason, failed=True)
     if not math.isfinite(number):
-        return 0.0, f"returned {number}, not a finite number"
+        return _Outcome(0.0, f"returned {number}, not a finite number", failed=True)
     if max(abs(number), abs(number * weight)) > LARGEST:
-        return 0.0, f"returned {number:g} with weight {weight:g}; a reward, weighted too, may be at most ±{LARGEST:g}"
-    return number, ""
+        reason = f"returned {number:g} with weight {weight:g}; a reward, weighted too, may be at most ±{LARGEST:g}"
+        return _Outcome(0.0, reason, failed=True)
+    return _Outcome(number)

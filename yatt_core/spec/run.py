@@ -181,7 +181,7 @@ class RunSpec(SpecModel):
                 f"algorithm.mini_batches: {self.algorithm.mini_batches} is more than "
                 f"data.prompts_per_iteration {self.data.prompts_per_iteration}"
             )
-        if self.rollout.samples_per_prompt < 2 and self.critic is None:
+        if self.rollout.samples_per_prompt < 2 and self.critic is None and not self._learns_from_a_teacher_only:
             yield "rollout.samples_per_prompt: grpo compares the responses to a prompt; expected 2 or more"
         if self.rollout.tools is not None:
             yield from self._tool_mistakes(self.rollout.tools)
@@ -192,6 +192,11 @@ class RunSpec(SpecModel):
             yield from self._too_long(self.model.max_positions)
             if self.data.has_images and isinstance(self.model, ModelFromConfig):
                 yield from self._unseen_images(self.model)
+
+    @property
+    def _learns_from_a_teacher_only(self) -> bool:
+        """True if rewards have no weight, so that a single response to a prompt teaches something."""
+        return self.algorithm.distillation is not None and not any(part.weight for part in self.rewards.parts)
 
     def _reward_mistakes(self) -> Iterator[str]:
         rewards = self.rewards

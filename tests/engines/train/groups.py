@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.engines.train.support import random_task, weights_of
+from tests.engines.train.support import level_task, random_task, weights_of
 from yatt_core.engines import offload
 from yatt_core.engines.registry import build_train_engine
 from yatt_core.engines.train.ranks.rendezvous import hold_address
@@ -39,6 +39,7 @@ class Job:
     iterations: the iterations to learn, in order.
     restore: the checkpoint to start from, and its version.
     skips: the iterations to skip.
+    level: the iterations whose samples all have the same reward.
     save: the folder for a checkpoint after the iteration `save_at`.
     rejoin_at: the iteration after which the ranks connect again.
     offloads: the iterations after which it offloads, each with whether it does so as it would on an accelerator. The
@@ -51,6 +52,7 @@ class Job:
     iterations: Sequence[int]
     restore: tuple[Path, int] | None = None
     skips: Sequence[int] = ()
+    level: Sequence[int] = ()
     save: Path | None = None
     save_at: int = 0
     rejoin_at: int = 0
@@ -94,7 +96,10 @@ def run_ranks(ranks: int, jobs: Sequence[Job], folder: Path) -> list[list[Found]
     """
     places = [folder / f"job-{number}" for number in range(len(jobs))]
     tasks = [
-        [random_task(place, iteration, vocabulary=job.vocabulary) for iteration in job.iterations]
+        [
+            (level_task if iteration in job.level else random_task)(place, iteration, vocabulary=job.vocabulary)
+            for iteration in job.iterations
+        ]
         for place, job in zip(places, jobs, strict=True)
     ]
     work = [_Work(job, given, place) for job, given, place in zip(jobs, tasks, places, strict=True)]

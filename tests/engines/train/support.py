@@ -113,6 +113,13 @@ def random_task(run_folder: Path, iteration: int, seed: int = 0, vocabulary: int
     return write_shards(run_folder, iteration, random_rows(iteration, seed=seed, vocabulary=vocabulary))
 
 
+def level_task(run_folder: Path, iteration: int, vocabulary: int = VOCABULARY) -> BatchTask:
+    """Returns a task whose samples all have the same reward, with a mean that is off by round-off."""
+    rows = random_rows(iteration, samples=3, vocabulary=vocabulary)
+    assert np.mean([0.1] * 3) != 0.1
+    return write_shards(run_folder, iteration, [{**row, "reward": 0.1} for row in rows])
+
+
 def batch_of(run_folder: Path, task: BatchTask) -> ExperienceBatch:
     return load_batch(run_folder, task.shards)
 

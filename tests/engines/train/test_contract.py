@@ -30,9 +30,10 @@ from tests.engines.train.support import make_engine, random_task, update, weight
 from yatt_core.digests import weights_digest
 from yatt_core.protocols.receipts import UpdateReceipt
 
-PLAIN, CLIPPED, SEVERAL, RESTORED, SKIPPED, OFFLOADED, FOREIGN = range(7)
+PLAIN, CLIPPED, SEVERAL, RESTORED, SKIPPED, OFFLOADED, LEVEL, FOREIGN = range(8)
 """Job numbers: one step per iteration without and with clipping; several steps; the same from its own checkpoint at
-version 2; with a skipped iteration; with tensors offloaded in between; from the one-rank torch trainer's checkpoint."""
+version 2; with a skipped iteration; with tensors offloaded in between; with equal rewards; from the
+one-rank torch trainer's checkpoint."""
 
 
 Expectations = Callable[[str], Expected]
@@ -74,6 +75,7 @@ def run(request: pytest.FixtureRequest, expectations: Expectations, tmp_path_fac
         Job(several, expected.model, (3, 4), restore=(saved, 2)),
         Job(several, expected.model, range(1, 3), skips=(2,)),
         Job(several, expected.model, range(1, 5), offloads={1: True, 2: False, 3: True, 4: True}),
+        Job(spec_of(layout.engine, CLIP, {"mini_batches": 2}), expected.model, range(1, 4), level=(2, 3)),
     ]
     if layout.has_model:
         jobs.append(Job(several, expected.model, (3, 4), restore=(expected.checkpoint, 2)))
@@ -134,6 +136,15 @@ def test_a_skip_changes_no_weight(run: Run) -> None:
     assert (skipped.version, skipped.metrics, skipped.fingerprint["skipped"]) == (2, {}, 1.0)
     assert skipped.fingerprint["weights_digest"] == learned.fingerprint["weights_digest"]
     assert learned.fingerprint == run.job(SEVERAL).receipts[0].fingerprint
+
+
+def test_equal_rewards_change_no_weight(model_run: Run) -> None:
+    """The optimizer has momentum from iteration 1, which must not move the weights of an iteration without a lesson."""
+    first, *level = model_run.job(LEVEL).receipts
+    assert first.metrics["update/empty_steps"] < 2.0
+    for receipt in level:
+        assert receipt.metrics["update/empty_steps"] == 2.0
+        assert receipt.fingerprint["weights_digest"] == first.fingerprint["weights_digest"]
 
 
 def test_a_restored_trainer_continues_bit_for_bit(run: Run) -> None:

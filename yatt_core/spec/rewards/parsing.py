@@ -49,7 +49,7 @@ class NumberInRange(SpecModel):
 
 
 class Number(NumberInRange):
-    """A number anywhere in the answer."""
+    """A number anywhere in the answer. With a maximum of 10, "8/10" and "8 out of 10" are 8, and "3/4" is no score."""
 
     kind: Literal["number"] = "number"
     take: Take = "last"

@@ -89,7 +89,7 @@ class LogProbGapGuard(MetricGuard):
     """Watches `train_rollout_logprob_diff_mean`: sampler and trainer disagree on the same tokens and weights."""
 
     at_most: float | None = 0.1
-    """Maximum mean that raises no alarm, in nats per token."""
+    """Maximum mean that raises no alarm, in nats per token. Nucleus sampling adds -log(`rollout.top_p`)."""
 
 
 class GradientNormGuard(MetricGuard):

@@ -17,6 +17,7 @@ RESULT_METRICS = frozenset(
         "sampling/invalid_groups", "sampling/cut_groups", "sampling/valid_fraction", "sampling/filled_fraction",
         "sampling/padded_groups", "sampling/dropped_groups", "sampling/wasted_tokens",
         "sampling/prompts_per_valid_group", "evaluation/accuracy", "evaluation/reward", "update/skipped",
+        "update/empty_steps", "log_ratios_clamped",
         "sft/steps", "sft/probe_accuracy",
     }
 )  # fmt: skip

@@ -19,9 +19,8 @@ from torch.optim.adamw import adamw
 from yatt_core.engines.adapters import BASE, OWN, is_adapter
 from yatt_core.engines.offload import Held
 from yatt_core.engines.train.fsdp2.sharding import own_rows, sharded_parameters
-from yatt_core.engines.train.model.optimizer import CLIP_EPSILON, MOMENTS
+from yatt_core.engines.train.model.optimizer import CLIP_EPSILON, MOMENTS, is_step
 from yatt_core.engines.train.ranks.collective import Collective
-from yatt_core.errors import NumericError
 from yatt_core.models.tensor_files import TensorFile
 from yatt_core.spec.sections.trainer import AdamWSpec
 
@@ -63,14 +62,13 @@ class ShardedAdamW:
         """Does nothing: the passes have summed the gradients."""
 
     def apply(self, learning_rate: float, loss: float) -> float:
-        """Clips the gradients and takes one step. Raises as `PolicyOptimizer.apply` does."""
+        """Clips the gradients and takes one step. Behaves and raises as `PolicyOptimizer.apply` does."""
         gradients = self._gradients()
         norms = torch.stack([torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in gradients])
         norm = math.sqrt(float(self._world.sum(norms.square().sum().cpu())))
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise NumericError(f"loss {loss}, gradient norm {norm}: not finite; the step was not applied")
-        torch._foreach_mul_(gradients, min(1.0, self._spec.max_grad_norm / (norm + CLIP_EPSILON)))
-        self._step(gradients, learning_rate)
+        if is_step(loss, norm):
+            torch._foreach_mul_(gradients, min(1.0, self._spec.max_grad_norm / (norm + CLIP_EPSILON)))
+            self._step(gradients, learning_rate)
         self.zero()
         return norm
 

@@ -7,7 +7,6 @@ checkpoints of this optimizer (tests/engines/train/test_megatron_bugs.py).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ from torch import nn
 
 from yatt_core.engines.train.megatron.cpu import on_this_device
 from yatt_core.engines.train.megatron.model import Grid, Part
+from yatt_core.engines.train.model.optimizer import is_step
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.process_group import lost_group
-from yatt_core.errors import NumericError
 from yatt_core.spec.sections.trainer import AdamWSpec
 
 Held = tuple[list[tuple[torch.Tensor, torch.Tensor | None, dict[str, torch.Tensor]]], int]
@@ -71,14 +70,14 @@ class MegatronAdamW:
 
     @torch.no_grad()
     def apply(self, learning_rate: float, loss: float) -> float:
-        """Clips the gradients and takes one step. Raises as `PolicyOptimizer.apply` does."""
+        """Clips the gradients and takes one step. Behaves and raises as `PolicyOptimizer.apply` does."""
         from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
         with on_this_device(), lost_group(self._world):
             self._optimizer.prepare_grads()
             norm = float(self._optimizer.get_grad_norm())
-            if not (math.isfinite(loss) and math.isfinite(norm)):
-                raise NumericError(f"loss {loss}, gradient norm {norm}: not finite; the step was not applied")
+            if not is_step(loss, norm):
+                return norm
             clip_grad_by_total_norm_fp32(self._optimizer.get_parameters(), self._spec.max_grad_norm, norm)
             for group in self._inner().param_groups:
                 group["lr"] = learning_rate

@@ -103,15 +103,10 @@ class FlatAdamW:
         return flat[self._offsets[names[0]] :][: math.prod(shape)].view(shape)
 
     def apply(self, learning_rate: float, loss: float) -> float:
-        """Clips the gradients and takes one step. Returns the global norm before clipping.
-
-        loss: the step's loss over all ranks.
-
-        Raises `NumericError`, before any weight changes, if the loss or the norm is not finite.
-        """
+        """Clips the gradients and takes one step. Behaves and raises as `PolicyOptimizer.apply` does."""
         norm = float(torch.linalg.vector_norm(self.gradients, dtype=torch.float64))
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise NumericError(f"loss {loss}, gradient norm {norm}: not finite; the step was not applied")
+        if not is_step(loss, norm):
+            return norm
         if (share := self._spec.max_grad_norm / (norm + CLIP_EPSILON)) < 1.0:
             self.gradients.mul_(share)
         self._adamw.param_groups[0]["lr"] = learning_rate
@@ -154,6 +149,16 @@ class FlatAdamW:
         finally:
             with torch.no_grad():
                 self.values.copy_(own)
+
+
+def is_step(loss: float, norm: float) -> bool:
+    """Returns False if the gradient is zero, so that momentum and weight decay move no weight when nothing is learned.
+
+    Raises `NumericError` if the loss or the gradient's norm is not finite.
+    """
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        raise NumericError(f"loss {loss}, gradient norm {norm}: not finite; the step was not applied")
+    return norm > 0.0
 
 
 def state_bytes(model: nn.Module) -> int:

@@ -62,6 +62,8 @@ class PolicyOptimizer(Protocol):
     def apply(self, learning_rate: float, loss: float) -> float:
         """Clips the gradients and takes one step. Returns the global norm before clipping.
 
+        With a norm of 0, no step is taken: moments and weight decay would move weights although nothing is learned.
+
         loss: the step's loss over all ranks.
 
         Raises `NumericError`, before any weight changes, if the loss or the norm is not finite.

@@ -99,7 +99,10 @@ def reduce_sums(collective: Collective, sums: LossSums) -> LossSums:
 
 
 def update_metrics(spec: RunSpec, steps: Sequence[LossSums], norms: Sequence[float]) -> dict[str, float]:
-    """Returns metrics of class result: means over steps (losses, gradient norm), means over tokens, and extremes."""
+    """Returns metrics of class result: means over steps (losses, gradient norm), means over tokens, and extremes.
+
+    A step without a gradient, which is not taken, counts in `update/empty_steps`.
+    """
     total = LossSums()
     for sums in steps:
         total.merge(sums)
@@ -108,8 +111,10 @@ def update_metrics(spec: RunSpec, steps: Sequence[LossSums], norms: Sequence[flo
         "loss": total.sums["loss"] / len(steps),
         "policy_loss": total.sums["policy_loss"] / len(steps),
         "grad_norm": sum(norms) / len(norms),
+        "update/empty_steps": float(norms.count(0.0)),
         "entropy": total.sums["entropy"] / tokens,
         "clip_fraction": total.sums["clipped"] / tokens,
+        "log_ratios_clamped": total.sums["clamped"],
         "train_rollout_logprob_diff_mean": total.sums["gap"] / tokens,
         "tokens": total.sums["tokens"],
     }

@@ -1,0 +1,50 @@
+"""A model whose attention torch's fused kernels do not cover is refused when it is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.models.loading import load_causal_lm
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+}
+
+
+def gemma(folder: Path, cap: float | None) -> Path:
+    """Writes a Gemma-2 model whose attention logits are large enough for the cap to matter, as trained ones are."""
+    torch.manual_seed(0)
+    model = Gemma2ForCausalLM(
+        Gemma2Config(**SIZES, attn_logit_softcapping=cap, query_pre_attn_scalar=1, initializer_range=0.5)
+    )
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_soft_capped_attention_is_refused_instead_of_dropped(tmp_path: Path, dtype: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{tmp_path}.*gemma2.*attn_logit_softcapping: 2"):
+        load_causal_lm(str(gemma(tmp_path, 2.0)), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_same_model_without_the_cap_loads(tmp_path: Path, dtype: str) -> None:
+    model: Any = load_causal_lm(str(gemma(tmp_path, None)), dtype)
+    assert model.config._attn_implementation == "sdpa", "the check leaves the attention as it was"
+
+
+def test_another_unknown_model_loads(tmp_path: Path) -> None:
+    MistralForCausalLM(MistralConfig(**SIZES)).save_pretrained(tmp_path)
+    assert load_causal_lm(str(tmp_path), "float32")
