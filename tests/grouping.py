@@ -17,11 +17,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 FIXTURES = {"service_environment": "services", "head": "ray", "postgresql": "postgresql"}
 """Session-wide fixtures that start one or more processes, and the group of the tests that request them."""
-OF_THEIR_OWN = ("test_exact",)
-"""Modules long enough to justify services of their own, so that workers get equal shares."""
 VLLM = "vllm"
 """Folder or parameter of tests that run vLLM inside the test process; only one process should do so."""
-FIRST = ("services", *OF_THEIR_OWN, "ray", VLLM, "postgresql")
+FIRST = ("services", "ray", VLLM, "postgresql")
 """The longest groups; starting one of them last would keep all other workers waiting."""
 WIDE = ("module", "package")
 VARIABLE = "YATT_TEST_GROUPS"
@@ -37,7 +35,7 @@ def group_of(item: pytest.Function) -> str | None:
         return "postgresql"
     for fixture, group in FIXTURES.items():
         if fixture in item.fixturenames:
-            return path.stem if path.stem in OF_THEIR_OWN else group
+            return group
     definitions = (item._fixtureinfo.name2fixturedefs.get(name, ())[-1:] for name in item.fixturenames)
     shares = any(fixture.scope in WIDE and fixture.baseid for found in definitions for fixture in found)
     return path.as_posix() if shares else None
