@@ -22,6 +22,7 @@ from yatt_core.datasets.sources import collect_prompts
 from yatt_core.digests import chain_digest, file_sha256, json_digest
 from yatt_core.durable import make_folder, refusals, sync_file, sync_folder, write_json
 from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.input_building.answers import check_answers
 from yatt_core.input_building.fitting import check_longest, check_prompts
 from yatt_core.input_building.given_models import check_given, describe_given
 from yatt_core.input_building.judge_models import check_judges, describe_judges
@@ -141,6 +142,7 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
         model = _initial_model(spec, temporary)
         prompts = (PromptFile(temporary / name) for name in (TRAIN, HELD_OUT, PROBE))
         facts[LONGEST] = check_prompts(spec, str(temporary / model.model_path), prompts)
+        check_answers(spec, str(temporary / model.model_path), PromptFile(temporary / TRAIN), facts["train_sizes"])
         if judges := describe_judges(spec):
             facts[JUDGES] = judges
         if given := describe_given(spec, temporary / model.model_path):

@@ -1,0 +1,83 @@
+"""Checks that the policy can express right answers: that reference answers still score after the tokenizer.
+
+A tokenizer that drops a distinction, such as case, makes a task impossible to learn, and only a flat reward
+would show it. Consumes the first training prompts of every source; raises `DataError`, or logs a warning.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from yatt_core.errors import DataError
+from yatt_core.prompts.codec import TextCodec, open_codec
+from yatt_core.prompts.prompt_files import PromptFile
+from yatt_core.prompts.stream import Prompt
+from yatt_core.rewards.scoring import RewardScorer
+from yatt_core.spec.rewards.scheme import FunctionPart
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.sections.data import ReasoningGymSource
+from yatt_core.spec.sections.model import ModelFromConfig
+
+log = logging.getLogger(__name__)
+ROWS_PER_SOURCE = 64
+LEAST_SHARE = 0.5
+"""Fraction of a source's right answers that must still be right after the tokenizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostAnswer:
+    """A reference answer that scores right as text, but not as the policy can write it."""
+
+    prompt: Prompt
+    written: str
+
+
+def check_answers(spec: RunSpec, model_path: str, train: PromptFile, train_sizes: Sequence[int]) -> None:
+    """Scores reference answers that the tokenizer changes, as text and as the policy can write them.
+
+    model_path: as for `open_codec`.
+    train: the training prompts, source after source.
+
+    Raises `DataError` for a source of which too few right answers remain right.
+    """
+    decisive = next(part for part in spec.rewards.parts if part.name == spec.rewards.accuracy_name)
+    if spec.virtual or not isinstance(decisive, FunctionPart):
+        return
+    codec, scorer, start = open_codec(spec, model_path), RewardScorer(spec.rewards), 0
+    for source, size in enumerate(train_sizes):
+        prompts = [train[row] for row in range(start, start + min(size, ROWS_PER_SOURCE))]
+        lost = list(lost_answers(codec, scorer, prompts))
+        if lost:
+            _report(spec, source, lost, sum(prompt.answer is not None for prompt in prompts))
+        start += size
+
+
+def lost_answers(codec: TextCodec, scorer: RewardScorer, prompts: Sequence[Prompt]) -> Iterator[LostAnswer]:
+    """Yields the reference answers that are right, and wrong after encoding and decoding."""
+    for prompt in prompts:
+        if prompt.answer is None:
+            continue
+        written = codec.decode(codec.encode_answer(prompt.answer))
+        if written == prompt.answer:
+            continue
+        if scorer.measure(prompt, prompt.answer).correct and not scorer.measure(prompt, written).correct:
+            yield LostAnswer(prompt, written)
+
+
+def _report(spec: RunSpec, source: int, lost: Sequence[LostAnswer], checked: int) -> None:
+    entry = spec.data.sources[source]
+    name = entry.task if isinstance(entry, ReasoningGymSource) else entry.path
+    rows = "; ".join(
+        f"{one.prompt.prompt_id}: {one.prompt.answer!r:.60} becomes {one.written!r:.60}" for one in lost[:3]
+    )
+    lowercase = isinstance(spec.model, ModelFromConfig) and spec.model.tokenizer.lowercase
+    advice = "set model.tokenizer.lowercase: false" if lowercase else "use a model whose tokenizer keeps them"
+    said = (
+        f"data.sources.{source} ({name}): {len(lost)} of {checked} reference answers are right as text, but not as the "
+        f"model's tokenizer can write them ({rows}); {advice}"
+    )
+    if len(lost) > (1.0 - LEAST_SHARE) * checked:
+        raise DataError(said)
+    log.warning("%s", said)
