@@ -105,7 +105,7 @@ def answers(result: GenerateResult) -> list[Answer]:
 
 
 def count_mismatches(engine: TorchRolloutEngine, vocabulary: int) -> dict[str, int]:
-    """Counts, by case, responses whose tokens and whose log-probability bits differ from those in the full batch."""
+    """Counts, by case, responses with other tokens than in the full batch, and those with other log-probability bits."""
     rng = np.random.default_rng(SEED)
     lengths = rng.integers(1, 90, MEMBERS)
     lengths[:4] = [1, 8, 200, 300]
@@ -137,7 +137,7 @@ def count_mismatches(engine: TorchRolloutEngine, vocabulary: int) -> dict[str, i
 
 
 def best_rates(work: dict[str, Callable[[], int]]) -> dict[str, float]:
-    """Returns tokens per second of each kind of work, the best of interleaved rounds; calls return token counts."""
+    """Returns tokens per second of each kind of work, the best of interleaved rounds. Each call returns its number of tokens."""
     rates = dict.fromkeys(work, 0.0)
     for _ in range(ROUNDS):
         for name, run in work.items():
@@ -148,7 +148,10 @@ def best_rates(work: dict[str, Callable[[], int]]) -> dict[str, float]:
 
 
 def throughput(folder: Path, engine: TorchRolloutEngine, prompt: int, new_tokens: int) -> dict[str, float]:
-    """Measures tokens per second of 16 prompts x 8 samples, no early ends: ours, and `generate` with both caches."""
+    """Measures tokens per second of the engine, and of `generate` with either cache.
+
+    The work is 16 prompts x 8 samples, none of which ends early.
+    """
     model: Any = load_causal_lm(str(folder), "float32")
     rng = np.random.default_rng(SEED)
     prompts = rng.integers(2, 36, (16, prompt)).astype(np.int32)

@@ -54,7 +54,7 @@ class Stall:
 
     @property
     def share(self) -> float:
-        """The stall relative to an iteration without a checkpoint."""
+        """The time that a checkpoint adds to its iteration, as a fraction of an iteration without one."""
         return (self.with_checkpoint - self.without) / self.without
 
 

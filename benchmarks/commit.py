@@ -133,7 +133,7 @@ class Driver:
 
 
 def measure(iterations: int = ITERATIONS, dsn: str | None = None) -> dict[str, float]:
-    """Measures a run of that many iterations on SQLite in a temporary folder, or in the database at `dsn`.
+    """Measures a run of `iterations` iterations on SQLite in a temporary folder, or in the database at `dsn`.
 
     dsn: an empty PostgreSQL database; the benchmark leaves its ledger there.
 

@@ -79,10 +79,10 @@ def trained(home: Path, spec: Path, changes: Sequence[str] = ()) -> dict[str, An
 class Report:
     """The findings of a benchmark.
 
-    figures: flat, the keys that its claim names; None if a figure has no meaning in this run.
-    baselines: what it was compared with.
-    load: the load average before it began, and after.
-    seeds: the seeds of all randomness in it.
+    figures: flat, under the keys that its claim names; None for a figure that has no meaning in this run.
+    baselines: the values that the figures are compared with.
+    load: the load average before and after the benchmark.
+    seeds: the seeds of all randomness in the benchmark.
     """
 
     name: str

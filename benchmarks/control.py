@@ -1,4 +1,4 @@
-"""Does the quickstart learn from its rewards, or from something else? Compares it with a run of shuffled advantages.
+"""Does the quickstart learn from its rewards, or from something else? Compares it with a run whose advantages are shuffled.
 
 Consumes configs/quickstart.yaml. Trains it twice per seed through `yatt train`, once unchanged and once with the
 advantages permuted over the batch (seeded), and compares how far the held-out accuracy rises above the accuracy after

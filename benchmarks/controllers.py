@@ -30,13 +30,18 @@ ROUNDS = 3
 SEED = 0
 START_SECONDS = 120.0
 STORE_SHARE, STORE_SPARE = 2.2, 512 << 20
-"""The object store holds, without spilling, all that the central controllers keep: the engines' inputs and outputs."""
+"""Object store bytes per payload byte, and in addition: enough to hold the engines' inputs and outputs, which the central
+controllers keep, without spilling.
+"""
 
 Results = dict[str, list[Iteration]]
 
 
 def measure(sizes: Sequence[int], rounds: int, folder: Path) -> dict[int, Results]:
-    """Measures iterations by payload in MB (10^6 bytes) and design. Raises `ValueError` if a design skips an image."""
+    """Returns the measured iterations by payload, in MB (10^6 bytes), and by design.
+
+    Raises `ValueError` if a design skips an image.
+    """
     images = folder / "images"
     addresses = {size: make_images(images, size, SEED + size) for size in sizes}
     with _ray_head(folder, int(STORE_SHARE * max(sizes) * 1e6) + STORE_SPARE) as address:
@@ -47,7 +52,7 @@ def measure(sizes: Sequence[int], rounds: int, folder: Path) -> dict[int, Result
             designs = {name: stack.enter_context(DriverProcess(name, place)) for name in (SHARDED, CENTRAL, PIPELINED)}
             for design in designs.values():
                 design.iterate(0, addresses[max(sizes)][:4])
-            # The largest first: object store pages that a driver has touched once count as its memory from then on.
+            # The largest first: object store pages that a driver has touched count as its memory from then on.
             for size in sorted(sizes, reverse=True):
                 expected = sum((look_at(read_image(images, name)) for name in addresses[size]), Look())
                 found[size] = {name: [] for name in designs}
@@ -61,7 +66,7 @@ def measure(sizes: Sequence[int], rounds: int, folder: Path) -> dict[int, Result
 
 
 def figures_of(found: dict[int, Results], addresses: dict[int, int]) -> dict[str, float]:
-    """Returns the claim's figures. addresses: samples of each payload."""
+    """Returns the claim's figures. addresses: number of samples by payload."""
     largest = max(found)
     sharded = {size: results[SHARDED] for size, results in found.items()}
     per_sample = [
@@ -112,7 +117,7 @@ def _seconds(results: Sequence[Iteration]) -> float:
 
 @contextmanager
 def _ray_head(folder: Path, store_bytes: int) -> Iterator[str]:
-    """Starts a head with an object store of that size, and sends the driver's heartbeat to its actors."""
+    """Starts a head with an object store of `store_bytes` bytes, and sends the driver's heartbeat to its actors."""
     ensure_supervisor(folder, [ray_head_service(folder, object_store_bytes=store_bytes)], START_SECONDS)
     try:
         with Heartbeat(folder, TERM):

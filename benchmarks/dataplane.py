@@ -2,9 +2,9 @@
 
 The batch is 10.5 MB of experience in two halves. Each half goes to a worker, which adds one to every byte and returns
 new arrays. YATT sends one object that both workers map, as it does with weights; the comparison, alternating within
-one run, is raw Ray with a plain dict of the same arrays for each worker. Both start with a batch in their own form,
-compute the same sums on the same bytes and end with arrays that the driver can read; the time to pack a dict first is
-measured too. Then measures balance and packing on log-normal lengths.
+one run, is raw Ray with a plain dict of the same arrays for each worker. Each starts with a batch in its own form,
+computes the same sums on the same bytes and ends with arrays that the driver can read; the time to pack a dict first
+is measured too. Then the benchmark measures balance and packing on log-normal lengths.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Worker:
         return {name: (array.view(np.uint8) + np.uint8(1)).view(array.dtype) for name, array in arrays.items()}
 
     def packed(self, batch: PackedArrays, part: int) -> PackedArrays:
-        """Takes its part of the shared packed object; computes the sums directly in the buffer that will be sent."""
+        """Takes this worker's part of the shared packed object; computes the sums directly in the buffer that will be sent."""
         arrays = part_of(batch, part)
         result = PackedArrays.empty({name: (array.dtype.str, array.shape) for name, array in arrays.items()})
         for name, place in result.arrays().items():
@@ -136,7 +136,7 @@ def measure_echo() -> tuple[dict[str, float], dict[str, float]]:
 
 
 def scattered(workers: Sequence[Any], batch: Callable[[], PackedArrays]) -> Iterator[Any]:
-    """Yields one call per worker; the batch is packed and put at the first one, so that this time counts."""
+    """Yields one call per worker; before the first, packs the batch and puts it into the store, so that this time counts."""
     reference = ray.put(batch())
     for number, worker in enumerate(workers):
         yield worker.packed.remote(reference, number)
@@ -164,7 +164,7 @@ def lengths_of(seed: int, count: int) -> Int64:
 
 
 def measure_balance(count: int, ranks: int) -> dict[str, float]:
-    """Returns the worst of the seeds: the fullest rank relative to the mean, and milliseconds."""
+    """Returns the fullest rank divided by the mean, for the worst seed, and the milliseconds of the slowest seed."""
     evenness, times = [], []
     for seed in SEEDS:
         lengths = lengths_of(seed, count)
@@ -176,7 +176,7 @@ def measure_balance(count: int, ranks: int) -> dict[str, float]:
 
 
 def measure_packing(count: int) -> dict[str, float]:
-    """Counts bins above the lower bound, for the worst seed and for all; milliseconds of the slowest seed."""
+    """Returns the bins above the lower bound, for the worst seed and in total, and the milliseconds of the slowest seed."""
     extra, times = [], []
     for seed in SEEDS:
         lengths = lengths_of(seed, count)

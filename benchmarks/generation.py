@@ -145,7 +145,7 @@ def _static(model: Any, work: Work, size: int) -> Callable[[], None]:
 def _continuous(model: Any, work: Work) -> Callable[[], None]:
     """Returns a runner of transformers' continuous batching, where each request has its own length."""
     sampling = GenerationConfig(do_sample=True, top_k=0, max_new_tokens=LONGEST, eos_token_id=-1, pad_token_id=0)
-    # Sizes that hold all requests: to choose its own it would look for a GPU's free memory.
+    # Large enough for all requests. Without sizes, transformers would ask for a GPU's free memory to choose its own.
     sizes = ContinuousBatchingConfig(num_blocks=512, max_batch_tokens=256)
 
     def run() -> None:

@@ -5,8 +5,8 @@ tokens for each of 64 prompts of 256 tokens. A trainer learns from them, sends i
 reloads its tensors: the product's own engines in one process, without orchestration. The figures are the best of all
 rounds:
 
-- `rollout_tokens_per_s`: generated tokens; `train_tokens_per_s`: rows that the trainer computes, a group's prompt
-  once;
+- `rollout_tokens_per_s`: generated tokens; `train_tokens_per_s`: rows that the trainer computes, where a group's
+  prompt counts once;
 - `train_mfu`: operations of those rows' forward and backward passes, divided by the data sheet's maximum in that
   time; None for a GPU that has no card in `yatt plan`; `train_gemm_fraction`: the same, relative to the rate of large
   products in this run;

@@ -87,7 +87,7 @@ def memory_spec() -> RunSpec:
 
 
 def memory_roles(spec: RunSpec) -> Roles:
-    """Returns the spec's roles, with prompts of the maximum length and no early ends."""
+    """Returns the spec's roles, with prompts of the maximum length and responses that never end early."""
     return roles_of(spec, Assumptions(prompt=Spread(PROMPT, 0.0), own_vocabulary=VOCABULARY))
 
 
@@ -117,7 +117,10 @@ def measure() -> Report:
 
 
 def _compared(plan: dict[str, RoleMemory], measured: dict[str, Bytes]) -> Iterable[tuple[str, dict[str, int]]]:
-    """Returns each stage's own role by kind, without empty kinds; keys such as `learn_activations`."""
+    """Yields predicted and measured bytes under keys such as `learn_activations`, by stage and kind of memory.
+
+    Only the roles that work in a stage count. Kinds that measured nothing are omitted.
+    """
     own = {COLLECT: ("rollout",), PREPARE: ("trainer", "reference"), LEARN: ("trainer",), SYNC: ("trainer",)}
     for stage, found in measured.items():
         told = sum((plan[role].at(stage) for role in own[stage]), Bytes())
@@ -170,7 +173,7 @@ def _training(
     flat = storages([optimizer.values])
     lasting = Bytes(flat, storages([optimizer.gradients]), storages([state["exp_avg"], state["exp_avg_sq"]]))
     own = lasting + Bytes(copies=copies)
-    # The memory it needs in addition: the weights put aside, and activations.
+    # The memory that `prepare` needs in addition: the weights put aside, and activations.
     exchanged = Bytes(activations=besides - flat, copies=flat, weights=storages([reference]))
     buckets = buckets_of(engine.stream_weights(), spec.trainer.sync_bucket_bytes)
     sent = Bytes(copies=max(bucket.nbytes for bucket in buckets))

@@ -69,8 +69,9 @@ class Outcome:
 
 
 def best_split(totals: Callable[[int], float], instances: int) -> int:
-    """Finds the number of judging instances with the least total: tries all up to 16 instances, above that a grid and
-    brackets.
+    """Finds the number of judging instances with the least total.
+
+    With at most 16 instances it tries every number; with more, first a grid and then ever narrower brackets.
     """
     if instances <= EXHAUSTIVE:
         return min(range(1, instances), key=lambda f: (totals(f), f))
@@ -124,7 +125,7 @@ def run_workload(path: Path) -> Outcome:
 
 
 def judge_share(colocate: Campaign) -> float:
-    """Returns the share of collect after the last rollouts, under a placement where all roles take turns."""
+    """Returns the fraction of collect that comes after the last rollout, under a placement where all roles take turns."""
     return sum(iteration.judging_s for iteration in colocate.past) / sum(colocate.collect_s)
 
 
@@ -134,7 +135,7 @@ def spread(workload: Workload) -> float:
 
 
 def changed_starts(campaign: Campaign) -> int:
-    """Counts iterations that start with other roles than the one before, without the first one after the cold start."""
+    """Counts iterations that start with other roles than the one before; a change right after the cold start is left out."""
     changed = [a.roles != b.roles for a, b in zip(campaign.plans, campaign.plans[1:], strict=False)]
     return max(0, sum(changed) - 1) if changed and changed[0] else sum(changed)
 
@@ -198,8 +199,9 @@ def golden_of(workload: Workload) -> Mapping[str, Any] | None:
 
 
 def golden_gaps(outcome: Outcome, golden: Mapping[str, Any]) -> Iterator[float]:
-    """Returns relative distances to the golden figures: colocate and the golden best split by iteration, all
-    splits by total.
+    """Yields relative distances to the golden figures.
+
+    For `colocate` and the golden best split, iterations are compared; for all splits, totals.
     """
     yield from _gaps(outcome.colocate, golden["colocate"]["per_iteration"])
     yield from _gaps(outcome.splits[golden["best_split"]["f"]], golden["best_split"]["per_iteration"])

@@ -1,6 +1,6 @@
 """Does the simulator predict reality? Runs described workloads under the real flow, controllers and dispatcher.
 
-Consumes a described workload. Creates a spec whose virtual engines have its constants and lengths of its kind, trains
+Consumes a described workload. Creates a spec whose virtual engines have its constants and length distributions, trains
 it through `yatt train` on a clock that runs two and a half times as fast as wall time, and then lets the simulator
 repeat the recorded work under the recorded actions. Produces both times of each iteration, and a third: the
 simulator's prediction if the runtime policy acts freely in it. Part of `benchmarks.placement`.
@@ -39,12 +39,12 @@ MODE = "dynamic"
 
 @dataclass(frozen=True, slots=True)
 class LiveIteration:
-    """The seconds of an iteration's collect.
+    """The durations of an iteration's phases, in seconds.
 
-    measured: as recorded.
-    simulated: in the simulator, under the same actions.
-    foreseen: in the simulator, under the actions that the runtime policy takes there.
-    training: the seconds of the iteration's training.
+    measured: collect, as recorded.
+    simulated: collect in the simulator, under the same actions.
+    foreseen: collect in the simulator, under the actions that the runtime policy takes there.
+    training: the iteration's training.
     """
 
     measured: float
@@ -105,8 +105,9 @@ def _compared(workload: Workload, run: Path) -> Iterator[LiveIteration]:
 
 
 def recorded_runtime_policy(record: Mapping[str, Any], setting: Setting) -> LoggedRuntimePolicy:
-    """Returns the recorded actions, each at the start of its control period: the real ones come some milliseconds
-    later.
+    """Returns the recorded actions, each moved to the start of its control period.
+
+    In reality they came some milliseconds later.
     """
     period = setting.control_period_s
     lines = [line for line in record["actions"] if line["do"] != SERVES]
@@ -130,8 +131,9 @@ def spec_name(workload: Workload) -> str:
 
 
 def spec_of(workload: Workload, prompts: Path) -> dict[str, Any]:
-    """Returns a spec whose virtual engines have the workload's constants and length distributions. prompts:
-    written there.
+    """Returns a spec whose virtual engines have the workload's constants and length distributions.
+
+    prompts: the file to which the prompts are written.
     """
     samples, switch = workload.samples, workload.switch
     _write_prompts(workload, prompts)

@@ -48,8 +48,9 @@ class LoggedRuntimePolicy:
         self._left = deque(actions)
 
     def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
-        """Returns the actions logged for now; a switch of an instance that is still busy waits for a later call at
-        that time.
+        """Returns the logged actions that are due.
+
+        A switch of an instance that is still busy, and all actions after it, wait for a later call.
         """
         due: list[Action] = []
         while self._left and self._left[0][0] <= pool.now:
@@ -62,7 +63,10 @@ class LoggedRuntimePolicy:
 
 
 def parse_action(line: Mapping[str, Any], origin: str) -> Action:
-    """Parses the action in a log line. Raises `ConfigurationError` for a bad one, with file and line from `origin`."""
+    """Parses the action in a log line. Raises `ConfigurationError` for an invalid one.
+
+    origin: the file and line that the message names.
+    """
     kind = _KINDS.get(line.get("do", ""))
     fields = {key: value for key, value in line.items() if key not in ("do", "t", "workload", "iteration")}
     if kind is None or set(fields) != set(kind.__dataclass_fields__):

@@ -2,8 +2,8 @@
 
 Consumes a wave's work and the pool on which it runs; produces seconds. The argument: every sample's own chain at
 batch 1 bounds the time from below. Sharing decode steps costs a sample time, so the remaining time bounds the part of
-an engine's fixed step time that it can share. The resulting work must fit the pool. All parts decrease as the time
-grows, so bisection finds the least feasible time.
+an engine's fixed step time that it can share. The resulting work must fit the pool. Every part of the work decreases
+as the time grows, so bisection finds the least feasible time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = npt.NDArray[np.float64]
 class _Decoding:
     """The sequences to decode, flat.
 
-    tokens: of each sequence.
+    tokens: number of tokens of each sequence.
     own: seconds at speed 1 of each sequence, in addition to the engine's fixed step time.
     """
 
@@ -38,7 +38,7 @@ class _Decoding:
     constants: EngineConstants
 
     def work(self, slack: Array) -> float:
-        """Returns the seconds at speed 1 if each sample has this much time to share steps with others."""
+        """Returns the seconds of work at speed 1 if each sample has `slack` seconds to spare for sharing steps with others."""
         room = 1.0 + slack[self.owner] / (self.cost_of_company * self.tokens)
         shared = np.minimum(self.constants.max_concurrent, np.maximum(room, 1.0))
         return float((self.own + self.tokens * self.constants.base_s / shared).sum())
@@ -100,8 +100,10 @@ def _rollout_decode(setting: Setting, sample: SampleWork) -> tuple[float, int]:
 
 
 def _chain(setting: Setting, sample: SampleWork) -> dict[str, float]:
-    """Returns seconds at batch 1 and speed 1: rollout with prefills, judge with its longest judgement, and waits
-    separately.
+    """Returns a sample's seconds at batch 1 and speed 1.
+
+    They are those of rollout with its prefills, of the judge with its longest judgement, of the waits, and of the two
+    prefills alone.
     """
     rollout, judge = setting.rollout, setting.judge
     decode, read = _rollout_decode(setting, sample)

@@ -38,7 +38,7 @@ def ettr(traces: Sequence[Trace], walls: Sequence[float]) -> float:
 
 
 def best_checkpoint_only(traces: Sequence[Trace]) -> tuple[int, dict[int, float]]:
-    """Returns the best interval of checkpoints alone over all runs, and the ETTR of every interval tried."""
+    """Returns the interval that is best over all runs with checkpoints alone, and the ETTR of every interval tried."""
     tried = {
         every: ettr(traces, [checkpoint_only.wall_seconds(trace, every) for trace in traces])
         for every in INTERVALS_CHECKPOINT_ONLY
@@ -48,7 +48,7 @@ def best_checkpoint_only(traces: Sequence[Trace]) -> tuple[int, dict[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """All runs at the interval that is best for the first of them, and the ETTR of every interval tried on it.
+    """All runs at the interval that is best for the first run, and the first run's ETTR at every interval tried.
 
     same_digest: the first run ends with the weights of an undisturbed run.
     """
@@ -113,7 +113,7 @@ def figures_of_simulation(seed: int, runs: int, faults: int, workers: int) -> tu
 
 
 def chaos_figures(path: Path) -> Mapping[str, Any]:
-    """Reads the restart times that `make chaos` measured from its report."""
+    """Reads from a report of `make chaos` the restart times that it measured."""
     report = json.loads(path.read_text(encoding="utf-8"))
     figures = report.get("figures", report)
     return {name: figures[name] for name in CHAOS_FIGURES if name in figures}
@@ -127,7 +127,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the first run's faults")
     parser.add_argument("--runs", type=int, default=RUNS, help=f"simulated runs (default: {RUNS})")
-    parser.add_argument("--faults", type=int, default=FAULTS_A_RUN, help=f"faults a run (default: {FAULTS_A_RUN})")
+    parser.add_argument("--faults", type=int, default=FAULTS_A_RUN, help=f"faults per run (default: {FAULTS_A_RUN})")
     parser.add_argument("--chaos", type=Path, help="a report of `make chaos`, whose restart times are printed too")
     arguments = parser.parse_args()
     load = [load_average()]

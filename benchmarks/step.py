@@ -154,7 +154,10 @@ class MatrixRate:
 
 
 def gradient_gap(fast: Stepper, general: Stepper) -> float:
-    """Returns the distance of the first step's gradients, of the same samples and weights, relative to their norm."""
+    """Returns the distance between the two steppers' gradients, relative to the norm of `general`'s.
+
+    Both take their first step with the same samples and weights.
+    """
     request = request_of(1)
     result = fast.rollout.generate(request)
     for stepper in (fast, general):
@@ -167,8 +170,9 @@ def gradient_gap(fast: Stepper, general: Stepper) -> float:
 
 
 def measure() -> Report:
-    """Takes the steps one kind after the other, since an engine's process uses one dtype; times matrix products in
-    between.
+    """Takes all steps of one kind before those of the next, since an engine's process uses one dtype.
+
+    Times matrix products in between.
     """
     load = [load_average()]
     torch.set_num_threads(1)

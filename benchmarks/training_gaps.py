@@ -27,7 +27,10 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 def measure_training(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]]:
-    """Returns the largest relative difference in any weight and in any norm; None for an engine not installed."""
+    """Returns the largest difference of any weight, by layout, and the largest relative difference of any gradient norm.
+
+    The figures of an engine that is not installed are None. The second dict has the torch trainer's, as a baseline.
+    """
     expected = expect(folder / "expected", "qwen2")
     gaps: dict[str, float | None] = {}
     norms = []

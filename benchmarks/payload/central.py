@@ -1,8 +1,8 @@
 """Runs the iteration through one central controller in the classic design: phase by phase, every byte through the driver.
 
 Consumes an iteration's image addresses. The driver fetches all images from the loaders and packs them into one batch,
-puts a part for each engine, fetches the results, images included, packs the batch again, and puts a part for each
-trainer rank. The codec is packed buffers, which Ray passes on without copying them.
+puts a part for each engine into the object store, fetches the results, images included, packs the batch again, and
+puts a part for each trainer rank into the store. The codec is packed buffers, which Ray passes on without copying them.
 """
 
 from __future__ import annotations

@@ -20,8 +20,9 @@ REPEATS = 9
 
 
 def coordinate_ms(seed: int) -> float:
-    """Returns the median milliseconds that a wave costs the coordinator: gathering, settling, next state and its
-    record.
+    """Returns the median milliseconds that a wave costs the coordinator.
+
+    It gathers the groups, settles the wave, computes the next state and serialises the outcome.
     """
     rule = SamplingRule(
         GROUPS, CONTROLLERS * SHARDS_EACH, filters=True, max_waves=4, ratio_cap=10.0, overdraw=1.2, decay=0.9

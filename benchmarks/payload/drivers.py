@@ -42,7 +42,7 @@ class Place:
 class Iteration:
     """The measurements of an iteration.
 
-    growth: of the driver's memory.
+    growth: the growth of the driver's memory.
     controller_mb: the largest growth of a controller's memory.
     """
 

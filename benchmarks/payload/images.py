@@ -51,7 +51,7 @@ class Packed:
         return cls.of([image for part in parts for image in part.images()])
 
     def part(self, start: int, stop: int) -> Packed:
-        """Returns some of the images as a view."""
+        """Returns a view of the images from `start` up to, but not including, `stop`."""
         first, last = self.offsets[start], self.offsets[stop]
         return Packed(self.data[first:last], self.offsets[start : stop + 1] - first)
 
@@ -101,7 +101,7 @@ def look_at(data: UInt8) -> Look:
 
 
 def batches(count: int, size: int) -> Iterator[range]:
-    """Yields ranges of at most `size` numbers."""
+    """Yields consecutive ranges of at most `size` indices, which together cover 0 to `count` - 1."""
     for start in range(0, count, size):
         yield range(start, min(start + size, count))
 

@@ -21,14 +21,18 @@ RESET_PEAK = "5"
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Growth of a process's peak memory, in MB (10^6 bytes). total: with the object store's pages. private: without them."""
+    """Growth of a process's peak memory, in MB (10^6 bytes).
+
+    total: growth of the peak of all pages, those of the object store included.
+    private: growth of the peak of private pages alone.
+    """
 
     total: float
     private: float
 
 
 class PeakGrowth:
-    """A context manager; `growth` is known once it exits."""
+    """A context manager that measures growth, and sets `growth` when it exits."""
 
     def __init__(self) -> None:
         self.growth = Growth(0.0, 0.0)
@@ -59,7 +63,7 @@ class PeakGrowth:
 
 
 def _read(key: str) -> int:
-    """Reads a line of the process's status, in KiB."""
+    """Reads a value, in KiB, from the process's status."""
     for line in _STATUS.read_text().splitlines():
         if line.startswith(f"{key}:"):
             return int(line.split()[1])

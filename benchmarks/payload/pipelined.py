@@ -1,4 +1,4 @@
-"""An idealised central controller: it fetches every image and puts it again, but batch by batch and without waiting.
+"""An idealised central controller: it fetches every image and puts it back, but batch by batch and without waiting.
 
 Consumes an iteration's image addresses. Enough batches are in flight to keep all actors busy, and the iteration's
 batch is never assembled as a whole. This shows the difference that remains on this machine if only the path of the
@@ -20,7 +20,7 @@ from yatt_core.protocols.generation import GenerateResult
 from yatt_core.protocols.receipts import ShardTask
 
 UNDER_WAY = 2
-"""Batches for each actor: one being processed, one on the way."""
+"""Batches in flight for each actor: one being processed, one on the way."""
 
 
 class PipelinedIteration:
@@ -55,7 +55,7 @@ class PipelinedIteration:
         return [whole[index] for index in sorted(whole)]
 
     def _learn(self, parts: list[list[UInt8]]) -> Look:
-        """Gives each rank its share, and releases a part as soon as it is put."""
+        """Gives each rank its share, and releases a part as soon as it is in the object store."""
         seen, learning = Look(), list[Any]()
         for index in range(len(parts)):
             put = ray.put(parts[index])

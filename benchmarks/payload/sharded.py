@@ -64,7 +64,7 @@ class ImageController:
 
 
 def write_prompts(folder: Path, addresses: Sequence[str]) -> Path:
-    """Writes the prompts as in the run's inputs: each one's image address, in order of their ordinals."""
+    """Writes the prompts in the format of a run's inputs, each with its image's address, in order of their ordinals."""
     path = folder / f"prompts-{len(addresses)}.txt"
     path.write_text("\n".join(addresses))
     return path

@@ -42,7 +42,7 @@ SURROUNDINGS = (
     "MLFLOW_TRACKING_URI",
     "MLFLOW_BACKEND_STORE_URI",
 )
-"""Variables that point to a ledger, cluster or servers that do not belong to the proof, and that it may not kill."""
+"""Variables that may point to a ledger, cluster or servers outside the proof, which it must not kill."""
 
 
 def main() -> int:

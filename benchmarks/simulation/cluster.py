@@ -121,7 +121,7 @@ class Cluster:
 
         needs: kinds of actors that the driver waits for.
 
-        Raises `InfrastructureError` as soon as one of them is lost, and `DriverKilled` if the driver is killed.
+        Raises `InfrastructureError` as soon as an actor of these kinds is lost, and `DriverKilled` if the driver is killed.
         """
         end = self.clock.seconds + seconds
         self._require(needs)
@@ -149,7 +149,7 @@ class Cluster:
             self.engine_versions[0] = -1
 
     def _work(self, seconds: float) -> None:
-        """Advances the actors over a time without faults."""
+        """Advances the clock and the actors by `seconds`, during which no fault strikes."""
         self.clock.sleep(seconds)
         self._seal(seconds)
         trainer = self.trainer

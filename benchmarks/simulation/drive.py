@@ -39,8 +39,8 @@ from yatt_core.spec import RunSpec, parse_spec
 DEVICES, ENGINES, RANKS, SHARDS = 64, 16, 64, 16
 MEMORY_FILES = Path("/dev/shm")
 LEASE_SECONDS = 1e6
-"""The keeper's thread has no part in simulated time: the lease outlasts the run, and a lost driver's is taken over at
-once.
+"""The thread that renews the lease has no part in simulated time: the lease outlasts the run, and the lease of a lost
+driver is taken over at once.
 """
 
 
@@ -135,7 +135,7 @@ def _driven(home: Home, run: str, spec: RunSpec, cluster: Cluster) -> bool:
         try:
             flows.train.drive(session, cast(Any, NoProgress()))
         except DriverKilled:
-            # The keeper's thread would have done this every other second until here.
+            # The thread that renews the lease would have done this every other second until now.
             ledger.leases.renew(fence, LEASE_SECONDS)
             return False
         session.end("ended")

@@ -6,7 +6,7 @@ actor, even if the actor was lost long before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +46,9 @@ class SimulatedRunActors:
         self.avoid_nodes: frozenset[str] = frozenset()
         self.resident = True
 
+    def when_extended(self, allow: Callable[[float, str], None]) -> None:
+        """Does nothing: no wait is ever extended."""
+
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> tuple[str, ...]:
@@ -63,7 +66,7 @@ class SimulatedRunActors:
         return False
 
     def controllers_by_node(self) -> Mapping[str, int]:
-        """Returns nothing: the number of controllers does not follow nodes."""
+        """Returns nothing: the number of controllers does not depend on nodes."""
         return {}
 
     def materialise(self) -> InputsReceipt:
@@ -173,7 +176,7 @@ class SimulatedRunActors:
         trainer.publication = Publication(identity, folder, trainer.state, times.publish)
 
     def checkpoint_result(self, wait_seconds: float = 0.0) -> CheckpointReceipt | None:
-        """Returns the receipt of the checkpoint in progress, once."""
+        """Returns the receipt of a checkpoint one time, when it is published; otherwise None."""
         cluster, trainer = self._cluster, self._cluster.trainer
         cluster.spend(0.0, needs=(TRAINER,))
         if trainer.publication is not None and wait_seconds:
@@ -182,7 +185,7 @@ class SimulatedRunActors:
         return receipt
 
     def restore(self, folder: str, manifest_sha256: str, version: int) -> None:
-        """Loads a checkpoint; its time is part of the reload."""
+        """Loads a checkpoint; the time for this is part of the reload."""
         cluster, trainer = self._cluster, self._cluster.trainer
         cluster.spend(0.0, needs=(TRAINER,))
         trainer.state, trainer.version, trainer.receipt = (

@@ -103,7 +103,7 @@ class Corruption:
         return "".join(self._character(random, answer) for _ in range(length))
 
     def _character(self, random: Random, answer: str) -> str:
-        """Draws a character, usually from the answers by frequency, often from this one, sometimes from prompts."""
+        """Draws a character: from this answer or, by frequency, from all answers, and sometimes from the prompts."""
         kind = self._below(random, 12)
         if kind == 0:
             return self._pick(random, self._others)

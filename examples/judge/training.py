@@ -225,7 +225,7 @@ def _reference(prompt: Prompt) -> str:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Limits torch to one thread, because the order of additions, and so every bit, depends on their number."""
+    """Limits torch to one thread, because the order of additions, and so every bit, depends on the number of threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
