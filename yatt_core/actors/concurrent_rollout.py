@@ -41,7 +41,7 @@ class ConcurrentRolloutActor(RolloutActor):
 
     @ray.method(concurrency_group=WORK)  # type: ignore[untyped-decorator]
     def judge(self, term: int, part: str, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
-        """Asks the judge of a reward part. A judge that serves one call at a time answers once it is free."""
+        """Asks the judge of a reward part. A judge that serves one call at a time first finishes earlier ones."""
         if self._shared(part) is None:
             with self._one_by_one:
                 yield from super().judge(term, part, request)

@@ -1,8 +1,8 @@
 """The parallel controller: a Ray actor that owns logical shards and produces their experience from start to finish.
 
 Consumes shard tasks (prompt references, never prompts); gets responses from the rollout pool and scores from
-the reward functions; produces sealed experience files and receipts. The result is the same
-to the bit for any number of controllers, since seeds, decode batches and files depend only on the logical shards.
+the reward functions; produces sealed experience files and receipts. The result is
+bit-identical for any number of controllers, since seeds, decode batches and files depend only on the logical shards.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Controller:
 
         Decode batches of all shards are in flight at once, as many as the limit on bytes in flight allows,
         and finished prompts are scored while their engine works on the rest of the batch. Batches and shards
-        that an earlier attempt finished are read from disk. If the driver dies meanwhile, nothing changes:
+        that an earlier attempt finished are read from disk. The driver's death in the meantime changes nothing:
         the work runs to completion, and the next driver's call, queued after it, adopts the sealed results.
         """
         if not tasks:

@@ -41,7 +41,7 @@ from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.rollout import VirtualRollout
 
 CONCURRENT_CALLS = 100_000
-"""Each decode batch that waits for an engine is a pending call; a release must never queue behind them."""
+"""Maximum number of concurrent calls: each waiting batch is a pending call, and no release may queue behind them."""
 
 STANDSTILL_SECONDS = 1.0
 
@@ -88,7 +88,7 @@ class Dispatcher:
         self._ticking: asyncio.Task[None] | None = None
 
     async def engage(self, term: int, engines: Sequence[Any]) -> None:
-        """Takes the handles of the pool's live engines, in order, and drops the batches held by replaced ones."""
+        """Takes the handles of the pool's live engines, in order, and drops batches granted to replaced engines."""
         self._presence.fence.check(term)
         for index, engine in enumerate(engines):
             known = self._engines[index]
@@ -105,7 +105,7 @@ class Dispatcher:
     async def acquire(self, term: int, owner: str, size: int, role: str, at_the_head: bool) -> tuple[int, int, Any]:
         """Waits for an instance with the role; returns the grant's number, the instance's index and its handle.
 
-        at_the_head: put this batch ahead of all waiting ones, because it was started before them.
+        at_the_head: put this batch ahead of all waiting ones, because its work began before theirs.
 
         Raises `InfrastructureError` if no instance is left.
         """
@@ -193,7 +193,7 @@ class Dispatcher:
         return PlacementReport(self._judged_at - self._started, self._judging, list(self._actions), self._defect)
 
     async def _tick(self) -> None:
-        """Acts at whole control periods after the wave's start, until the wave ends. Missed periods are skipped."""
+        """Acts once per control period from the wave's start until its end. Missed periods are skipped."""
         started, ticks = time.monotonic(), 0
         while True:
             passed = (time.monotonic() - started) / self._period
@@ -211,7 +211,7 @@ class Dispatcher:
             self._ticking.cancel()
 
     async def _watch(self) -> None:
-        """Ends a standstill that has lasted for a while without being ended by a runtime policy."""
+        """Ends a standstill that no runtime policy has ended for a while."""
         stood_still = False
         while True:
             await asyncio.sleep(STANDSTILL_SECONDS)

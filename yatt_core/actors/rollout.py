@@ -80,7 +80,7 @@ class RolloutActor:
         return MergingTaker(engine, self._model_folder, share_of(trainer.lora), trainer.sync_bucket_bytes)
 
     def version(self, term: int) -> int:
-        """Returns the version of the weights it holds; -1 while they are undefined."""
+        """Returns the version of the engine's weights; -1 while they are undefined."""
         with self._presence.serving("version", term):
             return self._ready().version
 
@@ -151,7 +151,7 @@ class RolloutActor:
     def _book(self, role: str, lengths: Sequence[int], seconds: float, read: int = 0) -> None:
         """Records a batch's work: one step per token of its longest sequence, each over the unfinished sequences.
 
-        read: number of prompt tokens read; a reward model does no other work.
+        read: number of prompt tokens read, which is all the work of a reward model.
         """
         if any(lengths):
             steps, sequence_steps = max(lengths), sum(lengths)

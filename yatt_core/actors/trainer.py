@@ -177,7 +177,7 @@ class TrainerActor:
             self._checkpoints.begin(folder, identity, engine.freeze_state)
 
     def checkpoint_result(self, wait_seconds: float) -> CheckpointReceipt | None:
-        """Returns the receipt of the checkpoint in flight, once; None while it is being written or if there is none."""
+        """Returns the last checkpoint's receipt, only once; None while it is being written or if there is none."""
         return self._checkpoints.wait(wait_seconds) if wait_seconds else self._checkpoints.poll()
 
     def restore(self, term: int, folder: str, manifest_sha256: str, version: int) -> None:

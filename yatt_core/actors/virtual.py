@@ -74,7 +74,7 @@ class ContinuousActor:
         self._presence.fence.check(term)
 
     async def version(self, term: int) -> int:
-        """Returns the version of the weights it holds; -1 while they are undefined."""
+        """Returns the version of the engine's weights; -1 while they are undefined."""
         self._presence.fence.check(term)
         return self._engine.version
 
@@ -144,15 +144,15 @@ class ContinuousActor:
         return verdict
 
     async def evict(self, term: int, count: int) -> None:
-        """Returns the newest sequences at the next boundary."""
+        """Evicts the newest `count` sequences at the next boundary; their calls yield them unfinished."""
         self._presence.fence.check(term)
         self._live.evict(count)
 
     async def switch(self, term: int, role: str, starting: bool) -> None:
         """Switches to another role, which takes as long as the cost model says.
 
-        starting: whether an iteration starts with the role; the switch is free if the previous
-            iteration started with the same role.
+        starting: whether this role begins an iteration; the switch is then free if the previous iteration
+            began with the same role.
         """
         self._presence.fence.check(term)
         if not starting:
@@ -169,7 +169,7 @@ class ContinuousActor:
         return self._live.usage()
 
     def _begin_with(self, role: str) -> None:
-        """Takes the role of the first request if none has been assigned yet, as when a dead instance was replaced."""
+        """Takes the role of the first request if none is assigned yet, as after the replacement of a dead instance."""
         if not self._role:
             self._serve(role)
 
@@ -180,7 +180,7 @@ class ContinuousActor:
 
 
 def _requests(request: GenerateRequest, lengths: Int32) -> Iterator[Request]:
-    """Yields one request to the cost model per response; a continued response is read again as far as it had got."""
+    """Yields one cost-model request per response; the tokens that a continued response already has are read again."""
     samples = request.seeds.shape[1]
     for row, length in enumerate(lengths.tolist()):
         prompt = len(request.prompts[row // samples])

@@ -49,7 +49,7 @@ def batch_std(rewards: Float64, sizes: Int64, epsilon: float) -> Float64:
 
 
 def _centred(rewards: Float64, moments: GroupMoments) -> Float64:
-    """Returns the distances to the group's mean; exactly 0 for equal rewards, whose computed mean may be off by round-off."""
+    """Returns deviations from the group's mean; 0 for equal rewards, whose computed mean may be off by round-off."""
     begins = np.cumsum(moments.sizes) - moments.sizes
     equal = np.minimum.reduceat(rewards, begins) == np.maximum.reduceat(rewards, begins)
     return np.where(np.repeat(equal, moments.sizes), 0.0, rewards - np.repeat(moments.means, moments.sizes))

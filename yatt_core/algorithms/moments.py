@@ -1,7 +1,7 @@
 """Moments of rewards, merged from one partial per group in prompt order, wherever the groups were computed.
 
 Consumes rewards ordered by group, float64. Produces partials, the moments they merge to, and the reward scale
-that follows from all of the run's rewards so far. Results are the same bit for bit, whichever process computed
+that follows from all of the run's rewards so far. Results are bit-identical, no matter which process computed
 which group.
 """
 
@@ -46,7 +46,7 @@ class RewardMoments:
         return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
 
     def scale(self, epsilon: float) -> float:
-        """Returns the factor for rewards: 1 / (deviation + epsilon), or 1 while the spread is within round-off.
+        """Returns the factor for rewards: 1 / (deviation + epsilon), or 1 if the spread is within round-off.
 
         Dividing by the deviation of earlier rewards, without a shift, preserves a reward's sign (arXiv
         2005.12729, 2307.04964).

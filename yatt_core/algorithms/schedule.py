@@ -8,7 +8,7 @@ from yatt_core.spec.sections.trainer import ScheduleSpec
 
 
 def learning_rate_factor(schedule: ScheduleSpec, iteration: int, iterations: int) -> float:
-    """Returns the fraction of the full learning rate at an iteration, counted from 1 to `iterations`.
+    """Returns the fraction of the full learning rate in an iteration, counted from 1 to `iterations`.
 
     It rises as k / lr_warmup_iterations, is 1 at the first iteration after the warmup, and then falls so that it
     would reach `min_lr_ratio` one iteration after the last (linear, or half a cosine: arXiv 1608.03983).

@@ -28,7 +28,7 @@ ORIGIN = "yatt.json"
 FILE_BYTES = 2 << 30
 """Maximum size of a weights file, unless a single tensor is larger."""
 PARTS = ("text_config", "vision_config")
-"""Configs nested within the config of a vision-language model; they may name a dtype of their own."""
+"""Configs nested within the config of a vision-language model; each may name a dtype of its own."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 FloatName = Literal["float32", "bfloat16"]
@@ -166,7 +166,7 @@ def _dtype_name(entries: Iterable[_Entry]) -> str:
 
 
 def _config_with(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    """Returns the model's config with the exported weights' dtype, under the keys that the config and its parts use."""
+    """Returns the model's config with the exported weights' dtype under every dtype key of the config and its parts."""
     named = {key: dtype for key in ("dtype", "torch_dtype") if key in config}
     parts = {
         name: {**config[name], **{key: dtype for key in ("dtype", "torch_dtype") if key in config[name]}}

@@ -6,8 +6,8 @@ checkpoint against the work lost at a failure, on average half an interval tau:
     C / tau + (tau / 2) / M   is least at   tau = sqrt(2 C M)            M: seconds between failures
 
 A failure costs less here. The experience of every iteration is durable, so replay repeats only the updates since
-the checkpoint, which take r of an iteration's T seconds, and nothing if the failure comes in the iteration right after
-a checkpoint. With a checkpoint every n iterations, a second of training costs
+the checkpoint, each of which takes r of an iteration's T seconds; it repeats nothing if the failure comes in the
+iteration right after a checkpoint. With a checkpoint every n iterations, a second of training costs
 
     C / (n T) + r (n - 1) / (2 M)     additional seconds, which is least at     n = sqrt(2 C M / (r T))
 

@@ -1,7 +1,7 @@
 """Which checkpoints are kept, and how the others are deleted.
 
-The choice is a pure function of what the ledger names. The caller first removes the others from the ledger and
-then deletes them, so that a crash in between leaves only a folder without a ledger row, which the next sweep
+The choice is a pure function of what the ledger names. The caller first removes the other checkpoints from the
+ledger and then deletes them, so that a crash in between leaves only a folder without a ledger row, which the next sweep
 removes.
 """
 
@@ -39,7 +39,7 @@ def delete_checkpoint(run_folder: Path, folder: str) -> None:
 
 
 def sweep_checkpoints(run_folder: Path, keep_folders: Collection[str], in_flight: bool = False) -> list[str]:
-    """Deletes every checkpoint, complete or partial, that is not to be kept; returns the deleted folders.
+    """Deletes all checkpoints, complete or partial, except those to be kept; returns the deleted folders.
 
     The caller must be a driver that holds the lease.
 
@@ -68,6 +68,6 @@ def _sweep_hidden(run_folder: Path, path: Path) -> bool:
             if alone:
                 shutil.rmtree(path, ignore_errors=True)
             return alone
-    # Its publisher may be deleting it at the same time.
+    # The folder's publisher may be deleting it at the same time.
     shutil.rmtree(path, ignore_errors=True)
     return True

@@ -42,7 +42,7 @@ class CheckpointWriter:
     def begin(self, folder: str, identity: CheckpointIdentity, freeze: Callable[[], FrozenState | None]) -> None:
         """Starts a checkpoint at `folder`, relative to the run folder, after waiting for the one in flight.
 
-        identity: its weights digest is computed from the copy, in the background.
+        identity: the checkpoint's identity; its weights digest is computed from the copy, in the background.
         freeze: copies the state, in this thread; returns None if another rank publishes it.
         """
         wait(self._results)
@@ -63,7 +63,7 @@ class CheckpointWriter:
         return bool(self._results)
 
     def poll(self) -> CheckpointReceipt | None:
-        """Returns the oldest receipt not handed out yet; None if there is none or it is still being written.
+        """Returns the oldest receipt not handed out yet; None if there is none or the checkpoint is unfinished.
 
         Raises the error that publishing the checkpoint raised.
         """

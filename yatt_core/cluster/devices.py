@@ -20,8 +20,8 @@ class Device:
     node: Ray's node id.
     name: `host:gpu0` or `host:core0`.
     model: the GPU's type as Ray names it; empty if unknown.
-    memory: bytes. For a core, its share of the memory that Ray may allocate on the node; 0 for a GPU, whose
-        model determines it.
+    memory: in bytes. For a core, its share of the memory that Ray may allocate on the node; 0 for a GPU, whose
+        memory follows from its model.
     """
 
     index: int

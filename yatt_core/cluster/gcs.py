@@ -1,8 +1,8 @@
 """Queries Ray's control store (GCS) for nodes and actors and stores values in it, with a time limit and YATT's errors.
 
-Does not use `ray.nodes()` or its state accessor: if the head was restarted after this process connected, they
-end the whole process instead of raising. Raises `InfrastructureError` if the store does not answer or belongs
-to another cluster.
+Does not use `ray.nodes()` or its state accessor: if the head was restarted after this process connected, these
+would end the whole process instead of raising. The functions here raise `InfrastructureError` if the store does
+not answer or belongs to another cluster.
 """
 
 from __future__ import annotations

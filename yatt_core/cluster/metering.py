@@ -1,8 +1,8 @@
 """The driver's only way to fetch values from Ray: counts their bytes, limits the wait, and raises YATT's errors.
 
 The driver receives only receipts, and the byte count proves it (`flow_bytes_per_sample`). Waits are split into
-slices, and the driver can be interrupted between them: an exception that a signal handler raises inside a call
-to Ray may surface anywhere, as a `SystemError`.
+slices, and the driver can be interrupted between them: an exception that a signal handler raised inside a
+call to Ray could surface anywhere, as a `SystemError`.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Interruptions(Protocol):
 
 
 class Uninterrupted:
-    """A wait that only its result or its timeout can end."""
+    """No events: a wait ends only with its result or its timeout."""
 
     def interrupt(self) -> None:
-        """Raises nothing."""
+        """Does nothing: there is no exception that could end the wait."""
 
     def shielded(self) -> AbstractContextManager[None]:
         """Does nothing: there is no handler that could raise."""
@@ -97,7 +97,7 @@ def metered_get(
     waiting_for: str,
     interruptions: Interruptions = UNINTERRUPTED,
 ) -> list[Any]:
-    """Returns the values of Ray references in their order and adds their serialised bytes to the meter.
+    """Returns the values of Ray references, in order, and adds their serialised bytes to the meter.
 
     waiting_for: the work to name in errors, such as `shard 3 by controller 1`.
 

@@ -38,7 +38,7 @@ def elsewhere(living: Iterable[str], avoided: frozenset[str], turn: int) -> Any:
 
     turn: spreads actors over the remaining nodes.
 
-    With node labels, Ray would choose the node, but it ignores them for actors that request no resources.
+    Node labels would leave the choice to Ray, but Ray ignores them for actors that request no resources.
     """
     if not avoided:
         return "DEFAULT"

@@ -30,7 +30,7 @@ def spilled_bytes() -> int | None:
 
 
 class SpillMeter:
-    """Computes growth from totals; a node that leaves takes its total with it."""
+    """Computes the growth of spilled bytes from totals, which shrink by a node's share when the node leaves."""
 
     def __init__(self) -> None:
         self._total: int | None = None

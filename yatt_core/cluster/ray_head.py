@@ -3,8 +3,8 @@
 Consumes a run folder; produces a `ServiceSpec` and the token file. The settings:
 `RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0` makes every listener use loopback. Ports that Ray fixes by default are
 chosen freely, so that several heads can run on one machine. `RAY_task_events_report_interval_ms=0` turns off
-the record of calls, which takes 4 KB for each of the last 100,000. The autoscaler monitor and the log monitor
-are left out. Nothing would read the output of these three.
+the record of calls, which would take 4 KB for each of the last 100,000. The autoscaler monitor and the log
+monitor are left out. Nothing would read the output of these three.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ FREE_SECONDS = 30.0
 """How long devices may take to become free, for example those of a run that is ending."""
 NODE_LABEL = "ray.io/node-id"
 GPU_SHARE = 0.01
-"""The share of a GPU for each actor on it: Ray shows the GPU to the actor and still admits the run's other actors."""
+"""The share of a GPU that each actor on it requests, so that Ray exposes the GPU to several of the run's actors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Seat:
 
 
 def reserve(wanted: int, avoided: Collection[str]) -> tuple[Seat, ...]:
-    """Reserves devices for the run outside the nodes to avoid, and returns their seats: as many as wanted or available.
+    """Reserves devices outside the nodes to avoid and returns their seats: as many as wanted, or all available ones.
 
     avoided: Ray's ids of nodes.
 
@@ -118,7 +118,7 @@ def leave_devices() -> None:
 def lacking(
     devices: Sequence[Device], groups: Mapping[str, Group], avoided: Collection[str], wanted: int
 ) -> dict[str, int]:
-    """Returns how many devices to reserve on which node, on as few additional nodes as possible.
+    """Returns how many more devices to reserve on which nodes, using as few additional nodes as possible.
 
     groups: the run's existing groups, by node.
     """

@@ -2,7 +2,7 @@
 
 Consumes shard tasks and a stream of batches that engines and judges answer; produces chunks that are durable
 before anything uses them, sealed experience files, and receipts. Batches and shards that an earlier attempt
-finished are taken from disk. Responses that have ended are judged and scored while engines work on the others.
+finished are taken from disk. Responses that have ended are judged and scored while engines work on the rest.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class OpenShard:
 class OpenBatch:
     """A decode batch in progress.
 
-    rows: the batch's rows of its shard's prompts.
+    rows: the range of the shard's prompts that the batch contains.
     members: its responses.
     turns: the log of their turns.
     pieces: for a turn that is logged as a whole, the pieces that have arrived so far.
-    responses: set once they are durable.
+    responses: None until the responses are durable.
     """
 
     shard: OpenShard
@@ -98,7 +98,7 @@ class PromptSource(Protocol):
     """Provides prompts; `Inputs` is an implementation."""
 
     def prompt(self, reference: PromptRef) -> Prompt:
-        """Returns the prompt of a reference."""
+        """Returns the prompt to which a reference points."""
         ...
 
 
@@ -246,7 +246,7 @@ class Collector:
         self._ask(batch, questions, stream)
 
     def _score_logged(self, batch: OpenBatch, responses: pa.Table, stream: Stream[OpenBatch]) -> None:
-        """Takes responses that were on disk, with their scores if these are on disk too."""
+        """Takes responses found on disk, with their scores if these are on disk too; otherwise, scores them."""
         shard, batch.responses = batch.shard, responses
         if (scores := shard.log.scores(batch.number)) is not None:
             batch.scores.log.use_all()

@@ -34,9 +34,9 @@ class _Heard:
 class BatchScores:
     """The scores of a decode batch's responses.
 
-    members, prompts: the member and the prompt of each response in the batch.
-    key: the key of its shard.
-    log: the log of its judges' verdicts.
+    members, prompts: the identity and the prompt of each response in the batch.
+    key: the key of the batch's shard.
+    log: the log of judges' verdicts on the batch.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class BatchScores:
         return [self.scores[number] for number in range(len(self._members))]
 
     def hear(self, number: int, text: str, last_turn: str) -> Questions:
-        """Takes a response that has ended and returns the questions to judges; scores it at once if no judge is needed.
+        """Takes an ended response and returns the questions to judges about it; scores it at once if there are none.
 
         Raises the same errors as `RewardScorer.score`. A response that was taken before is ignored.
         """
@@ -88,7 +88,7 @@ class BatchScores:
         return questions
 
     def be_told(self, part: str, verdicts: Sequence[Verdict]) -> None:
-        """Takes verdicts and makes them durable, then scores complete responses. Raises like `RewardScorer.score`."""
+        """Makes verdicts durable, then scores responses that lack none. Raises like `RewardScorer.score`."""
         news = [verdict for verdict in verdicts if part not in self._heard[verdict.number].verdicts]
         self.log.append(part, [self._items[part, verdict.number] for verdict in news], news)
         for verdict in news:

@@ -1,7 +1,7 @@
-"""A digest of the inputs that determine a shard's samples; leftovers with a different digest belong to another shard.
+"""A digest of the inputs that determine a shard's samples; leftovers with a different digest are not used.
 
 Consumes the spec and the task; the spec may have been revised since an earlier attempt. The digest covers only
-what can change a sample: prompts, weights, seeds, sampling, the shape of decode batches and the rewards; not
+what can change a sample (prompts, weights, seeds, sampling, the shape of decode batches, the rewards), but not
 engines, devices or attempts.
 """
 

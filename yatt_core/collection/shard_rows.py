@@ -39,7 +39,7 @@ class Member:
 
 
 def response_schema(optional: Collection[str] = ()) -> pa.Schema:
-    """Returns the schema of the experience columns that an engine's answer fills.
+    """Returns the schema of the experience columns that come from an engine's answer.
 
     optional: as for `experience_schema`.
     """
@@ -47,7 +47,7 @@ def response_schema(optional: Collection[str] = ()) -> pa.Schema:
 
 
 def score_schema(parts: Sequence[str]) -> pa.Schema:
-    """Returns the schema of the experience columns that rewards fill."""
+    """Returns the schema of the experience columns that come from rewards."""
     return pa.schema([f for f in experience_schema(parts) if f.name in SCORE_COLUMNS or f.name.startswith(PART_PREFIX)])
 
 

@@ -97,7 +97,7 @@ class GenerationStream(Generic[Tag]):
         """Yields answers as they finish; more work may be submitted while they are consumed.
 
         Ends early if the rest is cut: batches that no instance has started are then never answered. Raises
-        `InfrastructureError` if an instance or the dispatcher is lost, `FencedError` if they obey a term that
+        `InfrastructureError` if an instance or the dispatcher is lost, `FencedError` if either obeys a term that
         is not the run driver's, and any exception that an instance raised.
         """
         while self._queued or self._running:
@@ -130,7 +130,7 @@ class GenerationStream(Generic[Tag]):
         return list(ready)
 
     def _arrived(self, reference: Any) -> Arrival[Tag] | Judged[Tag] | None:
-        """Returns the next piece's answer for the consumer; requests returned sequences from other instances."""
+        """Returns the next piece's answers for the consumer; requests its unfinished sequences from other instances."""
         job, grant = self._running[reference]
         piece = self._next_piece(reference)
         if piece is None:
@@ -143,7 +143,7 @@ class GenerationStream(Generic[Tag]):
         return arrival
 
     def results(self) -> Iterator[tuple[Tag, GenerateResult]]:
-        """Yields the same results as `arrivals`, each decode batch as a whole once it is complete."""
+        """Yields the results of `arrivals`, but each decode batch as a whole when it is complete."""
         pieces: dict[int, list[GeneratePiece]] = {}
         for arrival in self.arrivals():
             assert isinstance(arrival, Arrival), "no judge was asked"
@@ -180,7 +180,7 @@ class GenerationStream(Generic[Tag]):
         self._running[job.ask(grant.engine, self._fence.term)] = (job, grant)
 
     def _next_piece(self, pieces: Any) -> Any:
-        """Returns the next piece; None at the end, or if the instance follows a newer term; it is then called again."""
+        """Returns the next piece; None at the end, or after calling an instance again that follows a newer term."""
         job, grant = self._running[pieces]
         source = f"rollout-{grant.instance}"
         try:

@@ -38,8 +38,8 @@ class Job(Generic[Tag]):
     """One call: the batch, or a part of it that continues elsewhere.
 
     role: the role of the instances that may do it.
-    rows: for each of the request's responses, its number within the batch; None if the numbers are the same.
-    missing: the missing answers, by the request's own numbers.
+    rows: for each of the request's responses, its index within the batch; None if request and batch agree.
+    missing: the missing answers, by their indices within the request.
     term: the term that the current call carries.
     """
 
@@ -59,7 +59,7 @@ class Job(Generic[Tag]):
         return sum(len(item.seeds) for item in request.items)
 
     def ask(self, engine: Any, term: int) -> Any:
-        """Calls an instance and returns its stream of pieces; everything is missing until it arrives."""
+        """Calls an instance and returns its stream of pieces; marks every requested answer as missing."""
         self.term, request = term, self.request
         self.missing = numbers_of(request)
         if isinstance(request, GenerateRequest):
@@ -87,7 +87,7 @@ class Job(Generic[Tag]):
         return Judged(self.batch.tag, self.batch.part, piece), sequences, []
 
     def _rest(self, returned: Returned) -> list[Job[Tag]]:
-        """Returns a job for each response, so that several instances may share them."""
+        """Returns one job per returned response, so that several instances may share the work."""
         assert isinstance(self.request, GenerateRequest)
         jobs = []
         for row, progress in zip(returned.rows, returned.progress, strict=True):

@@ -19,9 +19,9 @@ from yatt_core.spec.sections.rollout import VirtualRollout
 UNBOUNDED = 1 << 30
 """The maximum number of sequences assumed for an engine that specifies no limit."""
 LEAST_BASE_S = 1e-9
-"""Seconds per decode step of an engine that should take none: the cost model divides by it."""
+"""Seconds per decode step for an engine configured to take none: the cost model divides by this number."""
 WORK_THREADS = 32
-"""For a real instance with continuous batching: each batch that it admits at once has its own thread."""
+"""Threads of a real instance with continuous batching: each of the batches that it works on has its own."""
 
 
 def judge_roles(spec: RunSpec) -> dict[str, str]:

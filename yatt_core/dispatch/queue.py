@@ -1,9 +1,9 @@
 """Which pool instance gets the next batch and which role each instance has: a pure state machine without I/O.
 
 Late binding: requests wait in one queue per role. The head of the queue goes to the instance with the least
-outstanding work relative to its speed, once that instance admits it, so that a slow instance never holds work
+outstanding work relative to its speed, as soon as that instance admits it, so that a slow instance never holds work
 that a fast one could do. A placement's runtime policy observes the pool (`placement.seen.PoolSeen`), and its
-actions change roles; an instance switches once its current work allows it.
+actions change roles; an instance switches as soon as its current work allows it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ class Limits:
 class PoolInstance:
     """The dispatcher's view of an instance.
 
-    leaving, joining: the role that it is switching to, else empty.
-    migrating: its current work leaves with the switch.
+    leaving: the role that it will switch to when its current work allows it; else empty.
+    joining: the role that it is switching to now; else empty.
+    migrating: whether its current work moves to other instances when it switches.
     afterwards: the role that it gets after the one that it is joining.
-    intake: the instance gets work only while it has less than this outstanding.
+    intake: the instance gets work only while it has fewer than this many sequences outstanding.
     held: the sequences that have not ended, by ticket.
     """
 
@@ -83,10 +84,10 @@ class PoolInstance:
 
 
 class DispatchQueue:
-    """Grants tickets to instances, first come, first served within each role; the pool that a runtime policy sees.
+    """Grants tickets to instances, first come, first served within each role; also the pool that a runtime policy sees.
 
     speeds: the speed of each instance.
-    limits: an instance's limits by role; two batches if a role is not named.
+    limits: an instance's limits by role; for a role that is missing, two batches.
     roles: the initial role of each instance; by default, all roll out.
     now: seconds since the start of the iteration, kept current by the owner.
     """
@@ -141,7 +142,7 @@ class DispatchQueue:
         return granted
 
     def progress(self, number: int, ended: int) -> None:
-        """Records that this many more sequences of a granted batch have ended.
+        """Records that `ended` more sequences of a granted batch have ended.
 
         Unknown numbers (of a forgotten owner) are ignored.
         """
@@ -246,7 +247,7 @@ class DispatchQueue:
 
     @property
     def drained(self) -> bool:
-        """True once the wave's last rollout has ended."""
+        """True if the wave's last rollout has ended."""
         return (
             not self.unrolled
             and not self._queues.get(ROLLOUT)
@@ -286,8 +287,8 @@ class DispatchQueue:
         """Assigns the roles; an instance that still holds work switches when that work is done.
 
         starting: an iteration begins with these roles. An instance that began the previous iteration with
-            another role has to take up its new role again, even if it already has that role: training used all devices
-            in between.
+            another role has to take up its new role even if it already switched to that role: training used all
+            devices in between.
         """
         before, self._started = self._started, roles if starting else self._started
         for place, (instance, role) in enumerate(zip(self.instances, roles, strict=True)):
@@ -318,7 +319,7 @@ class DispatchQueue:
     def unserved(self) -> list[Action]:
         """Returns the actions that end a standstill: a role with waiting work and no instance gets all idle instances.
 
-        This is needed if a placement's runtime policy expected less work than there was, for example because
+        This is needed if there is more work than a placement's runtime policy expected, for example because
         shards are repeated.
         """
         devices = [i for i in self.instances if not i.lost]

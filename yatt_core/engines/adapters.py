@@ -22,7 +22,7 @@ from yatt_core.spec.sections.trainer import LoraSpec
 
 NAME = "default"
 FIRST, SECOND = f".lora_A.{NAME}.weight", f".lora_B.{NAME}.weight"
-"""Suffixes of the factors after a matrix's name: the first, [rank, inputs], and the second, [outputs, rank]."""
+"""What follows a matrix's name in its factors' names: the first is [rank, inputs], the second [outputs, rank]."""
 BASE, OWN = ".base_layer.", "."
 
 Named = Iterable[tuple[str, torch.Tensor]]
@@ -85,7 +85,7 @@ def with_adapters(
 ) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     """Yields the weights of a model folder merged with adapters, in float32, one tensor at a time.
 
-    Raises `DataError`, after the last tensor, if adapters of another model are left over.
+    Raises `DataError`, after the last tensor, if the folder lacks the matrix of an adapter.
     """
     left = set(adapters)
     for path in sorted(folder.glob("*.safetensors")):

@@ -12,7 +12,7 @@ from yatt_core.spec.sections.trainer import TorchTrainer, TrainerEngineSpec
 
 
 def _layout(engine: TrainerEngineSpec) -> str:
-    """Describes the number of ranks that train a model and, if there are several ways, how the model is divided."""
+    """Describes the number of ranks that train a model and, if the engine offers a choice, how the model is divided."""
     layout = f"{engine.kind} x {engine.ranks}"
     if not isinstance(engine, MegatronTrainer):
         return layout

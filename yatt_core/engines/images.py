@@ -1,7 +1,7 @@
 """Images in prompts: from content addresses to the embeddings that replace their placeholders.
 
 Consumes tokens, addresses and a vision-language model of transformers; produces the embeddings of whole
-prompts. Both sampler and trainer use it. Pixels live no longer than one call: they are read from the run's
+prompts. Sampler and trainer share this code. Pixels live no longer than one call: they are read from the run's
 inputs, decoded, run through the vision tower and dropped; requests, experience and logs hold only addresses.
 """
 
@@ -67,7 +67,7 @@ class ShownPrompts:
 
     lengths: [rows], tokens of each prompt.
     media: addresses of each prompt's images.
-    names: of each row, for error messages.
+    names: one per row, for error messages.
     """
 
     lengths: torch.Tensor
@@ -122,7 +122,7 @@ def _features(model: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
     """Returns the projected patches of some images, [images, patches, width].
 
     A pass always has `PASS_IMAGES` images and a filler at the end: a row's bits may depend on the shape of
-    its tensor, and the end of a tensor that does not fill a whole vector is computed by other code.
+    its tensor, and values at the end that do not fill a whole vector are computed by other code.
     """
     parameter = next(model.parameters())
     filler = pixels.new_zeros((PASS_IMAGES + 1 - len(pixels), *pixels.shape[1:]))

@@ -17,13 +17,13 @@ _MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
 
 
 def uniforms(seeds: UInt64, length: int) -> npt.NDArray[np.float64]:
-    """Returns the noise of every token, [rows, length] in [0, 1), 32 bits each.
+    """Returns the noise of every token, [rows, length] in [0, 1), with 32 random bits per number.
 
     seeds: [rows].
 
-    A counter-based generator: SplitMix64 (Steele, Lea, Flood 2014, doi 10.1145/2660193.2660195), started from
-    its own mix of the seed, since plain streams whose seeds differ by a multiple of the increment would
-    overlap.
+    The generator is counter-based: SplitMix64 (Steele, Lea, Flood 2014, doi 10.1145/2660193.2660195), which
+    starts at `mix` of the seed instead of the seed itself. Otherwise, the streams of seeds that differ by a
+    multiple of the increment would overlap.
     """
     start = mix(seeds + _GAMMA)
     counters = np.arange(1, length + 1, dtype=np.uint64) * _GAMMA

@@ -1,4 +1,4 @@
-"""Offloads a role's tensors while others use the device: tensors needed again move to the host, the rest is freed.
+"""Offloads a role's tensors while other roles use the device: tensors needed again move to the host, the rest is freed.
 
 Consumes tensors and works on their storage, so that views and references stay valid: offloaded tensors are
 empty, and are the same tensors again afterwards. Storage in host memory stays where it is.
@@ -61,7 +61,7 @@ def is_on_device(memory: torch.UntypedStorage) -> bool:
 
 
 def _memories(tensors: Iterable[torch.Tensor]) -> dict[tuple[str, int], torch.UntypedStorage]:
-    """Returns the storage of tensors, each once, by its location."""
+    """Returns the storages of tensors, each storage once, by location."""
     memories = (tensor.untyped_storage() for tensor in tensors)
     return {(str(memory.device), memory.data_ptr()): memory for memory in memories if memory.nbytes()}
 

@@ -46,7 +46,7 @@ def build_rollout_engine(spec: RunSpec, model_path: str, inputs_folder: Path) ->
 
 
 def longest_context(spec: RunSpec) -> int:
-    """Returns the maximum number of tokens from which a response, or a later turn of it, is generated."""
+    """Returns the maximum number of tokens that precede a response, or one of its later turns, in the model's input."""
     rollout = spec.rollout
     return spec.data.max_prompt_tokens + (0 if rollout.tools is None else rollout.max_response_tokens)
 

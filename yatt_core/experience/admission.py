@@ -44,9 +44,9 @@ def admitted_rows(ordinals: Int64, rewards: Float64, admission: Admission) -> In
 
 
 def best_and_worst(rewards: Float64, keep: int) -> Int64:
-    """Returns the indices of a group's `keep` highest and `keep` lowest rewards, ascending; ties go to the earlier.
+    """Returns the indices of a group's `keep` highest and `keep` lowest rewards, ascending; of equal ones, the first.
 
-    rewards: [samples], at least twice as many as are kept at either end.
+    rewards: [samples], with samples >= 2 * keep.
     """
     best = np.argsort(-rewards, kind="stable")[:keep]
     others = np.setdiff1d(np.arange(len(rewards)), best)
@@ -72,7 +72,7 @@ def admitted_batch(batch: ExperienceBatch, admission: Admission | None) -> Exper
 
 
 def admitted_table(table: pa.Table, admission: Admission | None) -> pa.Table:
-    """Returns the same rows of a whole table, with all columns as sealed. Raises the same errors as `admitted_rows`."""
+    """Returns a table's admitted samples and the padding, all columns unchanged. Raises as `admitted_rows` does."""
     if admission is None:
         return table
     rows = admitted_rows(fixed_column(table, "prompt_ordinal"), fixed_column(table, "reward"), admission)

@@ -44,8 +44,8 @@ class ExperienceBatch:
     rewards (total), correct, truncated: [N].
     reward_parts: name of the part -> [N].
     media: content addresses of each prompt's images, N tuples; empty if there are none.
-    padding: ordinals of the groups that only fill up the batch: none of their tokens counts, and they are
-        excluded from all statistics.
+    padding: ordinals of the groups that only fill up the batch; none of their tokens counts, and no statistic
+        includes them.
     """
 
     ordinals: Int64
@@ -89,7 +89,7 @@ class ExperienceBatch:
 
     @property
     def group_offsets(self) -> Int64:
-        """The index of each prompt's first sample, [prompts + 1]; only for a batch in canonical order."""
+        """The index of each prompt's first sample, then N: [prompts + 1]; only for a batch in canonical order."""
         return group_offsets(self.ordinals)
 
     def take(self, indices: npt.NDArray[np.integer[Any]]) -> ExperienceBatch:

@@ -2,8 +2,8 @@
 
 Consumes a rule, the sampling average and, after each wave, the metadata of its groups, no matter which
 controllers produced them or in which order they arrived; everything is settled in prompt order. Produces plans
-and outcomes, which the driver records before they take effect: the state is a fold over recorded outcomes, so
-that recovery continues where the last driver stopped.
+and outcomes, which the driver records before they take effect: the state is computed from recorded outcomes alone,
+so that recovery continues where the last driver stopped.
 
 With g groups missing, a wave draws ceil(g x average x overdraw) prompts. After the wave, with r = min(groups /
 valid groups, cap), or r = cap if no group is valid: average <- decay x average + (1 - decay) x r. The average
@@ -36,7 +36,7 @@ class SamplingRule:
     """The sampling settings of a spec.
 
     target: the number of groups in an update.
-    filters: only valid groups are admitted.
+    filters: whether only valid groups are admitted.
     keep: as in `Admission`.
     """
 
@@ -76,10 +76,10 @@ class SamplingRule:
 class WavePlan:
     """A wave before it starts.
 
-    wanted: the number of groups that it waits for.
+    wanted: the number of groups that the wave waits for.
     prompts: the number of prompts drawn; those beyond `wanted` are over-dispatched.
     shards: the number of logical shards into which its prompts are divided.
-    gap: the number of missing groups.
+    gap: the number of groups that the iteration still lacks.
     average: prompts per valid group.
     """
 
@@ -230,7 +230,7 @@ class Sampling:
         )
 
     def after(self, outcome: WaveOutcome) -> Sampling:
-        """Returns the state after one more settled wave."""
+        """Returns the state with the outcome of one more settled wave."""
         return replace(self, outcomes=(*self.outcomes, outcome))
 
     def _moved(self, groups: int, valid: int) -> float:

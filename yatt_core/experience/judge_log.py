@@ -1,6 +1,6 @@
 """The log of the verdicts on one decode batch: durable before use, and read back instead of asking the judges again.
 
-Each piece of verdicts is stored as a chunk when it arrives. A verdict is tied to a text by sha256: leftovers
+Each piece of verdicts is stored as a chunk when it arrives. A verdict is tied by sha256 to its text: leftovers
 about another text do not count. When the shard is sealed, the answers from which its scores were computed
 become one of its files.
 """
@@ -32,7 +32,7 @@ _TOLD = (
     pa.field("judgements", pa.list_(_JUDGEMENT), nullable=False),
     pa.field("error", pa.string(), nullable=False),
 )
-"""Columns of verdicts for one reward part. error: why there are no judgements, else empty."""
+"""Columns of verdicts for one reward part. error: why there are no judgements; empty if there are any."""
 VERDICT_SCHEMA = pa.schema(
     [
         pa.field("response", pa.int32(), nullable=False),
@@ -40,7 +40,7 @@ VERDICT_SCHEMA = pa.schema(
         *_TOLD,
     ]
 )
-"""Columns of a chunk. response: the number within the decode batch."""
+"""Columns of a chunk. response: the response's number within the decode batch."""
 JUDGEMENTS_SCHEMA = pa.schema(
     [
         pa.field("prompt_ordinal", pa.int64(), nullable=False),
@@ -61,7 +61,7 @@ class JudgedResponse(Protocol):
 
     @property
     def sample(self) -> int:
-        """The number among the prompt's responses."""
+        """The response's number among those to the same prompt."""
         ...
 
 
@@ -136,7 +136,7 @@ class JudgeLog:
         return f"batch-{self.batch:04d}.judged-"
 
     def _read(self) -> Iterable[tuple[tuple[str, int, str], Verdict]]:
-        """Yields all durable verdicts, those of the latest writer last, so that they take precedence."""
+        """Yields all durable verdicts, the latest writer's last, so that these take precedence."""
         for folder in reversed(self.folders):
             for path in sorted(folder.glob(f"{self._prefix}*.arrow")):
                 chunk = read_chunk(path)

@@ -1,7 +1,7 @@
 """The log of one logical shard: grows in chunks, is sealed once, and survives a kill at any time.
 
-Consumes tables of responses and of scores, one of each per decode batch (and before them its turns, if
-responses have several: `turn_log`), and makes each durable before it returns. Sealing compacts them into
+Consumes a table of responses and one of scores per decode batch (preceded by the log of its turns if responses
+have several: `turn_log`), and makes each table durable before returning. Sealing compacts them into
 `samples.parquet` and publishes the manifest last: a shard is finished once its manifest is durable. A process
 that takes over the shard, under the same term or a later one, finds chunks and sealed shards here, so that
 nothing finished is generated or scored again. Each writer has its own folder, since a writer that is considered
@@ -65,7 +65,7 @@ class ShardLog:
         self._answered: dict[int, str] = {}
 
     def responses(self, batch: int) -> pa.Table | None:
-        """Returns the responses of a decode batch from this term or the latest earlier one that has them."""
+        """Returns the responses of a decode batch from this term or the latest earlier term that has them."""
         for folder in self._folders:
             chunk = read_chunk(_chunk_path(folder, batch, "responses"))
             if chunk is not None and chunk.labels.get("plan") == self._plan:
@@ -82,7 +82,7 @@ class ShardLog:
         return JudgeLog(self._folders, batch, self._plan, self._own_folder)
 
     def scores(self, batch: int) -> pa.Table | None:
-        """Returns the scores of exactly the responses that this log holds for the batch; None if there are none."""
+        """Returns the scores that belong to exactly the responses in this log for the batch; None if there are none."""
         if batch not in self._answered and self.responses(batch) is None:
             return None
         for folder in self._folders:
@@ -226,7 +226,7 @@ def read_shard_work(run_folder: Path, row: RecordedShard) -> ShardWork:
 
 
 def sweep(run_folder: Path, branch: int, iteration: int, keep_folders: Collection[str]) -> list[str]:
-    """Removes an iteration's shard folders that are not to be kept, and leftover chunks in the others.
+    """Removes an iteration's shard folders that are not to be kept, and leftover chunks in the folders that are.
 
     Returns the removed folders. Only for a driver that holds the lease and has every shard of the iteration.
 

@@ -61,7 +61,7 @@ def experience_schema(parts: Sequence[str], optional: Collection[str] = ()) -> p
     """Returns the schema of the result columns.
 
     `log_probs_sampler` and `loss_mask` have one entry per response token; `reward` is the weighted total.
-    `reward_error` explains why a part was scored 0; otherwise it is null.
+    `reward_error` explains why a part was scored 0; it is null if none failed.
 
     parts: names of the reward parts, with a column `reward/<part>` each.
     optional: which of `media`, `turns` and `tool_error` are included; other names are ignored.
@@ -188,7 +188,7 @@ def _sums_of_tools(table: pa.Table) -> dict[str, float]:
 
 
 def _sum_by_group(values: Array, mask: Array, bounds: Int64) -> float:
-    """Returns the sum of the masked values by group.
+    """Returns the sum of the masked values, added up group by group.
 
     Uses running sums, which are the same on every machine, whatever its vector width.
     """

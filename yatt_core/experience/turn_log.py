@@ -40,7 +40,7 @@ class TurnLog:
     _answers: list[dict[int, str]] = field(default_factory=list)
 
     def turn(self) -> pa.Table | None:
-        """Returns the policy's answers in the next turn if they are durable after exactly these turns and results."""
+        """Returns the policy's answers in the next turn, if durable and preceded by exactly these turns and results."""
         labels = self._labels()
         chunk = self._find(f"turn-{len(self._turns):02d}", labels)
         if chunk is not None:

@@ -83,7 +83,7 @@ class RolloutEngine(Protocol):
         """Prepares for the weights of a version, restarting an update in progress; from here on the engine is dirty.
 
         The update consists of the full state dict under Hugging Face names, a tied tensor once under any of its
-        names, with floating-point numbers of any width, which are rounded to the engine's dtype. With
+        names, in floating-point dtypes of any width, which are rounded to the engine's dtype. With
         `in_flight_update`, responses in progress wait for its end.
         """
         ...

@@ -28,13 +28,13 @@ class GenerateRequest:
     prompts: P arrays of token ids.
     seeds: [P, S], one per response.
     stop_tokens: tokens that end a response and are part of it.
-    greedy: take the most likely token; seeds and temperature are then unused (log-probabilities are at
-        temperature 1).
+    greedy: whether to take the most likely token; seeds and temperature are then unused, and log-probabilities
+        are at temperature 1.
     media: content addresses of each prompt's images, P tuples; empty if no prompt has images.
     limits: [P], at most max_new_tokens; set if the responses to some prompts have a lower limit.
     question_lengths: [P], set if prompts contain earlier turns: tokens of the leading question, the only part
         with images.
-    progress: [P], set if another engine began the responses, one per prompt: tokens generated so far.
+    progress: [P], set if another engine began the responses (one per prompt): number of tokens generated so far.
     """
 
     prompts: Sequence[Int32]
@@ -58,7 +58,7 @@ class GenerateRequest:
         return np.full(len(self.prompts), self.max_new_tokens, dtype=np.int32)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the arrays packed and all other fields unchanged."""
+        """Pickles the arrays in one packed buffer, and all other fields as they are."""
         tokens, lengths = flatten(self.prompts, np.int32)
         arrays = {"tokens": tokens, "lengths": lengths, "seeds": self.seeds}
         given = {name: array for name in _OPTIONAL_ARRAYS if (array := getattr(self, name)) is not None}
@@ -97,7 +97,7 @@ class GenerateResult:
         return np.full(len(self.tokens), self.weight_version, np.int32) if self.versions is None else self.versions
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the arrays packed and all other fields unchanged."""
+        """Pickles the arrays in one packed buffer, and all other fields as they are."""
         arrays = {name: array for name in _RESULT_ARRAYS if (array := getattr(self, name)) is not None}
         return _result_of, (pack_arrays(arrays), _others(self, *arrays))
 

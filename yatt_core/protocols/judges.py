@@ -62,7 +62,7 @@ class Verdict:
 
     number: the item's number.
     judgements: one per seed, in the order of the seeds; empty if `error` is set.
-    error: empty, or why the judge can never judge this item: failure class and reason, such as `data: the prompt
+    error: empty, or why the judge can never judge this item, as failure class and reason, such as `data: the prompt
         has ...`.
     """
 
@@ -111,7 +111,7 @@ class Aggregated(Protocol):
 
 
 def aggregate(part: Aggregated, verdict: Verdict) -> tuple[float, str]:
-    """Returns the part's value for the judged response, before its weight; if it failed, 0 and the reason.
+    """Returns the part's unweighted value for the judged response and an empty string; on failure, 0 and the reason.
 
     The part's `on_error` determines what happens on failure. The result depends only on part and verdict.
     """

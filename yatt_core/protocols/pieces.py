@@ -1,6 +1,6 @@
 """Pieces of a decode batch: cut from a result, joined into one, and held back until they are large enough to send.
 
-Consumes and produces `GeneratePiece`s, or other pieces; their contents are the same to the bit however they are cut.
+Consumes and produces `GeneratePiece`s or other pieces; however a result is cut, its contents are bit-identical.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from yatt_core.wire.columns import Int64, offsets_of, ragged_positions
 Piece = TypeVar("Piece")
 
 HOLD_SECONDS = 0.1
-"""Minimum seconds between pieces; each costs Ray about a millisecond on either side, so ten per second cost little."""
+"""Minimum seconds between pieces; one costs Ray about a millisecond on either side, so ten per second cost little."""
 
 
 def cut_piece(whole: GenerateResult, rows: Int64, seconds: float) -> GeneratePiece:
     """Returns some of the responses as a piece.
 
-    rows: their numbers within the request, ascending.
+    rows: the responses' row numbers within the request, ascending.
     """
     return GeneratePiece(tuple(rows.tolist()), replace(_take(whole, rows), seconds=seconds))
 
@@ -78,7 +78,7 @@ def joined_in_time(
 
 
 def joined_versions(results: Sequence[GenerateResult]) -> Int32 | None:
-    """Returns the versions of all tokens; None if no result has versions per token."""
+    """Returns the weights' versions of all tokens; None if no result records versions per token."""
     if all(result.versions is None for result in results):
         return None
     return np.concatenate([result.token_versions for result in results])

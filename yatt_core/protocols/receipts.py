@@ -43,7 +43,7 @@ class InputsReceipt:
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """Asks for the experience of one logical shard, made with the weights of a version."""
+    """Asks for the experience of one logical shard, generated with the weights of a version."""
 
     key: WorkKey
     term: int
@@ -54,7 +54,7 @@ class ShardTask:
 JUDGE_TOKENS, JUDGE_PROMPT_TOKENS = "judge_tokens", "judge_prompt_tokens"
 """Keys in a shard's timing: tokens that judges generated and read for it."""
 PEAK_BYTES = "peak_bytes_in_flight"
-"""Key in a shard's timing: maximum bytes in flight at once in its controller since it was asked for its shards."""
+"""Key in a shard's timing: its controller's peak of bytes in flight since the controller was asked for its shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +122,9 @@ class EvaluateTask:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateReceipt:
-    """How many of a slice's tasks were answered, how many correctly, and the reward of each.
+    """How many of a slice's tasks were answered, how many of them correctly, and the reward of each answer.
 
-    There is no sum of rewards: the last bit of a sum of slices would depend on the number of controllers.
+    Rewards are not summed here: the last bit of a sum over slices would depend on the number of controllers.
     """
 
     key: WorkKey
@@ -170,7 +170,7 @@ class BatchTask:
     """An iteration's sealed experience, to prepare or learn from; shards are in canonical order.
 
     admission: the groups to use; None for all.
-    reward_moments: those of all earlier iterations, which `prepare` may use to scale rewards.
+    reward_moments: moments of the rewards of all earlier iterations, which `prepare` may use to scale rewards.
     """
 
     key: WorkKey
@@ -185,7 +185,7 @@ class PrepareReceipt:
     """Where `prepare` wrote its columns.
 
     files: name within the folder -> sha256.
-    reward_moments: those of the task, with this iteration's rewards included.
+    reward_moments: the task's moments merged with this iteration's rewards.
     """
 
     key: WorkKey

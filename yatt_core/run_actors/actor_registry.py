@@ -55,7 +55,7 @@ CLASSES: dict[str, type] = {
 
 
 CONCURRENT = {DISPATCHER: CONCURRENT_CALLS, CONTINUOUS: CONCURRENT_CALLS}
-"""Maximum number of concurrent calls to an actor. An endpoint's is set in its part; all others take one at a time."""
+"""Maximum number of concurrent calls by role. For an endpoint, its reward part sets it; other actors take one call."""
 GROUPS = {CONCURRENT_ROLLOUT: {WORK: WORK_THREADS}}
 """Ray's method groups with threads of their own, and the number of threads."""
 
@@ -100,8 +100,8 @@ class ActorRegistry:
 
     failures: the actors that were lost.
 
-    If a method takes `avoid_nodes`, these are names of nodes that get no actors as long as there are other
-    nodes.
+    The parameter `avoid_nodes` of some methods contains names of nodes that get no actors as long as there are
+    other nodes.
     """
 
     def __init__(self, spec: RunSpec, run_folder: Path, term: int, branch: int) -> None:
@@ -119,7 +119,7 @@ class ActorRegistry:
         self._endpoint_calls = [part.max_concurrent_requests for part in endpoint_judges(spec)]
         self._seated = () if spec.virtual else (ROLLOUT, TRAINER)
         self._seats: tuple[Seat, ...] = ()
-        # The controllers among them are those of the last `gather`, which looks up the nodes.
+        # The controllers' names are as of the last `gather`, which looks up the nodes.
         self._wanted = {role: [f"{role}-{i}" for i in range(count)] for role, count in counts.items()}
         self._members: dict[str, Member] = {}
         self._ended: set[str] = set()
@@ -151,7 +151,7 @@ class ActorRegistry:
         return lay_out_controllers(self._controllers, usable, there).keys() != there.keys()
 
     def controllers_by_node(self) -> dict[str, int]:
-        """Returns the number of controllers on each node by node name; empty if it does not depend on the nodes."""
+        """Returns the number of controllers on each node by node name; empty if the run's number is fixed."""
         if self._controllers.per == "run":
             return {}
         nodes = [self._members[name].node for name in self._wanted[CONTROLLER] if name in self._members]
@@ -185,7 +185,7 @@ class ActorRegistry:
         return tuple(missing)
 
     def _staff(self, found: dict[str, Member], avoided: frozenset[str]) -> dict[str, str]:
-        """Determines which controllers are wanted, ends the others, and returns the node of each wanted one."""
+        """Determines the wanted controllers, ends all other controllers, and returns each wanted controller's node."""
         living = {name: member.node for name, member in found.items() if _role(name) == CONTROLLER}
         places = lay_out_controllers(self._controllers, self._living.keys() - avoided, living)
         self._wanted[CONTROLLER] = list(places)
@@ -201,7 +201,7 @@ class ActorRegistry:
         return tuple(names)
 
     def end_all(self) -> None:
-        """Ends all actors and releases the devices; the actors of a head that is gone have ended with it.
+        """Ends all actors and releases the devices. If the Ray head is gone, its actors have ended already.
 
         A driver that was replaced leaves them to the next one.
         """
@@ -246,7 +246,7 @@ class ActorRegistry:
     # -- internals ----------------------------------------------------------------------------------------------------
 
     def _look_around(self) -> None:
-        """Looks up the nodes' names. If the cluster has changed, none of the old actors exist, and none is to blame."""
+        """Looks up the nodes' names. If the cluster has changed, forgets all actors; none is to blame."""
         cluster = str(ray.get_runtime_context().get_session_name())
         if cluster != self._cluster:
             self._members, self._cluster, self._node_names = {}, cluster, {}

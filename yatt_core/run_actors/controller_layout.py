@@ -20,7 +20,7 @@ def lay_out_controllers(spec: ControllerSpec, nodes: Collection[str], living: Ma
     nodes: ids of the usable nodes.
     living: the node of each existing controller, by name.
 
-    An empty node means that Ray may choose it.
+    An empty node id means that Ray may choose the node.
     """
     if spec.per == "run":
         return {f"{CONTROLLER}-{index}": "" for index in range(spec.count)}

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 ANSWER_SECONDS = 3.0
 KEPT_REQUESTS = 10
 TOGETHER_SECONDS = 5.0
-"""How much later than the first rank another rank may finish the calls that were made to all of them."""
+"""Seconds that other ranks may take longer than the first one to finish a call made to all ranks."""
 COLLECTIVE = frozenset({"sft", "prepare", "learn", "export"})
 """A rank's methods that wait for the other ranks."""
 SILENT = "does not answer: it holds the interpreter, is stopped, or is gone"
@@ -68,13 +68,13 @@ def find_stuck(actors: Sequence[str], reports: Mapping[str, StackReport], awaite
 def find_abandoned(
     run_folder: Path, asked: Mapping[Any, str], timeout: float, interruptions: Interruptions
 ) -> list[str]:
-    """Returns descriptions of ranks that wait for others that were never called; empty if there are none.
+    """Returns descriptions of the ranks that wait in vain for ranks that were never called; empty if there are none.
 
     This happens if the driver died between its calls to two ranks.
 
     asked: for each rank, a call that it answers after all earlier ones, and its name. A rank that answers has
         nothing left to do, so a rank that is still in a collective method waits in vain.
-    timeout: for the first answer.
+    timeout: maximum wait for the first answer, in seconds.
     """
     if first_ready(list(asked), timeout, interruptions) is None:
         return []

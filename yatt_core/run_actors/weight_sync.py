@@ -3,7 +3,7 @@
 Consumes handles of actors; produces receipts. Buckets go from rank 0 to the engines as references that this
 process does not open. While the engines take one bucket, the ranks produce the next, and no further bucket is
 started before the engines are done: at most two are kept. If the transfer stops at any bucket, the engines that
-received some stay dirty and are synced again from the first bucket.
+received any bucket stay dirty and are synced again from the first bucket.
 """
 
 from __future__ import annotations

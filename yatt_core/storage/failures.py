@@ -1,7 +1,7 @@
 """Classifies an object store's errors: a wrong address or credentials, or a failure that may be temporary.
 
 Consumes the exceptions of s3fs, botocore and the network layers below them. Produces YATT's own, whose text names
-the address and the remedy. No text contains a credential, as the store's own messages contain none.
+the address and the remedy. No text contains a credential, because the store's own messages contain none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def refusals(address: str, work: str) -> Iterator[None]:
 
     Raises `ConfigurationError` for a wrong bucket, endpoint, credentials or permissions; `StorageFullError` for an
     exhausted quota; `InfrastructureError` for everything else: connections, timeouts, throttling and 5xx responses, all
-    of which have been retried before.
+    of which are raised only after retries.
 
     work: what is being attempted, for the text.
     """

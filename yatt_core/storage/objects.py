@@ -49,7 +49,7 @@ class ObjectStore:
         }
         # One client per process. Listings are not cached: another process may have changed the objects.
         system = S3FileSystem(config_kwargs=settings, use_listings_cache=False)
-        system.retries = 2  # in addition to botocore's, which end once a response begins
+        system.retries = 2  # in addition to botocore's, which end when a response begins
         return system
 
     def check(self) -> None:

@@ -2,12 +2,12 @@
 
 Consumes folders that are sealed on the local disk: files that a `manifest.json` lists. Produces the same bytes as
 objects `RUN/FOLDER/FILE` below the spec's address, with the manifest written last: a folder exists only once its
-manifest does. Deletion starts with the manifest. Readers verify everything that is fetched from there, as they do
-with files on a disk.
+manifest does. Deletion starts with the manifest. Readers verify everything that is fetched from the store, as they
+do with files on a disk.
 
     inputs/        fetched if the run's folder lacks them, published after they are made
     checkpoints/   published before the receipt, fetched if a local copy is missing or damaged
-    experience/    the same for every sealed shard; chunks, prepared columns and telemetry stay on the local disk
+    experience/    sealed shards, like checkpoints; chunks, prepared columns and telemetry stay on the local disk
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RunStore(Protocol):
         ...
 
     def publish(self, folder: str) -> None:
-        """Returns once a sealed local folder is durable here, whichever process published it."""
+        """Publishes a sealed local folder; returns when it is durable here, whichever process published it."""
         ...
 
     def fetch(self, folder: str, manifest_sha256: str | None = None) -> bool:
@@ -61,7 +61,7 @@ class RunStore(Protocol):
         ...
 
     def folders(self, below: str, depth: int = 1) -> dict[str, bool]:
-        """Returns the folders `depth` levels below one, and whether each is published."""
+        """Returns the folders `depth` levels below a folder, each with whether it is published."""
         ...
 
     def remove(self, folder: str) -> None:
@@ -69,7 +69,7 @@ class RunStore(Protocol):
         ...
 
     def sweep(self, below: str, keep: Collection[str], term: int, in_flight: bool = False) -> list[str]:
-        """Deletes the folders below one that are not to be kept, including partial ones; returns them.
+        """Deletes the folders below a folder, partial ones included, except those to be kept; returns the deleted ones.
 
         term: the term of the sweeping driver, which leaves folders of later terms alone.
         in_flight: a folder is being published, so partial ones are kept.
@@ -148,7 +148,7 @@ class ObjectRunStore:
         self._objects.write(marker, manifest)
 
     def fetch(self, folder: str, manifest_sha256: str | None = None) -> bool:
-        """Downloads to a temporary folder, syncs it, and renames it after removing a local folder of that name.
+        """Downloads to a temporary folder, syncs it, removes any local folder of the final name, and renames it.
 
         Concurrent fetches of the same folder wait for the first and keep its result.
         """
@@ -225,7 +225,7 @@ class ObjectRunStore:
             log.warning("%s stays on the object store until the next sweep: %s", folder, error)
 
     def sweep(self, below: str, keep: Collection[str], term: int, in_flight: bool = False) -> list[str]:
-        """Deletes folders, and also aborts interrupted multipart uploads unless something is in flight."""
+        """Deletes as `RunStore.sweep` describes; unless something is in flight, also aborts open multipart uploads."""
         removed = []
         try:
             for folder, whole in self.folders(below).items():

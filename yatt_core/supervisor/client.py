@@ -152,8 +152,8 @@ def stop_supervisor(
     if not files.root.exists():
         return
     with _locked(files):
-        # A driver publishes its term before it attaches, and attaches under this lock: its term is seen here, or it
-        # finds no supervisor.
+        # A driver publishes its term before it attaches, and attaches under this lock: either its term is
+        # seen here, or it finds no supervisor.
         if term is not None and driver_term(files) > term:
             return
         state = read_state(files)
@@ -167,7 +167,10 @@ def stop_supervisor(
 
 
 def _serves(files: SupervisorFiles, state: SupervisorState) -> bool:
-    """Returns True if the recorded supervisor is running. One on another host shows this by touching its state file."""
+    """Returns True if the recorded supervisor is running on this host.
+
+    Raises `InfrastructureError` if it is running on another host, as a recently touched state file shows.
+    """
     if is_local(state.identity):
         return is_alive(state.identity)
     silence = time.time() - files.state.stat().st_mtime
@@ -194,7 +197,7 @@ def _start(files: SupervisorFiles, request: SupervisorRequest, secrets: Mapping[
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    # Reaps the supervisor if it ends before the process that started it.
+    # Reaps the supervisor if it ends before this process does.
     threading.Thread(target=process.wait, name="supervisor-reaper", daemon=True).start()
     deadline = time.monotonic() + START_SECONDS
     while (state := read_state(files)) is None or state.identity.pid != process.pid or state.ended:

@@ -23,7 +23,7 @@ KILL_SECONDS = 5.0
 URGENT = 0.75
 """The fraction of the grace period after which processes are asked to end a second time."""
 NOBODY = frozenset({errno.ESRCH, errno.ENOENT, errno.EINVAL})
-"""Errors of `pidfd_open` for a number that is not a process id; the last two occur if it is now a thread's."""
+"""Errors of `pidfd_open` for a number that is not a process id; the last two occur if it is now a thread's id."""
 STAT_STATE, STAT_PARENT, STAT_SESSION, STAT_THREADS, STAT_START_TIME = 0, 1, 3, 17, 19
 
 

@@ -53,7 +53,7 @@ def free_port(others: Collection[int] = ()) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Returns True if a service can listen on a loopback TCP port."""
+    """Returns True if a service could now listen on this loopback TCP port."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

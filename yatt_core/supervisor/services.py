@@ -31,8 +31,8 @@ class ServiceSpec:
     stop_seconds: the time the process may take to shut down cleanly before it is killed.
     start_seconds: a process that is not ready after this time counts as dead.
     needs: services that must be ready before this one is started, and that are ended only after it.
-    offspring_survives: the processes it started stay alive if it dies unexpectedly. When it is ended on
-        purpose, they are asked to end first, within `stop_seconds`, and then the service is ended.
+    offspring_survives: whether the processes that the service started stay alive if it dies unexpectedly. If it
+        is ended on purpose, they are asked to end first, within `stop_seconds`, and it is ended after them.
     """
 
     name: str
@@ -63,7 +63,7 @@ class ServiceSpec:
 def ending_order(services: Sequence[ServiceSpec]) -> list[tuple[str, ...]]:
     """Returns the names of the services in the order in which they are ended; those in one step end in parallel.
 
-    A service is ended before those it needs. Raises `ConfigurationError` if the needs form a cycle or name an
+    A service is ended before the services it needs. Raises `ConfigurationError` if the needs form a cycle or name an
     unknown service.
     """
     left = {service.name: service.needs for service in services}
@@ -116,7 +116,7 @@ class ServiceLife:
     """The state of a service. All times are in seconds of one monotonic clock.
 
     starts: the number of starts, including the first.
-    vain: consecutive deaths of processes that never became ready, however long each took to die.
+    vain: number of consecutive deaths of processes that never became ready, however long each process lived.
     reason: why the service is not ready, if the state alone does not say so.
     last_death: the reason for the most recent death; never cleared.
     """

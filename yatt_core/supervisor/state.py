@@ -141,7 +141,7 @@ class ServiceReport:
 class SupervisorState:
     """The state that a supervisor last published.
 
-    ended: why it ended; empty while it is running.
+    ended: why the supervisor ended; empty while it is running.
     ending: why it is ending its services, published before it ends the first one; from then on, no driver may
         attach.
     """
@@ -205,7 +205,7 @@ def read_state(files: SupervisorFiles) -> SupervisorState | None:
 
 
 class DriverWatch:
-    """Measures how long the driver's file has been unchanged, on a monotonic clock: the wall clock may jump."""
+    """Measures how long the driver's file has been unchanged, on a monotonic clock, since the wall clock may jump."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -153,7 +153,7 @@ class Supervisor:
 
 
 def ports_of_killed(state: SupervisorState | None) -> Mapping[str, Mapping[str, int]]:
-    """Returns the services' ports under a supervisor that was killed: a driver may still expect the services there."""
+    """Returns the services' ports under a supervisor that was killed; a driver may still expect services on them."""
     if state is None or state.ended:
         return {}
     return {name: service.ports for name, service in state.services.items()}

@@ -1,8 +1,8 @@
 """Arrow columns as flat numpy arrays and back; the only module that relies on Arrow's memory layout.
 
 Consumes columns of numbers, booleans, strings and lists of them, chunked or sliced in any way. Produces arrays
-independent of that: concatenated values, and for rows of unequal length int64 offsets [rows + 1] that start at
-0.
+that do not depend on chunks or slices: concatenated values and, for rows of unequal length, int64 offsets
+[rows + 1] that start at 0.
 """
 
 from __future__ import annotations

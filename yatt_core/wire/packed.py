@@ -72,13 +72,13 @@ def pack_arrays(arrays: Mapping[str, Array]) -> PackedArrays:
 
 
 def flatten(arrays: Sequence[Array], dtype: npt.DTypeLike) -> tuple[Array, npt.NDArray[np.int64]]:
-    """Returns one-dimensional arrays concatenated, and the length of each; `split` reverses it."""
+    """Concatenates one-dimensional arrays; returns the result and the length of each array. `split` is the inverse."""
     lengths = np.array([len(array) for array in arrays], dtype=np.int64)
     return np.concatenate([np.empty(0, dtype), *arrays]).astype(dtype, copy=False), lengths
 
 
 def split(flat: Array, lengths: npt.NDArray[np.integer[Any]]) -> list[Array]:
-    """Returns views of the concatenated arrays."""
+    """Returns the arrays that `flatten` concatenated, as views."""
     return np.split(flat, np.cumsum(lengths)[:-1]) if len(lengths) else []
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import silu
 
 
 def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float, dtype: torch.dtype) -> torch.Tensor:
-    """Computes x / sqrt(mean(x^2) + epsilon) * weight over the last dimension (arXiv 1910.07467), in this dtype."""
+    """Computes x / sqrt(mean(x^2) + epsilon) * weight over the last dimension (arXiv 1910.07467), as this dtype."""
     if not torch.is_grad_enabled():
         return _normed(hidden, weight, epsilon, dtype)[0]
     normed: torch.Tensor = _RmsNorm.apply(hidden, weight, epsilon, dtype)  # type: ignore[no-untyped-call]
@@ -46,14 +46,14 @@ def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rotated: i
 
 
 LANES = 16
-"""Floats in the vectors of the widest processors."""
+"""Number of floats in a vector of the widest processors."""
 
 
 def by_lanes(function: Callable[[torch.Tensor], torch.Tensor], values: torch.Tensor) -> torch.Tensor:
     """Applies an elementwise function so that each value goes through vector code, wherever it is in the tensor.
 
-    The end of a tensor that does not fill a whole vector goes through scalar code, which rounds differently;
-    it may span several rows. Meant for few values per row.
+    The last values of a tensor, if they do not fill a whole vector, go through scalar code, which rounds
+    differently; they may belong to several rows. Meant for few values per row.
     """
     return function(values.unsqueeze(-1).expand(*values.shape, LANES).contiguous())[..., 0]
 
@@ -61,7 +61,7 @@ def by_lanes(function: Callable[[torch.Tensor], torch.Tensor], values: torch.Ten
 def _normed(
     hidden: torch.Tensor, weight: torch.Tensor, epsilon: float, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the normalised rows and the factors applied to them before the weight, [..., 1] in float32."""
+    """Returns the normalised rows, and the factors that scaled them before the weight did, [..., 1] in float32."""
     wide = hidden.float()
     scale = wide.square().mean(-1, keepdim=True).add_(epsilon).rsqrt_()
     return wide.mul(scale).mul_(weight).to(dtype), scale

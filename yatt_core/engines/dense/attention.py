@@ -51,7 +51,7 @@ def _causal(queries: torch.Tensor) -> torch.Tensor:
 def _attend_keeping(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
-    """Computes the same with plain matrix products; queries that share their keys are rows of one product."""
+    """Does what `attend_masked` does, with plain matrix products; queries that share keys are rows of one product."""
     batch, count, heads, size = queries.shape
     sharing = heads // keys.shape[2]
     rows = (

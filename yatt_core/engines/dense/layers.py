@@ -1,7 +1,7 @@
 """The layers of a dense model over rows of tokens; the caller supplies the attention between rows.
 
-Consumes `DenseWeights` and embedded rows; produces the residual stream after the last layer. Training and
-prefill share it.
+Consumes `DenseWeights` and embedded rows; produces the residual stream after the last layer. Both
+training and prefill run this code.
 """
 
 from __future__ import annotations

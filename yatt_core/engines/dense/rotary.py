@@ -9,7 +9,7 @@ from torch import nn
 
 
 class RotaryTable:
-    """The values of all positions up to the highest one requested so far, and some more."""
+    """Cosines and sines of all positions up to the highest one requested so far, and of some beyond it."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         inner: Any = model.model

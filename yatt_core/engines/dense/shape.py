@@ -62,7 +62,7 @@ def why_general(model: nn.Module) -> str:
 
 
 def why_general_config(config: Any) -> str:
-    """Returns the same for a transformers model with this config."""
+    """Returns the reason as `why_general` does, for a transformers model with this config."""
     if config.model_type not in ARCHITECTURES:
         return f"{config.model_type} is not one of {', '.join(ARCHITECTURES)}"
     if any(layer != "full_attention" for layer in getattr(config, "layer_types", None) or ()):

@@ -24,7 +24,7 @@ class Wanted:
     """The tensors that an update must contain.
 
     shapes: of the model's tensors, tied ones once.
-    own_name: maps any name of a tensor to the model's own name.
+    own_name: maps any of a tensor's names to the one that the model uses.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -91,7 +91,7 @@ class Assembly:
         self._begun: dict[str, Array] = {}
 
     def put(self, piece: Piece) -> Array | None:
-        """Adds a piece; returns the tensor once it is complete."""
+        """Adds a piece; returns the tensor if this completes it, otherwise None."""
         whole = self._begun.setdefault(piece.name, np.empty(math.prod(piece.shape), piece.numbers.dtype))
         end = piece.start + len(piece.numbers)
         whole[piece.start : end] = piece.numbers
@@ -154,7 +154,7 @@ class WeightTaker(ABC):
         self.end_update()
 
     def _claimed(self) -> Incoming:
-        """Takes the current update out; it ends unless it is put back, because a failed update is never resumed."""
+        """Removes and returns the current update. It is put back only on success: a failed update is never resumed."""
         incoming, self._incoming = self._incoming, None
         if incoming is None:
             raise InfrastructureError("weights arrived, but no update is in progress; sync the engine again")

@@ -41,7 +41,7 @@ class LiveInstance:
         self._disturb()
 
     def evict(self, count: int) -> None:
-        """Returns the newest sequences at the next boundary."""
+        """Evicts the newest `count` sequences at the next boundary; their `left` is called."""
         self._catch_up()
         self._instance.evict += count
         if self._instance.doing is Doing.IDLE:

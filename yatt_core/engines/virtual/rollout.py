@@ -82,7 +82,7 @@ class VirtualRolloutEngine(WeightTaker):
         return replace(answer, seconds=time.perf_counter() - started)
 
     def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece]:
-        """Yields the same responses one by one as the decode steps finish them. Raises as `generate` does."""
+        """Yields the responses of `generate` one by one as the decode steps finish them. Raises as `generate` does."""
         started = time.perf_counter()
         answer = self.answer(request)
         ends = answer.lengths
@@ -121,7 +121,7 @@ class VirtualRolloutEngine(WeightTaker):
         return mix(prompts[:, None] ^ mix(seeds)).reshape(-1)
 
     def _lengths(self, noise: npt.NDArray[np.float64], request: GenerateRequest) -> tuple[Int32, npt.NDArray[np.int8]]:
-        """Draws log-normal lengths; longer ones are cut, and all are cut if there is no stop token."""
+        """Draws log-normal lengths, cut at the prompts' limits; without a stop token, all have the limit's length."""
         wanted = log_normal_lengths(noise, self._spec.median_tokens, self._spec.sigma)
         limits = np.repeat(request.prompt_limits, request.seeds.shape[1])
         cut = (wanted > limits) | (not request.stop_tokens)

@@ -20,9 +20,9 @@ from yatt_core.engines.rollout.torch.sizes import rounded_slots
 class Window:
     """What the next forward pass writes and attends to; shared by all layers.
 
-    Prefill: rows [prompts * samples] get the keys of prompt `sources` [prompts * samples]; attention is
-        causal within the pass. Decoding: row i of `rows` writes its one key at slot `positions[i]` and
-        attends to the first `slots`.
+    Prefill: row `rows[i]` gets the keys of prompt `sources[i]`, for each i < prompts * samples; attention is
+        causal within the pass. Decoding: row `rows[i]` writes its one key at slot `positions[i]` and attends
+        to its first `slots` slots.
     """
 
     rows: torch.Tensor
@@ -85,7 +85,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
             buffer.zero_()
 
     def move(self, sources: torch.Tensor, targets: torch.Tensor, slots: int) -> None:
-        """Copies the first slots of some rows over others."""
+        """Copies the first slots of the source rows over those of the target rows."""
         for states in (self.keys, self.values):
             states[targets, :, :slots] = states[sources, :, :slots]
 

@@ -58,7 +58,7 @@ class Store:
             self.states.flatten(0, 1)[number, ..., :found, :] = before[number].clone()
 
     def move(self, sources: Any, targets: Any, slots: int) -> None:
-        """Copies the first slots of some places over others."""
+        """Copies the first slots of the source places over those of the target places."""
         self.states[:, :, targets, :, :slots] = self.states[:, :, sources, :, :slots]
 
     def clear(self) -> None:
@@ -80,9 +80,9 @@ class DenseRunner:
             parameters, self._shape.layers, lambda names: joined([parameters[name] for name in names])
         )
         self._device, self._dtype = self._weights.embedding.device, self._weights.embedding.dtype
-        # Piecewise attention keeps the bits.
+        # Only attention in pieces keeps a row's bits independent of its batch.
         self._jointly = not self.batch_invariant
-        # On a CPU, products with part of the slots copy that part first.
+        # On a CPU, a product with only part of the slots would first copy that part.
         self._whole = self._jointly and self._device.type == "cpu"
         # The matrices in use: the weights themselves, or copies made for a decode batch.
         self._multiplied, self._packs = self._weights, packable(self._weights.embedding)

@@ -86,7 +86,7 @@ class TorchRolloutEngine(WeightTaker):
         return decode(self._runner, request, self._max_sequences)
 
     def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece | None]:
-        """Yields the same responses, each as soon as it has ended. Raises as `generate` does."""
+        """Yields the responses of `generate`, each as soon as it has ended. Raises as `generate` does."""
         self._make_ready(request)
         return decode_pieces(self._runner, request, self._max_sequences)
 

@@ -58,7 +58,7 @@ def attend_jointly(
 
 
 def _scores(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    # In this order the keys are read in memory order, which is several times as fast for part of the slots.
+    # With the keys first, they are read in memory order: several times as fast if only part of the slots is used.
     products = torch.bmm(keys.flatten(0, 1), queries.flatten(0, 1).transpose(1, 2))
     return products.transpose(1, 2).view(*queries.shape[:3], keys.shape[2])
 

@@ -24,7 +24,7 @@ EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
 class ModuleRunner:
     """Implements `Runner`.
 
-    reader: of a vision-language model's images.
+    reader: reads a vision-language model's images.
     """
 
     def __init__(self, model: nn.Module, reader: ImageReader | None = None) -> None:
@@ -38,7 +38,7 @@ class ModuleRunner:
 
     @property
     def batch_invariant(self) -> bool:
-        """False with experts, which see few rows, and with positions scaled by the longest row; see `keeps_bits`."""
+        """False with experts, which see few rows each, or positions scaled by the longest row; see `keeps_bits`."""
         if not keeps_bits(self._visible):
             return False
         rope = getattr(self._config, "rope_parameters", None) or {}
@@ -139,7 +139,7 @@ class ModuleRunner:
 
 
 def keeps_bits(weight: torch.Tensor) -> bool:
-    """Returns True if products of a row keep their bits for any number of rows.
+    """Returns True if a row's products with this matrix have the same bits for any number of rows.
 
     A GPU's order of addition depends on the number of rows.
     """

@@ -1,7 +1,7 @@
 """Matrices in the layout that a CPU multiplies fastest: decoding multiplies few rows with each of them very often.
 
-Consumes `DenseWeights`; produces the same with copies of the matrices in oneDNN's layout, which torch
-otherwise offers only to its own compiler, and the corresponding product.
+Consumes `DenseWeights`; produces `DenseWeights` whose matrices are copies in oneDNN's layout, and the product
+that takes them. Torch otherwise offers this layout only to its own compiler.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ONEDNN: Any = torch.ops.mkldnn
 def packable(weight: torch.Tensor) -> bool:
     """Returns True if the layout is supported: only for bfloat16, on CPUs that can multiply it.
 
-    Float32 rows must keep their bits.
+    Never for float32, whose rows must keep their bits.
     """
     return (
         weight.device.type == "cpu"

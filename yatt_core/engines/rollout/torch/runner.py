@@ -62,7 +62,7 @@ class Runner(Protocol):
 
     @property
     def batch_invariant(self) -> bool:
-        """Whether a row's results depend, to the bit, on that row alone if filler rows follow; only in float32 on a CPU."""
+        """Whether a row followed by fillers has the same bits in any batch; possible only in float32 on a CPU."""
         ...
 
     def generating(self) -> AbstractContextManager[None]:
@@ -82,9 +82,9 @@ class Runner(Protocol):
     ) -> torch.Tensor:
         """Runs some prompts of one padded length; returns the logits after each, [members, vocabulary].
 
-        members: their numbers in the request.
-        places: of each prompt.
-        rows: of each prompt's samples.
+        members: the prompts' indices in the request.
+        places: each prompt's place.
+        rows: the rows of each prompt's samples.
         """
         ...
 

@@ -18,7 +18,7 @@ def open_runner(
 ) -> Runner:
     """Opens a runner on the model's weights.
 
-    reader: of a vision-language model's images.
+    reader: reads a vision-language model's images.
     fused: whether the model's parameters may be moved, so that the runner follows every change of them.
         Without it, a runner is valid only as long as the weights do not change.
     """

@@ -29,11 +29,11 @@ def sample(
     total = cumulative[:, -1:]
     # In float64, noise * total stays below the total, so the first sum above it belongs to a block with mass.
     targets = noise[:, None] * total
-    # Logits that are not finite would point beyond the vocabulary; clamped, they show in the log-probability.
+    # With logits that are not finite, the search runs past the last block; the log-probability then shows it.
     block = torch.searchsorted(cumulative, targets, right=True).clamp_(max=blocks.shape[1] - 1)
     mass = blocks.gather(1, block)
     tokens = _within(masses, block, (targets - (cumulative.gather(1, block) - mass)) / mass)
-    # From the sampled mass: another pass over the vocabulary would differ only in the last bits of a float32.
+    # The log of the sampled mass: a log-softmax would take another pass and differ only in the last bits of a float32.
     return tokens[:, 0], masses.gather(1, tokens)[:, 0].log()
 
 
@@ -47,7 +47,7 @@ def _block_masses(masses: torch.Tensor) -> torch.Tensor:
 def _within(masses: torch.Tensor, block: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
     """Returns the token of a block at which the cumulative mass exceeds `share` of the block's mass, [rows, 1].
 
-    share: may be rounded to 1 or below 0.
+    share: rounding may have moved it to 1 or below 0.
     """
     last = masses.shape[1] - 1
     members = block * BLOCK + torch.arange(BLOCK, device=masses.device)

@@ -28,6 +28,7 @@ def padded_length(length: int) -> int:
 def rows_for(alive: int, invariant: bool) -> int:
     """Returns the number of rows of a decoding step.
 
-    invariant: adds a filler at the end and uses at least four rows, to keep the bits.
+    invariant: whether a row's bits must not depend on the others: adds a filler at the end and makes at least four
+        rows.
     """
     return max(alive + 1, MINIMUM_ROWS) if invariant else alive

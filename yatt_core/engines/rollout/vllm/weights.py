@@ -1,6 +1,6 @@
 """Updates the weights of a vLLM engine in this process, through vLLM's own interface for weight transfer.
 
-Imports vLLM, so import it only after `prepare_environment`. The backend takes tensors in Hugging Face names
+Imports vLLM, so import it only after `prepare_environment`. The backend takes tensors under Hugging Face names
 from this process's memory (in an actor, Ray's object store) and loads them layer by layer, so that no second
 copy of the model is made.
 """

@@ -113,7 +113,7 @@ class PolicyTrainEngine(ABC):
 
     @abstractmethod
     def _moments(self) -> tuple[Iterable[tuple[str, torch.Tensor]], int]:
-        """Returns the optimizer's moments in the same way, and the number of steps taken.
+        """Returns the optimizer's moments, to be iterated over as in `_tensors`, and the number of steps taken.
 
         The moments are named `exp_avg.PARAMETER` and `exp_avg_sq.PARAMETER`.
         """
@@ -139,7 +139,7 @@ class PolicyTrainEngine(ABC):
         """Returns what this rank holds on its device from one update to the next."""
 
     def _weights(self) -> Iterable[tuple[str, torch.Tensor]]:
-        """Yields all weights in Hugging Face names, as `_tensors` does, merged with the adapters."""
+        """Yields all weights under Hugging Face names, as `_tensors` does, merged with the adapters."""
         lora = self._spec.trainer.lora
         return self._tensors() if lora is None else plain_weights(self._tensors(), share_of(lora))
 
@@ -321,7 +321,7 @@ class PolicyTrainEngine(ABC):
     # -- what an update needs ------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Sets version 0: these weights, a fresh optimizer, a KL term's reference, and the critic if there is one."""
+        """Sets version 0: current weights, fresh optimizer, a KL term's reference, and the critic if there is one."""
         self._optimizer.reset()
         if self._spec.algorithm.kl is not None:
             self._reference = self._optimizer.copy()

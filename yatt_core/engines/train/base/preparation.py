@@ -138,7 +138,7 @@ class Preparer:
     ) -> tuple[Float64, dict[str, float]]:
         """Computes the advantages of samples, [N].
 
-        pull: log(old / reference) of this rank's tokens, [T], with a KL term in the reward.
+        pull: log(old / reference) of this rank's tokens, [T]; None unless the reward has a KL term.
         """
         algorithm = self._spec.algorithm
         rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
@@ -185,7 +185,7 @@ class Preparer:
         return values
 
     def _divergence(self, batch: ExperienceBatch, share: StepPlan, pull: Float64) -> Float64:
-        """Returns the sum over each sample's tokens, [N], on every rank."""
+        """Returns the sum of `pull` over each sample's tokens, [N], on every rank."""
         sums = np.zeros(len(batch))
         for indices in share.parts[self._collective.rank]:
             for sample in indices.tolist():

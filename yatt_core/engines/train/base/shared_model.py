@@ -46,14 +46,14 @@ class SharedModelEngine(PolicyTrainEngine):
 
     @abstractmethod
     def _whole(self, kind: str) -> Named:
-        """Yields whole tensors in Hugging Face names, on the CPU, one at a time.
+        """Yields whole tensors under Hugging Face names, on the CPU, one at a time.
 
         kind: `weights`, `reference` or a moment's name.
         """
 
     @abstractmethod
     def _steps(self) -> int:
-        """Returns the number of optimizer steps since its last reset."""
+        """Returns the number of steps that the optimizer has taken since its last reset."""
 
     def connect(self, rank: int, ranks: int, address: str) -> None:
         """Joins the group of ranks; this rank's tensors are carried over into a new group."""

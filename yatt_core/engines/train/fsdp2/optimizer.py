@@ -114,7 +114,7 @@ class ShardedAdamW:
             return {name: parameter.to_local() for name, parameter in self.model.items()}
 
     def plain_shapes(self) -> dict[str, torch.Size]:
-        """Returns the shapes of the weights in Hugging Face names, without adapters."""
+        """Returns the shapes of the weights under Hugging Face names, without adapters."""
         shapes = ((name.replace(BASE, OWN), parameter.shape) for name, parameter in self.model.items())
         return {name: shape for name, shape in shapes if not is_adapter(name)}
 

@@ -27,7 +27,7 @@ from yatt_core.spec.sections.accelerated import Fsdp2Trainer
 
 
 def shard_model(model: nn.Module, engine: Fsdp2Trainer, ranks: int, device: torch.device) -> None:
-    """Shards every layer, and everything around them as the root.
+    """Shards each layer as a unit of its own, and everything outside the layers as one more unit, the root.
 
     Raises `ConfigurationError` for a model without layers.
     """
@@ -65,7 +65,7 @@ def sharded_modules(model: nn.Module) -> Iterator[FSDPModule]:
 
 
 def sharded_memory(model: nn.Module) -> list[torch.Tensor]:
-    """Returns this rank's rows of the parameters, and the buffers; frees what stayed gathered after the last call."""
+    """Returns this rank's rows of the parameters, and the buffers; frees what the last pass left gathered."""
     for module in sharded_modules(model):
         module.reshard()
     with torch.no_grad():
@@ -73,7 +73,7 @@ def sharded_memory(model: nn.Module) -> list[torch.Tensor]:
 
 
 def sharded_parameters(model: nn.Module) -> dict[str, DTensor]:
-    """Returns the parameters in Hugging Face names, tied ones once."""
+    """Returns the parameters under Hugging Face names, tied ones once."""
     found: dict[str, DTensor] = {}
     for name, parameter in model.named_parameters():
         assert isinstance(parameter, DTensor)

@@ -34,7 +34,7 @@ class Architecture:
     tied: bool
 
     def padded_vocabulary(self, tensor: int) -> int:
-        """Returns the embedding's rows, padded so that each of `tensor` ranks gets the same number."""
+        """Returns the number of rows of the embedding, padded so that each of `tensor` ranks gets equally many."""
         return -(-self.vocabulary // tensor) * tensor
 
 

@@ -1,8 +1,8 @@
 """Converts between Hugging Face's and Megatron-Core's tensors: names, and the splits over tensor-parallel ranks.
 
 Pure functions over one parameter at a time, so that weights and moments of any size can be streamed.
-Megatron-Core stores queries, keys and values in one matrix, ordered by group of heads, and the gate above the
-up projection in another.
+Megatron-Core stores queries, keys and values in one matrix, ordered by group of heads, and gate and up
+projection in another, the gate above.
 """
 
 from __future__ import annotations

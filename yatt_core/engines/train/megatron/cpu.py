@@ -38,7 +38,7 @@ def on_this_device() -> Iterator[None]:
             (torch.cuda, "get_rng_state", lambda *_, **__: torch.get_rng_state()),
             (random, "_get_cuda_rng_state", lambda *_, **__: torch.get_rng_state()),
             (random, "_set_cuda_rng_state", lambda state, *_, **__: torch.set_rng_state(state)),
-            # It warns at every recomputation that the CPU's generator advanced, but here that is the GPU's generator, too.
+            # Every recomputation would warn that the CPU's generator advanced, which here is also the GPU's generator.
             (logging.getLogger(random.__name__), "disabled", True),
         ):
             stack.enter_context(_exchanged(owner, name, value))

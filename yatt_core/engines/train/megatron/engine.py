@@ -1,7 +1,7 @@
 """The Megatron-Core trainer: one rank of GRPO over a dense Llama, Qwen2 or Qwen3 in tensor, pipeline and data parallel.
 
 Consumes sealed experience and a Hugging Face folder, whose tensors are read one at a time; produces the
-weights of the next version in Hugging Face names, one tensor at a time. A checkpoint holds whole tensors, so
+weights of the next version under Hugging Face names, one tensor at a time. A checkpoint holds whole tensors, so
 it can be loaded under any layout.
 """
 

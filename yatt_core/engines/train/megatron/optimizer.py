@@ -1,7 +1,7 @@
 """Megatron-Core's optimizer over this rank's part: AdamW on float32 master weights, optionally sharded over the copies.
 
 Consumes a part in its gradient buffers; each step clips by the norm over all ranks. State is read and written
-by parameter, one at a time, as whole tensor-parallel shards, which avoids the bugs of Megatron-Core's own
+one parameter at a time, as whole tensor-parallel shards, which avoids the bugs of Megatron-Core's own
 checkpoints of this optimizer (tests/engines/train/test_megatron_bugs.py).
 """
 

@@ -29,7 +29,7 @@ class VocabularyShare:
         logits: [T, own columns].
         targets: [T].
 
-        Gradients flow to the rank's own columns; entropies have gradients only for use `loss`.
+        Gradients flow to the rank's own columns; entropies have gradients only if `entropy` is `loss`.
         """
         from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_region as added_up
 

@@ -40,7 +40,7 @@ def packed_attention(
     """Attends within each sample; returns [1, tokens, heads, width].
 
     query: [1, heads, tokens, width].
-    key, value: with as many heads or fewer.
+    key, value: [1, heads, tokens, width], with as many heads as `query` or fewer.
 
     Raises `ConfigurationError` for a model that needs more than plain causal attention.
     """

@@ -1,6 +1,6 @@
 """The files that a torch trainer writes to a checkpoint: safetensors and one JSON file, no pickle.
 
-- `weights.safetensors`: the state dict in Hugging Face names, tied tensors once
+- `weights.safetensors`: the state dict under Hugging Face names, tied tensors once
 - `optimizer.safetensors`: the moments by parameter
 - `adapters.safetensors`: low-rank adapters, if only they are trained; the state dict then holds the merged
   weights

@@ -70,7 +70,7 @@ class Critic(ABC):
 
     @abstractmethod
     def moments(self) -> tuple[Named, int]:
-        """Returns the optimizer's moments in the same way, named like the policy's, and the number of steps taken."""
+        """Returns the optimizer's moments (consumed as `tensors`, named like the policy's) and its number of steps."""
 
     @abstractmethod
     def load(self, folder: Path, steps: int) -> None:
@@ -78,7 +78,7 @@ class Critic(ABC):
 
     @abstractmethod
     def memory(self) -> Held:
-        """Returns what it holds on this rank, for `offload`."""
+        """Returns what the critic holds in this rank's device memory, for `offload`."""
 
     def learns_alone(self, iteration: int) -> bool:
         """Returns True if the policy stays unchanged in an iteration."""
@@ -184,9 +184,9 @@ class FlatCritic(Critic):
 def load_critic(spec: CriticSpec, policy_path: str) -> tuple[nn.Module, str]:
     """Loads the critic's module with a head of zeros, so that its values are 0, and returns the head's name.
 
-    policy_path: folder whose architecture it takes if it has no model of its own.
+    policy_path: folder from which the critic is loaded if it has no model of its own.
 
-    Raises `ConfigurationError`.
+    Raises `ConfigurationError` for a folder that cannot be loaded.
     """
     try:
         model: Any = load_causal_lm(policy_path if spec.model is None else spec.model.path, "float32")

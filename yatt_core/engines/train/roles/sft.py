@@ -2,7 +2,7 @@
 
 Consumes the run's demonstrations and probe tasks; changes the weights in place. Batches are seeded, and
 gradients and the number of correct probe answers are summed over the ranks, so every rank takes the same steps
-and stops at the same one.
+and stops after the same number of them.
 """
 
 from __future__ import annotations

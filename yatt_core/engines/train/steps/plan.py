@@ -57,7 +57,7 @@ def plan_steps(lengths: Int64, group_offsets: Int64, shape: PlanShape, *seeds: i
     lengths: [N], tokens of each sample.
     group_offsets: [prompts + 1].
     seeds: determine the order of the prompts, together with the epoch; a single step takes the prompts in
-        their order.
+        the order of the batch.
     """
     prompts = np.arange(len(group_offsets) - 1, dtype=np.int64)
     steps = []

@@ -42,8 +42,8 @@ def token_advantages(
 
     rewards: [N], each assigned to its sample's last counted token.
     values: [T].
-    divergence: [T], log(old / reference) with a KL term in the reward, subtracted token by token (arXiv
-        2203.02155).
+    divergence: [T], log(old / reference), whose multiple is subtracted token by token (arXiv 2203.02155); None
+        unless the reward has a KL term.
     """
     counted, lengths = np.flatnonzero(batch.loss_mask), counted_lengths(batch)
     ends = np.cumsum(lengths)

@@ -64,7 +64,7 @@ def backward_tokens(
     loss: ChunkLoss,
     of_weight: torch.Tensor,
 ) -> torch.Tensor:
-    """Returns the loss's gradient for the states, [T, width]; adds the one for the weight to `of_weight` (float32)."""
+    """Returns the loss's gradient for the states, [T, width]; adds the weight's gradient to `of_weight` (float32)."""
     of_states = torch.empty_like(states)
     for chunk in _slices(_chunk_rows(head), len(targets)):
         gradient = torch.mm(states[chunk], head.weight.t())
@@ -79,7 +79,7 @@ def backward_tokens(
 
 
 def _to_gradient(head: Head, logits: torch.Tensor, targets: torch.Tensor, loss: ValuesLoss) -> torch.Tensor:
-    """Turns a chunk's logits, [n, vocabulary], into the loss's gradient for them, up to a factor per row, [n, 1].
+    """Turns a chunk's logits, [n, vocabulary], into the loss's gradient, up to a factor per row, [n, 1].
 
     With p the distribution, d log p_t / d logit_v = [v = t] - p_v, and d H / d logit_v = -p_v (log p_v + H).
     Returns the factor.
@@ -143,7 +143,7 @@ def _values(
 def _derivatives(
     log_probs: torch.Tensor, entropies: torch.Tensor, loss: ValuesLoss
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Returns the loss's derivatives for log-probability and entropy, [n]; None for an entropy the loss ignores."""
+    """Returns the loss's derivatives by log-probability and entropy, [n]; None for an entropy that the loss ignores."""
     with torch.enable_grad():
         value = loss(log_probs.requires_grad_(), entropies.requires_grad_())
         by_log_prob, by_entropy = torch.autograd.grad(value, (log_probs, entropies), allow_unused=True)
