@@ -1,4 +1,4 @@
-"""What operators work with.
+"""The tools of operators: command line, dashboard, service group and metrics.
 
-That is the command line, dashboard, service group and metrics, and the services that flows report to.
+Also contains the integrations with the services that flows report to, such as MLflow.
 """

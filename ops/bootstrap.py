@@ -28,12 +28,12 @@ COMPILED = (
     "matplotlib", "megatron", "mlflow", "numpy", "pandas", "prefect", "pydantic", "ray", "scipy", "sqlalchemy", "sympy",
     "torch", "transformers", "vllm",
 )  # fmt: skip
-"""The largest packages that most processes import. Others, a majority never used here, are compiled when imported."""
+"""The largest packages that most processes import. The rest, most of it never used here, is compiled on import."""
 NOT_COMPILED = "/(tests?|testing|models|rllib)/"
 
 
 def fingerprint() -> str:
-    """Returns a digest of what the environment was made from; if it changes, the next `make setup` installs again."""
+    """Returns a digest of what the environment was made from; `make setup` installs again if the digest differs."""
     digest = hashlib.sha256(f"{sys.version}|{EXTRAS}|{VENV}".encode())
     for name in ("pyproject.toml", "constraints.txt", "ops/bootstrap.py"):
         digest.update((ROOT / name).read_bytes())
@@ -118,7 +118,7 @@ def compile_packages() -> None:
 
 
 def is_current(stamp: Path) -> bool:
-    """Returns True if the installation that the stamp belongs to matches the pinned versions."""
+    """Returns True if the stamp was left by an installation with the versions pinned now."""
     return stamp.exists() and stamp.read_text() == fingerprint()
 
 

@@ -32,7 +32,7 @@ Place = Annotated[
 def list_runs(
     served: Served, text: SearchText = "", state: State | None = None, limit: Limit = 50, offset: Offset = 0
 ) -> run_list.RunList:
-    """Lists the runs whose id contains a text and that are in a state: running ones first, then the newest."""
+    """Lists the runs in a given state whose id contains a text: running ones first, then the newest."""
     return run_list.run_list(served.ledger, text, state, limit, offset)
 
 

@@ -25,7 +25,10 @@ from yatt_core.supervisor.state import MARK_VARIABLE
 
 RESUME_LOG = "resume.log"
 OF_THE_GROUP = (MARK_VARIABLE, SERVER_PASSWORD_VARIABLE, PASSWORD_VARIABLE)
-"""Variables not passed to a driver: the mark would tie it to the group, and its own Prefect server has no password."""
+"""Environment variables not passed to a driver.
+
+The mark would make the driver part of the service group, and the driver's own Prefect server needs no password.
+"""
 REQUESTED, FAILED = "resume_requested", "resume_failed"
 LAST_WORDS_BYTES = 2_000
 ORDERLY = (ExitCode.OK, ExitCode.INTERRUPTED, ExitCode.PAUSED)
@@ -41,7 +44,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Drivers:
-    """The newest driver started here for each run.
+    """The newest driver that this process has started for each run.
 
     lock: held from the check of a run until its driver is recorded here.
     """
@@ -78,7 +81,7 @@ def start_driver(
     command = [sys.executable, "-m", "ops.cli.main", "--home", str(home.folder), "resume", *options, "--", run]
     with drivers.lock, path.open("ab") as log:
         term = drivers.require_idle(ledger, run)
-        # After everything that may fail on this disk, so that the chain contains only requests that were really made.
+        # Recorded after every step that may fail because of this disk: the chain must not contain undone requests.
         ledger.events.append(run, REQUESTED, {"by": by, "reason": reason, "accept_drift": accept_drift})
         process = subprocess.Popen(
             command,

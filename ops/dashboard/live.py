@@ -28,7 +28,7 @@ POLL_SECONDS, SILENCE_SECONDS = 1.0, 15.0
 STREAMS = 64
 """Maximum number of open streams; each costs one query per second."""
 AGEING = ("last_commit_age", "lease_expires_in", "eta_seconds")
-"""Fields that change with time alone, for which no event is sent."""
+"""Fields that change merely because time passes; such a change sends no event."""
 
 
 @router.get(

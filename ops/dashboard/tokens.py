@@ -32,7 +32,7 @@ WRONG_PLACE = frozenset(
         *(errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR),
     }
 )
-"""System errors that another folder would avoid; all others are treated as faults of the disk."""
+"""System errors that can be avoided by choosing another folder; all others are treated as faults of the disk."""
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _NOBODY = hashlib.sha256(b"").hexdigest()
 

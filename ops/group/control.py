@@ -55,12 +55,12 @@ class Group:
 
 
 def start(home: Home, asked: Ports, detach: bool, surroundings: Surroundings) -> Group:
-    """Starts the group without waiting for its members, and cleans up after one that was killed.
+    """Starts the group without waiting for its members, and cleans up after a previous group that was killed.
 
     asked: the requested ports; 0 stands for any free port.
 
     A group whose terminal was closed is taken over unchanged. Raises `ConfigurationError` if a group is already
-    up, if its ports are in use, and in the other cases of `check_before_start`.
+    up, and what `check_before_start` raises, for example if a port is in use.
     """
     check_folder(home.folder)
     make_folder(home.group)
@@ -197,7 +197,7 @@ def changes(before: Mapping[str, ServiceReport], after: Mapping[str, ServiceRepo
             case ServiceState.WAITING if now.reason:
                 yield f"{name}: {now.reason}; restarting it ({now.restarts + 1} of {RestartPolicy().max_deaths})"
             case ServiceState.WAITING:
-                continue  # for the services it needs
+                continue  # waits for the services it needs
             case ServiceState.FAILED:
                 yield f"{name}: failed: {now.reason}; see its log {now.log_file}"
             case state:

@@ -19,7 +19,7 @@ from yatt_core.logs import redact
 def going_on(home: Home) -> Iterator[str]:
     """Yields a line for each run still held on this host after the group and the windows of its worker have ended.
 
-    The keeper of another home on the same ledger is not reported: it releases a run by itself after a moment.
+    A keeper of another home on the same ledger is not reported, because it holds a run only for a moment.
     """
     here = this_process().host
     try:

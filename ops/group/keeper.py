@@ -128,7 +128,7 @@ class Keeper:
             sent = deliver_dead(self._home.ledger, ledger, run, deliverer)
         except (LeaseHeld, Fenced, FencedError, LedgerUnavailable):
             raise
-        # Any error, because the attempt has taken a lease in every case.
+        # Any error counts as a failed attempt, because the attempt has taken the lease in every case.
         except Exception as error:
             in_vain = deliverer.waiting(ledger, run) >= waiting
             refused[deliverer.name] = (before if in_vain else Trouble()).failed(time.monotonic(), in_words(error))

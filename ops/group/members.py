@@ -83,8 +83,8 @@ def members(home: Home, ports: Ports, surroundings: Mapping[str, str]) -> list[S
 def _mlflow(home: Home, port: int) -> ServiceSpec:
     """Describes MLflow's server.
 
-    Artifacts are stored where runs that write to the store directly put theirs, so that it shows the artifacts
-    of both.
+    It shows all artifacts, because its clients store theirs in the same folder as runs that write to its store
+    directly.
     """
     artifacts = ["--no-serve-artifacts", "--default-artifact-root", home.artifacts.as_uri()]
     # Logging a line per request would add up to hundreds of MB a year.

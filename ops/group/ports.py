@@ -12,7 +12,7 @@ from yatt_core.supervisor.runner import free_port, is_free
 
 
 def settled(asked: Ports, last: Ports | None) -> Ports:
-    """Returns the ports for a start. For a 0, this is the port of the last start if it is free, else any free one."""
+    """Returns the ports for a start; a requested 0 becomes the last start's port if that is free, else any free one."""
     taken = {port for port in astuple(asked) if port}
     before = astuple(last) if last is not None else (0, 0, 0, 0)
     return Ports(*(port or _any(old, taken) for port, old in zip(astuple(asked), before, strict=True)))

@@ -43,9 +43,9 @@ def check_installed() -> None:
 
 
 def check_surroundings(ports: Ports, surroundings: Mapping[str, str]) -> None:
-    """Checks that the environment names no other servers.
+    """Checks that the environment names no servers other than the group's.
 
-    Runs would otherwise report to servers that the group does not look at.
+    Otherwise, runs would report to servers that the group does not know.
     """
     own = {"MLFLOW_TRACKING_URI": ports.address(MLFLOW), "PREFECT_API_URL": f"{ports.address(PREFECT)}/api"}
     for variable, address in own.items():

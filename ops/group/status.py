@@ -30,7 +30,7 @@ SILENT = "does not answer"
 class Member:
     """A member of the group.
 
-    state: that of the service, or `does not answer`.
+    state: the service's state, or `does not answer`.
     seconds: time since it entered that state.
     """
 

@@ -29,7 +29,7 @@ SHORTEST_SECRET = 3
 
 
 class AppriseNotifier:
-    """Sends to all addresses, each through its own service.
+    """Sends notices to all addresses, each through the service that it names.
 
     variable: the variable that contains the addresses, for errors.
     """

@@ -70,7 +70,7 @@ class MlflowRegistry:
                 return found
         self._ensure_registered(item)
         model = self._external_model(item, tracking_run)
-        # Not `models:/...`, because MLflow's SQL store resolves it in the process's default store, not in itself.
+        # Not `models:/...`, because MLflow's SQL store resolves such an address in the process's default store.
         return self._client.create_model_version(
             body["model"],
             source=model.artifact_location,
@@ -90,9 +90,9 @@ class MlflowRegistry:
                 raise
 
     def _external_model(self, item: OutboxItem, tracking_run: str) -> Any:
-        """Returns MLflow's model of the checkpoint, finalized; reuses one that an earlier delivery created.
+        """Returns MLflow's model of the checkpoint, finalized; reuses a model that an earlier delivery created.
 
-        That delivery may have ended before it created the version.
+        Such a delivery may have ended after it created the model but before it created the version.
         """
         body = item.body
         experiment = self._client.get_run(tracking_run).info.experiment_id

@@ -68,7 +68,7 @@ def promote(
     with Ledger.open(home.ledger, migrate=False) as ledger:
         run = ledger.runs.find(run).id
         row = _choose(ledger, run, iteration, branch, term)
-        # Checks the files first, because that takes long and the ledger must not be locked for so long.
+        # Checks the files first, because that takes long, and the ledger must not be locked meanwhile.
         verify_beside_driver(ledger, home.run_folder(run), row)
         spec = current_spec(ledger, run)
 
@@ -99,7 +99,8 @@ def deliver(home: Home, run: str) -> str | None:
     tracker = MlflowTracker(home.tracking_uri, home.artifacts)
     with Ledger.open(home.ledger, migrate=False) as ledger:
         try:
-            # Checked again after the lease is released: a process that found it taken relies on us to deliver its rows.
+            # Checked again after the lease is released: another process may have found the lease taken, and then
+            # relies on this one to deliver its rows.
             while ledger.outbox.counts(run)[0]:
                 with operator_lease(ledger, run, f"yatt promote of {run}") as fence:
                     while deliver_pending(ledger, fence, tracker):
@@ -112,7 +113,7 @@ def deliver(home: Home, run: str) -> str | None:
 
 
 def _said(name: str, text: str, longest: int) -> str:
-    """Returns a name or reason in the form in which it is recorded. Raises `ConfigurationError`."""
+    """Returns a name or reason in the form in which it is recorded. Raises `ConfigurationError` if it is not valid."""
     stripped = text.strip()
     if not stripped or len(stripped) > longest or _CONTROL.search(stripped):
         found = f"{len(stripped)} characters" if len(stripped) > longest else repr(stripped)
@@ -123,7 +124,7 @@ def _said(name: str, text: str, longest: int) -> str:
 def _choose(ledger: Ledger, run: str, iteration: int | None, branch: int | None, term: int | None) -> CheckpointRow:
     """Returns the kept checkpoint that matches the given numbers.
 
-    Raises `ConfigurationError`, which lists the available ones.
+    Raises `ConfigurationError`, listing the available iterations, if there is none or it cannot be promoted.
     """
 
     def is_meant(row: CheckpointRow) -> bool:

@@ -27,7 +27,7 @@ RUN = 'run=~"$run"'
 class Panel:
     """A panel of a dashboard.
 
-    queries: expression and legend of each.
+    queries: expression and legend of each query.
     unit: the name of the unit in Grafana.
     columns: width, out of 24.
     """

@@ -17,7 +17,7 @@ Kind = Literal["gauge", "counter", "info"]
 class MetricName:
     """A metric.
 
-    name: without the suffix that its kind adds (`_total`, `_info`).
+    name: its name without the suffix that its kind adds (`_total`, `_info`).
     """
 
     name: str

@@ -127,7 +127,7 @@ def check_targets(folder: Path, targets: Sequence[str]) -> None:
 def checkpoint_bytes(spec: RunSpec) -> int:
     """Returns the approximate size of a checkpoint.
 
-    Counts float32 weights and both moments of AdamW, including a critic's, and the reference model of a KL term.
+    Counts the policy's and a critic's float32 weights and AdamW moments, and the reference model of a KL term.
     """
     copies = 3 + (spec.algorithm.kl is not None)
     values = 0
@@ -139,7 +139,7 @@ def checkpoint_bytes(spec: RunSpec) -> int:
 def parameters(spec: RunSpec) -> int:
     """Returns the number of parameters of the policy.
 
-    That is an estimate for a model that does not exist yet, and 0 for a virtual run.
+    The number is an estimate if the model does not exist yet, and 0 for a virtual run.
     """
     if spec.virtual:
         return 0

@@ -189,7 +189,7 @@ def _compared_row(row: ComparedDecision, longest: float) -> tuple[object, ...]:
 
 
 def print_gantt(found: Gantt) -> None:
-    """Prints one line per instance; adjacent instances with equal lines share one."""
+    """Prints one line per instance; adjacent instances whose lines would be equal share a single line."""
     write(f"{found.run}, iteration {found.iteration}: {found.mode}, {found.collect_s:.2f} s of collect")
     lines = [
         _line([span for span in found.spans if span.instance == index], found.collect_s)
@@ -205,7 +205,7 @@ def print_gantt(found: Gantt) -> None:
 
 
 def _line(spans: Sequence[Span], collect_s: float) -> str:
-    """Returns the mark of the instance's role at the middle of each of `WIDTH` equal parts of collect."""
+    """Divides collect into `WIDTH` equal parts, and returns the mark of the instance's role in the middle of each."""
     middles = ((place + 0.5) * collect_s / WIDTH for place in range(WIDTH))
     return "".join(
         next((MARKS[span.role] for span in spans if span.start_s <= middle < span.end_s), " ") for middle in middles

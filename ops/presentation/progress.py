@@ -78,7 +78,7 @@ class Picture:
 
 
 class LineObserver:
-    """Writes a line for each stage, evaluation and warning, and one per ten seconds while iterations commit."""
+    """Writes a line for each stage, evaluation and warning, and every ten seconds while iterations are committed."""
 
     def __init__(
         self, run: str, write: Callable[[str], None] = message, now: Callable[[], float] = time.monotonic

@@ -45,7 +45,7 @@ def write_time(facts: dict[str, Any]) -> None:
 
 
 def bar(buckets: dict[str, float], wall: float) -> str:
-    """Returns a line of marks, in proportion to the buckets; rounding is cumulative, so that they fill the line."""
+    """Returns a line of marks in proportion to the buckets; rounding is cumulative, so that the marks fill the line."""
     line, done = "", 0.0
     for name, seconds in buckets.items():
         done += seconds
@@ -54,7 +54,11 @@ def bar(buckets: dict[str, float], wall: float) -> str:
 
 
 def crash_rows(crashes: list[dict[str, Any]]) -> list[tuple[str, int, str, str]]:
-    """Returns for each phase its crashes, its redone time (after any crash) and the restart time after its crashes."""
+    """Returns a row per phase, and one with the totals.
+
+    A row has the number of crashes during the phase, the time that repeating the phase took after crashes during any
+    phase, and the time that restarting took after crashes during this phase.
+    """
     struck: dict[str, int] = {}
     redone: dict[str, float] = {}
     restart: dict[str, float] = {}

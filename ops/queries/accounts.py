@@ -1,8 +1,8 @@
 """A run's use of time and the cost of its crashes, cached for a few seconds.
 
 Consumes the history of a run's newest attempts and of its failures; produces `Accounted`. Computing it takes tens of
-milliseconds of CPU time, and several pages and Prometheus request it. It is recomputed once it is `FRESH_SECONDS` old or the
-audit chain has a new event.
+milliseconds of CPU time, and several pages and Prometheus request it. A cached result is recomputed once it is
+`FRESH_SECONDS` old or the audit chain has a new event.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ RUNS = 32
 class Accounted:
     """A run's newest history, its accounts, and the crashes of the whole run (at most the newest `FAULTS`).
 
-    event_seq: number of the audit chain's last event at that time.
-    made_at: seconds on the monotonic clock.
+    event_seq: number of the audit chain's last event when the accounts were computed.
+    made_at: when they were computed, in seconds on the monotonic clock.
     """
 
     history: RunHistory

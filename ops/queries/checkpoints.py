@@ -18,7 +18,7 @@ from yatt_core.errors import ConfigurationError, DataError
 
 VERIFIED = "checkpoint_verified"
 REMEMBERED = 500
-"""Maximum number of newest verifications searched."""
+"""Maximum number of verifications searched, newest first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class LineageView:
     """The branches of a run, and the lineage of a checkpoint.
 
     lineage: None if there is no such checkpoint.
-    missing: why there is no lineage, otherwise empty.
+    missing: why there is no lineage; empty if there is one.
     """
 
     run: str

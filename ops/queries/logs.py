@@ -67,7 +67,7 @@ def logs(ledger: Ledger, home: Home, run: str, wanted: Filter, limit: int = 200)
         looked_at += 1
         if wanted(record):
             found.append(_record(record))
-            if len(found) > limit:  # one more than is returned shows that there are more
+            if len(found) > limit:  # one record more than is returned, which shows that some are left out
                 break
     actors = sorted({actor_of(path) for path in files})
     whole = all(tail.whole for tail in tails) and looked_at < RECORDS and len(found) <= limit

@@ -52,7 +52,7 @@ class PlacementView:
     """An iteration's placement.
 
     gantt: None if nothing can be drawn.
-    gantt_missing: why there is no chart, otherwise empty.
+    gantt_missing: why there is no chart; empty if there is one.
     """
 
     explanation: Explanation
@@ -61,7 +61,7 @@ class PlacementView:
 
 
 def decisions(ledger: Ledger, run: str, limit: int = 50, before: int | None = None) -> Decisions:
-    """Returns the decisions of the current line, of iterations less than `before`. Raises `RunNotFound`."""
+    """Returns the decisions along the current line for iterations smaller than `before`. Raises `RunNotFound`."""
     rows = ledger.browse.decisions(run, limit, before)
     return Decisions(run, tuple(_view(row) for row in rows), rows[-1].iteration if len(rows) >= limit else None)
 

@@ -32,7 +32,7 @@ from yatt_core.manifests import load_manifest
 SAMPLES = 100_000
 """Maximum number of samples of an iteration that are examined."""
 CHARACTERS = 100_000
-"""Maximum number of characters of a text that are returned."""
+"""Maximum number of characters returned from a text."""
 BATCH = 256
 BINS = 20
 PROMPTS = 50
@@ -237,7 +237,7 @@ def _iteration(ledger: Ledger, home: Home, run: str, iteration: int) -> _Iterati
 
 
 def _keys(place: _Iteration, text: str, lengths: bool) -> pa.Table:
-    """Returns the samples' small columns with shard, row, whether they match and, if requested, response lengths."""
+    """Returns for each sample its small columns, shard, row, whether it matches and, if requested, response length."""
     parts, rows = [], 0
     for number, shard in enumerate(place.shards):
         if rows >= SAMPLES:

@@ -65,7 +65,7 @@ class RunList:
 
 
 def run_list(ledger: Ledger, text: str = "", state: str | None = None, limit: int = 50, offset: int = 0) -> RunList:
-    """Returns the runs whose id contains the text and that are in a state: running ones first, then the newest."""
+    """Returns the runs in the given state whose id contains the text: running ones first, then the newest."""
     page = ledger.run_list.page(text, state, limit, offset)
     return RunList(page.total, limit, offset, page.states, tuple(listed_run(line) for line in page.lines))
 

@@ -56,7 +56,7 @@ def sign_out(visit: Visited) -> Response:
 
 
 def own_path(address: str) -> str:
-    """Returns the address if it can only be read as a path of the dashboard, else `/`."""
+    """Returns the address if every browser takes it for a path of the dashboard, else `/`."""
     parts = urlsplit(address)
     led_away = parts.scheme or parts.netloc or not address.startswith("/") or address[1:2] in ("/", "\\")
     return "/" if led_away or not address.isprintable() else address

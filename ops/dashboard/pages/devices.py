@@ -48,6 +48,9 @@ def show_devices(visit: Visited, run_id: RunId, iteration: Number | None = None,
 
 
 def attempts_of(ledger: Ledger, run: str, iteration: int) -> list[AttemptRow]:
-    """Returns the attempts at an iteration's phases, from the run and branch of the line that made the iteration."""
+    """Returns the attempts at an iteration's phases.
+
+    For an inherited iteration, these are recorded under the run and branch that made it.
+    """
     owner, branch, _ = ledger.commits.maker(run, iteration)
     return ledger.phases.attempts(owner, branch, iteration)

@@ -16,7 +16,7 @@ FOR_GOOD = "public, max-age=31536000, immutable"
 
 
 class DigestedFiles(StaticFiles):
-    """Static files; browsers may cache a file indefinitely if its address contains its digest."""
+    """Serves static files; browsers may cache a file indefinitely if its address contains its digest."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """Returns the file or an error response, with the cache header for addresses with a digest."""

@@ -107,7 +107,7 @@ def evaluate_checkpoint(run_folder: Path, run: str, spec: RunSpec, row: Checkpoi
 
 
 def checkpoint_weights(run_folder: Path, spec: RunSpec, row: CheckpointRow) -> Tensors:
-    """Returns a checkpoint's weights after verifying every byte against the ledger. Raises `DataError`."""
+    """Returns a checkpoint's weights after verifying every byte against the ledger. Raises `DataError` for damage."""
     import safetensors.numpy
 
     from yatt_core.checkpoints.verify import verify_checkpoint

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NEWEST = 20
 """Number of newest iterations used."""
 GENERATE = "generate"
-"""Key in a shard's timing: total seconds of its decode batches."""
+"""Key in a shard's timing whose value is the total duration of the shard's decode batches, in seconds."""
 
 
 def calibrate(ledger: Ledger, home: Home, run: str, planned: RunSpec) -> Fitted:
@@ -105,7 +105,10 @@ def _batches(ledger: Ledger, home: Home, run: str, iteration: int, spec: RunSpec
 
 
 def _work(prompts: np.ndarray, responses: np.ndarray, spec: RunSpec, seconds: float) -> BatchWork:
-    """Returns the work of batches cut as controllers do: whole prompts, at most `rollout.batch_samples` responses."""
+    """Returns a shard's work, divided into decode batches as by controllers.
+
+    Each batch has whole prompts, and at most `rollout.batch_samples` responses.
+    """
     samples = spec.rollout.samples_per_prompt
     size = max(1, spec.rollout.batch_samples // samples) * samples
     steps = sum(int(responses[start : start + size].max()) for start in range(0, len(responses), size))
