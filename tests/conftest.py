@@ -44,7 +44,7 @@ for name in (
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The duration of an example says nothing, because the machine has other work too.
+# Hypothesis checks no deadlines: how long an example takes depends on what else the machine is doing.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 

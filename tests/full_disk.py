@@ -37,7 +37,7 @@ def attempt(disk: Path, scenario: Scenario, kilobytes: int) -> bool:
 
 
 def main() -> None:
-    """Runs every scenario with every amount of free space; the smallest amount must be refused."""
+    """Runs every scenario with every amount of free space; with the smallest amount, the disk must refuse."""
     disk = Path(sys.argv[1])
     publish.SPARE_BYTES = 0
     for scenario in SCENARIOS:

@@ -59,7 +59,7 @@ class InOrder(LoadScopeScheduling):
 
     @cached_property
     def _groups(self) -> dict[str, str]:
-        """Group by test, as found by the first worker; collection is complete by now."""
+        """The group of each test, as passed on by the first worker, whose collection is complete by now."""
         groups: dict[str, str] = json.loads(Path(os.environ[VARIABLE]).read_text())
         return groups
 

@@ -32,7 +32,7 @@ class Server:
     """A PostgreSQL server.
 
     dsn: address of its database `postgres`.
-    pid: process id of its first process.
+    pid: process id of the server's first process, which started the others.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -32,9 +32,9 @@ READS = (torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.__float__, torch.T
 
 
 class Pretence:
-    """Record of the memory that is claimed to be on the GPU.
+    """A record of the memory that is claimed to be on the GPU.
 
-    transfers: number of transfers from there to the host.
+    transfers: number of transfers from the GPU to the host.
     """
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ GRACE_SECONDS = 3 * 3600.0
 
 
 def start_shared_services(folder: Path, actors: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Starts both and returns the environment for drivers that use them; `stop_supervisor(folder)` ends them.
+    """Starts both services and returns the environment of drivers that use them; `stop_supervisor(folder)` ends them.
 
     actors: additional environment of Ray's processes; a PYTHONPATH in it takes precedence.
     """

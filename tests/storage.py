@@ -11,7 +11,7 @@ seeded one, each unsynced change has either reached the disk or not.
 What each missing fsync would break (`tests.storage.missing` drops one by its place in the product, and
 `tests/test_storage.py` proves that some test notices each of them):
 
-    durable.write_file, the file          a chunk, manifest or Parquet file is torn by a crash: told data is lost
+    durable.write_file, the file          a chunk, manifest or Parquet file is torn: acknowledged data is lost
     durable.sync_folder in write_file     the file's name is lost, though it was acknowledged
     durable.sync_folder in make_folder    a new folder is lost, with everything acknowledged inside it
     durable.sync_folder in move_folder    a published checkpoint has lost its name
@@ -104,7 +104,7 @@ class Crash:
 
 
 def _names(folder: Inode, survives: Choose) -> dict[str, int]:
-    """Returns the folder's names after the surviving unsynced changes."""
+    """Returns the folder's names after those unsynced changes that survive."""
     names = dict(folder.durable_names)
     for old, new, number in folder.unsynced:
         if survives():
@@ -125,7 +125,7 @@ def _bytes(file: Inode, survives: Choose) -> bytes:
 
 
 class LyingDisk:
-    """Watches a folder and keeps a `Crash` after each durable step. One at a time, in one thread."""
+    """Watches a folder and keeps a `Crash` after each durable step. Only one may be in use at a time, in one thread."""
 
     def __init__(self, folder: Path, before: Crash | None = None, ignored: Callable[[], bool] = lambda: False) -> None:
         self._folder, self._ignored = folder, ignored
@@ -137,7 +137,7 @@ class LyingDisk:
         self.root = self._begin(folder, before, before.root if before else 0)
 
     def acknowledge(self, word: str) -> None:
-        """Notes that the scenario was told that something is done."""
+        """Notes that something was acknowledged to the scenario as done."""
         self._acknowledged.append(word)
         self._keep(f"told {word}")
 
@@ -194,7 +194,7 @@ class LyingDisk:
         self.crashes.append(Crash(step, tuple(self._acknowledged), inodes, self.root))
 
     def _begin(self, path: Path, before: Crash | None, number: int) -> int:
-        """Takes over existing contents: as `before` knows them, or as durable."""
+        """Takes over existing contents with the durable state that `before` records; without `before`, all is durable."""
         own = self._number(path)
         inode = self._inodes[own]
         old = before.inodes[number] if before else None

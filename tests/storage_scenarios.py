@@ -1,7 +1,7 @@
-"""What writers do to a disk that may lose power, and what must hold afterwards: for `tests/test_storage.py`.
+"""Work of writers on a disk that may lose power, and checks of the disk afterwards: for `tests/test_storage.py`.
 
-A scenario tells each thing that is done. `check` gets the disk as the crash left it, and what had been told, and
-continues from there. It raises if something told is lost, or something half-made is accepted as whole.
+A scenario reports each piece of work that is done. `check` gets the disk as the crash left it, and what had been
+reported, and continues from there. It raises an error if reported work is lost, or incomplete work passes as complete.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ def _files(folder: Path, tell: Tell) -> None:
 
 
 def _check_files(folder: Path, told: tuple[str, ...]) -> None:
-    """Requires what was told last, or what was in progress then, also by the process that started over."""
+    """Checks that the file has the contents reported last, or those being written in the crash.
+
+    Both may come from a second process that started over.
+    """
     path = folder / "a" / "b" / "file"
     last = next((word for word in reversed(told) if word != "folder"), "nothing")
     allowed = {"first": {b"first", b"second"}, "second": {b"second", b"first"}, "nothing": {None, b"first"}}
@@ -63,7 +66,7 @@ def _check_files(folder: Path, told: tuple[str, ...]) -> None:
 
 
 def _shard(term: int) -> Callable[[Path, Tell], None]:
-    """Returns one holder's work; what it finds counts as told, because its scores are useless without it."""
+    """Returns one holder's work; responses that it finds count as reported, because its scores depend on them."""
 
     def make(folder: Path, tell: Tell) -> None:
         if not sealed_folders(folder):
@@ -90,7 +93,7 @@ def _check_shard(folder: Path, told: tuple[str, ...]) -> None:
 
 
 def _publish_again(folder: Path, tell: Tell) -> None:
-    """Takes over as a driver: adopts a whole checkpoint, otherwise publishes it again."""
+    """Takes over as a driver: adopts a complete checkpoint if there is one, otherwise publishes it again."""
     if not find_unrecorded(folder, []):
         publish_checkpoint(folder, FOLDER, IDENTITY, write, NEEDED)
     tell("published")

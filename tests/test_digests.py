@@ -1,4 +1,4 @@
-"""Digests: equal to an independent computation, and dependent on contents only."""
+"""Digests: equal to those of an independent computation, and dependent on contents only."""
 
 from __future__ import annotations
 

@@ -22,7 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @contextmanager
 def refusing(step: int, error: int) -> Iterator[list[int]]:
-    """Makes the disk refuse from the given write, sync, rename or new folder on; yields the number of steps so far."""
+    """Makes the disk refuse every step from the given one on; yields a list with the number of steps so far.
+
+    A step is a write, a sync, a rename or a new folder.
+    """
     taken = [0]
 
     def counted(real: Callable[..., Any], writes: Callable[..., bool] = lambda *_, **__: True) -> Callable[..., Any]:

@@ -47,7 +47,7 @@ def test_folders():
 
 
 def test_a_folder_is_known_by_its_name():
-    """Names cannot drift apart from the patterns with which sweeps find them."""
+    """Names of folders must match the patterns with which sweeps find them."""
     assert re.fullmatch(SHARD_NAME, shard_folder(KEY, term=3).name).group(1) == "0003"
     assert re.fullmatch(CHECKPOINT_NAME, checkpoint_folder(1, 20, 4).name).group(1) == "0004"
 

@@ -1,6 +1,6 @@
 """The publish protocol on a disk that lies: after any crash, acknowledged data is there and nothing half-made counts.
 
-The last tests prove that the others can fail: leaving out any single fsync of the product is noticed.
+The last tests prove that the others can fail: they notice if any single fsync of the product is left out.
 """
 
 from __future__ import annotations

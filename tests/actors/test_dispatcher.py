@@ -79,7 +79,7 @@ def test_roles_are_taken_in_turn_when_a_wave_is_drained(pool: tuple[Dispatcher, 
 
 
 class Broken:
-    """A runtime policy that asks for something impossible, or raises, at every moment."""
+    """A runtime policy that asks for something impossible, or raises an error, whenever it is called."""
 
     def __init__(self, answer: Any) -> None:
         self._answer = answer
@@ -228,7 +228,10 @@ def test_a_replaced_instances_failed_switch_does_not_affect_its_successor(
 
 
 class SwitchesInSequence:
-    """No instance takes rollouts until instance 2 does; then instance 1, which is empty, may, and is told to judge."""
+    """Instances 0 and 1 take no rollouts until instance 2 has switched to them.
+
+    Then instance 1, which is idle, is allowed to take rollouts, and at the same time told to switch to judging.
+    """
 
     def act(self, moment: Moment, pool: PoolSeen) -> Sequence[Action]:
         if moment is Moment.WAVE:

@@ -1,4 +1,4 @@
-"""The simulation of `benchmarks.recovery`, on the product's driver loop: known faults cost as calculated by hand."""
+"""The simulation of `benchmarks.recovery`, on the product's driver loop: known faults cost as much as a manual sum."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ def outside() -> Iterator[Outside]:
 
 @pytest.fixture(scope="module")
 def chromium(outside: Outside) -> Iterator[Browser]:
-    """Yields a browser that is closed with its module.
+    """Yields a browser that is closed at the end of the module.
 
-    While Playwright runs, its event loop does too, and no other test of this process may start one.
+    While Playwright runs, its event loop runs in this process, so no other test may start an event loop.
     """
     path = find_chromium()
     if path is None:

@@ -37,8 +37,7 @@ WIDE, NARROW = (1280, 900), (390, 844)
 
 
 CHROMIUMS_OWN = re.compile(r"[ /.](google|googleapis|gvt1)\.com[:/ ]")
-"""Hosts that the browser itself contacts, whatever page it shows: for updates and for its account. It gets no
-answer.
+"""Hosts that the browser itself contacts for updates and accounts, whatever page it shows; they never answer.
 """
 
 

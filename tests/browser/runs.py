@@ -1,5 +1,6 @@
-"""Runs for browsers to show: stopped with a checkpoint, driven, disturbed by a fault, with judges on its devices,
-hostile.
+"""Runs for browsers to show, one of each kind.
+
+The kinds: stopped with a checkpoint, driven, disturbed by a fault, with judges on its devices, and with hostile texts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ WITH_CHECKPOINT = 2
 
 
 def seed_runs(home: Home) -> str:
-    """Creates all of them; returns the name of the hostile one."""
+    """Creates all runs of this module; returns the name of the run with hostile texts."""
     hostile = seed_hostile(home)
     seed_run(home, committed=WITH_CHECKPOINT)
     take_checkpoint(home, STOPPED, WITH_CHECKPOINT)

@@ -44,7 +44,7 @@ def pages_of(home: Home, run: str | None, judged: str | None) -> dict[str, str]:
 
 
 def take_all(browser: Browser, address: str, pages: dict[str, str], folder: Path, names: Sequence[str]) -> None:
-    """Takes all pictures, or those of some pages."""
+    """Takes the pictures of the named pages, or of all pages if no names are given."""
     for width, height in (WIDE, NARROW):
         for scheme in ("light", "dark"):
             context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The successor of a killed driver attaches to its actors: they stay alive, work continues, nothing is made twice."""
+"""The successor of a killed driver attaches to its actors: they live on, work continues, nothing is generated twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finished responses are scored while their engine continues, within the bytes in flight; results are the same bits."""
+"""Finished responses are scored while their engine continues, within the bound on bytes in flight; results are equal."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def attached(head: Head) -> Iterator[None]:
 
 
 def collected(folder: Path, *overrides: str) -> tuple[RunActors, list[ShardReceipt]]:
-    """Collects one shard of all prompts with one controller and one engine."""
+    """Collects a single shard that has all prompts, with one controller and one engine."""
     folder.mkdir()
     reward = ("rewards.parts.0.function=tests.cluster.test_streaming:score_and_tell",)
     spec = actors_spec(*ONE_OF_EACH, *reward, f"rewards.parts.0.options.folder={folder}", *overrides)

@@ -15,7 +15,7 @@ NAMESPACE = "turns"
 
 
 def watched(actors: RunActors, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Returns a list that collects the names of all later waits, as messages contain them."""
+    """Returns a list that collects the name of every wait from now on, as it appears in messages."""
     waits: list[str] = []
     get = actors._calls.get
 

@@ -136,7 +136,7 @@ class Engine:
 
 
 class Calls:
-    """Waits like the calls of `RunActors`, without recording failed actors."""
+    """Waits for calls as `RunActors` does, but does not record failed actors."""
 
     def get(self, references: list[Any], what: str, awaited: list[str], seconds: float | None = None) -> list[Any]:
         return metered_get(BytesMeter(), references, 150.0, what, UNINTERRUPTED)

@@ -130,7 +130,7 @@ def collect(
     scorer: RewardScorer | None = None,
     store: RunStore | None = None,
 ) -> tuple[Sequence[ShardReceipt], LocalStream]:
-    """Makes the missing shards of iteration 1.
+    """Produces the missing shards of iteration 1.
 
     toolbox: an open toolbox to use instead of a new one.
     """

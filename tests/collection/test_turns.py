@@ -126,7 +126,7 @@ def test_killed_after_every_chunk_results_are_equal_and_no_completed_call_is_rep
 
 
 def test_a_tool_result_of_a_different_history_is_not_used(tmp_path: Path, undisturbed: Any) -> None:
-    """A lost turn is generated again; what followed it is used only if it comes out the same."""
+    """A lost turn is generated again; what followed it is used only if the new turn is the same."""
     made = spec_with(counting(tmp_path / "calls"))
     receipts, _ = collect(tmp_path, made, term=1)
     assert digests(receipts) == undisturbed[0]
@@ -224,7 +224,7 @@ def test_images_are_sent_in_every_turn(tmp_path: Path) -> None:
 
 
 class Watched(LocalStream):
-    """A stream that adds arrivals to the notes.
+    """A stream that notes each arrival: a complete batch, or a piece of one.
 
     stop: number of complete batches after which the stream ends.
     """

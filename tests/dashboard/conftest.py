@@ -35,7 +35,7 @@ def seed_home(folder: Path) -> Home:
 
 @pytest.fixture(scope="session")
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """Seeds the folder once; copying it is faster."""
+    """Seeds the folder once, because copying it for each test is faster than seeding it again."""
     return seed_home(tmp_path_factory.mktemp("dashboard") / "runs")
 
 
@@ -46,7 +46,7 @@ def home(seeded: Home, tmp_path: Path) -> Home:
 
 @pytest.fixture(scope="session")
 def reader(seeded: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """Serves tests that only read, which share it."""
+    """Yields a client that all tests that only read share."""
     folder = tmp_path_factory.mktemp("reader") / "runs"
     with TestClient(create_app(Home(Path(shutil.copytree(seeded.folder, folder)))), base_url=ORIGIN) as client:
         yield client

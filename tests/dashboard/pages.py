@@ -52,6 +52,6 @@ def words(tree: Element) -> str:
 
 
 def links(tree: Element) -> Iterator[str]:
-    """Returns the targets of all links of a page."""
+    """Yields the targets of all links on a page."""
     for element in tree.iter(f"{HTML}a"):
         yield element.attrib["href"]

@@ -144,7 +144,7 @@ def test_a_slow_mlflow_occupies_no_thread_of_the_routes(
 
 
 class SecondTier(NoStore):
-    """A durable tier with a copy of a folder of the run folder. away: it is unreachable."""
+    """A durable tier with a copy of a folder of the run folder. away: True if the tier is unreachable."""
 
     def __init__(self, run_folder: Path, folder: str, away: bool = False) -> None:
         self._target, self._away = run_folder / folder, away

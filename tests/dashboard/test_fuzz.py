@@ -27,7 +27,7 @@ from tests.ops.cli.test_branches import seed_checkpoint
 
 EXAMPLES_SMOKE, EXAMPLES = 15, 400
 ENDLESS, STARTING = "/live", ("/resume", "/retry")
-"""A stream has no end; routes that start processes are only requested while a driver runs."""
+"""Routes with restrictions: a live stream never ends; a start of a process is requested only while a driver runs."""
 RUNS = ("toy-1", "toy-2", "none", "..", "toy-1%", "\u202e")
 
 
@@ -66,7 +66,7 @@ def anything() -> st.SearchStrategy[Any]:
 
 
 def values(fuzzed: Fuzzed, schema: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Draws values of a schema, and sometimes other ones."""
+    """Draws values that match a schema, and sometimes values that do not."""
     schema = fuzzed.resolved(schema)
     if "anyOf" in schema:
         return st.one_of(*(values(fuzzed, each) for each in schema["anyOf"]))

@@ -1,4 +1,4 @@
-"""A process dies at every step of the ledger, each resumed by the next; the result is that of an undisturbed run."""
+"""A process dies at each step of the ledger and the next one resumes the run; the result equals an undisturbed one."""
 
 from __future__ import annotations
 

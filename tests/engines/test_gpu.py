@@ -45,7 +45,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answers(folder: Path, name: str, sleeps: bool = False, **options: Any) -> GenerateResult:
-    """Returns the answers of an engine after an update and maybe a sleep; prompts wait, responses end early."""
+    """Returns an engine's answers after an update and, if `sleeps`, a sleep; prompts wait and responses end early."""
     case = torch_case(folder, name=name)
     engine = case.engine
     engine.update_weights(case.weights(1), 0)

@@ -35,7 +35,7 @@ class ManualClock(ScaledClock):
 def lived(lengths: list[int], late: float, evict_at: float | None = None) -> tuple[list[tuple[int, int]], LiveInstance]:
     """Runs an instance and returns each leaving sequence's number and missing tokens.
 
-    late: how far the clock advances at a time.
+    late: how far the clock advances in one step.
     """
     left: list[tuple[int, int]] = []
 

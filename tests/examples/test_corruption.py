@@ -1,4 +1,4 @@
-"""Wrong answers from which a judge learns: wrong, of many kinds, and functions of their seeds."""
+"""Wrong answers that a judge learns from: they are indeed wrong, of many kinds, and determined by their seeds."""
 
 from __future__ import annotations
 

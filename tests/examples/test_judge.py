@@ -1,4 +1,4 @@
-"""The example judge: the same bytes each time, complete or not at all, better than chance, and a command that trains it."""
+"""The example judge: the same bytes each time, complete or not at all, better than chance; and its command."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_ends_while_it_is_trained_leaves_nothing(made, tmp_path, monkeypatc
 
 
 def test_questions_are_short_and_answers_one_token(made):
-    """What every question says, the prompt's common words too, is one token a piece; words that differ are spelled out."""
+    """The template and the prompt's common phrase are one token each; words that vary are spelled letter by letter."""
     spec, folder, _ = made
     part = spec.rewards.judges[0]
     codec = open_judge_codec(str(folder), part.template, part.max_new_tokens)
@@ -140,7 +140,7 @@ def test_a_judge_that_cannot_be_trained_here_is_refused(tmp_path, changes, facts
 
 
 def test_the_config_has_a_judge_that_the_example_can_train(tmp_path):
-    """Trains with fewer steps; the folder is one that a run may start with."""
+    """Trains with fewer steps; a run may start with the resulting folder."""
     assert judge_of(load_spec(GENRM))[1] == ROOT / "data" / "judge"
     spec = load_spec(GENRM, [f"rewards.parts.1.model.path={tmp_path / 'judge'}", "data.sources.0.size=2000"])
     short = FULL_TRAINING.model_copy(update={"max_steps": 2, "batch_size": 4})

@@ -16,7 +16,7 @@ from yatt_core.spec import load_spec
 
 
 def block(language: str) -> str:
-    """The first code block of the README in a language."""
+    """Returns the README's first code block in a language."""
     found = re.search(rf"^```{language}\n(.*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
     assert found is not None
     return found.group(1)

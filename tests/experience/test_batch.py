@@ -23,7 +23,7 @@ BATCH = batch_of_table(TABLE)
 
 @pytest.fixture
 def shards(tmp_path):
-    """Returns three shards; the second has prompts from both ends, so that the loader must sort."""
+    """Returns three shards; the second has the last and the first prompts, so that the loader must sort."""
     references = []
     for number, rows in enumerate(([3, 4, 5], [9, 10, 11, 0, 1, 2], [6, 7, 8])):
         log = ShardLog(tmp_path, WorkKey("run", 0, 1, "collect", 0, number), 1)

@@ -156,7 +156,7 @@ def test_an_older_holder_is_fenced(tmp_path):
 
 
 def test_a_writer_believed_lost_disturbs_no_other(tmp_path):
-    """It is on an unreachable node: two writers work on one shard in one term, each in its own folder."""
+    """The writer's node is unreachable: two writers work on one shard in one term, each in its own folder."""
     lost = ShardLog(tmp_path, KEY, 1)
     lost.append_responses(0, batch_of(0)[0])
     told: list[str] = []

@@ -24,8 +24,8 @@ from yatt_core.errors import ExitCode, YattError
 class KillingObserver(SilentObserver):
     """Kills this process, as `kill -9` would, once a phase of an iteration is in progress.
 
-    `committed` in place of a phase: after the commit. In `collect` it waits until a shard of the wave is recorded, with
-    `settled` in its place until that wave is settled.
+    In `collect`, it first waits until a shard of the wave is recorded. Two words may replace the phase: `settled` kills
+    in `collect` once the wave is settled, `committed` after the iteration's commit.
     """
 
     def __init__(self, home: Home, run: str, phase: str, iteration: int, wave: int) -> None:

@@ -27,7 +27,7 @@ CLIENT = "tests"
 class Group:
     """A running group.
 
-    environment: that of its commands; they use the Ray head that tests share.
+    environment: the environment of its commands, which use the Ray head that tests share.
     """
 
     home: Path
@@ -107,7 +107,7 @@ class Group:
         return found["name"], found["message"]
 
     def await_true(self, what: str, look: Callable[[], Any]) -> Any:
-        """Repeats a look until it finds something, and returns that."""
+        """Calls `look` until it returns something true, and returns that; `what` names it in the error."""
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             if found := look():
@@ -117,6 +117,6 @@ class Group:
 
 
 def group_environment(services: Mapping[str, str]) -> dict[str, str]:
-    """Returns the tests' environment with the services' Ray but not their Prefect server: the group has one."""
+    """Returns the tests' environment with the services' Ray but not their Prefect server: the group has its own."""
     ray = {name: value for name, value in services.items() if name != "PREFECT_API_URL"}
     return {**os.environ, **ray}

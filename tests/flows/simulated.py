@@ -36,7 +36,7 @@ ENGINES, SHARDS = 1, 4
 
 
 class MetricCluster(Cluster):
-    """A cluster whose updates have a gradient norm between 0 and 4 that follows from the weights."""
+    """A cluster whose updates have a gradient norm between 0 and 4 that is determined by the weights."""
 
     def _apply(self, task: BatchTask) -> None:
         super()._apply(task)
@@ -153,7 +153,7 @@ class Simulation:
                     session.end("ended")
             return outcome
         except DriverKilled:
-            ledger.leases.renew(fence, LEASE_SECONDS)  # as its keeper's thread did until here
+            ledger.leases.renew(fence, LEASE_SECONDS)  # as the driver's lease keeper would have done until now
             return None
         finally:
             ledger.close()

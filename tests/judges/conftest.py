@@ -1,4 +1,4 @@
-"""A small spec with a judge, which is trained once a session."""
+"""A small spec with a judge, which is trained once per session."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ JUDGE = {"kind": "generative", "name": "judge", "template": TEMPLATE, "judgement
 
 
 def judged_spec(folder: Path, **changes):
-    """Returns a spec over few words, rewarded by the judge in a folder, which hardly knows anything."""
+    """Returns a spec with a small task, rewarded by exact rules and by the barely trained judge in a folder."""
     part = {**JUDGE, "model": {"kind": "folder", "path": str(folder)}, **changes}
     source = {**SPELL, "size": 200}
     return run_spec(source, data={"held_out": 20, "probe": 10}, rewards={"parts": [*EXACT, part]}, seed=3)

@@ -14,13 +14,13 @@ ADAPTER: TypeAdapter[JudgePart] = TypeAdapter(JudgePart)
 
 
 def generative(**changes: Any) -> Any:
-    """A generative part with a virtual engine."""
+    """Returns a generative part with a virtual engine."""
     whole = {"kind": "generative", "name": "judge", "engine": {"kind": "virtual"}, "template": TEMPLATE}
     return ADAPTER.validate_python({**whole, **changes})
 
 
 def endpoint(url: str, **changes: Any) -> Any:
-    """An endpoint part that waits for nothing long."""
+    """Returns an endpoint part that waits only briefly before a retry."""
     whole = {
         "kind": "endpoint",
         "name": "judge",
@@ -35,12 +35,12 @@ def endpoint(url: str, **changes: Any) -> Any:
 def item(
     number: int, response: str = "nus", prompt: str = "sun", answer: str | None = "nus", judgements: int = 1
 ) -> JudgeItem:
-    """One response, its judgements' seeds unlike those of every other number."""
+    """Returns a response to judge; the seeds of its judgements differ from those of any other number."""
     return JudgeItem(number, prompt, response, answer, tuple(1000 * number + k for k in range(judgements)))
 
 
 def verdicts(judge: Any, *items: JudgeItem) -> dict[int, Verdict]:
-    """All verdicts by number; each has to come once."""
+    """Returns all verdicts by number, after checking that there is exactly one per item."""
     pieces = list(judge.judge(JudgeRequest(items)))
     said = [verdict for piece in pieces for verdict in piece]
     assert sorted(verdict.number for verdict in said) == sorted(item.number for item in items)

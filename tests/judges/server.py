@@ -1,4 +1,4 @@
-"""A local HTTP server that plays an OpenAI-compatible endpoint by a script."""
+"""A local HTTP server that imitates an OpenAI-compatible endpoint, with scripted replies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY = "sk-very-secret"
 
 @dataclass
 class Reply:
-    """What a request is answered with. hold: waited for before anything is sent."""
+    """The reply to a request. hold: an event that the server waits for before it sends anything."""
 
     status: int = 200
     body: Any = ""
@@ -25,7 +25,12 @@ class Reply:
 
 @dataclass
 class Server:
-    """A script, and what came. answer: from the request's body and its number (from 0) to the reply."""
+    """The script of the replies, and a record of the requests.
+
+    answer: takes a request's body and number (counted from 0), and returns the reply.
+    busiest: largest number of requests in progress at a time.
+    under_way: number of requests in progress now.
+    """
 
     url: str
     answer: Callable[[dict[str, Any], int], Reply]
@@ -37,7 +42,7 @@ class Server:
 
 
 def completion(text: Any, **rest: Any) -> dict[str, Any]:
-    """A chat completion with one choice."""
+    """Returns a chat completion with one choice."""
     usage = {"completion_tokens": 3, "prompt_tokens": 11}
     return {
         "choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
@@ -48,7 +53,7 @@ def completion(text: Any, **rest: Any) -> dict[str, Any]:
 
 @contextmanager
 def serving(answer: Callable[[dict[str, Any], int], Reply]) -> Iterator[Server]:
-    """A server on loopback while the context lasts."""
+    """Runs a server on loopback inside the block."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -1,4 +1,4 @@
-"""What several judgements come to, and what a failed one leads to."""
+"""How several judgements are combined into a score, and the effect of a failed judgement."""
 
 from __future__ import annotations
 

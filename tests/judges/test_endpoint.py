@@ -1,4 +1,4 @@
-"""An endpoint of others: what it is asked, what is made of its answers, and what of its failures."""
+"""A third-party endpoint: the requests it gets, and how its answers and failures are handled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def says(text):
 
 
 def after(failures, text="yes"):
-    """The failures in turn, then an answer."""
+    """Returns a script that replies with each failure in turn, and then always with the answer."""
     return lambda body, number: failures[number] if number < len(failures) else Reply(body=completion(text))
 
 
@@ -164,10 +164,10 @@ def test_an_answer_that_comes_in_drops_is_a_timeout_too(parts):
     drop = parts if parts.startswith(b"HTTP/1.1 100") else b" "
 
     def drip(listening):
-        listening.settimeout(10)  # on a busy machine the time may be over before there is a connection
+        listening.settimeout(10)  # on a busy machine, the client may time out before it has connected
         with contextlib.suppress(OSError), listening.accept()[0] as connection:
             connection.sendall(parts)
-            for _ in range(300):  # then the connection is closed, and that would be told
+            for _ in range(300):  # after that the connection would be closed, which is a different error
                 time.sleep(0.02)
                 connection.sendall(drop)
 
@@ -207,7 +207,7 @@ def test_no_more_requests_are_under_way_than_allowed():
 
     def answer(body, number):
         if number == 2:
-            threading.Timer(0.2, full.set).start()  # Time enough for a fourth one to show.
+            threading.Timer(0.2, full.set).start()  # Long enough for a fourth request to arrive.
         return Reply(body=completion("yes"), hold=full)
 
     with serving(answer) as server:

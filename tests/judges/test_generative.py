@@ -1,4 +1,4 @@
-"""Generative judges: real ones on the torch engine, and virtual ones that only take time."""
+"""Generative judges: real ones on the torch engine, and virtual ones, which only take time."""
 
 from __future__ import annotations
 

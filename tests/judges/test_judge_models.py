@@ -1,4 +1,4 @@
-"""A judge's folder among a run's inputs: recorded, checked for changes, and refused before the start if it is no judge."""
+"""A judge's folder among a run's inputs: recorded, checked for changes, and refused before the start if unusable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores are read from whatever a judge writes: in linear time, within bounds, or not at all."""
+"""Scores are read from whatever a judge writes: in linear time, and within bounds or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reward models: the scores of transformers, whatever shares the batch."""
+"""Reward models: their scores match those of transformers, whatever else is in the batch."""
 
 from __future__ import annotations
 

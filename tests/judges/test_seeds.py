@@ -1,4 +1,4 @@
-"""Seeds of judgements: all apart, and the same for ever."""
+"""Seeds of judgements: all distinct, and the same in every version."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def test_seeds_are_apart_and_a_larger_count_goes_on():
 
 
 def test_seeds_are_pinned():
-    """Another value here would make every run with a judge another run."""
+    """A change to this number changes every run with a judge."""
     assert judgement_seeds("judge", 1, 0, 0, 1, 2, 3) == (11801047337136194861,)

@@ -1,4 +1,4 @@
-"""The spec of judges: what can be said, what is refused and how, and what stands in the way of exactness."""
+"""The spec of judges: valid settings, refusals and their messages, and settings that rule out exact results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of the operations tests: a new home folder, and the command line, called as its script calls it."""
+"""Fixtures of the operations tests: a new home folder, and the command line as the installed script calls it."""
 
 from __future__ import annotations
 

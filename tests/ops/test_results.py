@@ -1,4 +1,4 @@
-"""A run's figures come from the ledger, and its digests differ exactly if results differ."""
+"""A run's figures come from the ledger, and its digests differ if, and only if, its results differ."""
 
 from __future__ import annotations
 

@@ -76,9 +76,9 @@ def record_run(
 ) -> str:
     """Records a run and returns its id.
 
-    samples: of the workload that its iterations consist of.
+    samples: settings of the samples in its iterations' workload.
     slower: how many times slower the engines are than in the spec.
-    under_way: adds a decision without an outcome.
+    under_way: True to add a decision without an outcome.
     """
     home.folder.mkdir(parents=True, exist_ok=True)
     lengths = {"median": 60, "sigma": 0.6, "min": 4, "max": 400}

@@ -90,7 +90,7 @@ def test_the_start_roles_change_only_for_a_gain() -> None:
 
 
 def test_a_large_pool_is_simulated_at_a_part_of_its_size() -> None:
-    """2,048 instances and 8,192 prompts: every 60th of both is simulated; the roles are those of the whole pool."""
+    """With 2,048 instances and 8,192 prompts, every 60th of both is simulated; roles are planned for the whole pool."""
     setting = dataclasses.replace(setting_of(small()), speeds=(1.0, 0.5) * 1024, prompts=8192)
     made = Search(setting, [])
     assert made.step == 60 and {len(wave.samples) for (wave,) in made.worlds} == {137 * ASSUMED_GROUP}
@@ -122,7 +122,7 @@ def test_steps_are_counted_from_the_default_knobs() -> None:
 @pytest.mark.parametrize("name", WORKLOADS)
 @pytest.mark.parametrize("judges", [0, 3])
 def test_no_curve_waits_forever(name: str, judges: int) -> None:
-    """The steepest and the latest curves, with and without return: the simulator raises an error at a standstill."""
+    """Tries the steepest and the latest curves, with and without return; the simulator would report a standstill."""
     workload = WORKLOADS[name].model_copy(update={"iterations": 1})
     for onset, backlog, back in itertools.product((1.0, 0.2), (0.0, 2.0), (True, False)):
         campaign = run_campaign(workload, _Always(Knobs(judges, onset, 1.5, backlog, True, back)))

@@ -62,7 +62,7 @@ def test_an_engine_takes_the_time_of_its_single_steps() -> None:
     def step(batch: Sequence[int]) -> float:
         return rollout.base_s + rollout.per_sequence_s * len(batch) + rollout.per_context_token_s * sum(batch)
 
-    now = 100 * rollout.per_prompt_token_s  # The group's first sample pays for the prompt, the second one does not.
+    now = 100 * rollout.per_prompt_token_s  # Only the group's first sample spends time on the prompt.
     contexts = [100, 100]
     ends = []
     for token in range(9):

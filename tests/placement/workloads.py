@@ -15,13 +15,13 @@ ENGINE = {
 
 
 def described(name: str) -> Workload:
-    """Reads one of the eleven; name: the beginning of its file name."""
+    """Reads one of the eleven described workloads. name: the beginning of its file name."""
     (path,) = FOLDER.glob(f"{name}_*.yaml")
     return read_workload(path)
 
 
 def small(devices: int = 4, **samples: Any) -> Workload:
-    """Returns a workload of a second or two of simulated collect."""
+    """Returns a workload whose simulated collect takes a second or two."""
     lengths: dict[str, Any] = {"median": 200, "sigma": 0.6, "min": 16, "max": 2048}
     return Workload.model_validate(
         {

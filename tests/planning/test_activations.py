@@ -25,7 +25,7 @@ ROWS, TOKENS, COUNTED = 8, 64, 24
 
 
 def micro_batch(vocabulary: int) -> MicroBatch:
-    """Returns the last tokens of each row count."""
+    """Returns a micro-batch of equally long rows, whose loss counts each row's last tokens."""
     places = (torch.arange(ROWS)[:, None] * TOKENS + torch.arange(TOKENS - COUNTED, TOKENS)[None]).reshape(-1)
     tokens = torch.arange(ROWS * TOKENS).remainder(vocabulary).reshape(ROWS, TOKENS)
     rows = np.repeat(np.arange(ROWS), COUNTED)

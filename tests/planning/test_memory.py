@@ -36,7 +36,7 @@ def held(found: Demand, role: str, stage: str) -> Bytes:
 
 
 def test_mixed_precision_takes_two_four_and_twelve_bytes_per_parameter():
-    """arXiv 1910.02054, with gradients summed in float32."""
+    """As in arXiv 1910.02054, with gradients summed in float32."""
     one = held(demand("trainer.engine.tensor_model_parallel_size=1", devices="1xH200"), "trainer", LEARN)
     parameters = one.weights // 2
     assert parameters == pytest.approx(7.6156e9, rel=1e-3)
@@ -68,7 +68,7 @@ def test_recomputation_and_tensor_parallelism_reduce_activations():
 
 
 def test_the_first_stage_of_a_pipeline_holds_as_many_micro_batches_as_there_are_stages():
-    """arXiv 2205.05198: its activations do not decrease with the number of stages."""
+    """As in arXiv 2205.05198, the first stage's activations do not decrease with the number of stages."""
     deep = "trainer.engine={kind: megatron, pipeline_model_parallel_size: %d, micro_batch_tokens: 16384}"
     two, four = (held(demand(deep % stages), "trainer", LEARN) for stages in (2, 4))
     assert two.activations == four.activations
@@ -92,7 +92,7 @@ def test_fsdp2_shards_weights_gradients_and_optimizer():
 def test_vllms_cache_is_the_remainder_of_its_share():
     found = demand()
     awake = held(found, "rollout", COLLECT)
-    runtime = 4 << 30  # vLLM's own, and that of the sleeping trainer.
+    runtime = 4 << 30  # Memory of vLLM's own runtime and of the sleeping trainer's.
     assert awake.total + runtime == pytest.approx(0.85 * 150.8e9, rel=1e-6)
     assert found.rollout.cached_tokens == awake.kv_cache // 57_344
     assert found.rollout.sequences == 256

@@ -62,7 +62,7 @@ def test_pairs_are_tried_if_no_single_change_helps():
 
 
 def test_more_nodes_with_a_change_that_uses_them():
-    """72 billion parameters: copies do not shard the weights and gradients, but more stages do."""
+    """With 72 billion parameters: more copies would not shard weights and gradients, but more pipeline stages do."""
     devices = cluster("8xL40S")
     plan = plan_run(spec_72b(), devices, Assumptions())
     assert plan.remedies == []

@@ -1,4 +1,4 @@
-"""The placement of images in a prompt: before the text, or where the text says; a mismatch names the prompt."""
+"""The placement of images in a prompt: before the text, or at `<image>` in it; a mismatch names the prompt."""
 
 import json
 

@@ -78,7 +78,7 @@ class Chaos:
             )
             if said != "done" and tries < TRIES:
                 pending.append((strike, tries + 1))
-        # There must be something to compare, however few strikes there were.
+        # However few strikes there were, there must be an iteration to compare.
         self._await(lambda: self._highest >= 2, PROGRESS_SECONDS)
         return self.record
 
@@ -264,9 +264,9 @@ def quantile(values: list[float], share: float) -> float | None:
 def chaos(
     folder: Path, spec: RunSpec, strikes: list[Strike], seed: int, seconds: float, prefect_seconds: float = 5.0
 ) -> dict[str, Any]:
-    """Strikes a run for at most `seconds`, ends it, drives an undisturbed one to the same iteration, and compares.
+    """Strikes a run for at most `seconds`, ends it, and compares it with an undisturbed run to the same iteration.
 
-    folder: for the files of both.
+    folder: the folder for the files of both runs.
     prefect_seconds: how long a struck Prefect server stays down.
     """
     with bed(folder) as (home, server, environment):

@@ -15,7 +15,7 @@ from tests.recovery.nursery import Nursery
 
 @dataclass(frozen=True)
 class Bed:
-    """Shared by all tests of a session.
+    """The services and folders that all tests of a session share.
 
     failpoints: folder that actors and drivers check.
     """

@@ -75,7 +75,7 @@ class Failpoints:
         _append(self._published, "/".join(manifest.parts[-4:-1]))
 
     def synced(self, path: Path) -> None:
-        """Is called before a file or folder is synced. Raises `OSError` while the disk must appear full."""
+        """Raises `OSError` while the disk must appear full; called before each sync of a file or folder."""
         with suppress(FileNotFoundError):
             if self._full.read_text() in str(path):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -194,7 +194,7 @@ def name_of(frame: Any) -> str:
 
 
 def around(reach: Callable[[str], None], owner: Any, name: str) -> None:
-    """Adds a place before and one after a function or method; for a generator, also one at each item."""
+    """Adds a place before and a place after a function or method; for a generator, also a place at each item."""
     real = inspect.getattr_static(owner, name)
     label = f"{getattr(owner, '__qualname__', owner.__name__)}.{name}"
 

@@ -1,4 +1,4 @@
-"""What the ledger shows of a run under attack: open phase, lost actors, terms. Survives restarts of the database."""
+"""Reads a struck run's state from the ledger: open phase, lost actors, terms. Survives restarts of the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A warm process that forks drivers, which saves each the import of prefect, ray and mlflow.
+"""A warm process that forks drivers, so that none of them has to import prefect, ray and mlflow.
 
 `python -m tests.recovery.nursery` reads one JSON job per line from standard input: home, run, output (file for the
 driver's output), failpoints (their folder, or null), environment, arguments. It writes a line when it is ready, then
@@ -59,7 +59,7 @@ class Incarnation:
 
 
 class Nursery:
-    """The tests' side of the process.
+    """The tests' handle on the nursery process.
 
     environment: describes the services that drivers attach to.
     """
@@ -86,8 +86,8 @@ class Nursery:
     ) -> Incarnation:
         """Forks a driver that drives one session of a run.
 
-        environment: additions to that of the services.
-        arguments: those of `tests.flows.driver_process` after the run.
+        environment: variables to add to the services' environment.
+        arguments: the arguments of `tests.flows.driver_process` that follow the run.
         """
         assert self._ready.wait(READY_SECONDS), "the nursery has not imported what drivers need"
         self._count += 1

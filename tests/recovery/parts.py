@@ -1,4 +1,4 @@
-"""The living processes of a run's actors, by the pids that they logged."""
+"""Finds the living processes of a run's actors by the pids that they logged."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ PLAN: dict[str, dict[str, int]] = {
 
 pause: the driver is stopped until after its lease has expired, then continued.
 cold: driver, supervisor, Ray and Prefect are killed at once.
-supervisor: only that process is killed.
+supervisor: only the supervisor process is killed.
 """
 
 
@@ -39,7 +39,7 @@ class Strike:
 
 
 def schedule(seed: int, faults: int) -> list[Strike]:
-    """Returns `faults` strikes in a seeded order: one of each kind, then counts as in the plan."""
+    """Returns `faults` strikes in a seeded order: one of each kind, and the others in the planned proportions."""
     choose = random.Random(f"yatt.chaos:{seed}")
     planned = [
         Strike(kind, phase) for kind, phases in PLAN.items() for phase, count in phases.items() for _ in range(count)
@@ -56,6 +56,6 @@ def schedule(seed: int, faults: int) -> list[Strike]:
 
 
 def _take(left: Counter[Strike], strike: Strike) -> bool:
-    """Returns whether the strike was left, and takes it."""
+    """Takes a strike from those left; returns False if none of its kind and phase was left."""
     left[strike] -= 1
     return left[strike] >= 0

@@ -29,10 +29,10 @@ END_SECONDS = 120.0
 
 
 class StruckRun:
-    """One run.
+    """A run, its driver process and its services.
 
     exits: exit code and last output of each driver that ended without being killed.
-    term_launched: start of each term's driver in milliseconds since 1970, known once the term is.
+    term_launched: start of each term's driver in milliseconds since 1970, added once the driver's term is known.
     """
 
     def __init__(self, home: Home, run: str, environment: Mapping[str, str], watch: LedgerWatch, lease: float) -> None:
@@ -71,7 +71,7 @@ class StruckRun:
             )  # fmt: skip
 
     def kill_driver(self) -> bool:
-        """`kill -9`."""
+        """Kills the driver with SIGKILL."""
         if self._driver is None or self._driver.poll() is not None:
             return False
         self._driver.kill()

@@ -132,7 +132,7 @@ class MlflowServer:
 def test_the_tracking_server_may_be_down_during_a_run(
     tmp_path: Path, bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is down from before the start until after the end: rows wait in the ledger, and the next resume sends them."""
+    """The server is down during the whole run: rows wait in the ledger, and the next resume sends them."""
     server = MlflowServer(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.address)
     driver = Driver(tmp_path / "runs", bed.nursery, {"MLFLOW_TRACKING_URI": server.address})

@@ -64,7 +64,7 @@ NEVER_MISSING = (
 
 @pytest.mark.timeout(1500)
 def test_killed_once_at_every_commit_the_run_ends_with_the_same_bits(driver: Driver, bed: Bed) -> None:
-    """And at one failpoint of each other kind except replay, which needs a death after a commit without checkpoint."""
+    """Also kills at one failpoint of each other kind except replay, which needs a death after an unsaved commit."""
     kept = "|".join(re.escape(place) for place in NEVER_MISSING if place != REPLAY)
     sweep(driver, bed, "virtual.yaml", VIRTUAL, spared=f"^(?!.* COMMIT |{kept})")
 
@@ -136,7 +136,7 @@ def _first_death_after_an_unsaved_commit(driver: Driver, run: str, seen: set[int
 
 
 def check_the_ledger(driver: Driver, run: str) -> None:
-    """Requires every iteration committed, a sound audit chain, and nothing undelivered."""
+    """Checks that every iteration is committed, the audit chain is sound, and nothing is undelivered."""
     with driver.ledger() as ledger:
         row = ledger.runs.find(run)
         assert row.state == "completed"

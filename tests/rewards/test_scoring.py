@@ -170,7 +170,7 @@ def test_a_tasks_own_score_over_a_mixture():
     [("prime_factorization", "abc"), ("boxnet", "[1]"), ("game_of_life", "{}"), ("coin_flip", "1e999")],
 )
 def test_a_response_that_a_tasks_scoring_cannot_parse_scores_0_and_is_marked(task, response):
-    """The default `on_error: stop` concerns failures of the function; a wrong answer is none."""
+    """The default `on_error: stop` concerns failures of the function, and a wrong answer is not such a failure."""
     (entry,) = entries(task, {}, 0, 1)
     prompt = Prompt(0, 0, "p", entry["question"], entry["answer"], entry)
     score = scorer(part("graded", "reasoning_gym")).score(prompt, response, 0)

@@ -16,9 +16,9 @@ ROOT = FOLDER.parent.parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Sabotage:
-    """One patch.
+    """A patch and its test.
 
-    protection: what it disables.
+    protection: the protection that the patch disables.
     test: node id of the test that must fail.
     """
 

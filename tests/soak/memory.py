@@ -45,7 +45,7 @@ class Life:
 
 
 class Sampler:
-    """Takes samples in its own thread.
+    """Takes samples of all processes in its own thread.
 
     look: returns the labels of the current processes by process id.
     """

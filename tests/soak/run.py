@@ -46,7 +46,7 @@ class Soak:
 
     sizes: bytes of Prefect's database after each vacuum.
     left: rows by table after each vacuum, including new ones.
-    overdue: number of rows that each vacuum should have removed.
+    overdue: number of rows left after each vacuum that it should have removed.
     before: rows by table before each vacuum.
     """
 

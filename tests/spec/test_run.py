@@ -91,7 +91,7 @@ def test_every_part_is_frozen():
 
 
 def test_the_digest_is_pinned():
-    """A change here makes every run in a ledger look like another spec, so it has to be deliberate."""
+    """If this digest changes, every run in a ledger seems to have another spec, so a change must be deliberate."""
     assert spec(name="pinned").digest == "742055705667384441a3c45999ada0ce1a8e448c382b26b1c3a3923f5070e547"
 
 

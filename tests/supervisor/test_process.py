@@ -68,7 +68,7 @@ ctypes.CDLL(None).pthread_exit(None)
 
 
 def test_a_process_whose_main_thread_ended_lives_until_the_others_end():
-    """It looks like a zombie but still holds its ports and files; a killed process is briefly in the same state."""
+    """The process looks like a zombie but still holds its ports and files; a killed one briefly looks the same."""
     with subprocess.Popen([sys.executable, "-c", OUTLIVED], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
         found = identity(process)

@@ -33,7 +33,7 @@ def test_gives_up_after_too_many_deaths(tmp_path):
 
 
 def test_a_service_that_is_never_ready_is_restarted(tmp_path):
-    """A death for another reason in between, such as a lack of memory, does not fail this test."""
+    """The test tolerates deaths for other reasons in between, such as a lack of memory."""
     spec = replace(script_service(tmp_path, "", ready="tcp://127.0.0.1:{port}"), start_seconds=0.2)
     runner = ServiceRunner(spec, f"YATT_TEST={tmp_path}:", RestartPolicy(first_delay=0.01, max_deaths=4))
     reasons: set[str] = set()

@@ -132,7 +132,7 @@ def test_sigterm_ends_everything_and_sighup_nothing(run_folder):
 
 
 def test_no_driver_attaches_to_a_supervisor_that_is_ending(run_folder):
-    """It announces its end before it ends the first service; a driver that arrives then waits and starts another."""
+    """The supervisor announces its end before ending a service; a driver that arrives then waits and starts another."""
     code = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)"
     needed = script_service(run_folder, code, name="needed", stop_seconds=4.0)
     services = [needed, replace(script_service(run_folder, ""), needs=("needed",))]

@@ -69,12 +69,12 @@ class Deliveries(World):
             if row.kind == METRICS:
                 self.points.add((row.id, row.logged_at_ms))
             elif self.owns(driver) and (row.claims == 0 or row.id not in self.creations):
-                # Before a creation, a driver checks its own deadline; so a fenced one creates nothing.
+                # Before a creation, a driver checks its own deadline, so a fenced driver creates nothing.
                 self.creations.append(row.id)
 
     @rule(driver=DRIVERS)
     def book(self, driver: int) -> None:
-        """Records a sent row as delivered; a driver that crashed before leaves this to the next one."""
+        """Records a sent row as delivered; a driver that crashes before it does so leaves this to the next one."""
         rows = self.in_hand.get(driver, [])[:1]
         if not rows or not self._arrived(rows[0]):
             return

@@ -45,7 +45,7 @@ class World(RuleBasedStateMachine):
         assert self.ledger.events.head(self.run).seq == self.links, "wrong number of links"
 
     def taken_over(self) -> None:
-        """Is called after a takeover; subclasses reset what a new driver cannot know."""
+        """Resets, in subclasses, what a new driver cannot know; called after a takeover."""
 
     def write(self, driver: int, step: Callable[[Fence], T]) -> T | None:
         """Performs a driver's step; checks that it is fenced if, and only if, the driver is not the owner."""

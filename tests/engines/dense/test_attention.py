@@ -11,7 +11,7 @@ BATCH, HEADS, KEY_HEADS, SIZE = 3, 4, 2, 16
 
 
 def states(queries, keys, dtype):
-    """Returns leaves and a mask: each query sees the keys before it, except some first keys of one sequence."""
+    """Returns leaves and a mask: each query sees the keys before it, except the first few keys of one sequence."""
     noise = torch.Generator().manual_seed(0)
     shapes = [(BATCH, queries, HEADS, SIZE), (BATCH, keys, KEY_HEADS, SIZE), (BATCH, keys, KEY_HEADS, SIZE)]
     leaves = [torch.randn(shape, generator=noise).to(dtype).requires_grad_() for shape in shapes]

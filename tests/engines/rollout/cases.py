@@ -90,7 +90,10 @@ def weights_of(folder: Path, version: int) -> Tensors:
 
 
 def torch_case(folder: Path, dtype: str = "float32", name: str = "torch") -> Case:
-    """Builds `torch` on the fast path, `torch-general` on transformers' module, or `torch-waiting` with few places."""
+    """Builds `torch` on the fast path, `torch-general` on transformers' module, or `torch-waiting`.
+
+    `torch-waiting` decodes few sequences at a time, so that others wait.
+    """
     kernels: KernelChoice = "general" if name == "torch-general" else "auto"
     few = 12 if name == "torch-waiting" else None
     engine = TorchRolloutEngine(str(folder), dtype, MAX_PROMPT, MAX_NEW, folder, kernels=kernels, max_num_seqs=few)

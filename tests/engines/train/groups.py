@@ -62,11 +62,11 @@ class Job:
 
 @dataclass
 class Offloaded:
-    """Bytes of a rank's lasting and passing tensors around an offload.
+    """Sizes in bytes of a rank's lasting and temporary tensors, before and after an offload.
 
-    before: the bytes before the offload.
-    after: the bytes after it.
-    whole: whether a reload brought all of them back.
+    before: the sizes before the offload.
+    after: the sizes after it.
+    whole: True if a reload restored all of these tensors.
     """
 
     before: tuple[int, int]
@@ -79,7 +79,7 @@ class Found:
     """The results of a job on one rank.
 
     weights: the weights after the last iteration, on rank 0.
-    refusal: the error when an iteration that was learned is prepared again.
+    refusal: the error raised when an iteration that was already learned is prepared again.
     """
 
     versions: list[int] = field(default_factory=list)
@@ -192,7 +192,7 @@ def _learn_or_skip(engine: TrainEngine, work: _Work, task: BatchTask) -> UpdateR
 
 
 def _offload(engine: Any, iteration: int, offloads: Mapping[int, bool]) -> Offloaded:
-    """Offloads the engine; if the job asks for it, host memory stands in for an accelerator's."""
+    """Offloads the engine, with host memory in place of an accelerator's if the job requests it."""
     held = engine._memory()
 
     def sizes() -> tuple[int, int]:

@@ -123,7 +123,7 @@ def spec_of(engine: dict[str, Any], clip: float, algorithm: dict[str, Any] | Non
 class Expected:
     """Results of a single process.
 
-    weights, norms: the results of plain loops, by the norm at which they clip.
+    weights, norms: the results of plain loops, by the gradient norm at which they clip.
     several: the torch trainer's updates under `SEVERAL_STEPS`.
     checkpoint: the torch trainer's checkpoint at version 2.
     """
@@ -137,8 +137,9 @@ class Expected:
 
 
 def _model_folder(folder: Path, family: str) -> Path:
-    """Writes a Qwen2 with biases and tied embeddings, a Llama with an odd vocabulary, or a Qwen3 with normed heads
-    whose size is not the hidden size over their number.
+    """Writes a Qwen2 with biases and tied embeddings, a Llama with an odd vocabulary, or a Qwen3 with normed heads.
+
+    The size of Qwen3's heads is not the hidden size divided by their number.
     """
     if family == "qwen2":
         return make_model_folder(folder)

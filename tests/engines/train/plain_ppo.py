@@ -31,7 +31,7 @@ class PlainPpo:
         self.temperature = temperature
 
     def update(self, batch: ExperienceBatch, epochs: int) -> tuple[float, list[float]]:
-        """Returns the value loss of the last step and all of the policy's gradient norms."""
+        """Updates both models; returns the value loss of the last step and the policy's gradient norm at each step."""
         masks = [torch.tensor(mask) for mask in np.split(batch.loss_mask, batch.response_offsets[1:-1])]
         with torch.no_grad():
             old, known = self._log_probs(batch, masks), self._values(batch, masks)
@@ -80,7 +80,7 @@ class PlainPpo:
         return found
 
     def _advantages(self, reward: float, values: list[float]) -> list[float]:
-        """Returns the advantages of a response's counted tokens; the last one gets the reward."""
+        """Returns the advantages of a response's counted tokens, the last of which gets the reward."""
         found, following, after = [0.0] * len(values), 0.0, 0.0
         for t in reversed(range(len(values))):
             delta = (reward if t == len(values) - 1 else 0.0) + DISCOUNT * after - values[t]

@@ -24,7 +24,7 @@ MAX_NEW_TOKENS = 7
 
 
 def weights_of(engine: Any) -> dict[str, np.ndarray]:
-    """Copies the tensors that go to the rollout engines; every rank has to call it, rank 0's result is used."""
+    """Copies the tensors that go to the rollout engines; every rank must call it, but only rank 0's result is used."""
     return {name: array.copy() for name, array in engine.stream_weights()}
 
 

@@ -1,4 +1,4 @@
-"""Groups dropped or padded with by dynamic sampling change no gradient, under any batch statistic or denominator."""
+"""Groups that dynamic sampling drops or adds as padding change no gradient, for any batch statistic or denominator."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_an_update_from_padding_alone_leaves_fresh_weights_unchanged(
 
 
 def test_mini_batches_divide_the_target_whatever_was_admitted(tmp_path: Path, model: Path) -> None:
-    """With two of four groups as padding both steps are taken, and the plan's digest shows where each sample went."""
+    """If two of four groups are padding, both steps are still taken, and the plan's digest shows each sample's step."""
     rows = varied_rows()
     task = replace(write_shards(tmp_path, 1, rows), admission=Admission(ADMITTED, PADDING))
     _, receipt = learned(tmp_path, model, {"mini_batches": 4}, task)

@@ -139,7 +139,7 @@ def test_a_skip_changes_no_weight(run: Run) -> None:
 
 
 def test_equal_rewards_change_no_weight(model_run: Run) -> None:
-    """The optimizer has momentum from iteration 1, which must not move the weights of an iteration without a lesson."""
+    """The optimizer's momentum from iteration 1 must not move the weights in iterations whose rewards are all equal."""
     first, *level = model_run.job(LEVEL).receipts
     assert first.metrics["update/empty_steps"] < 2.0
     for receipt in level:
@@ -154,7 +154,7 @@ def test_a_restored_trainer_continues_bit_for_bit(run: Run) -> None:
 
 
 def test_an_offloaded_trainer_continues_bit_for_bit(run: Run) -> None:
-    """Holds whether it is told to reload, or asked for an update or for its weights."""
+    """Holds whether the trainer is told to reload, or is asked for an update or for its weights without being told."""
     undisturbed, offloaded = run.job(SEVERAL), run.job(OFFLOADED)
     assert [r.fingerprint for r in offloaded.receipts] == [r.fingerprint for r in undisturbed.receipts]
     assert [r.metrics for r in offloaded.receipts] == [r.metrics for r in undisturbed.receipts]
@@ -162,7 +162,7 @@ def test_an_offloaded_trainer_continues_bit_for_bit(run: Run) -> None:
 
 
 def test_an_offloaded_trainer_has_nothing_on_its_device(model_run: Run) -> None:
-    """Holds if the device is an accelerator; on the host only the gradients are freed."""
+    """Applies if the device is an accelerator; on the host, only the gradients are freed."""
     kind, ranks = model_run.layout.engine["kind"], model_run.layout.ranks
     on_host_alone = kind == "torch" or (kind == "fsdp2" and ranks == 1)
     for jobs in model_run.ranks:

@@ -171,7 +171,7 @@ def test_a_critic_may_start_from_its_own_folder(tmp_path: Path, model_folder: Pa
 
 
 def test_nothing_is_applied_when_either_is_not_finite(tmp_path: Path, model_folder: Path) -> None:
-    """The gradients of both are complete before either takes its step."""
+    """The gradients of policy and critic are both complete before either takes its step."""
     for poisoned in ("policy", "critic"):
         engine = make_engine(ppo_spec(), tmp_path / poisoned, model_folder)
         task = random_task(tmp_path / poisoned, 1)

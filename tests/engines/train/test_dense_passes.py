@@ -62,7 +62,7 @@ MODELS = ("llama", "llama-biased", "qwen2-tied", "qwen3")
 
 
 def groups(samples: int = 3) -> Pairs:
-    """Returns ragged responses, `samples` per prompt; of four prompts two are equally long and one has one token."""
+    """Returns ragged responses, `samples` per prompt; of four prompts, two are equally long and one has one token."""
     noise = np.random.default_rng(1)
     prompts = np.repeat(np.arange(4), samples)
     single = pairs([5, 1, 30, 5], [1, 1, 1, 1])

@@ -37,7 +37,7 @@ def spec_with(folder: Path, algorithm: dict[str, Any], sft_steps: int) -> RunSpe
 def trained(
     spec: RunSpec, folder: Path, rewarded: bool = True
 ) -> tuple[TorchTrainEngine, list[float], list[dict[str, float]]]:
-    """Returns the engine after all iterations, with each one's share of right answers and its metrics."""
+    """Returns the engine after all iterations, and each iteration's fraction of correct answers and metrics."""
     engine = letters_engine(spec, folder)
     engine.connect(0, 1, "")
     engine.initialise()

@@ -100,7 +100,10 @@ def learn(
 def test_the_gradient_is_that_of_the_policys_turns_with_the_result_as_context(
     model_folder: Path, aggregation: str, reuse: bool
 ) -> None:
-    """The same tokens weigh the same as two samples, the second with everything before it as its prompt."""
+    """Compares a sample with a tool result with the same policy tokens as two samples, one for each of the turns.
+
+    The second sample's prompt is everything before the second turn.
+    """
     found, metrics = learn(model_folder, batch_of(WITH_TOOL, OTHER), aggregation, reuse)
     first = (PROMPT, CALL, [True] * 3, 0.7)
     second = ([*PROMPT, *CALL, *RESULT], REST, [True] * 3, 0.7)

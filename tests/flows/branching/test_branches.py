@@ -22,7 +22,7 @@ Finished = tuple[Driver, str]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Finished:
-    """Drives four iterations on virtual engines, with checkpoints of 0, 2 and 4. Tests fork this run only."""
+    """Drives four iterations on virtual engines, with checkpoints of 0, 2 and 4. Tests only ever fork this run."""
     driver = Driver(tmp_path_factory.mktemp("lines"), nursery)
     run = driver.create("virtual.yaml", "name=lines", "iterations=4", "checkpoints.every=2", "evaluation.every=0")
     driver.drive(run)
@@ -31,7 +31,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Fini
 
 @pytest.fixture(scope="module")
 def heir(finished: Finished) -> str:
-    """Forks it at 3, which has no checkpoint, and drives the fork to 4 while the parent's folder is inaccessible."""
+    """Forks the finished run at 3, without a checkpoint, and drives the fork to 4 while the parent's folder is gone."""
     driver, run = finished
     made = fork(driver.home, run, 3, ["name=heir"])
     assert (made.run, made.checkpoint, made.replayed) == ("heir-1", 2, 1)
@@ -72,7 +72,7 @@ def test_a_fork_has_its_own_copies(finished: Finished, heir: str) -> None:
 
 
 def test_a_rollback_continues_on_another_branch(finished: Finished, heir: str) -> None:
-    """The fork returns to its fork point, no checkpoint: update 3 is replayed from the copy of checkpoint 2."""
+    """The fork returns to its fork point, which has no checkpoint: update 3 is replayed from a copy of checkpoint 2."""
     driver, run = finished
     before = digests(driver, heir)
     done = rollback(driver.home, heir, to=3, reason="reward fell")
@@ -99,7 +99,7 @@ def test_a_rollback_continues_on_another_branch(finished: Finished, heir: str) -
 
 
 def check_nested(driver: Driver, run: str, nested: str | None) -> None:
-    """Requires the branch's own points in a nested run that has the same status as its parent."""
+    """Checks that the branch's own points are in a nested run, whose status is the same as its parent's."""
     client = MlflowClient(driver.home.tracking_uri)
     with driver.ledger() as ledger:
         first = ledger.runs.find(run).mlflow_run_id

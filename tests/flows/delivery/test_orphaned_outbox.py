@@ -150,7 +150,7 @@ def test_a_driver_waits_only_for_the_keeper(place: str, ledger: Ledger) -> None:
 
 
 def test_a_replaced_keeper_records_nothing(place: str, ledger: Ledger) -> None:
-    """It was stopped during a delivery: its lease expired, a driver took the run, and the keeper was continued."""
+    """The keeper was stopped during a delivery: its lease expired, a driver took the run, then the keeper continued."""
     run, fence = left_behind(ledger, rows=3)
     ledger.leases.release(fence)
 

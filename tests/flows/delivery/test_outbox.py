@@ -100,7 +100,7 @@ def test_the_pump_reports_undelivered_rows(filled: tuple[str, Ledger, Fence]) ->
 def test_rows_whose_delivery_was_not_recorded_are_sent_again(
     filled: tuple[str, Ledger, Fence], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were sent, but the ledger was locked for too long to record that, and then answers again."""
+    """The rows were sent, but the ledger was locked for too long to record that; then it answers again."""
     address, ledger, fence = filled
     tracker, book = RecordingTracker(), Deliveries.delivered
     failures = iter([True, False, True])
@@ -193,7 +193,7 @@ def test_people_are_notified_once_although_the_ledgers_answer_was_lost(
 
 
 class People:
-    """Take everything."""
+    """A notifier whose recipients accept every notice."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []

@@ -109,7 +109,7 @@ def test_a_successor_judges_the_same_windows_as_an_undisturbed_driver(opener: Op
     quiet, struck = opener.new(guard), opener.new(guard)
     for iteration, value in enumerate(values):
         commit(quiet, iteration, reward__mean=value)
-        # Judged by a driver that dies before it commits, then again by the next.
+        # The iteration is judged by a driver that dies before it commits, then again by the next driver.
         struck.guards.judge(0, iteration, {}, [])
         run = struck.context.run
         opener.end(struck, "lost")

@@ -95,7 +95,7 @@ def test_windows_of_an_interval_never_overlap(place: tuple[str, datetime], minut
     [("2027-03-27", 7.0), ("2027-06-01", 8.0), ("2027-10-30", 9.0)],
 )
 def test_a_night_until_the_next_start_is_as_long_as_that_night(day: str, hours: float) -> None:
-    """22:00 to 06:00 in Berlin: seven hours in spring, nine in autumn; `--for 8h` is eight in each."""
+    """22:00 to 06:00 in Berlin: seven hours if clocks go forward, nine if they go back; `--for 8h` is always eight."""
     begins, ends = (datetime.fromisoformat(day).replace(tzinfo=ZoneInfo("Europe/Berlin"), hour=22), timedelta(hours=8))
     morning = (begins + timedelta(hours=8)).replace(hour=6)
     assert Window.between(begins, None, [morning]).ends == begins.astimezone(UTC) + timedelta(hours=hours)

@@ -139,7 +139,7 @@ def test_a_decision_from_before_judges_shared_devices_makes_all_of_them_roll_out
 
 
 class Noting:
-    """Remembers values that JSON cannot represent, and modifies its input."""
+    """A policy whose state contains values that JSON cannot represent, and which modifies its input."""
 
     def plan(self, setting: Any, past: Any, state: dict[str, Any]) -> Plan:
         seen = state.setdefault("seen", [])

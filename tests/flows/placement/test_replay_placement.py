@@ -48,7 +48,7 @@ def dynamic_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture
 def dynamic(home: Home, dynamic_home: Home) -> str:
-    """Copies that run to the test's own home."""
+    """Copies the run of `dynamic_home` to the test's own home, and returns its name."""
     shutil.copytree(dynamic_home.folder, home.folder)
     return "judged-1"
 
@@ -105,7 +105,10 @@ def test_a_changed_or_lost_file_is_named_wherever_it_was_used(home: Home, dynami
 
 
 def test_the_estimated_cost_of_another_policy_equals_its_real_cost(home: Home) -> None:
-    """The work does not depend on the policy, so runs under each must match what the others' records predict."""
+    """Predicts one policy's cost from the record of a run under another, and compares it with a run under the first.
+
+    The two agree because the work does not depend on the policy.
+    """
     modes = {"colocate": "colocate", "split:1": "split", "dynamic": "dynamic"}
     runs = {policy: record_run(home, judged_spec(*MODES[mode]), iterations=3) for policy, mode in modes.items()}
     own = {policy: replayed(home, run) for policy, run in runs.items()}

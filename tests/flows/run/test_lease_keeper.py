@@ -68,7 +68,7 @@ def test_a_takeover_is_noticed(held: tuple[str, Ledger, Fence]) -> None:
 
 
 def test_a_stopped_and_continued_driver_knows_by_its_own_clock(held: tuple[str, Ledger, Fence]) -> None:
-    """Nothing renews or confirms the lease: the thread was stopped with the process. The database is not asked."""
+    """Nothing has renewed the lease, since the thread was stopped with the process; the database is not asked."""
     keeper = keeper_of(held)
     keeper.check()
     held[1].close()

@@ -1,4 +1,4 @@
-"""Rewards from a rule, a reward model on the devices and an endpoint: scores are theirs; no replay asks again."""
+"""Rewards from a rule, a reward model on the devices and an endpoint: scores are recorded; no replay asks again."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def mixture(tmp_path: Path) -> Iterator[Mixture]:
 
 
 def check_scores(driver: Driver, run: str, mixture: Mixture) -> None:
-    """Requires that each recorded score is that of its rule, model or endpoint, and the reward their weighted sum."""
+    """Checks that each recorded score is what its rule, model or endpoint gives, and each reward their weighted sum."""
     samples, told = experience_of(driver, run, "samples"), experience_of(driver, run, "judgements")
     assert len(samples) == ITERATIONS * PROMPTS * SAMPLES
     items = [JudgeItem(n, row.prompt, row.response, None, (0,)) for n, row in enumerate(samples.itertuples())]
@@ -110,7 +110,7 @@ def check_metrics(driver: Driver, run: str) -> None:
 
 
 def check_nothing_was_asked_twice(mixture: Mixture) -> None:
-    """Requires distinct seeds, one per judgement, except for the two refused requests, which were repeated."""
+    """Checks that each judgement was requested once, with its own seed, except for two refused requests, made again."""
     seeds = [body["seed"] for body in mixture.server.bodies]
     assert len(set(seeds)) == ITERATIONS * PROMPTS * SAMPLES * JUDGEMENTS
     assert len(seeds) == len(set(seeds)) + 2

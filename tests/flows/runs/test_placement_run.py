@@ -43,7 +43,7 @@ def test_devices_follow_the_load_and_the_ledger_records_why(driver: Driver) -> N
 
 
 def check_record(driver: Driver, run: str) -> None:
-    """Requires reproducible decisions, and work that covers the samples only, although iterations were evaluated."""
+    """Checks that decisions are reproducible, and that recorded work covers the samples but not the evaluations."""
     with driver.ledger() as ledger:
         placements = list(PlacementRecord(ledger, driver.home, run).between(1, 3))
     assert [replay(placement).why for placement in placements] == [()] * 3

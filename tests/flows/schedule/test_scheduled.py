@@ -68,7 +68,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 
 def own(home: Home, run: str) -> str | None:
-    """Returns the owner that a deployment created for this home names."""
+    """Returns the run's owner as recorded in deployments created for this home; None if the run is not in it."""
     with Ledger.open(home.ledger) as ledger, suppress(RunNotFound):
         return owner_of(ledger, run)
     return None
@@ -77,9 +77,9 @@ def own(home: Home, run: str) -> str | None:
 def ending_of_window(
     home: Home, run: str, clock: FakeClock, begins: datetime | None = NOON, hours: float = 8, owner: str | None = ""
 ) -> Ending:
-    """Returns the ending of a flow run scheduled for `begins`, or started by hand if that is None.
+    """Returns the ending of a flow run scheduled for `begins`, or started manually if `begins` is None.
 
-    owner: named by its deployment; by default that of this home's run.
+    owner: the owner that its deployment names; by default the owner of this home's run.
     """
     owner = own(home, run) if owner == "" else owner
     flow_run = FlowRun(flow_id=uuid4(), auto_scheduled=begins is not None, expected_start_time=begins or NOON)

@@ -183,7 +183,7 @@ def test_a_home_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_a_home_in_which_no_folder_can_be_created(yatt: Yatt, spec_file: Path) -> None:
-    """By its permissions /proc is writable for root, but no folder can be created in it."""
+    """According to its permissions, /proc is writable for root, but no folder can be created in it."""
     for words in (["train", str(spec_file)], ["up", "--detach"], ["dashboard", "--port", "0"]):
         answer = yatt(*words, "--home", "/proc/nope")
         assert answer.code == 2, words

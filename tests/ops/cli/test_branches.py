@@ -53,7 +53,7 @@ def holder() -> Holder:
 
 
 def everything_of(home: Home) -> tuple[list[str], dict[str, tuple[int, str]]]:
-    """Returns the state that a refusal must not change: the runs, and each one's branch commit and newest revision."""
+    """Returns the state that a refusal must not change: the runs, and each run's current branch and newest revision."""
     with Ledger.open(home.ledger) as ledger:
         rows = ledger.runs.list()
         return [row.id for row in rows], {

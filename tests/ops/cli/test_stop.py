@@ -32,7 +32,7 @@ def test_a_run_without_a_driver_is_left_alone(yatt: Yatt, home: Home) -> None:
 
 
 def waited(yatt: Yatt, home: Home, run: str, obey: Callable[[Ledger], None]) -> Answer:
-    """Returns the result of `yatt stop --wait`, with a driver that acts as soon as the stop is requested."""
+    """Returns the result of `yatt stop --wait`, with a driver that calls `obey` as soon as the stop is requested."""
 
     def driver() -> None:
         with Ledger.open(home.ledger) as ledger:

@@ -30,7 +30,7 @@ IMAGE = f"yatt:{VERSION}"
 YATT = re.compile(r"(?:^\s*|`|/|-- |exec group )yatt (?P<line>[a-z][^`\n#|>;&]*)")
 """A command in its usual places: at a line's start, in backquotes, after a path or after the program that runs it."""
 WHERE_SET = re.compile(r"\$\{\w+:\+(.*?)\}")
-"""A shell word that is only there if a variable is set."""
+"""A shell word that is present only if a variable is set."""
 PREVENTED = {
     "yatt-group.service": {ExitCode.CONFIGURATION},
     "yatt-run@.service": {ExitCode.CONFIGURATION, ExitCode.LEASE_HELD, ExitCode.PAUSED},
@@ -52,7 +52,7 @@ def commands_in(path: Path) -> Iterator[list[str]]:
 
 
 def parse(words: Sequence[str]) -> None:
-    """Parses a command line with the real program, and runs nothing. A name on its own only has to be a command.
+    """Parses a command line with the real program without running it; a name alone only has to be a command's.
 
     Typer may contain its own copy of click, so the classes are taken from the program itself.
     """

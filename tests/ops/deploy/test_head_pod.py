@@ -13,7 +13,7 @@ from tests.services import ROOT
 
 OWN_NAMESPACE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc")
 DRIVER = """trap 'echo asked >> "$said"' TERM; touch "$said"; until [ "$(wc -l < "$said")" -ge "$end" ]; do sleep 0.1; done"""
-"""A stand-in that ends after it has received the signal $end times. The word after it is its name."""
+"""A stand-in for a process, which ends after it has received SIGTERM $end times."""
 
 
 def head_pod() -> dict[str, Any]:

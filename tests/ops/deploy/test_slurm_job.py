@@ -34,7 +34,7 @@ DATABASE = "PREFECT_API_DATABASE_CONNECTION_URL"
 
 
 def submitted(tmp_path: Path, nodes: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Returns the result of the job's script. nodes: the number that Slurm reports; if empty, Slurm reports none."""
+    """Runs the job's script. nodes: the number of nodes that Slurm reports; if empty, Slurm reports none."""
     for name in ("bin", "temporary", "runs", "own-prefect", "work"):
         (tmp_path / name).mkdir()
     for name, body in STAND_INS.items():

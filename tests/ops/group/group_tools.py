@@ -42,7 +42,7 @@ class RealGroup:
         return process
 
     def begin_in_terminal(self, *words: str) -> int:
-        """Runs a command from a shell in a new terminal; returns the terminal's other end, which closes it."""
+        """Runs a command from a shell in a new terminal; returns its controlling end, which closes the terminal."""
         near, far = pty.openpty()
         # The terminal controls the shell, so that the shell and its job receive its hang-up, even under nohup.
         shell = ["env", "--default-signal=HUP", "setsid", "--ctty", "bash", "--norc", "--noprofile", "-i"]

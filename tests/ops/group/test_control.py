@@ -281,7 +281,7 @@ def test_an_ending_group_is_not_taken_over(home: Home, small: Members) -> None:
 def test_a_killed_group_is_cleaned_up_and_restarted_on_the_same_ports(
     home: Home, small: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("ports", "preflight"):  # in between the ports are free, and another process might take them
+    for module in ("ports", "preflight"):  # between the two, the ports are free, and another process might take them
         monkeypatch.setattr(f"ops.group.{module}.is_free", lambda port: True)
     first = running(home)
     left = supervised(home.group)

@@ -271,7 +271,7 @@ class _Killed(BaseException):
 
 
 class _Mortal:
-    """MLflow's client, whose process dies after its n-th call."""
+    """MLflow's client in a process that dies after the client's n-th call."""
 
     def __init__(self, client: Any, calls: int) -> None:
         self._client, self._left = client, calls
@@ -294,7 +294,7 @@ class _DyingTracker(MlflowTracker):
 
 
 def terms(ledger: Ledger) -> Iterator[Fence]:
-    """Yields one driver after the other, each of which finds the previous one dead."""
+    """Yields the fences of successive drivers, each of which finds the previous one dead."""
     while True:
         yield ledger.leases.acquire(RUN, this_process("driver"), 600, holder_is_gone=lambda _: True)
 
