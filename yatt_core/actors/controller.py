@@ -73,7 +73,7 @@ class Controller:
     def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
         """Produces shards and yields each receipt as soon as its manifest is durable.
 
-        Decode batches of all shards are in flight at once, as many as the limit on bytes in flight allows,
+        Decode batches of all shards are in flight together, as many as the limit on bytes in flight allows,
         and finished prompts are scored while their engine works on the rest of the batch. Batches and shards
         that an earlier attempt finished are read from disk. The driver's death in the meantime changes nothing:
         the work runs to completion, and the next driver's call, queued after it, adopts the sealed results.

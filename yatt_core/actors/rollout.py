@@ -49,10 +49,10 @@ class RolloutActor:
         self._presence = Presence(self._folder, self._identity.name, term, grace)
 
     def load(self, term: int, model_path: str, resident: bool) -> ActorIdentity:
-        """Builds the engine and the judges, once. The engine's weights arrive with the first update.
+        """Builds the engine and the judges unless they exist. The engine's weights arrive with the first update.
 
-        resident: whether all of them fit into memory at once, caches included; if not, they sleep while
-            others work.
+        resident: whether engine and judges, caches included, fit into memory together; if not, each sleeps
+            while others work.
         """
         with self._presence.serving("load", term):
             self._resident = resident
@@ -127,7 +127,7 @@ class RolloutActor:
             self._book(JUDGE, lengths, time.monotonic() - started, read)
 
     def switch(self, term: int, role: str, starting: bool) -> None:
-        """Switches to another role. The engines of the other role go to sleep unless all fit into memory."""
+        """Switches to another role. The previous role's engines go to sleep unless all engines fit into memory."""
         with self._presence.serving("switch", term):
             engine = self._ready()
             if not self._resident:

@@ -75,7 +75,7 @@ class TrainerActor:
             return settle_inputs(self._spec, self._folder, self._store)
 
     def load(self, term: int, inputs: InputsReceipt, branch: int) -> ActorIdentity:
-        """Builds the engine for the run's inputs, once."""
+        """Builds the engine for the run's inputs unless it exists."""
         with self._serving("load", term):
             if self._engine is None:
                 context = RankContext(self._folder, self._folder / inputs.folder, inputs.model_path, branch)

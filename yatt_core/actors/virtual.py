@@ -174,7 +174,7 @@ class ContinuousActor:
             self._serve(role)
 
     def _serve(self, role: str) -> None:
-        """Takes a role with the same cost constants that the placement policy uses."""
+        """Takes a role, with the cost constants that the placement policy uses."""
         self._role = role
         self._live.serve(role, self._setting.judge if role == JUDGE else self._setting.rollout)
 

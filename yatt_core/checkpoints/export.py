@@ -36,7 +36,7 @@ FloatName = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written.
+    """What `export_model` wrote.
 
     tensors, bytes: number and total size of the weights.
     files: names of the weights files.

@@ -116,7 +116,7 @@ def _seal(partial: Path, identity: CheckpointIdentity) -> tuple[str, int]:
 
 
 def _published(run_folder: Path, folder: str, identity: CheckpointIdentity) -> CheckpointReceipt | None:
-    """Returns the receipt of a complete checkpoint of the same tensors if one is already there."""
+    """Returns the receipt of the folder's checkpoint if it is complete and holds the same tensors; otherwise None."""
     if not (run_folder / folder).exists():
         return None
     try:

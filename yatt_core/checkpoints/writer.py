@@ -1,6 +1,6 @@
 """Writes checkpoints in a background thread, off the critical path; at most one is in flight.
 
-Consumes frozen state (copies that no longer refer to the trainer). Produces receipts, each handed out once, in
+Consumes frozen state (copies that no longer refer to the trainer). Produces receipts, each handed out a single time, in
 order; a failed checkpoint raises its error instead.
 """
 

@@ -187,8 +187,8 @@ class Collector:
     def _take(self, arrival: Arrival[OpenBatch], stream: Stream[OpenBatch]) -> None:
         """Takes finished responses of a decode batch or, if more turns may follow, a whole turn at once.
 
-        Responses that have ended are scored at once, except for those that complete the batch: these are scored
-        once the whole batch is durable.
+        Responses that have ended are scored immediately, except for those that complete the batch: these are scored
+        when the whole batch is durable.
         """
         batch, piece = arrival.tag, arrival.piece
         timing = batch.shard.timing
@@ -277,7 +277,7 @@ class Collector:
             timing[name] = timing.get(name, 0.0) + tokens
 
     def _settle(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
-        """Makes a batch's scores durable once its responses are durable and all of them are scored."""
+        """Makes a batch's scores durable if its responses are durable and all of them are scored."""
         shard = batch.shard
         if batch.number in shard.finished:
             return

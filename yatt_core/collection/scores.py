@@ -61,7 +61,7 @@ class BatchScores:
 
     @property
     def complete(self) -> bool:
-        """True once every response is scored."""
+        """True if every response is scored."""
         return len(self.scores) == len(self._members)
 
     def in_order(self) -> list[SampleScore]:

@@ -148,7 +148,7 @@ def response_table(
     several_turns: adds the columns of turns.
     with_images: adds `media`.
 
-    Both depend on the run rather than on these prompts, since all its shards have the same columns.
+    Both depend on the run rather than on these prompts, since all shards of a run have the same columns.
     """
     samples = len(responses) // len(prompts)
     response_tokens = [response.tokens for response in responses]

@@ -77,7 +77,7 @@ class GenerationStream(Generic[Tag]):
         return self._in_flight.peak
 
     def submit(self, tag: Tag, request: GenerateRequest) -> None:
-        """Requests an engine for a decode batch, at once or when its bytes fit, in the order of submission."""
+        """Requests an engine for a decode batch, immediately or when its bytes fit, in the order of submission."""
         self._submitted += 1
         self._waiting.append(generation_job(self._submitted, tag, request, ROLLOUT, self._fence.term))
         self._admit()

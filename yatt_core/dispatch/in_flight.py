@@ -32,7 +32,7 @@ def bytes_of_judging(request: JudgeRequest) -> int:
 class BytesInFlight:
     """Counts bytes taken and released.
 
-    bound: the maximum number of bytes at once; a larger request is sent alone.
+    bound: the maximum number of bytes in flight; a larger request is sent alone.
     """
 
     def __init__(self, bound: int) -> None:

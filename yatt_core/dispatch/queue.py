@@ -115,7 +115,7 @@ class DispatchQueue:
     # -- tickets ------------------------------------------------------------------------------------------------------
 
     def submit(self, owner: str, size: int, role: str = ROLLOUT, at_the_head: bool = False) -> Ticket:
-        """Queues a batch after the others or, with `at_the_head`, before them; `grant` returns it when it may start."""
+        """Queues a batch at the end or, with `at_the_head`, at the head; `grant` returns it when it may start."""
         self._numbers += 1
         ticket = Ticket(self._numbers, owner, size, role)
         queue = self._queues.setdefault(role, deque())

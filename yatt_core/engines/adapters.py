@@ -29,7 +29,7 @@ Named = Iterable[tuple[str, torch.Tensor]]
 
 
 def add_adapters(model: nn.Module, spec: LoraSpec, seed: int) -> None:
-    """Adds adapters to every matrix named in `targets`. Untrained adapters add nothing; all ranks get the same ones.
+    """Adds adapters to every matrix named in `targets`. Untrained adapters add nothing; all ranks get equal adapters.
 
     Raises `ConfigurationError` for targets that the model does not have.
     """
@@ -59,7 +59,7 @@ def share_of(spec: LoraSpec) -> float:
 def plain_weights(tensors: Named, share: float) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields a model's tensors without adapters, one at a time, each matrix merged with its adapters.
 
-    tensors: in the model's order, in which adapters follow their matrix.
+    tensors: the model's tensors, in its order: adapters follow their matrix.
     """
     matrix: tuple[str, torch.Tensor] | None = None
     first: torch.Tensor | None = None

@@ -16,7 +16,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENAS = -1, -3, -8
 LARGEST_KEPT = 1 << 28
 """Tensors of at least this many bytes are still mapped and unmapped individually."""
 LARGEST_OF_OLD = 1 << 25
-"""The same limit for glibc before 2022, which refuses a larger one."""
+"""As `LARGEST_KEPT`, for glibc before 2022, which refuses a larger value."""
 MOST_KEPT = 1 << 29
 """When this many bytes are free at the end of the heap, they are given back."""
 

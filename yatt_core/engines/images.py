@@ -82,7 +82,7 @@ def embed_prompts(
 
     tokens: [rows, length]; a placeholder token after the prompt is an ordinary token.
 
-    An image shared by several rows goes through the vision tower once. Gradients flow through everything.
+    An image shared by several rows goes through the vision tower only once. Gradients flow through everything.
     Raises `DataError` for a row whose placeholders do not match its images, and as `read_media` does.
     """
     media = prompts.media

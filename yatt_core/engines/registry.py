@@ -16,7 +16,7 @@ from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
 def build_rollout_engine(spec: RunSpec, model_path: str, inputs_folder: Path) -> RolloutEngine:
     """Builds the rollout engine of a spec; its weights arrive later.
 
-    inputs_folder: of the run; the engine reads images from it.
+    inputs_folder: the run's inputs, from which the engine reads images.
     """
     engine = spec.rollout.engine
     match engine:

@@ -61,7 +61,7 @@ class JudgedResponse(Protocol):
 
     @property
     def sample(self) -> int:
-        """The response's number among those to the same prompt."""
+        """The response's number among the responses to its prompt."""
         ...
 
 

@@ -72,7 +72,7 @@ def rank_file(rank: int) -> str:
 
 
 def write_rank(run_folder: Path, key: WorkKey, term: int, rank: int, columns: PreparedColumns) -> None:
-    """Makes one rank's columns durable; they become valid once the folder is published."""
+    """Makes one rank's columns durable; they become valid when the folder is published."""
     folder = run_folder / prepared_folder(key.branch, key.iteration, term)
     durable.make_folder(folder)
     sink = pa.BufferOutputStream()
@@ -81,7 +81,7 @@ def write_rank(run_folder: Path, key: WorkKey, term: int, rank: int, columns: Pr
 
 
 def publish_prepared(run_folder: Path, key: WorkKey, term: int, ranks: int) -> tuple[str, dict[str, str]]:
-    """Publishes the folder once every rank has written; returns (folder, {file: sha256}) for the receipt.
+    """Publishes the folder after every rank has written; returns (folder, {file: sha256}) for the receipt.
 
     Raises `DataError` if a rank's file is missing.
     """

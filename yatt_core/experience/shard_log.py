@@ -1,4 +1,4 @@
-"""The log of one logical shard: grows in chunks, is sealed once, and survives a kill at any time.
+"""The log of one logical shard: grows in chunks, is then sealed, and survives a kill at any time.
 
 Consumes a table of responses and one of scores per decode batch (preceded by the log of its turns if responses
 have several: `turn_log`), and makes each table durable before returning. Sealing compacts them into

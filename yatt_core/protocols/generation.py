@@ -21,7 +21,7 @@ FINISHED_STOP, FINISHED_LENGTH = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """A decode batch of P prompts with S samples each; the caller fixes its members.
+    """A decode batch of P prompts with S samples each; the caller alone decides which prompts are in it.
 
     It is sent as a single buffer, and its arrays are read-only on arrival.
 

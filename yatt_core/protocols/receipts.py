@@ -228,8 +228,8 @@ class CheckpointReceipt:
 class SyncReceipt:
     """An engine that now holds the weights of a version.
 
-    seconds: how long it had no weights.
-    bytes, buckets: how much it received.
+    seconds: how long the engine had no weights.
+    bytes, buckets: how much the engine received.
     """
 
     instance: int

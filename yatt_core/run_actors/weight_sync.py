@@ -18,7 +18,7 @@ from yatt_core.run_actors.calls import ActorCalls
 
 @dataclass(frozen=True, slots=True)
 class SyncParties:
-    """Handles of all trainer ranks and of the engines that lack the weights, and the names of both for messages."""
+    """Handles of all trainer ranks and of the engines that lack the weights, each with their names for messages."""
 
     ranks: Sequence[Any]
     engines: Sequence[Any]

@@ -1,6 +1,6 @@
 """Allows only one fetch into a run's folder at a time, across processes and threads.
 
-Consumes the run's folder, in which a file is locked. A process that had to wait finds what the other one fetched;
+Consumes the run's folder, in which a file is locked. A process that had to wait finds what the earlier one fetched;
 a sweep can tell whether a folder with the suffix `FETCHED` is still being filled.
 """
 

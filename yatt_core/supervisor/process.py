@@ -136,8 +136,8 @@ def offspring(leader: ProcessIdentity | None, mark: str) -> list[ProcessIdentity
 def end_offspring(leader: ProcessIdentity | None, mark: str, grace: float) -> None:
     """Asks the processes started by a leader to end, and waits up to `grace` seconds for them.
 
-    The leader itself may start more processes in the meantime. Each process gets SIGTERM at once and again when
-    most of that time has passed; YATT's drivers interpret the first as "end after the iteration" and the second
+    The leader itself may start more processes in the meantime. Each process gets SIGTERM immediately and again
+    when most of that time has passed; YATT's drivers interpret the first as "end after the iteration" and the second
     as "end now".
     """
     asked: set[ProcessIdentity] = set()

@@ -40,7 +40,7 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def free_port(others: Collection[int] = ()) -> int:
-    """Returns a free loopback TCP port that is not one of the others.
+    """Returns a free loopback TCP port that is not in `others`.
 
     Ports that the kernel assigns to outgoing connections are excluded: such a connection could take the port
     while its service is being restarted.

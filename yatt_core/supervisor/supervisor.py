@@ -43,7 +43,7 @@ logger = logging.getLogger("yatt.supervisor")
 class Supervisor:
     """The loop over the services of one request.
 
-    ports: for each service, its ports under a predecessor that was killed.
+    ports: each service's ports under an earlier supervisor that was killed.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ BUCKET_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some numbers of a tensor.
+    """A run of adjacent numbers of a tensor.
 
     shape: shape of the whole tensor.
     start: index of the first number, in C order.
@@ -81,7 +81,7 @@ class WeightBucket:
 def buckets_of(tensors: NamedArrays, most_bytes: int = BUCKET_BYTES, keep: bool = True) -> Iterator[WeightBucket]:
     """Splits a stream of tensors into one or more buckets.
 
-    most_bytes: maximum size of a bucket, at least that of one number.
+    most_bytes: maximum size of a bucket; at least the size of one number.
     keep: False to go through the tensors without sending them; the buckets are then empty.
     """
     filling = _Filling(0, most_bytes, keep)
@@ -104,7 +104,7 @@ class _Filling:
         self._keep = keep
 
     def add(self, name: str, shape: tuple[int, ...], flat: Array, start: int) -> int:
-        """Adds as many numbers from `start` on as fit, and returns their count."""
+        """Adds the numbers from `start` on that fit, and returns their count."""
         offset = -(-self._end // ALIGNMENT) * ALIGNMENT
         room = max(0, self._most - offset)
         if self._end and room < flat.nbytes <= self._most:

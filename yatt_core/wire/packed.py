@@ -52,7 +52,7 @@ class PackedArrays:
 
     @property
     def layout(self) -> Layout:
-        """The argument with which `empty` creates such a buffer."""
+        """The argument for which `empty` creates a buffer like this one."""
         return {name: (dtype, shape) for name, (dtype, shape, _) in self.index.items()}
 
     def arrays(self) -> dict[str, Array]:

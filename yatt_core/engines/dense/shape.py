@@ -18,7 +18,7 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen
 class DenseShape:
     """The sizes that the arithmetic needs in addition to the weights.
 
-    epsilon: of all norms.
+    epsilon: added in every norm.
     tied: whether the head is the embedding.
     """
 

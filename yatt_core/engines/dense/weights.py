@@ -67,8 +67,8 @@ class DenseWeights:
 def dense_weights(names: Collection[str], layers: int, take: Take) -> DenseWeights:
     """Assembles the weights of a model from its parameters.
 
-    names: of the model's parameters.
-    take: called with names that are all in `names`.
+    names: names of the model's parameters.
+    take: called only with names from `names`.
     """
 
     def layer(prefix: str) -> LayerWeights:

@@ -23,7 +23,7 @@ from yatt_core.wire.buckets import Array, Piece, WeightBucket, buckets_of
 class Wanted:
     """The tensors that an update must contain.
 
-    shapes: of the model's tensors, tied ones once.
+    shapes: shapes of the model's tensors by name; tied tensors appear only once.
     own_name: maps any of a tensor's names to the one that the model uses.
     """
 
@@ -34,7 +34,7 @@ class Wanted:
 class Incoming:
     """One update.
 
-    version: of its weights.
+    version: version of the incoming weights.
     wanted: what the update must contain; None if any tensors will do.
     """
 

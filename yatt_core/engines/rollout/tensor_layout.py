@@ -22,7 +22,7 @@ HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 class TensorLayout:
     """The tensors of a model.
 
-    shapes: by name, without a tied head.
+    shapes: the tensors' shapes by name, without a tied head.
     tied: whether the head is the embeddings.
     positions: maximum number of tokens of a sequence; None if unlimited.
     """

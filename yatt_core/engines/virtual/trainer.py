@@ -80,7 +80,7 @@ class VirtualTrainEngine:
         self._version, self._receipt, self._sft_receipt = 0, None, None
 
     def sft(self) -> SftReceipt:
-        """Adds one link to the chain, once. Raises `InfrastructureError` unless at version 0."""
+        """Adds one link to the chain; a second call adds none. Raises `InfrastructureError` unless at version 0."""
         started = time.perf_counter()
         self._require(0, "run SFT")
         if self._sft_receipt is not None:
@@ -132,7 +132,7 @@ class VirtualTrainEngine:
         return self._receipt
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
-        """Advances to the next version with the same state, once."""
+        """Advances to the task's version with the state unchanged; a second call only returns the receipt."""
         if (kept := kept_receipt(self._receipt, self._version, task, skipped=True)) is not None:
             return kept
         self._require(task.key.iteration - 1, f"skip {task.key}")

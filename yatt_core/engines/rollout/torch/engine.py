@@ -137,7 +137,7 @@ class TorchRolloutEngine(WeightTaker):
 
 
 def _state(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Returns the model's tensors, tied ones once by their first name, and a map from every name to its first name."""
+    """Returns the model's tensors, tied ones under their first name only, and a map from all names to first names."""
     first: dict[tuple[int, torch.Size], str] = {}
     tensors: dict[str, torch.Tensor] = {}
     aliases: dict[str, str] = {}

@@ -23,11 +23,11 @@ Indices = npt.NDArray[np.int64]
 class Room:
     """The maximum sizes of a decode batch.
 
-    rows: including fillers.
-    prompts: in progress at once.
-    samples: per prompt.
-    prompt_tokens, new_tokens: of the longest prompt and response.
-    longest: tokens of prompt and response together.
+    rows: number of rows, including fillers.
+    prompts: number of prompts in progress at the same time.
+    samples: number of samples per prompt.
+    prompt_tokens, new_tokens: lengths of the longest prompt and of the longest response.
+    longest: maximum length of prompt and response together, in tokens.
     """
 
     rows: int

@@ -18,7 +18,7 @@ PIECE = 64
 Part = tuple[torch.Tensor, torch.Tensor]
 """Attention of queries over some slots: the attended values, [n, heads, queries, size], and log-sum-exponentials.
 
-The latter are [n, heads, queries] in float32.
+Log-sum-exponentials are [n, heads, queries] in float32.
 """
 
 _ATTENTION: Callable[..., Part] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu

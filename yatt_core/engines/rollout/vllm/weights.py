@@ -34,7 +34,7 @@ class HostInit(WeightTransferInitInfo):  # type: ignore[misc]
 class HostUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
     """One call's tensors.
 
-    tensors: pairs of name and tensor, read once.
+    tensors: pairs of name and tensor, iterated over only once.
     """
 
     tensors: NamedTensors = field(default_factory=tuple)
@@ -58,7 +58,7 @@ class HostMemoryTransfer(WeightTransferEngine):  # type: ignore[misc]
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: HostUpdate) -> None:
-        """Loads some tensors; a layer takes its new weights once it has all of them."""
+        """Loads some tensors; a layer takes its new weights when all of them have arrived."""
         self.model.load_weights(update_info.tensors)
 
     def finish_weight_update(self) -> None:

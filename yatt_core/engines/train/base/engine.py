@@ -57,7 +57,7 @@ class Layout:
     """How samples are distributed.
 
     ranks: number of processes.
-    copies: of the model, each of which learns from its own part of the samples.
+    copies: number of copies of the model, each of which learns from its own part of the samples.
     budget: maximum number of tokens of a micro-batch.
     packed, even: as in `PlanShape`.
     """
@@ -109,7 +109,7 @@ class PolicyTrainEngine(ABC):
 
     @abstractmethod
     def _tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
-        """Yields all tensors of the model, tied ones once, whole and on the CPU on rank 0; all ranks must iterate."""
+        """Yields all tensors of the model, a tied one once; whole and on the CPU on rank 0. All ranks must iterate."""
 
     @abstractmethod
     def _moments(self) -> tuple[Iterable[tuple[str, torch.Tensor]], int]:
@@ -213,7 +213,7 @@ class PolicyTrainEngine(ABC):
         return SftReceipt(result.steps, result.loss, result.accuracy, seconds, self._digest())
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
-        """Writes this rank's columns; rank 0 publishes them once all have written, and returns the receipt."""
+        """Writes this rank's columns. When all ranks have, rank 0 publishes the columns and returns the receipt."""
         self._require(task.key.iteration - 1)
         started = time.perf_counter()
         batch = self._load(task)
@@ -234,7 +234,7 @@ class PolicyTrainEngine(ABC):
         return PrepareReceipt(task.key, folder, digests, preparation.metrics, timing, moments)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
-        """Takes the iteration's optimizer steps, once.
+        """Takes the iteration's optimizer steps; a second call only returns the receipt.
 
         Raises `NumericError` before a step whose loss or gradient is not finite, `InfrastructureError` unless
         the weights have the version before the iteration.
@@ -253,7 +253,7 @@ class PolicyTrainEngine(ABC):
         return self._receipt
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
-        """Advances to the task's version without a step, once."""
+        """Advances to the task's version without a step; a second call only returns the receipt."""
         if (kept := kept_receipt(self._receipt, self._version, task, skipped=True)) is not None:
             return kept
         self._require(task.key.iteration - 1)

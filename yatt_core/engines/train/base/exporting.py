@@ -1,6 +1,6 @@
 """Exports a trainer's weights to the rollout engines: one pass over the tensors, one bucket per request.
 
-The sender requests the next bucket once there is room for it, so nothing accumulates; if it stops requesting,
+The sender requests the next bucket when there is room for it, so nothing accumulates; if it stops requesting,
 the export stops.
 """
 

@@ -61,7 +61,7 @@ def require_columns(spec: RunSpec, columns: PreparedColumns, folder: str) -> Non
 class Preparation:
     """The outcome of `prepare`.
 
-    columns: of this rank's samples if there are token columns, otherwise of all samples.
+    columns: prepared columns of this rank's samples if there are token columns, otherwise of all samples.
     """
 
     columns: PreparedColumns

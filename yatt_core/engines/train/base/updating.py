@@ -39,7 +39,7 @@ class Updated:
 class Update:
     """The optimizer steps of an iteration, independent of how the models run.
 
-    shape: of the plan.
+    shape: what shapes the plan of the steps.
     critic: None if the spec has none.
     """
 

@@ -73,7 +73,7 @@ def sharded_memory(model: nn.Module) -> list[torch.Tensor]:
 
 
 def sharded_parameters(model: nn.Module) -> dict[str, DTensor]:
-    """Returns the parameters under Hugging Face names, tied ones once."""
+    """Returns the parameters under Hugging Face names; a tied one appears only once."""
     found: dict[str, DTensor] = {}
     for name, parameter in model.named_parameters():
         assert isinstance(parameter, DTensor)

@@ -41,7 +41,7 @@ class Architecture:
 def architecture_of(config: Any, engine: MegatronTrainer) -> Architecture:
     """Returns the sizes of a model.
 
-    config: of transformers.
+    config: the model's transformers config.
 
     Raises `ConfigurationError` if the model or its division over ranks is not supported.
     """

@@ -58,7 +58,7 @@ def place_of(name: str, first_layer: int) -> Place:
     """Returns a parameter's place in the model.
 
     name: the parameter's name in Megatron-Core.
-    first_layer: of the stage, counted from 0.
+    first_layer: number of the stage's first layer, counted from 0.
     """
     if name in _TOP:
         return _TOP[name]

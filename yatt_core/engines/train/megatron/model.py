@@ -84,7 +84,7 @@ class Part:
     """This rank's part of the model.
 
     wrapped: the module in Megatron-Core's gradient buffers.
-    first_layer: of its stage.
+    first_layer: number of the stage's first layer.
     """
 
     module: nn.Module

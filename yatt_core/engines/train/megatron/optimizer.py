@@ -49,7 +49,7 @@ class MegatronAdamW:
 
     @property
     def parameters(self) -> int:
-        """Number of the whole model's weights; norms count once per tensor-parallel rank, since each has them."""
+        """Number of the whole model's weights; each tensor-parallel rank has the norms, so they count once per rank."""
         return self._parameters
 
     def reset(self) -> None:

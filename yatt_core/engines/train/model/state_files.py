@@ -41,7 +41,7 @@ class StateFacts:
     """The content of `state.json`.
 
     version: number of iterations learned.
-    learning_rate: of the last iteration, for information only.
+    learning_rate: learning rate of the last iteration, for information only.
     """
 
     version: int
@@ -59,7 +59,7 @@ class CriticState:
 
     @property
     def bytes(self) -> int:
-        """Size of both."""
+        """Size of weights and moments together."""
         return sum(array.nbytes for part in (self.weights, self.moments) for array in part.values())
 
 

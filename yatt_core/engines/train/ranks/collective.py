@@ -86,7 +86,7 @@ class Collective:
         return bytes(self.sum(data).tolist()).rstrip(b"\0").decode()
 
     def barrier(self) -> None:
-        """Returns once every rank has called it."""
+        """Waits until every rank has called this method."""
         self.sum(torch.zeros(1))
 
     def _reduce(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:

@@ -22,8 +22,8 @@ from yatt_core.spec.sections.algorithm import DistillationSpec
 class Teacher:
     """A teacher.
 
-    passes: over the module, at the sampling temperature.
-    rows: of its embedding.
+    passes: run the teacher's module at the sampling temperature.
+    rows: number of rows of the teacher's embedding.
     """
 
     module: nn.Module

@@ -43,7 +43,7 @@ def demonstrations_of(
     """Combines questions and answers, one row each.
 
     masks: which tokens of an answer count.
-    media: of each question's images.
+    media: content addresses of each question's images.
     """
     return Demonstrations(
         prompt_tokens=np.concatenate(questions),

@@ -26,7 +26,7 @@ class TokenAdvantages:
 
     advantages, returns: [T], 0 for tokens that do not count.
     samples: [N], mean advantage of each sample's tokens.
-    explained_variance: of the returns by the values.
+    explained_variance: share of the returns' variance that the values explain.
     """
 
     advantages: Float32
