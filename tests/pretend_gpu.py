@@ -1,4 +1,4 @@
-"""A pretended GPU: tensors in host memory that claim to be on a GPU, so that device mix-ups show without one.
+"""A pretended GPU: tensors in host memory that claim to be on a GPU, which exposes device mix-ups without a real GPU.
 
 Inside, torch computes as usual and refuses what it would refuse with a GPU: an operation on tensors of both devices,
 and a NumPy view of a GPU tensor. It does not imitate a GPU's kernels: their rounding, speed and limits.

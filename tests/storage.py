@@ -137,7 +137,7 @@ class LyingDisk:
         self.root = self._begin(folder, before, before.root if before else 0)
 
     def acknowledge(self, word: str) -> None:
-        """Notes that something was acknowledged to the scenario as done."""
+        """Notes that the product has acknowledged something to the scenario."""
         self._acknowledged.append(word)
         self._keep(f"told {word}")
 

@@ -117,7 +117,7 @@ class Verified(BaseModel):
 
 @router.post("/stop")
 def stop(served: Served, by: Acting, run_id: RunId, asked: Stop) -> Done:
-    """Asks the run's driver to stop at its next safe point; it leaves a checkpoint, so nothing is lost."""
+    """Asks the run's driver to stop at its next safe point, with a checkpoint, so that nothing is lost."""
     if find_line(served.ledger, run_id).driver != DRIVEN:
         raise ConfigurationError(f"run {run_id}: it has no driver, so there is nothing to stop")
     served.ledger.runs.ask_to_stop(run_id, said(by, asked.reason), asked.within_seconds)

@@ -1,8 +1,8 @@
 """Starts a driver for a run: `yatt resume` in a process of its own, which outlives the dashboard.
 
 Consumes a run without a driver. Produces the process, `resume.log` in the run folder with its output, and events in the audit
-chain: who requested it and, if it ended with an error, the last line of its output. While a started driver has not taken the
-run's lease yet, no second one is started.
+chain: who requested the driver and, if it ended with an error, the last line of its output. While a started driver has
+not taken the run's lease yet, no second one is started.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 def prefect_address(home: Home) -> str | None:
-    """Returns the address without `/api`; None if the environment names no server and no group is up.
+    """Returns the server's address without `/api`; None if the environment names no server and no group is up.
 
     Raises `ConfigurationError` for a malformed address.
     """

@@ -59,7 +59,7 @@ def databases(home: Home) -> dict[str, str]:
 
 
 def secrets(home: Home) -> dict[str, str]:
-    """Returns the part of the members' environment that no request contains: the databases and Prefect's password."""
+    """Returns the part of the members' environment that is kept out of requests: databases and Prefect's password."""
     return databases(home) | dict.fromkeys((SERVER_PASSWORD_VARIABLE, PASSWORD_VARIABLE), password_of(home))
 
 

@@ -89,7 +89,7 @@ def listener(port: int) -> str:
 def check_database(variable: str, address: str) -> None:
     """Checks that a database can be used: PostgreSQL must answer, and have the extension that Prefect's tables need.
 
-    A ledger is created or migrated.
+    The ledger's database is opened instead, which creates the ledger or migrates it.
     """
     from db.core.engine import dsn_url
     from db.core.errors import LedgerError, LedgerReadOnly, LedgerUnavailable

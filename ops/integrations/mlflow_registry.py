@@ -3,7 +3,7 @@
 Consumes outbox rows of the kinds `checkpoint` and `alias`, each with a complete description of its checkpoint.
 Produces an external model (its files stay where YATT stored them), a version of it, tags and aliases. Every
 delivery may be repeated: model and version are searched for by the checkpoint's id before they are created, and
-a move of an alias that a later one has superseded changes nothing.
+a move of an alias has no effect if a later move has superseded it.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class MlflowTracker:
     def _experiment(self, name: str) -> str:
         """Returns the experiment's id; creates the experiment if it does not exist.
 
-        Its artifacts are then stored in our folder, unless a server stores them.
+        The artifacts of a new experiment are stored in YATT's folder, unless a server stores them.
         """
         found = self._client.get_experiment_by_name(name)
         if found is None:

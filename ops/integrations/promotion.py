@@ -89,8 +89,8 @@ def promote(
 def deliver(home: Home, run: str) -> str | None:
     """Delivers a run's pending outbox rows to MLflow, unless a driver holds the run.
 
-    Returns why rows are still pending, or None. Those are delivered by the run's driver, by its next resume, or
-    by the service group.
+    Returns why rows are still pending; None if none are. Pending rows are delivered by the run's driver, by its
+    next resume, or by the service group.
     """
     from flows.branching.branches import operator_lease
     from flows.delivery.outbox import deliver_pending, in_words

@@ -44,7 +44,7 @@ class Filter:
 
 
 def _begins(actor: str, wanted: str) -> bool:
-    """Returns True if the name begins with `wanted`; whole numbers only: controller-1 does not match controller-10."""
+    """Returns True if the name begins with `wanted` and no number is cut: controller-1 does not match controller-10."""
     cut = wanted[-1:].isdigit() and actor[len(wanted) :][:1].isdigit()
     return actor.startswith(wanted) and not cut
 

@@ -44,7 +44,7 @@ class RunSeries:
 def series(
     ledger: Ledger, run: str, keys: Sequence[str], buckets: int = 300, first: int = 0, last: int | None = None
 ) -> RunSeries:
-    """Returns series over the steps from `first` to `last`, by default the newest. Raises `RunNotFound`."""
+    """Returns series over the steps from `first` to `last`, by default to the newest step. Raises `RunNotFound`."""
     found = ledger.series.reduced(run, keys[:KEYS], min(buckets, BUCKETS), first, last)
     return RunSeries(run, tuple(_view(each) for each in found))
 

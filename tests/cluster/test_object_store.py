@@ -31,7 +31,7 @@ def test_spilled_bytes_are_measured():
 @ray.remote(num_cpus=0)
 class Engine:
     def answer(self, weights, rows):
-        """Returns whether the weights were mapped read-only, and an answer."""
+        """Returns whether the weights arrived as a read-only mapping, and an answer of `rows` tokens."""
         tokens = np.arange(rows, dtype=np.int32)
         result = GenerateResult(tokens, -tokens.astype(np.float32), tokens[:1], np.zeros(1, np.int8), 1, 0.0)
         return not weights.data.flags.writeable and not weights.data.flags.owndata, GeneratePiece((0,), result)

@@ -85,7 +85,7 @@ def test_a_greedy_request_has_one_answer_per_prompt():
 
 
 def responses():
-    """Returns the responses of a single-turn dialogue for the engine's answer."""
+    """Returns the responses that a single-turn dialogue makes of the engine's answer."""
     dialogue = Dialogue(SPEC.rollout, CODEC, [tokens for tokens in TOKENS for _ in range(2)])
     assert dialogue.hear(RESULT) == {}
     assert dialogue.members == ()

@@ -46,7 +46,7 @@ def home(seeded: Home, tmp_path: Path) -> Home:
 
 @pytest.fixture(scope="session")
 def reader(seeded: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """Yields a client that all tests that only read share."""
+    """Yields one client for all tests that change nothing."""
     folder = tmp_path_factory.mktemp("reader") / "runs"
     with TestClient(create_app(Home(Path(shutil.copytree(seeded.folder, folder)))), base_url=ORIGIN) as client:
         yield client

@@ -1,6 +1,4 @@
-"""Live updates over a real socket: each change once, nothing for the mere passing of time, an end when the server
-ends.
-"""
+"""Live updates over a real socket: one event per change, none for the mere passing of time, an end with the server."""
 
 from __future__ import annotations
 

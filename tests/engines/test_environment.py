@@ -1,4 +1,4 @@
-"""The environment of a replay: what the last bits depend on, and no heavy import for a virtual run."""
+"""The recorded environment of a run: all that an update's bits depend on, without heavy imports for a virtual run."""
 
 from __future__ import annotations
 

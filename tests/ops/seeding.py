@@ -95,8 +95,9 @@ def seal_iteration(
     iteration: int,
     change: Callable[[pa.Table], pa.Table] = lambda table: table,
 ) -> None:
-    """Seals shards, and records a `collect` that sent 100 bytes per sample to the driver. change: applied to each
-    shard.
+    """Seals shards, and records a `collect` that sent 100 bytes per sample to the driver.
+
+    change: a function applied to each shard's table before it is sealed.
     """
     attempt = ledger.phases.plan(fence, 0, iteration, "collect")
     ledger.phases.dispatch(fence, attempt)

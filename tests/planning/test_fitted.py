@@ -1,4 +1,4 @@
-"""Constants fitted to a run's records: known constants are recovered, and with too few records the cards are used."""
+"""Constants fitted to a run's records: known constants are recovered; with too few records, the card's are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: the examples fit and are explained, an impossible plan names the shortage and a remedy, a judge adds modes."""
+"""Plans: examples fit and are explained, an impossible plan names shortage and remedy, a judge adds placement modes."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ def quantile(values: list[float], share: float) -> float | None:
 def chaos(
     folder: Path, spec: RunSpec, strikes: list[Strike], seed: int, seconds: float, prefect_seconds: float = 5.0
 ) -> dict[str, Any]:
-    """Strikes a run for at most `seconds`, ends it, and compares it with an undisturbed run to the same iteration.
+    """Strikes a run for at most `seconds`, ends it, and compares it with an undisturbed run of as many iterations.
 
     folder: the folder for the files of both runs.
     prefect_seconds: how long a struck Prefect server stays down.

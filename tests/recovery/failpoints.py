@@ -91,7 +91,7 @@ class Failpoints:
         return self._spared.exists() and re.search(self._spared.read_text(), name) is not None
 
     def _await_driver(self) -> int | None:
-        """Waits for a living driver of the armed run: actors keep working between two drivers, and pause here."""
+        """Waits for a living driver of the armed run; actors that continue to work between two drivers pause here."""
         deadline = time.monotonic() + GONE_SECONDS
         while (driver := self._driver()) is None and self._armed.exists() and time.monotonic() < deadline:
             time.sleep(0.005)

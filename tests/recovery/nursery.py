@@ -38,20 +38,20 @@ class Incarnation:
     _status: Future[int] = field(default_factory=Future)
 
     def wait(self, seconds: float) -> int:
-        """Returns its exit status, negative for a signal. Raises `TimeoutError` if it does not end in time."""
+        """Returns the driver's exit status, negative for a signal. Raises `TimeoutError` if it does not end in time."""
         return self._status.result(seconds)
 
     def ended(self) -> int | None:
-        """Returns its exit status, or None while it lives."""
+        """Returns the driver's exit status, or None while it lives."""
         return self._status.result() if self._status.done() else None
 
     @property
     def output(self) -> str:
-        """Its output so far."""
+        """The driver's output so far."""
         return self.output_file.read_text()
 
     def end(self, status: int) -> None:
-        """Records its exit status."""
+        """Records the driver's exit status."""
         self._status.set_result(status)
 
     def signal(self, number: signal.Signals) -> None:

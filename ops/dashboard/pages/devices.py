@@ -50,7 +50,7 @@ def show_devices(visit: Visited, run_id: RunId, iteration: Number | None = None,
 def attempts_of(ledger: Ledger, run: str, iteration: int) -> list[AttemptRow]:
     """Returns the attempts at an iteration's phases.
 
-    For an inherited iteration, these are recorded under the run and branch that made it.
+    The attempts at an inherited iteration are recorded under the run and branch that made the iteration.
     """
     owner, branch, _ = ledger.commits.maker(run, iteration)
     return ledger.phases.attempts(owner, branch, iteration)

@@ -1,4 +1,4 @@
-"""Series reduced by the database: correct along rollbacks and forks, in few buckets that stay the same."""
+"""Series reduced by the database: correct along rollbacks and forks, in a few buckets that stay as the series grows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attempts: planned first, charged once dispatched, across drivers."""
+"""Attempts: planned first, charged only if they were dispatched, by whichever driver."""
 
 from __future__ import annotations
 

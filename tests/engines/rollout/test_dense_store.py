@@ -1,4 +1,4 @@
-"""Keys and values of the fast runner: re-laid out for more slots, where source and destination overlap."""
+"""Keys and values of the fast runner: kept when they are moved to make room for more slots, although ranges overlap."""
 
 import torch
 

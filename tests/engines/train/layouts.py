@@ -37,7 +37,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 class Layout:
     """An engine on a number of ranks.
 
-    engine: its section of the spec.
+    engine: the engine's section of the spec.
     family: the model family.
     """
 

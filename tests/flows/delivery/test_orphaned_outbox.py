@@ -26,7 +26,7 @@ ALIVE: Callable[[Holder], bool] = lambda holder: False  # noqa: E731
 
 
 class Recorder:
-    """Keeps the keys that arrive, after calling a function."""
+    """A tracker that keeps the keys of the rows that it receives; it calls a function before each delivery."""
 
     def __init__(self, before: Callable[[], None] = lambda: None) -> None:
         self.arrived: list[str] = []
@@ -77,7 +77,7 @@ def test_only_a_run_that_nobody_will_drive_again_is_dead(
 
 
 def test_a_stopped_driver_does_not_count_as_dead() -> None:
-    """A driver stopped for a minute still has its lease when it is continued; a keeper would have fenced it."""
+    """A driver that was stopped for a minute can still continue, unless a keeper has taken its lease meanwhile."""
     assert not is_dead(Undelivered("toy-1", 3, HOLDER, 60.0))
     assert is_dead(Undelivered("toy-1", 3, replace(HOLDER, process_start=1), 60.0))
 

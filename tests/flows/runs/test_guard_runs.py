@@ -1,4 +1,4 @@
-"""Guards in whole runs: each is tripped by some run, its request is carried out once, and recovery does the same."""
+"""Guards in whole runs: each is tripped by some run, and each request is carried out once, even if a driver dies."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def _run(home: Home, name: str, spec: RunSpec | None, before: Mapping[str, Any] 
 
     before: parameters of the existing deployment of this name; None if there is none.
 
-    Raises `ConfigurationError` if that deployment drives a run with another spec, since it is unclear which one is meant.
+    Raises `ConfigurationError` if that deployment drives a run with another spec, since it is unclear which is meant.
     """
     from flows.branching.spec_changes import changed_keys
     from flows.run.creation import create_run, current_spec
