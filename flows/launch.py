@@ -1,6 +1,6 @@
 """Drives a session from a command: takes the lease, starts services, Ray and actors in parallel, then runs the flow.
 
-Imports prefect only once its server's address is in the environment.
+Imports prefect only after its server's address has been put into the environment.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def experience_digest_of_iteration(group_digests: bytes) -> str:
 
 
 def chain_digest(digests: Iterable[str]) -> str:
-    """Returns the sha256 of a sequence of digests; over a branch's iterations, this is the run's experience digest."""
+    """Returns the sha256 of a sequence of digests; for a branch's iterations, this is its experience digest."""
     digest = hashlib.sha256()
     for item in digests:
         digest.update(item.encode())

@@ -1,8 +1,8 @@
 """Durable files on a local disk: written, synced, renamed, and the folder synced, so a crash leaves all or nothing.
 
-Names that begin with a dot are being written or deleted; any process that finds one after a crash may delete
-it. A disk error raises an `InfrastructureError`, a full disk or exhausted quota a `StorageFullError`; the
-existing contents are kept.
+Files and folders whose names begin with a dot are being written or deleted; a process that finds one after a crash
+may delete it. A disk error raises an `InfrastructureError`, a full disk or exhausted quota a `StorageFullError`;
+existing contents are then kept.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def temporary_name(path: Path) -> Path:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Publishes a file: once the name is visible, all its bytes are, even after a crash.
+    """Publishes a file: whenever its name is visible, even after a crash, the file is complete.
 
     Raises `InfrastructureError` if the disk fails; nothing half-written is left.
     """
@@ -124,7 +124,7 @@ def move_folder(source: Path, target: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Deletes a folder: as long as its name is visible, its contents are complete, even after a crash."""
+    """Deletes a folder: as long as its name is visible, even after a crash, the folder is complete."""
     trash = folder.with_name(f".{folder.name.lstrip('.')}.{os.getpid()}.trash")
     shutil.rmtree(trash, ignore_errors=True)
     move_folder(folder, trash)

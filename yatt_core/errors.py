@@ -42,7 +42,7 @@ class InfrastructureError(YattError):
 
 
 class CutError(InfrastructureError):
-    """Work is abandoned: it was over-dispatched, and enough of it is finished."""
+    """Over-dispatched work was abandoned, because enough of the rest is finished."""
 
 
 class StorageFullError(InfrastructureError):

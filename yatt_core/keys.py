@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 TERM = r"\.t(\d+)"
-"""Pattern of the term under which a folder was written, in the folder's name."""
+"""Pattern for the part of a folder's name that states the term under which it was written."""
 SHARD_NAME = r"w\d+-s\d+" + TERM
 """Pattern of the name of a shard's folder (`shard_folder`), without the writer's number."""
 CHECKPOINT_NAME = r"b\d+-i\d+" + TERM
@@ -46,7 +46,7 @@ def iteration_folder(branch: int, iteration: int) -> PurePosixPath:
 def shard_folder(key: WorkKey, term: int, writer: int = 0) -> PurePosixPath:
     """Returns the folder of one logical shard written under one term, relative to the run folder.
 
-    writer: the number of earlier writers of the shard under this term; each has its own folder.
+    writer: number of processes that have already written this shard under this term; each has its own folder.
     """
     suffix = f".{writer}" if writer else ""
     return iteration_folder(key.branch, key.iteration) / f"w{key.wave:02d}-s{key.shard:04d}.t{term:04d}{suffix}"
@@ -64,5 +64,8 @@ def stable_seed(purpose: str, *parts: int) -> int:
 
 
 def sample_seed(seed: int, branch: int, iteration: int, ordinal: int, sample: int, turn: int = 0) -> int:
-    """Returns the seed of the noise that draws one response. The seed's last part is 0, as in the runs on record."""
+    """Returns the seed of the noise used to sample one turn of a response.
+
+    The last part of the seed is always 0, so that runs already on record can be reproduced.
+    """
     return stable_seed("sample", seed, branch, iteration, ordinal, sample, turn, 0)

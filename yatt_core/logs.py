@@ -24,7 +24,7 @@ _PART = re.compile(r"\.part(\d+)\.jsonl$")
 _context: contextvars.ContextVar[Mapping[str, int | str]] = contextvars.ContextVar(
     "yatt_log_context", default=MappingProxyType({})
 )
-# The values of keys that name a secret, the token after `Bearer`, and passwords in URLs never reach a log.
+# Keeps out of logs: the values of keys that name a secret, the token after `Bearer`, and passwords in URLs.
 _SECRETS = re.compile(
     r"""(?ix)
     (?P<name> (?: password | passwd | secret | token | (?:api|access|private|secret)[_-]?key ) \\?["']? \s*[=:]\s* )
@@ -81,13 +81,13 @@ LOG_NAME = re.compile(r"t(?P<term>\d+)\.(?P<actor>.+?)(?:\.part(?P<part>\d+))?\.
 
 
 def log_file(run_folder: Path, actor: str, term: int, part: int = 1) -> Path:
-    """Returns the log of an actor started under a term; text beyond the size of one file continues in part 2, 3, ..."""
+    """Returns the path of one part of the log of an actor that was started under a term; parts are numbered from 1."""
     name = f"t{term:04d}.{actor}" + (f".part{part}" if part > 1 else "")
     return run_folder / "logs" / f"{name}.jsonl"
 
 
 class PartsHandler(logging.FileHandler):
-    """Writes one part after another and keeps the most recent; files only grow until they are deleted."""
+    """Writes a log in parts and keeps the most recent ones; a part is never truncated or renamed, only deleted."""
 
     def __init__(self, run_folder: Path, actor: str, term: int, part_bytes: int = PART_BYTES) -> None:
         self._place, self._part_bytes = (run_folder, actor, term), part_bytes

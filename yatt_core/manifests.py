@@ -91,7 +91,10 @@ def load_manifest(folder: Path, kind: str, sha256: str | None = None) -> Manifes
 
 
 def read_file(folder: Path, name: str, entry: FileEntry) -> bytes:
-    """Returns a file's verified bytes: what is parsed is what was hashed. Raises `DataError` naming the file."""
+    """Returns a file's bytes after verifying them, so that callers parse exactly what was hashed.
+
+    Raises `DataError`, which names the file.
+    """
     path = folder / name
     try:
         data = path.read_bytes()
@@ -102,7 +105,7 @@ def read_file(folder: Path, name: str, entry: FileEntry) -> bytes:
 
 
 def verify_files(folder: Path, files: Mapping[str, FileEntry]) -> None:
-    """Verifies size and sha256 of every file. Raises `DataError` naming the first that differs."""
+    """Verifies size and sha256 of every file. Raises `DataError`, which names the first file that differs."""
     for name in sorted(files):
         path = folder / name
         try:

@@ -53,9 +53,9 @@ def range_of(ranges: Sequence[IterationRange], iteration: int) -> IterationRange
 def own_places(ranges: Sequence[IterationRange], run: str) -> list[IterationRange]:
     """Returns the ranges in which a run's own rows and files for a line's iterations are stored.
 
-    A fork has its own copies of what it inherited, under the branch numbers of the runs that produced it. A
-    checkpoint of the state a branch starts from may be stored under that branch, although its iteration belongs
-    to the branch before.
+    A fork has its own copies of what it inherited, stored under the branch numbers of the runs that produced them.
+    The checkpoint from which a branch starts may be stored under that branch, although its iteration belongs to the
+    branch before.
     """
     return [
         replace(span, first=max(0, span.first - 1)) if span.run == run else replace(span, run=run) for span in ranges

@@ -26,9 +26,9 @@ from db.core.models import Lease
 
 BUSY_TIMEOUT_MS = 30_000
 IDLE_IN_TRANSACTION_MS = 5_000
-"""Limit for idle transactions.
+"""Time limit for idle transactions.
 
-A driver suspended within a transaction would otherwise hold its row locks, and so block the run, until it is
+Without it, a driver suspended within a transaction would hold its row locks, and so block the run, until the driver is
 resumed.
 """
 NETWORK = {
@@ -38,13 +38,16 @@ NETWORK = {
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
-"""Settings that detect within seconds that a server's host has disappeared (tcp_user_timeout: milliseconds)."""
+"""Settings with which a connection notices within seconds that the server's host has disappeared.
+
+The unit of tcp_user_timeout is milliseconds.
+"""
 FULL = ("SQLITE_FULL", "53100")
 """The error codes of SQLite and PostgreSQL (SQLSTATE disk_full) for a full disk."""
 UNWRITABLE = ("SQLITE_READONLY", "SQLITE_CANTOPEN")
 """Prefixes of SQLite's error names for a file or folder without write permission.
 
-They have other causes too, such as a deleted file, so `_unwritable` checks the permissions.
+The errors with these names have other causes too, such as a deleted file, so `_unwritable` checks the permissions.
 """
 READ_ONLY = "ledger_read_only"
 RIGHT = "expected postgresql://user@host/database or sqlite:////folder/ledger.db"
@@ -67,7 +70,7 @@ def _sqlite_time(*_: Any, **__: Any) -> str:
 
 @compiles(DatabaseTime, "postgresql")
 def _postgresql_time(*_: Any, **__: Any) -> str:
-    # Not now(), which is the time at which the transaction began, before it waited for a lock.
+    # Not now(), which returns when the transaction began: it may since have waited for a lock.
     return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
 
 
@@ -110,7 +113,7 @@ class Database:
         self._reader = engine.execution_options(**reading)
 
     def now(self) -> ColumnElement[int]:
-        """Returns the clock as SQL."""
+        """Returns the current time as an SQL expression."""
         time = self._clock()
         return literal(time, BigInteger) if isinstance(time, int) else time
 
@@ -159,7 +162,7 @@ def _translated(engine: Engine) -> Iterator[None]:
     try:
         yield
     except (IntegrityError, ProgrammingError):
-        raise  # a name that was taken concurrently, or a defect that a retry would not fix
+        raise  # the name of a new run was taken concurrently, or it is a defect that a retry would not fix
     except DataError as error:
         raise LedgerError(f"a value cannot be written to {_name(engine)}: {error.orig}") from error
     except DBAPIError as error:
@@ -220,7 +223,7 @@ def dsn_url(dsn: str) -> URL:
         return url.set(drivername="postgresql+psycopg")
     if url.get_backend_name() != "sqlite":
         raise LedgerAddressError(f"the ledger supports sqlite and postgresql, not {url.get_backend_name()}; {RIGHT}")
-    # A relative path means a different file in each working folder, :memory: a different database in each process.
+    # A relative path would mean another file in each working folder; `:memory:`, another database in each process.
     if url.host is not None or not Path(url.database or "").is_absolute():
         raise LedgerAddressError(f"the ledger's DSN does not contain the absolute path of an SQLite file; {RIGHT}")
     return url.set(drivername="sqlite")

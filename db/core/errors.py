@@ -23,13 +23,13 @@ class LedgerFull(LedgerUnavailable):
 class LedgerReadOnly(LedgerUnavailable):
     """This user cannot write to the ledger's file or its folder; nothing was written.
 
-    A failing disk may also be remounted read-only, so for a ledger that was writable before, this error only
-    means that it is unavailable.
+    The system may also have remounted a failing disk read-only, so if the ledger was writable before, this error means
+    no more than that the ledger is unavailable.
     """
 
 
 class LedgerAddressError(LedgerError):
-    """The ledger's address is malformed, names an unsupported database, or lacks an installed driver."""
+    """The ledger's address is malformed, or names a database that is unsupported or whose driver is not installed."""
 
 
 class LedgerVersionError(LedgerError):

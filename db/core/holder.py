@@ -18,9 +18,9 @@ PROC = Path("/proc")
 class Holder:
     """A process, identified so that no later process can be mistaken for it.
 
-    host: the machine and process-id namespace it runs in.
-    process_start: clock ticks from boot to its start.
-    text: its human-readable name.
+    host: the machine and process-id namespace in which it runs.
+    process_start: clock ticks from the machine's boot to the start of the process.
+    text: human-readable name of the process.
     """
 
     host: str
@@ -33,7 +33,7 @@ class Holder:
 def this_process(text: str = "") -> Holder:
     """Returns the calling process.
 
-    text: what it does, such as the name of its flow run.
+    text: what the process does, such as the name of its flow run.
     """
     pid = os.getpid()
     start = _process_start(pid)
@@ -71,10 +71,10 @@ def _boot_id() -> str:
 
 
 def _process_start(pid: int) -> int | None:
-    """Returns the start time in clock ticks; None if there is no such process, or only a zombie.
+    """Returns a process's start time in clock ticks; None if there is no such process, or only a zombie.
 
-    If other threads outlive the first one, as they briefly do after a kill, the process still holds its devices
-    and files.
+    A process whose other threads have outlived the first one, as they briefly do after a kill, is not counted as a
+    zombie, since it still holds its devices and files.
     """
     try:
         line = (PROC / str(pid) / "stat").read_text()

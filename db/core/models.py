@@ -73,7 +73,7 @@ class Run(Base):
     state_reason: Mapped[str]
     desired_state: Mapped[str]
     stop_at: Mapped[int | None]
-    """When a driver that was asked to stop must have ended; null: no deadline."""
+    """Time by which a driver that was asked to stop must have ended; null: no deadline."""
     target_iterations: Mapped[int]
     current_branch: Mapped[int]
     iteration: Mapped[int]
@@ -161,7 +161,7 @@ class Iteration(Base):
 
 
 class ControlState(Base):
-    """The small state that a commit carries: cursor, averages, coefficients, policy state."""
+    """The small part of a run's state that each commit records: cursor, averages, coefficients, policy state."""
 
     __tablename__ = "control_state"
 
@@ -172,7 +172,7 @@ class ControlState(Base):
 
 
 class PhaseAttempt(Base):
-    """An attempt at a phase: PLANNED -> DISPATCHED -> DONE or FAILED. It is charged once dispatched_at is set."""
+    """An attempt at a phase: PLANNED -> DISPATCHED -> DONE or FAILED. It is charged if dispatched_at is set."""
 
     __tablename__ = "phase_attempt"
     __table_args__ = (
@@ -319,7 +319,7 @@ class Checkpoint(Base):
 class AliasMove(Base):
     """A move of one of the run's aliases to a checkpoint; an alias points to the target of its newest move.
 
-    seq: number of the link that records it.
+    seq: number of the link of the audit chain that records the move.
     """
 
     __tablename__ = "alias_move"
@@ -373,7 +373,7 @@ class MetricPoint(Base):
 class Outbox(Base):
     """A row to deliver to the tracker or to people.
 
-    logged_at: the point's own time, so that a point sent twice is still one point.
+    logged_at: timestamp of the points in the tracker, so that a point that is sent twice remains a single point.
     """
 
     __tablename__ = "metric_outbox"

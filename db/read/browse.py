@@ -23,7 +23,7 @@ from db.write.records import CheckpointRow
 class DecisionLine:
     """A placement decision in brief. Times are milliseconds since 1970.
 
-    run, branch: the ones that produced the iteration.
+    run, branch: the run and branch that produced the iteration.
     """
 
     run: str
@@ -115,7 +115,7 @@ class Browser:
     def checkpoints(self, run: str, limit: int, before: tuple[int, int, int] | None = None) -> list[CheckpointRow]:
         """Returns the run's own checkpoints, newest iteration first.
 
-        before: only those after this (iteration, branch, term) in the listing.
+        before: only checkpoints that come after this (iteration, branch, term) in the listing.
         """
         key = (Checkpoint.iteration, Checkpoint.branch, Checkpoint.term)
         columns = [Checkpoint.__table__.columns[name] for name in get_type_hints(CheckpointRow)]
@@ -138,6 +138,6 @@ def _whole_page(
     if len(rows) < limit:
         return rows
     last = getattr(rows[-1], column.key)
-    # Without the range, since SQLite would otherwise scan all of it instead of looking up the equal rows.
+    # This query leaves the range out: with it, SQLite would scan the whole range instead of looking up the equal rows.
     equal = [kind(**row._mapping) for row in connection.execute(query.where(column == last))]
     return [row for row in rows if getattr(row, column.key) != last] + equal

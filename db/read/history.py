@@ -1,6 +1,6 @@
 """When everything in a run happened: the input to its time accounts. Reads only.
 
-Times are milliseconds since 1970. For a long run, only the columns that contain times are read, and only those
+Times are milliseconds since 1970. A run may be long, so only the columns that contain times are read, and only those
 receipts and shards that show the cost of a failure.
 """
 
@@ -49,7 +49,7 @@ class LeaseTimes:
 class AttemptTimes:
     """An attempt at a phase.
 
-    receipt: only for `recover`.
+    receipt: receipt of an attempt at `recover`; None for other phases.
     """
 
     branch: int
@@ -101,8 +101,8 @@ class RunHistory:
 def read_struck(connection: Connection, run: str, newest: int, faults: int) -> RunHistory:
     """Returns a run's newest attempts, and only those earlier ones that show the cost of failures.
 
-    newest: the number of newest attempts.
-    faults: the limit for each kind of earlier attempt.
+    newest: number of newest attempts to return.
+    faults: maximum number of earlier attempts of each kind.
 
     The earlier ones are all attempts at phases that failed or were repeated, recoveries, and each driver's
     first attempt. Waiting times in the result are meaningless, since successful attempts are left out. Raises
@@ -208,7 +208,7 @@ def read_leases(connection: Connection, run: str, since: int | None = None) -> t
     if since is None:
         return tuple(rows)
     earlier = [row for row in rows if row.taken_at <= since]
-    # The term in progress at `since`, if the lease was not released before.
+    # The term that was in progress at `since`, unless its lease was released before that time.
     at_work = [
         replace(row, taken_at=since) for row in earlier[-1:] if row.released_at is None or row.released_at > since
     ]

@@ -26,8 +26,8 @@ class RunListLine:
     """A run in the list.
 
     event_seq: number of its audit chain's last link.
-    reward: of the newest commit.
-    iteration_seconds: mean over the newest iterations.
+    reward: mean reward at the newest commit.
+    iteration_seconds: mean seconds per iteration over the newest iterations.
     """
 
     line: RunLine
@@ -40,7 +40,7 @@ class RunListLine:
 class RunListPage:
     """A page of the matching runs.
 
-    total: number of matching runs.
+    total: number of matching runs on all pages.
     states: number of runs by state, over the whole ledger.
     """
 

@@ -58,7 +58,7 @@ REMEMBERED = 200_000
 def bucket_width(first: int, last: int, buckets: int) -> int:
     """Returns the number of steps per bucket, a power of two.
 
-    With it, first..last has at most `buckets` buckets, not counting a partial one at either end.
+    With this width, the steps first..last fill at most `buckets` buckets, not counting a partial bucket at either end.
     """
     steps = max(1, last - first + 1)
     return 1 << max(0, (-(-steps // buckets) - 1).bit_length())
@@ -112,7 +112,7 @@ def _add(
     classes: dict[str, str],
     full: Full,
 ) -> None:
-    """Adds a span's buckets to those of its keys."""
+    """Adds the buckets of one range of iterations to the buckets of their series, by key."""
     rows = connection.execute(
         select(MetricSeries.id, MetricSeries.key, MetricSeries.metric_class).where(
             MetricSeries.run == part.run, MetricSeries.key.in_(found)

@@ -1,7 +1,7 @@
 """Alarms: events of the audit chain that record what a guard found, when, its evidence, and the action it requests.
 
-An alarm of a committed iteration is written in that commit's transaction; others are recorded here, each id
-once. An alarm that requests more than an alert stays unanswered until that action has been taken.
+An alarm about a committed iteration is written in that commit's transaction; other alarms are recorded here, each id
+only once. An alarm that requests more than an alert stays unanswered until the requested action has been taken.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from db.write.outbox import OutboxEntry, enqueue
 
 ALARM = "alarm"
 ALERT, ROLLBACK = "alert", "rollback"
-"""Actions: an alert needs nothing beyond delivery; a rollback changes the run's line."""
+"""Two of the actions: an alert needs nothing beyond its delivery; a rollback changes the run's line."""
 ENDED = ("paused", "stopped")
 
 
@@ -29,7 +29,7 @@ class AlarmRow:
 
     seq: number of its link in the chain.
     at: milliseconds since 1970.
-    id: identical each time the same alarm would be raised.
+    id: identical each time that the same alarm is raised.
     first: the earliest iteration involved.
     action: alert, pause, rollback or stop.
     """
@@ -70,9 +70,9 @@ class Alarms:
     def unanswered(self, run: str) -> list[AlarmRow]:
         """Returns the alarms whose requested action has not been taken since.
 
-        A new branch answers all earlier alarms. Otherwise, pausing or stopping the run answers a pause or a
-        stop, and a later alarm of the same rule at the same place answers a rollback: it explains why the
-        rollback is impossible.
+        A new branch answers all earlier alarms. Apart from that, a request to pause or stop is answered when the run
+        is paused or stopped, and a request to roll back by a later alarm of the same rule at the same place, which
+        explains why the rollback is impossible.
         """
         answers = select(Event.seq, Event.kind, Event.body).where(Event.run == run, Event.kind.in_(("state", "branch")))
         with self._database.read() as connection:

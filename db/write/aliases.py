@@ -4,9 +4,9 @@ Consumes the name of an alias and a kept checkpoint. Produces moves, which are r
 deleted: an alias points to the target of its newest move. Each promotion also adds a link to the audit chain
 that records who promoted what, and why. Promotions of a run are serialised by a lock on the run's row.
 
-    candidate   moves alone
-    champion    moves, and the previous champion becomes the checkpoint to roll back to
-    rollback    moves alone, once there is a champion, and never to the champion itself
+    candidate   moves without affecting other aliases
+    champion    moves, and the alias `rollback` then points to the previous champion
+    rollback    moves without affecting other aliases, but only if there is a champion, and never to the champion
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class CheckpointKey(NamedTuple):
 class AliasMove:
     """A move of an alias to a checkpoint.
 
-    number: counts the run's moves from 1.
-    seq: number of the link that records it.
-    by: who promoted it.
+    number: number of the move in the run, counted from 1.
+    seq: number of the link of the audit chain that records the move.
+    by: who promoted the checkpoint.
     at: milliseconds since 1970.
-    folder to state: columns of the checkpoint's own row.
+    folder to state: columns of the checkpoint's row.
     """
 
     run: str
@@ -76,7 +76,7 @@ Tell = Callable[[Sequence[AliasMove]], Sequence[OutboxEntry]]
 def moves_of(alias: str, target: CheckpointKey, current: Mapping[str, CheckpointKey]) -> dict[str, CheckpointKey]:
     """Returns the moves, in order, that make an alias point to a checkpoint; empty if it already does.
 
-    current: where the aliases point now.
+    current: the checkpoints to which the aliases point now.
 
     Raises `AliasRefused` for an unknown alias, and for a rollback alias that would point to the champion or
     while there is no champion.
@@ -104,7 +104,7 @@ class Aliases:
     def promote(
         self, run: str, alias: str, target: CheckpointKey, by: str, why: str, tell: Tell = lambda moves: ()
     ) -> list[AliasMove]:
-        """Points an alias to a kept checkpoint of the run; returns the moves, if any were needed.
+        """Points an alias to a kept checkpoint of the run; returns the moves, of which none may have been needed.
 
         tell: returns the tracker's outbox rows for the moves.
 

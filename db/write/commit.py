@@ -30,7 +30,7 @@ class IterationCommit:
 
     fingerprint: what a replay of its update must reproduce.
     event: contents of the audit link in addition to the digests.
-    alarms: what guards found; each becomes a link after the commit's.
+    alarms: alarms that guards have raised; each becomes a link of the audit chain after the commit's link.
     tracked: whether the tracker receives the metrics.
     """
 
@@ -123,7 +123,7 @@ class Commits:
             return _find(connection, ancestry(connection, run, branch), iteration)
 
     def maker(self, run: str, iteration: int) -> Maker:
-        """Returns the owner of an iteration of the current line, committed or not. Raises `RunNotFound`."""
+        """Returns the run and branch of an iteration of the current line, committed or not. Raises `RunNotFound`."""
         with self._database.read() as connection:
             line = ancestry(connection, run)
             commit = _find(connection, line, iteration)

@@ -56,9 +56,9 @@ def lock_run(connection: Connection, database: Database, run: str) -> Any:
 
 
 def append(connection: Connection, run: Any, kind: str, body: Mapping[str, Any]) -> EventRow:
-    """Adds a link and moves the head.
+    """Adds a link, which becomes the head of the chain.
 
-    run: the row that `lock_run` returned in this transaction; valid for a single link.
+    run: the row that `lock_run` returned in this transaction; a row can be used for one link only.
     """
     plain = json.loads(canonical_json(body))
     seq, at, prev_hash = run.event_seq + 1, int(run.now), str(run.event_hash)

@@ -36,8 +36,9 @@ class Leases:
 
         holder_is_gone: returns True if a holder has certainly ended.
 
-        Cleans up after the last holder: dispatched phases fail (class infrastructure), and its session ends as
-        lost. A stop requested of that holder does not apply to the new one. Raises `LeaseHeld`, `RunNotFound`.
+        Cleans up after the last holder: marks its open attempts as failed (class infrastructure), and its session as
+        lost. A stop that was requested of the last holder does not apply to the new one. Raises `LeaseHeld`,
+        `RunNotFound`.
         """
         with self._database.write() as connection:
             lease = self._lock(connection, run)

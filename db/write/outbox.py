@@ -1,8 +1,8 @@
 """The outbox: messages that are still to be delivered to the tracker or to people, in order, each row once.
 
-Rows are claimed under the term. A row that was claimed before but not marked as delivered may or may not have
-arrived, so its deliverer searches before it creates. A metrics row contains branch and iteration; its values are
-read from the points when it is claimed.
+Rows are claimed under the term of the lease. A row that was claimed before but not marked as delivered may or may not
+have arrived, so its deliverer first searches for the object that it would create. A metrics row contains branch and
+iteration; its values are read from the metric points when the row is claimed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from db.core.models import Lease, Outbox
 from db.write.metrics import points_at
 
 METRICS, NOTIFICATION = "metrics", "notification"
-"""Kinds with special handling: metrics, whose points are read at the claim, and notifications to people."""
+"""Kinds with special handling: metrics, whose points are read when the row is claimed, and notifications to people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class OutboxEntry:
     """A message to deliver.
 
     id: identical each time the same entry is written.
-    kind: run, params, tags, metrics, artifact, ...; notification: for people instead of the tracker.
+    kind: `run`, `params`, `tags`, `metrics`, `artifact`, ... for the tracker; `notification` for people.
     """
 
     id: str
@@ -41,9 +41,9 @@ class OutboxEntry:
 class ClaimedRow:
     """A row to deliver now.
 
-    claims: its earlier claims; if there are any, it may have arrived already.
+    claims: number of earlier claims of the row; if it is not 0, the row may have arrived already.
 
-    The payload of kind metrics contains branch, iteration and metrics (key -> value).
+    The payload of kind `metrics` contains branch, iteration and metrics (key -> value).
     """
 
     seq: int
@@ -115,7 +115,7 @@ class Deliveries:
     def claim(self, fence: Fence, limit: int = 100, notifications: bool = False) -> list[ClaimedRow]:
         """Returns the oldest undelivered rows that this term has not claimed, or has given back. Raises `Fenced`.
 
-        notifications: claim rows for people instead of rows for the tracker, as neither waits for the other.
+        notifications: claim rows for people instead of rows for the tracker. The two are delivered independently.
         """
         with self._database.fenced(fence) as (connection, _):
             rows = connection.execute(

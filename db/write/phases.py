@@ -121,8 +121,8 @@ class Phases:
     def fail_open(self, fence: Fence, reason: str) -> int:
         """Marks every open attempt of the run as failed (class infrastructure); returns their number. Raises `Fenced`.
 
-        For a driver that continues after the ledger was unavailable: whether its open attempts were recorded is
-        unknown.
+        This is for a driver that continues after the ledger was unavailable, and does not know whether its last
+        writes about open attempts were recorded.
         """
         with self._database.fenced(fence) as (connection, now):
             return fail_open(connection, fence.run, reason, now)
@@ -155,7 +155,7 @@ class Phases:
     def charged(self, run: str, branch: int, iteration: int, phase: str) -> dict[str, int]:
         """Returns the number of failed attempts at a phase that count against its budget, by failure class.
 
-        Counts dispatched attempts of all drivers that were not forgiven.
+        Counts the dispatched attempts of all drivers, except those that were forgiven.
         """
         with self._database.read() as connection:
             return _charged(connection, Attempt(run, branch, iteration, phase, number=0))

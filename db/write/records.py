@@ -1,7 +1,7 @@
 """What the driver records about an iteration besides its phases.
 
 These are sealed shards, waves, choices, placement decisions and checkpoints. A choice is recorded before it takes
-effect and obeyed on recovery: recording it again returns the first record.
+effect, and a recovering driver obeys it: an attempt to record it again returns the first record.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ChoiceRow:
     """A choice that depended on time, load or the environment.
 
     name: what was chosen; unique within an iteration.
-    term: the term that chose; 0 if it is not recorded yet.
+    term: the term that made the choice; 0 if the choice is not recorded yet.
     """
 
     branch: int
@@ -89,8 +89,8 @@ class DecisionRow:
 class CheckpointRow:
     """A published checkpoint.
 
-    term: the term that published it.
-    run: its owner; for a checkpoint that a fork inherited, the parent.
+    term: the term that published the checkpoint.
+    run: the run to which it belongs; for a checkpoint that a fork inherited, the parent.
     recorded_at: milliseconds since 1970, always by the ledger's clock.
     """
 
@@ -174,7 +174,7 @@ class Records:
             return [ShardRow(**row._mapping) for row in rows]
 
     def wave(self, fence: Fence, row: WaveRow) -> WaveRow:
-        """Records a wave's plan before it starts; returns the one in force, which is the first one recorded.
+        """Records a wave's plan before it starts; returns the plan in force, which is the first one recorded.
 
         Raises `Fenced`.
         """
@@ -208,8 +208,8 @@ class Records:
     def choice(self, fence: Fence, row: ChoiceRow) -> ChoiceRow:
         """Records a choice before it takes effect, with an event.
 
-        Returns the one in force, which is the first one recorded. The returned body has always been converted to JSON
-        and back, so tuples are lists. Raises `Fenced`.
+        Returns the choice in force, which is the first one recorded. The returned body has always been converted to
+        JSON and back, so tuples have become lists. Raises `Fenced`.
         """
         with self._database.fenced(fence) as (connection, now):
             found = _choices(connection, fence.run, row.branch, row.iteration, row.name)
@@ -226,7 +226,7 @@ class Records:
             return {row.name: row for row in _choices(connection, run, branch, iteration)}
 
     def decision(self, fence: Fence, row: DecisionRow) -> DecisionRow:
-        """Records a decision before it takes effect; returns the one in force, which is the first one recorded.
+        """Records a decision before it takes effect; returns the decision in force, which is the first one recorded.
 
         Raises `Fenced`.
         """

@@ -25,7 +25,7 @@ RUN, STOP = "run", "stop"
 NAME_TRIES = 20
 
 Tell = Callable[[int], Sequence[OutboxEntry]]
-"""Returns the outbox rows for a new branch or revision, whose number is known only once it is created."""
+"""Takes the number of a new branch or revision, which is known only after its creation, and returns its outbox rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """Where a fork starts: after this iteration of another run's branch."""
+    """The start of a fork: the iteration of another run's branch after which the fork begins."""
 
     run: str
     branch: int
@@ -87,7 +87,7 @@ class Runs:
         reason: str = "created",
         parent: Parent | None = None,
     ) -> RunRow:
-        """Creates a run with revision 1 and branch 0, named after its spec and the next number (`quickstart-3`)."""
+        """Creates a run with revision 1 and branch 0; its id consists of the spec's name and the next free number."""
         for _ in range(NAME_TRIES):
             try:
                 with self._database.write() as connection:
@@ -174,7 +174,7 @@ class Runs:
             _desire(connection, row, STOP, reason, within_seconds)
 
     def desired_state(self, run: str) -> str:
-        """Returns the state that operators want: `run` or `stop`. Raises `RunNotFound`."""
+        """Returns the state that operators have requested: `run` or `stop`. Raises `RunNotFound`."""
         return self.find(run).desired_state
 
     def stop_deadline(self, run: str) -> float | None:
@@ -226,7 +226,7 @@ class Runs:
             if span is None or at_iteration > run.iteration:
                 raise OutOfOrder(f"run {fence.run}: iteration {at_iteration} is not committed (last: {run.iteration})")
             newest = select(func.max(Branch.number)).where(Branch.run == fence.run)
-            # Never the number of an inherited branch: a fork stores its copies under those.
+            # Never the number of an inherited branch, since a fork stores its inherited copies under these numbers.
             number = 1 + max(int(connection.execute(newest).scalar_one()), *(part.branch for part in line))
             parent = Parent(span.run, span.branch, at_iteration)
             _insert_branch(connection, fence.run, number, parent, reason, now)

@@ -70,7 +70,7 @@ class RolledBack:
 
     iteration: the iteration after which the branch begins.
     left_branch: the branch that was current before.
-    superseded: number of committed iterations that are left behind.
+    superseded: number of committed iterations that the current line loses.
     checkpoint: the iteration of the checkpoint that the branch starts from.
     replayed: number of updates to replay from there.
     """
@@ -123,9 +123,9 @@ def fork(home: Home, run: str, at: int, overrides: Sequence[str] = (), branch: i
 
 
 def finish_fork(home: Home, ledger: Ledger, run: str, source: RestorePoints | None = None) -> None:
-    """Gives a fork its copies of the parent's files, unless it already has them; does nothing to any other run.
+    """Gives a fork its copies of the parent's files, unless it already has them; does nothing if the run is no fork.
 
-    source: the branch to copy from; by default the one that made the iteration.
+    source: the branch to copy from; by default the branch that produced the iteration after which the fork begins.
 
     Raises `ConfigurationError` if the source has pruned files that the fork needs.
     """
@@ -150,7 +150,7 @@ def finish_fork(home: Home, ledger: Ledger, run: str, source: RestorePoints | No
 
 
 def _parent(ledger: Ledger, run: str, branch: int | None, at: int) -> Parent:
-    """Returns the run and branch that made the iteration: the run itself, or an ancestor of it."""
+    """Returns the run and branch that produced an iteration: the run itself or one of its ancestors."""
     _require_branch(ledger, run, branch)
     commit = ledger.commits.at(run, at, branch) if at >= 0 else None
     if commit is None:
@@ -302,7 +302,7 @@ def _revision_entries(run: str, branch: int, number: int, spec: RunSpec) -> list
 
 
 def forgive(home: Home, run: str, iteration: int, phase: str, reason: str = "") -> dict[str, int]:
-    """Restores the failure budget of a phase of the open iteration; returns what was charged, by class of failure."""
+    """Restores the failure budget of a phase of the open iteration; returns the charged failures by failure class."""
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt retry of {run}") as fence:
         row = ledger.runs.find(run)
         _require_open(row.id, row.iteration, iteration, phase)
@@ -334,7 +334,8 @@ def iteration_of(committed: int, phase: str) -> int:
 def _require_open(run: str, committed: int, iteration: int, phase: str) -> None:
     """Raises `ConfigurationError` unless the phase has a budget in this iteration.
 
-    A budget belongs to the next iteration to be committed; that of recovery, to the last commit.
+    A budget belongs to the next iteration to be committed, except that of `recover`, which belongs to the last
+    committed one.
     """
     known = (*PHASES, RECOVER) if committed >= 0 else (*BEFORE_FIRST, RECOVER)
     if phase not in known:

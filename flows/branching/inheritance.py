@@ -2,8 +2,9 @@
 
 Consumes the parent's folder and rows. Produces the fork's inputs, its first checkpoint, and the experience from there
 up to its first iteration; each is published whole before its row is written. The files are hard links: they take no
-space, and the parent remains free to prune its own. (Paths into the parent's folder would tie its retention to all
-its forks.) The operation is idempotent, so a fork whose creation was interrupted is completed by its first `resume`.
+space, and the parent remains free to prune its own files. (If a fork used paths into the parent's folder, the parent
+would have to keep the files for all its forks.) The operation is idempotent, so a fork whose creation was interrupted
+is completed by its first `resume`.
 
 Copies keep the branch numbers under which they were made, since seeds depend on them. Their term is 0, since no
 driver of the fork made them.
@@ -31,9 +32,9 @@ from yatt_core.storage.run_store import RunStore
 
 log = logging.getLogger("yatt_core.flow")
 COPIED = 0
-"""Term of copies; those of drivers begin at 1."""
+"""Term of copies; drivers' terms begin at 1."""
 NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP})
-"""Errors of file systems that do not support hard links, or do not support them across this boundary."""
+"""Errors raised by file systems that do not support hard links, or not between the two folders."""
 
 
 def inherit(

@@ -29,7 +29,7 @@ log = logging.getLogger("yatt_core.flow")
 
 
 class RestorePoints:
-    """The restorable iterations of one branch's line.
+    """The iterations of a branch's line whose state can be restored.
 
     folder: the run's folder.
     last: the last committed iteration of the line.

@@ -73,7 +73,7 @@ class NotificationDeliverer:
         self._newest_sent_at = -math.inf
 
     def deliver(self, ledger: Ledger, fence: Fence, last: bool) -> int:
-        """Sends rows that are due or not accepted yet; returns the number of rows that all recipients have accepted.
+        """Sends rows that are due or not accepted yet; returns how many all recipients have now accepted.
 
         Raises `InfrastructureError` as long as a recipient has not accepted some rows, and what the ledger raises.
         """

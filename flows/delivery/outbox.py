@@ -36,17 +36,17 @@ def row_id(run: str, branch: int, name: str) -> str:
 
 
 def row_ids(run: str, branch: int, name: str) -> list[str]:
-    """Returns the ids of the same row for the run's tracking run and, if it has its own, for the branch's."""
+    """Returns the ids of the same row for both of its destinations: the run's tracking run and the branch's own."""
     return [f"{run}/{name}"] if branch == 0 else [f"{run}/{name}", row_id(run, branch, name)]
 
 
 def creation_id(run: str, branch: int) -> str:
-    """Returns the id of the row that creates a branch's tracking run; branch 0 uses the run's own."""
+    """Returns the id of the row that creates a branch's tracking run; for branch 0, this is the run's tracking run."""
     return f"{run}/run" if branch == 0 else row_id(run, branch, "run")
 
 
 def branch_of(run: str, entry_id: str) -> int:
-    """Returns the branch whose tracking run a row goes to: the one in its id, else 0 for the run's own."""
+    """Returns the branch to whose tracking run a row goes: the branch in the row's id, else 0."""
     named = re.match(rf"{re.escape(run)}/b(\d+)/", entry_id)
     return int(named[1]) if named else 0
 
@@ -54,7 +54,7 @@ def branch_of(run: str, entry_id: str) -> int:
 def tracking_run(ledger: Ledger, run: str, branch: int) -> str | None:
     """Returns the tracker's id of a branch's tracking run; None until it is created.
 
-    A branch without its own (because tracking was off when it was opened) uses the run's.
+    A branch without a tracking run of its own (because tracking was off when it was opened) uses the run's.
     """
     own = ledger.runs.find(run).mlflow_run_id
     return own if branch == 0 else ledger.outbox.external_id(creation_id(run, branch)) or own
@@ -143,7 +143,7 @@ class TrackerDeliverer:
         return deliver_pending(ledger, fence, self._tracker, self._batch)
 
     def start_over(self, ledger: Ledger, fence: Fence) -> None:
-        """Releases the rows that are not marked as delivered."""
+        """Releases the claimed rows that are not marked as delivered."""
         ledger.outbox.give_back(fence)
 
     def waiting(self, ledger: Ledger, run: str) -> int:

@@ -75,9 +75,9 @@ class ActorsStart:
             self._starting = None
 
     def end(self) -> None:
-        """Ends the actors, including those of a start in progress, which fails once its first actors are gone.
+        """Ends the actors, including those of a start in progress, which fails as soon as its first actors are gone.
 
-        A driver that was replaced leaves them alone: its successor has attached to them.
+        A driver that was replaced does not end them, since its successor uses them.
         """
         self._ending.set()
         try:
@@ -151,7 +151,7 @@ class ActorsStart:
             )
 
     def _book_controllers(self) -> None:
-        """Records the number of controllers whenever it changes, if it follows the number of nodes."""
+        """Records the number of controllers whenever it changes, if it depends on the number of nodes."""
         by_node = self._actors.controllers_by_node()
         if by_node == self._controllers:
             return

@@ -33,7 +33,7 @@ CHECKPOINTS = str(checkpoint_folder(0, 0, 0).parent)
 
 
 def other_weights(commit: CommitRow, held: CheckpointIdentity | CheckpointRow) -> str | None:
-    """Returns the reason why a checkpoint may not hold the weights of its iteration's commit; None if it does.
+    """Returns the reason why a checkpoint may hold other weights than its iteration's commit; None if it holds the same.
 
     They can differ only in a run that is not exact and was killed between a checkpoint and its iteration's commit.
     """
@@ -71,7 +71,7 @@ class CheckpointKeeper:
     def attach(self, in_flight: bool) -> list[CheckpointRow]:
         """Takes over from an earlier driver: records intact checkpoints, deletes leftovers; returns the new rows.
 
-        in_flight: a live trainer may still be publishing a checkpoint or hold its receipt; it is not deleted then.
+        in_flight: a live trainer may still be publishing a checkpoint or hold its receipt; its files are then kept.
         """
         self._under_way = in_flight
         known = {row.folder for row in self._ledger.records.own_checkpoints(self._fence.run)}
@@ -117,7 +117,8 @@ class CheckpointKeeper:
     def collect(self, wait_seconds: float = 0.0) -> bool:
         """Records the checkpoint in flight if it is durable, then prunes; returns True if there is a new row.
 
-        Raises what its publication raised, `StorageFullError` on a full disk; nothing is in flight after that.
+        Raises the error with which its publication failed, such as `StorageFullError` for a full disk; after an
+        error, no checkpoint is in flight.
         """
         if not self._under_way:
             return False

@@ -1,4 +1,4 @@
-"""The context of a driver session: phases read it and never change it; only a change of branch replaces it."""
+"""The context of a driver session: phases only read it, and it is replaced only when the branch changes."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ STRENGTH = (ROLLBACK, "pause", "stop")
 class Ending:
     """How a guard ends a session.
 
-    state: the state that the run is left in.
+    state: the state in which the run is left.
     exit_code: the exit code of the command that drives the session.
     """
 
@@ -68,7 +68,7 @@ class JudgedIteration:
 class Guards:
     """The guards of one session.
 
-    stops: receives a stop request if a phase should not be waited for.
+    stops: receives a stop request if the session should end without waiting for the current phase.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Guards:
         return self.over_budget(branch, iteration)
 
     def over_budget(self, branch: int, iteration: int) -> Ending | None:
-        """Returns how the session must end before its target if the run's budget is used up; None if it may continue.
+        """Returns how the session must end because the run's budget is used up; None if it may continue.
 
         Raises one alarm for each limit that was reached.
         """

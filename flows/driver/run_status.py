@@ -29,7 +29,7 @@ TRACKED_STATES = {
 class Outcome:
     """How a driver session ended.
 
-    state: the state that the run was left in.
+    state: the state in which the run was left.
     exit_code: the exit code of the command that drove the session.
     """
 

@@ -21,7 +21,7 @@ def ended_on_error(session: DriverSession) -> Iterator[None]:
     try:
         yield
     except (Fenced, FencedError) as error:
-        # If another driver has taken over, the ledger refuses this; if not, the run's state must not stay "running".
+        # Otherwise the run's state would stay "running". If another driver has taken over, the ledger refuses this.
         session.failure = FencedError(f"run {session.context.run}: {error}")
         session.end_early("fenced", "failed", str(error))
         raise session.failure from error

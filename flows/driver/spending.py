@@ -1,7 +1,8 @@
 """The hours and device hours that a run has used, over all its sessions and branches, including killed drivers.
 
-Consumes the leases in the ledger (when they were taken, and released or last renewed) and the number of devices in each
-revision of the spec. Outbox delivery does not count. The current session is measured by the driver's clock.
+Consumes the leases in the ledger (when they were taken, and when they were released or last renewed) and the number of
+devices in each revision of the spec. Leases for the delivery of the outbox do not count. The current session is
+measured by the driver's clock.
 """
 
 from __future__ import annotations

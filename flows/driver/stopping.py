@@ -1,7 +1,7 @@
 """Stop requests: why and by when a session should stop, and which phases may be interrupted for it.
 
-Without a time limit, a session stops after the current iteration. With one (a preemption notice, `yatt stop
---within`), it stops between two phases or in the middle of an interruptible one, early enough for a last checkpoint.
+Without a time limit, a session stops after the current iteration. With a limit (set by a preemption notice or `yatt
+stop --within`), it stops between two phases or within an interruptible phase, early enough for a last checkpoint.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 INTERRUPTIBLE = frozenset({"place", "collect", "prepare"})
-"""Phases that can be interrupted: finished work is on disk, and the trainer holds the weights of a commit."""
+"""Phases that can be interrupted: their finished work is on disk, and the trainer holds the weights of a commit."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-"""Ctrl-C; termination by the system; the advance warning of Slurm's `--signal=USR1@SECONDS`."""
+"""The signals of Ctrl-C, of termination by the system, and of Slurm's advance warning (`--signal=USR1@SECONDS`)."""
 
 
 class StopNow(Exception):
@@ -26,7 +26,7 @@ class StopNow(Exception):
 class StopRequests:
     """The stop requests of a session.
 
-    asked: True once a stop was requested.
+    asked: True as soon as a stop has been requested.
     reason: the reason given with the first request.
     reserve: seconds set aside for a last checkpoint and the shutdown.
     """

@@ -23,7 +23,7 @@ BETWEEN_PHASES_SECONDS = 300.0
 class DriverThreads:
     """Starts and ends the threads of one driver.
 
-    beat: called in the lease thread at each renewal, with that thread's connection to the ledger.
+    beat: called in the lease thread at each renewal, with this thread's connection to the ledger.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Windows: when a scheduled session may drive its run, and whether it waits for another driver of the run.
 
-Consumes the time that a flow run was scheduled for, its maximum duration, and the next starts of its schedule. Produces
-times in UTC. Pure: the clock, the schedule and the ledger are read elsewhere (`flows.schedule.scheduled`).
+Consumes the time for which a flow run was scheduled, its maximum duration, and the next starts of its schedule.
+Produces times in UTC. Pure: the clock, the schedule and the ledger are read elsewhere (`flows.schedule.scheduled`).
 
 A window is measured in elapsed time, so daylight saving makes it neither longer nor shorter. It never overlaps the next
 window of its schedule.
@@ -39,7 +39,11 @@ class Window:
 
     @classmethod
     def between(cls, begins: datetime, longest: timedelta | None, following: Iterable[datetime]) -> Window:
-        """Returns the window that starts at `begins` and ends after `longest` or at the next `following` start."""
+        """Returns the window from `begins` until `longest` has passed or the next of the `following` starts.
+
+        longest: maximum duration; None for no limit.
+        following: later starts of the schedule.
+        """
         start = begins.astimezone(UTC)
         ends = [] if longest is None else [start + longest]
         ends += [moment.astimezone(UTC) for moment in following if moment.astimezone(UTC) > start]
@@ -61,8 +65,9 @@ def moment_text(moment: datetime) -> str:
 def waits(own: Window, holders: Window | None, patient_until: datetime, now: datetime) -> bool:
     """Returns True if a session that finds the lease held should wait for it, False if it should give up.
 
-    It waits for a holder whose own window is over, since that session is about to end, and until `patient_until`, by
-    which time the lease of a dead holder has expired. It does not wait past the end of its own window.
+    It waits if the holder's window is over, since the holder's session is then about to end. In any case, it waits
+    until `patient_until`, by which time the lease of a dead holder has expired. It does not wait past the end of its
+    own window.
 
     holders: the holder's window; None if it has none.
     """

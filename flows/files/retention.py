@@ -59,7 +59,8 @@ def needed_files(
 ) -> Needed:
     """Returns the files to keep.
 
-    A checkpoint after the last commit is kept but not counted, since its commit may never follow.
+    A checkpoint of an iteration that is not committed yet is kept, but does not count towards `keep`, since the commit
+    may never follow.
 
     own: the run's kept checkpoints.
     current: the current line.
@@ -92,10 +93,10 @@ def needed_checkpoints(ledger: Ledger, run: str, keep: int) -> frozenset[str]:
 def prune_experience(
     ledger: Ledger, fence: Fence, run_folder: Path, spec: RunSpec, store: RunStore | None = None
 ) -> list[int]:
-    """Deletes shards and prepared columns that no reachable checkpoint needs; returns the iterations, on any branch.
+    """Deletes shards and prepared columns that no kept checkpoint needs for replay; returns their iterations.
 
-    Does nothing unless `retention.experience` is `needed`. The audit chain records the deletion first, so that a
-    missing file can always be explained. Telemetry is kept.
+    Does so on all branches of the run, but only if `retention.experience` is `needed`. The audit chain records the
+    deletion first, so that a missing file can always be explained. Telemetry is kept.
 
     store: the durable tier, from which the files are deleted too.
 
@@ -111,7 +112,7 @@ def prune_experience(
         found.setdefault(branch, set()).add(iteration)
     run = ledger.runs.find(fence.run)
     for branch, iterations in sorted(found.items()):
-        # After the last commit, the iteration in progress needs its files.
+        # The iteration in progress, the one after the last commit, needs its files.
         done = [i for i in sorted(iterations) if branch != run.current_branch or i <= run.iteration]
         gone = [i for i in done if not needed.replays(fence.run, branch, i)]
         for first, last in consecutive(gone):

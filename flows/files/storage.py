@@ -1,7 +1,7 @@
-"""The durable tier for the flow and the commands: claims the store for a run, and fetches files that its folder lacks.
+"""The durable tier for the flow and the commands: claims the store for a run, and fetches files missing in its folder.
 
-Consumes the ledger, a run's folder and the store in the latest revision of its spec. Produces files in the run's
-folder; readers check them against the ledger's digests.
+Consumes the ledger, a run's folder and the store named in the latest revision of its spec. Produces files in the
+run's folder; readers check them against the ledger's digests.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def verify_beside_driver(ledger: Ledger, folder: Path, row: CheckpointRow) -> No
 def fetch_sealed(store: RunStore, folder: Path, branch: int, iteration: int) -> list[str]:
     """Fetches an iteration's sealed shards that the run's folder lacks, recorded or not; returns their folders.
 
-    Their controllers, or the driver that should have recorded them, may have died on another machine.
+    They may be lacking because the controllers that made them, or the driver that should have recorded them, died on
+    another machine.
     """
     below = str(iteration_folder(branch, iteration))
     return fetch_missing(store, folder, (name for name, whole in store.folders(below).items() if whole))

@@ -1,7 +1,7 @@
 """Phases as Prefect tasks with our own accounting: each attempt is recorded before dispatch, failures charge a budget.
 
-Prefect's own retries are off, since its counters are lost with the flow run. A failed phase raises `PhaseRetry` to
-return to the last commit, `Paused` if an operator is needed, and otherwise the original error, which ends the
+Prefect's own retries are off, since Prefect's counters are lost with the flow run. A failed phase raises `PhaseRetry`
+to return to the last commit, `Paused` if an operator is needed, and otherwise the original error, which ends the
 session.
 """
 

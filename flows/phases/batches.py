@@ -29,8 +29,8 @@ def prepared_columns(
 ) -> PrepareReceipt:
     """Returns the columns of an earlier attempt at `prepare`; recomputes them if they are missing or damaged.
 
-    same_layout: the trainer's ranks are laid out as when the columns were written. If not, the columns are recomputed,
-        since each rank stores only its own part.
+    same_layout: whether the trainer's ranks are laid out as when the columns were written. If not, the columns are
+        recomputed, since each rank stores only its own part of them.
     """
     done = recorded_receipt(session.context, branch, iteration, "prepare", PrepareReceipt)
     if done is not None and same_layout and session.actors.prepared_is_whole(done):

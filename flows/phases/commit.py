@@ -54,7 +54,7 @@ class Collected:
 class IterationResults:
     """The results of an iteration's phases.
 
-    evaluation: None unless one was due.
+    evaluation: receipts of the evaluation; None if none was due.
     """
 
     placement: Placement
@@ -93,7 +93,7 @@ def commit(
 
     Consumes: the control state of the last commit and the results of every phase.
     Waits for: the ledger.
-    Unblocked by: its confirmation of the transaction. Returns the control state that it now holds.
+    Unblocked by: the ledger's confirmation of the transaction. Returns the control state that was committed.
     """
     context, experience = session.context, results.collected.experience
     new_checkpoint = session.checkpoints.collect()

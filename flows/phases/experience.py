@@ -44,8 +44,8 @@ class SealedBatch:
 class SealedShard:
     """A sealed shard of the open iteration.
 
-    ordinals: one for each prompt.
-    facts: about the prompts' groups.
+    ordinals: ordinals of the shard's prompts.
+    facts: facts about the prompts' groups.
     peak_bytes: maximum bytes that its controller had in flight; 0 if an earlier session produced the shard.
     """
 
@@ -111,7 +111,7 @@ def gather(session: DriverSession, iteration: int, state: ControlState) -> Exper
 def _sealed_wave(
     session: DriverSession, iteration: int, wave: PlannedWave, drawn: Sequence[PromptRef]
 ) -> list[SealedShard]:
-    """Returns the wave's finished shards in order; cuts the stragglers of an over-dispatched wave."""
+    """Returns the wave's finished shards in order; cancels the stragglers of an over-dispatched wave."""
     context = session.context
     prompts = split_shards(drawn, wave.plan.shards)
     ordinals = [tuple(ref.ordinal for ref in part) for part in prompts]
@@ -121,7 +121,7 @@ def _sealed_wave(
         for row in whole_shards(context, recorded)
     }
     lost = {row.shard for row in recorded} - sealed.keys()
-    # A settled wave lacks only its damaged shards.
+    # Of a settled wave, only damaged shards can be missing.
     open_shards = range(len(prompts)) if wave.outcome is None else lost
     missing = [shard for shard in sorted(open_shards) if shard not in sealed and shard not in wave.cut]
 
@@ -171,7 +171,7 @@ def is_gathered(context: RunContext, iteration: int) -> bool:
 def sealed_batch(session: DriverSession, branch: int, iteration: int) -> SealedBatch:
     """Returns a committed iteration's experience for replay, with damaged shards rebuilt.
 
-    The trainer must hold the weights before the iteration.
+    The trainer must hold the weights from before the iteration's update.
     """
     context = session.context
     recorded = context.ledger.records.shards(context.run, branch, iteration)
@@ -189,7 +189,7 @@ def sealed_batch(session: DriverSession, branch: int, iteration: int) -> SealedB
             _record(context, row, replaces=True)
             whole[row.wave, row.shard] = row
     outcomes = [wave.outcome for wave in waves if wave.outcome]
-    # Without recorded waves, all groups were learned from.
+    # If no waves are recorded, the update learned from all groups.
     admission = admission_of(outcomes) if outcomes else None
     return SealedBatch(references_of(whole[place] for place in sorted(whole)), admission)
 
@@ -231,7 +231,10 @@ def _make(
     prompts: Sequence[tuple[PromptRef, ...]],
     shards: Sequence[int],
 ) -> Generator[ShardReceipt]:
-    """Has shards made and yields receipts as manifests become durable; writes stage timings to a telemetry file."""
+    """Has the controllers make shards and yields each receipt when the shard's manifest is durable.
+
+    Writes the timings of the stages to a telemetry file.
+    """
     context = session.context
     number, term = wave.plan.wave, context.fence.term
     keys = {shard: WorkKey(context.run, branch, iteration, "collect", wave=number, shard=shard) for shard in shards}

@@ -69,7 +69,7 @@ def _handle_non_finite(session: DriverSession, iteration: int, reason: str) -> N
     """Raises according to `recovery.on_non_finite`; returns for `stop`."""
     context = session.context
     wanted = context.spec.recovery.on_non_finite
-    if wanted != SKIP and context.spec.guards.non_finite is not None:  # a skip is judged with its iteration
+    if wanted != SKIP and context.spec.guards.non_finite is not None:  # the guard judges a skip with its iteration
         session.guards.report(non_finite_alarm(iteration, wanted, reason), context.branch, iteration)
     if wanted == "stop":
         return
@@ -95,7 +95,7 @@ def _newest_checkpoint_before(session: DriverSession, iteration: int) -> int:
 
 
 def _answers_in_a_row(session: DriverSession, iteration: int, body: dict[str, Any]) -> int:
-    """Counts the skips right before the iteration, or the rollbacks to the same checkpoint."""
+    """Returns the number of consecutive skips right before the iteration, or of earlier rollbacks to the same place."""
     context = session.context
     if body["answer"] == ROLLBACK:
         branches = context.ledger.overview.branches(context.run)

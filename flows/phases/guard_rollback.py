@@ -20,7 +20,7 @@ from yatt_core.guards.findings import Alarm, Finding
 
 log = logging.getLogger("yatt_core.flow")
 BY_GUARD = "guard "
-"""Prefix of the reason of a branch that a guard opened."""
+"""Prefix of the reason recorded for a branch that a guard opened."""
 
 
 def roll_back(session: DriverSession, state: ControlState) -> bool:
@@ -57,9 +57,9 @@ def roll_back(session: DriverSession, state: ControlState) -> bool:
 
 
 def _target(session: DriverSession, asked: AlarmRow) -> int:
-    """Returns the newest iteration before the window at which a checkpoint is due.
+    """Returns the newest iteration before the alarm's window for which a checkpoint is due.
 
-    Raises `Paused` if it cannot be restored.
+    Raises `Paused` if this iteration cannot be restored.
     """
     context = session.context
     every = context.spec.checkpoints.every

@@ -99,7 +99,7 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
         everyone = {"start": ROLLOUT * len(plan.roles), "state": {}}
         obeyed = replace(recorded, decision={**recorded.decision, **everyone})
         return Placement(obeyed, inputs), Hold()
-    # Its input files are gone, or the policy has changed: keep the recorded roles for the whole iteration.
+    # The decision's input files are gone, or the policy has changed: keep the recorded roles for the whole iteration.
     log.warning("iteration %d: the policy would now decide otherwise; using the recorded placement", iteration)
     return Placement(recorded, inputs), Hold()
 

@@ -48,11 +48,11 @@ def sft(session: DriverSession, iteration: int) -> SftReceipt:
 
 @phase
 def place(session: DriverSession, iteration: int, state: ControlState) -> Placement:
-    """Decides which role sits on which device, and records it before it takes effect.
+    """Decides which role each device has, and records the decision before it takes effect.
 
     Consumes: the placement policy's state after the last commit, and the work of past iterations.
     Waits for: the policy's plan, usually made while the trainer was learning.
-    Unblocked by: the ledger, which returns the decision in force: an earlier driver's, if there is one.
+    Unblocked by: the ledger, which returns the decision in force: if an earlier driver has recorded one, that one.
     """
     discard_usage(session)
     placement, runtime_policy = decide(session, iteration, state.placement)
@@ -128,7 +128,7 @@ def evaluate(session: DriverSession, iteration: int) -> list[EvaluateReceipt]:
 
 @phase
 def checkpoint(session: DriverSession, iteration: int) -> None:
-    """Begins a checkpoint; it is published in the background, so its row in the ledger may trail the commits.
+    """Begins a checkpoint; it is published in the background, so its row may be written after later commits.
 
     Consumes: the trainer's tensors.
     Waits for: the checkpoint in flight, if any, then the copy of the tensors.

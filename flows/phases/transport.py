@@ -14,7 +14,7 @@ def collect_gauges(peak_bytes: float, spilled_bytes: int) -> dict[str, float]:
     """Returns the gauges of `collect`.
 
     peak_bytes: the highest peak of any controller that produced shards in this session.
-    spilled_bytes: bytes that Ray's object store wrote to disk meanwhile.
+    spilled_bytes: bytes that Ray's object store wrote to disk during `collect`.
     """
     return {PEAK: peak_bytes, SPILLED: float(spilled_bytes)}
 

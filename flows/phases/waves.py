@@ -1,7 +1,7 @@
 """The waves of dynamic sampling in the ledger: plans, cuts and outcomes.
 
-Each is a choice: recorded before it takes effect, and obeyed by a recovering driver. The decisions themselves are
-made by `yatt_core.experience.dynamic_sampling`.
+Each of these is recorded before it takes effect, and a recovering driver obeys it. The decisions themselves are made
+by `yatt_core.experience.dynamic_sampling`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ log = logging.getLogger("yatt_core.flow")
 class PlannedWave:
     """A recorded wave.
 
-    cursor: the position before its prompts.
-    cut: shards that are not waited for.
+    cursor: the position in the prompt stream before the wave's prompts.
+    cut: shards for which the driver does not wait.
     outcome: None while the wave is open.
     """
 
@@ -36,7 +36,7 @@ class PlannedWave:
 
 
 def plan_wave(context: RunContext, iteration: int, plan: WavePlan, cursor: Cursor) -> PlannedWave:
-    """Records a wave before it starts; returns the one in force, which may be an earlier driver's."""
+    """Records a wave before it starts; returns the recorded wave, which may be one that an earlier driver planned."""
     body = asdict(plan) | {"cursor": cursor.to_json()}
     row = context.ledger.records.wave(context.fence, WaveRow(context.branch, iteration, plan.wave, body))
     return _planned(row, context.ledger.records.choices(context.run, context.branch, iteration))
@@ -58,7 +58,7 @@ def _planned(row: WaveRow, choices: Mapping[str, ChoiceRow]) -> PlannedWave:
 def record_cut(
     context: RunContext, iteration: int, wave: PlannedWave, shards: Sequence[int], ordinals: Sequence[int]
 ) -> None:
-    """Records which shards of an over-dispatched wave are not waited for, with an event.
+    """Records, with an event, for which shards of an over-dispatched wave the driver does not wait.
 
     ordinals: the ordinals of the shards' prompts.
     """

@@ -33,7 +33,7 @@ from yatt_core.placement.seen import IterationTelemetry
 class Lengths:
     """Statistics of the lengths of responses or judgements, in tokens.
 
-    tokens: the sum.
+    tokens: sum of the lengths.
     """
 
     tokens: int
@@ -46,7 +46,7 @@ class Lengths:
 class SeenWork:
     """A past iteration among the policy's inputs.
 
-    lost: why its file is missing or changed, in which case samples and lengths are None.
+    lost: the reason if its file is missing or has changed, in which case samples and lengths are None; else empty.
     """
 
     run: str
@@ -196,7 +196,7 @@ def _changes_and_spans(placement: RecordedPlacement, work: RecordedWork) -> tupl
 
 
 def _actions(work: RecordedWork) -> list[Mapping[str, Any]]:
-    """Returns the actions of `collect`; later ones belong to an evaluation."""
+    """Returns the actions taken during `collect`; those after it belong to an evaluation."""
     return [line for line in work.actions if line["t"] <= work.telemetry.collect_s]
 
 

@@ -37,8 +37,8 @@ class Inputs:
     """The inputs of a decision.
 
     past: the work of the most recent iterations, latest last.
-    names: the run, branch and iteration of each, with the digest of its file.
-    state: what the policy remembered with its previous decision.
+    names: for each of these, the run, branch and iteration, and the digest of its file.
+    state: the state that the policy returned with its previous decision.
     """
 
     setting: Setting
@@ -47,7 +47,7 @@ class Inputs:
     state: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the inputs as the ledger keeps them; the past by name only."""
+        """Returns the inputs as the ledger keeps them; past work is only named, not included."""
         return {"setting": setting_to_json(self.setting), "past": list(self.names), "state": dict(self.state)}
 
     def plan(self, policy: PlacementPolicy) -> Plan:

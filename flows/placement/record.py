@@ -27,8 +27,8 @@ NEEDED = {"inputs": ("setting", "past", "state", "policy"), "decision": ("mode",
 class PastWork:
     """Past work that a decision names.
 
-    telemetry: None if its file is missing or changed.
-    lost: the reason for that; else empty.
+    telemetry: the work; None if its file is missing or changed.
+    lost: the reason why the work is None; else empty.
     """
 
     run: str
@@ -45,7 +45,7 @@ class RecordedPlacement:
     run, branch: the run and branch that made the iteration.
     committed: False if the iteration is still in progress.
     past: the work that the decision names.
-    work: the iteration's own work; None if no judge runs on a device, before the commit, or if its file is lost.
+    work: the iteration's own work; None before the commit, if no judge runs on a device, or if its file is lost.
     work_lost: why the file of the iteration's own work is lost; else empty.
     """
 

@@ -76,7 +76,7 @@ class Comparison:
     iterations: number of iterations whose seconds are all known; the totals are over these.
     collect_s, recorded_s, other_s: total seconds.
     ratio: other_s / recorded_s.
-    differing: iterations that were recorded under this same policy, but that it would now decide differently.
+    differing: iterations recorded under the same policy for which it would now decide differently.
     """
 
     run: str
@@ -209,7 +209,7 @@ class OtherPolicy:
 def _simulated(
     placement: RecordedPlacement, plan: Plan, past: tuple[IterationTelemetry, ...]
 ) -> tuple[float | None, tuple[str, ...]]:
-    """Simulates a plan on the actual work; returns its seconds of `collect`, and reasons why the simulation failed.
+    """Simulates a plan on the actual work; returns the seconds of `collect`, and the reasons if the simulation failed.
 
     The seconds are None if the work is not known or the simulation failed. Cost constants that the engines do not
     report are fitted to the same work and the past.

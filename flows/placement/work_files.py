@@ -35,7 +35,7 @@ def work_file(run_folder: Path, branch: int, iteration: int) -> Path:
 
 
 def write_work(path: Path, work: RecordedWork, setting: Mapping[str, Any]) -> str:
-    """Writes the work durably, together with the setting of the pool that did it; returns the file's sha256."""
+    """Writes the work durably, together with the setting of the pool that did the work; returns the file's sha256."""
     durable.make_folder(path.parent)
     body = {"telemetry": telemetry_to_json(work.telemetry), "actions": list(work.actions), "setting": dict(setting)}
     durable.write_file(path, json.dumps(body).encode())

@@ -18,11 +18,11 @@ AWAY = (HTTPError, PrefectException)
 
 
 def server_trouble(error: Exception) -> str:
-    """Returns which server failed and how, for callers that continue without it."""
+    """Returns a message about which server failed and how, for callers that continue without Prefect."""
     return redact(f"Prefect's server at {shown(PREFECT_API_URL.value() or '')}: {type(error).__name__}: {error}")
 
 
 def server_needed(error: Exception) -> str:
-    """Returns the same for callers that cannot continue, with a remedy if the server does not answer."""
+    """Returns the message for callers that need Prefect: as `server_trouble`, with a remedy if no server answers."""
     right = f"; start one with `yatt up`, or name another in {PREFECT_VARIABLE}"
     return server_trouble(error) + (right if isinstance(error, TransportError) else "")

@@ -1,5 +1,4 @@
-"""Local Prefect servers as supervised services (a run's own, or the service group's and its worker), and client
-settings.
+"""Local Prefect servers and workers as supervised services of a run or of the service group, and client settings.
 
 The settings must be in the environment before prefect is first imported, so this module does not import it.
 """
@@ -35,7 +34,8 @@ BULK_RECORDING = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "2",
 }
-"""Task runs are recorded in batches: one at a time, the server would use as much of a core as a small trainer."""
+"""Records task runs in batches: if it recorded them one at a time, the server would use as much CPU time as a small
+trainer."""
 START_SECONDS = 900.0
 """How long members of the group may take to start; on a busy machine, a restart would only take longer."""
 DRIVER_SECONDS = 60.0
@@ -58,7 +58,7 @@ def _common(folder: Path) -> dict[str, str]:
 def server_service(run_folder: Path) -> ServiceSpec:
     """Returns a run's own server: SQLite in the run's folder, no telemetry, none of the services for deployments.
 
-    Events of task runs are not kept: with them, the server would take more CPU time than a small trainer.
+    Events of task runs are not kept: storing them would take more CPU time than a small trainer.
     """
     folder = run_folder / "prefect"
     unused = (
@@ -139,7 +139,7 @@ def worker_name() -> str:
 
 
 def worker_service(folder: Path, prefect_port: int, health_port: int, environment: Mapping[str, str]) -> ServiceSpec:
-    """Returns a process worker of the pool `WORK_POOL`, which it creates if necessary.
+    """Returns a process worker of the pool `WORK_POOL`; the worker creates the pool if necessary.
 
     Drivers survive the death of the worker. When the group shuts down, they are asked to stop and have
     `DRIVER_SECONDS` to reach a safe point.
@@ -178,7 +178,7 @@ def worker_service(folder: Path, prefect_port: int, health_port: int, environmen
 
 
 def named_server() -> str | None:
-    """Returns the server that the environment names, without `/api`; None if it names none.
+    """Returns the address of the server that the environment names, without `/api`; None if it names none.
 
     Raises `ConfigurationError` if the address is invalid.
     """
@@ -206,8 +206,8 @@ def shown(address: str) -> str:
 def use_server(run_folder: Path, address: str, password: str | None = None) -> None:
     """Points this process's Prefect client at a server; must be called before prefect is imported.
 
-    password: the server's credentials, as `user:password`. If None, those for clients in the environment are used, else
-        those for servers, which a server started from the same environment requires.
+    password: the server's credentials, as `user:password`. If None, the client credentials in the environment are used;
+        if there are none, the server credentials there, which a server started from the same environment requires.
     """
     if password is not None:
         os.environ[PASSWORD_VARIABLE] = password

@@ -1,8 +1,8 @@
 """Prefect's command line with small SQLite page caches, used to start Prefect servers.
 
-Consumes the arguments of `prefect`. Prefect configures a page cache of 80 MB for each of up to 15 SQLite connections. A
-long run fills them gradually: the server would grow by 5 KB per task run for days. With SQLite's default size, it does
-not grow and is no slower.
+Consumes the arguments of `prefect`. Prefect configures a page cache of 80 MB for each of up to 15 SQLite connections.
+During a long run, these would fill gradually, and the server would grow by 5 KB per task run for days. With SQLite's
+default cache size, the server does not grow and is no slower.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Piece:
 
     start, end: milliseconds since 1970.
     phase: the phase in progress; empty if there was none.
-    charged: the crash that it is charged to: the `last` one before it, the `next` one after it, or `none`.
+    charged: the crash to which its cost is charged: the `last` one before it, the `next` one after it, or `none`.
     """
 
     start: int
@@ -167,7 +167,7 @@ def _pieces(attempt: AttemptTimes, start: int, end: int, survival: Survival, on_
 
 @dataclass(frozen=True, slots=True)
 class Survival:
-    """How much of an attempt's time is still in use, and which crash the rest is charged to."""
+    """How much of an attempt's time produced results still in use, and to which crash the rest is charged."""
 
     milliseconds: int
     charged: str = NEXT
@@ -200,7 +200,7 @@ def survivors_of(history: RunHistory, sessions: Sequence[SessionSpan]) -> dict[A
 def _sealed_time(
     attempts: Sequence[AttemptTimes], spans: Mapping[Attempt, Span], sealed: Sequence[int]
 ) -> dict[Attempt, Survival]:
-    """Returns the survival of attempts at `collect`: their sealed shards remain in use even if they failed."""
+    """Returns the survival of attempts at `collect`: even if an attempt failed, the shards that it sealed are used."""
     survivors = {}
     for attempt in attempts:
         start, end = spans[attempt.key]
@@ -214,9 +214,9 @@ def _not_repeated(
 ) -> dict[Attempt, Survival]:
     """Returns the survival of attempts at a phase other than `collect`.
 
-    Of several finished attempts, the longest did the work (the latest, if equal); failed ones did the part that it no
-    longer had to do. Earlier repeated work is charged to the crash after it, later repeated work to the crash before
-    it.
+    Of several finished attempts, the longest counts as the one that did the work (of equally long ones, the latest).
+    Failed attempts are credited with the time that it saved compared with the phase's median. All other time is
+    repeated work: before the longest attempt it is charged to the next crash, after it to the last one.
     """
     lengths = {attempt.key: spans[attempt.key][1] - spans[attempt.key][0] for attempt in attempts}
     finished = [attempt.key for attempt in attempts if _stands(attempt)]
@@ -245,7 +245,7 @@ def _medians(works: Mapping[Work, Sequence[AttemptTimes]], spans: Mapping[Attemp
 
 
 def _stands(attempt: AttemptTimes) -> bool:
-    """Returns True if an attempt has finished or is still in progress, so that its result is not discarded."""
+    """Returns True unless an attempt's result was discarded, that is if it has finished or is still in progress."""
     return attempt.state != "FAILED"
 
 
@@ -255,8 +255,8 @@ def _stands(attempt: AttemptTimes) -> bool:
 def crashes_of(sessions: Sequence[SessionSpan], pieces: Sequence[Piece]) -> tuple[Crash, ...]:
     """Returns all crashes with their cost.
 
-    That is the interrupted attempt, earlier finished work that was repeated, and, up to the next crash, restart and
-    replay.
+    The cost consists of the interrupted attempt, earlier finished work that was repeated, and the restart and replay
+    up to the next crash.
     """
     found = sorted((crash for session in sessions for crash in _struck(session)), key=lambda crash: crash.at)
     times = [crash.at for crash in found]

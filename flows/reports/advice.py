@@ -15,7 +15,7 @@ from flows.reports.session_times import SessionSpan, session_spans
 from yatt_core.checkpoints.interval import checkpoint_interval, overhead
 
 ASSUMED_SECONDS_BETWEEN_FAILURES = 24 * 3600.0
-"""Used if there was no failure; a run that has lasted longer without one uses its own time."""
+"""Assumed if there was no failure; a run that has already lasted longer without a failure uses its duration instead."""
 FIRM_FAILURES, FIRM_CHECKPOINTS = 3, 3
 
 
@@ -24,13 +24,13 @@ class Advice:
     """The advised checkpoint interval.
 
     every: iterations between checkpoints; None if there is not enough data.
-    firm: there is enough data to rely on the advice.
-    now: the run's current interval.
-    checkpoints, failures: how many were observed.
-    stall_seconds: C, the trainer's stall for a checkpoint.
-    replay_seconds: r, the replay of one update.
+    firm: whether there is enough data to rely on the advice.
+    now: the run's current interval, in iterations.
+    checkpoints, failures: numbers of observed checkpoints and failures.
+    stall_seconds: C, the time for which a checkpoint stalls the trainer.
+    replay_seconds: r, the time to replay one update.
     iteration_seconds: T, the productive time of one iteration.
-    seconds_between_failures: M; assumed if `failures` is 0.
+    seconds_between_failures: M, the mean time between failures; an assumption if `failures` is 0.
     overhead, overhead_now: fraction of time spent on checkpoints and replay, at `every` and at the current interval.
     """
 
@@ -94,7 +94,7 @@ def lost_tensors(sessions: Sequence[SessionSpan]) -> list[AttemptTimes]:
 
 
 def _replay_seconds(attempts: Sequence[AttemptTimes]) -> float | None:
-    """Returns the seconds to replay one update: measured, else those of `prepare` and `learn`; None if unknown."""
+    """Returns the seconds to replay one update: measured, else the time of `prepare` and `learn`; None if unknown."""
     receipts = [attempt.receipt or {} for attempt in attempts if attempt.phase == "recover"]
     replayed = sum(receipt.get("replayed", 0) for receipt in receipts)
     if replayed:

@@ -3,17 +3,17 @@
 Consumes the ledger, the run's folder and, if metrics are tracked, a reader of the tracker. Produces a report: how
 many items of each kind were checked, and the first disagreement with its place, the expected and the actual value.
 Changes nothing, but fetches files that the run's folder lacks from the durable tier, whose objects are checked as
-well. The run may be driven meanwhile, so links read before the rows must be among the rows, and the rows among the
-links read after them.
+well. A driver may be at work on the run meanwhile. Links of the chain are therefore read twice: each link read before
+the rows must have a row, and each row must have a link among those read after the rows.
 
     events        every link of the audit chain
     spec          the digest of every revision, against the chain
     inputs        every file that the run started from, including images
     commits       iterations and control states, against the chain
     experience    group digests of every shard, from its file; from its row if the file was pruned
-    checkpoints   every file of the kept ones; the audit head in the manifest, against the chain
+    checkpoints   every file of the kept checkpoints; the audit head in the manifest, against the chain
     aliases       every alias move, against the chain
-    metrics       every delivered point, exactly once in the tracker; pending ones are counted
+    metrics       every delivered point, which the tracker must have exactly once; pending points are only counted
 """
 
 from __future__ import annotations
@@ -304,7 +304,7 @@ def _metrics(audit: _Audit) -> Iterator[int]:
 
 
 def _told_meanwhile(audit: _Audit, before: Sequence[ToldIteration]) -> list[ToldIteration]:
-    """Returns the rows that the tracker may have by now; those delivered before it was read must be there.
+    """Returns the rows that the tracker may have by now; it must have the rows delivered before it was read.
 
     before: rows of one branch, from before the tracker was read.
     """
@@ -317,7 +317,9 @@ def _told_meanwhile(audit: _Audit, before: Sequence[ToldIteration]) -> list[Told
 
 
 def _compare_points(place: str, key: str, rows: Sequence[ToldIteration], found: Sequence[TrackedPoint]) -> None:
-    """Checks that the tracker has each delivered point once, sent but unmarked ones at most once, and nothing else."""
+    """Checks that the tracker has each delivered point once, each point sent but not marked as delivered at most once,
+    and no others.
+    """
     points = Counter(found)
     for row in rows:
         if key in row.metrics:

@@ -99,11 +99,11 @@ def lineage_of(
     """Returns the lineage of a checkpoint, pruned or not, on a branch's line.
 
     iteration: the checkpoint's iteration; the latest by default.
-    branch: the current one by default.
-    term: the term that published the checkpoint, in case there are several.
+    branch: the branch; the current one by default.
+    term: the term that published the checkpoint, in case the iteration has several checkpoints.
 
-    Raises `ConfigurationError`, listing the available ones, if there is no such checkpoint; `RunNotFound` if there is
-    no such branch.
+    Raises `ConfigurationError`, which lists the available checkpoints, if there is no such checkpoint, and
+    `RunNotFound` if there is no such branch.
     """
     row = _checkpoint(ledger, run, iteration, branch, term)
     commit = ledger.commits.at(run, row.iteration, branch)
@@ -170,7 +170,7 @@ def _checkpoint(ledger: Ledger, run: str, iteration: int | None, branch: int | N
 
 
 def _checkpoint_facts(home: Home, row: CheckpointRow) -> dict[str, Any]:
-    """Returns the facts of the row and the manifest; the latter names the publisher (the parent, for a fork's copy)."""
+    """Returns the facts in a checkpoint's row and manifest; the manifest of a fork's copy names the parent."""
     facts: dict[str, Any] = {
         name: getattr(row, name)
         for name in ("branch", "term", "folder", "manifest_sha256", "bytes", "weights_digest", "state")

@@ -1,4 +1,4 @@
-"""Distinguishes a run from one of the same name in another ledger, if both share a store, MLflow or Prefect server.
+"""Distinguishes a run from a run of the same name in another ledger if both use the same store or server.
 
 Consumes the first revision of the run's spec, which never changes; produces a digest.
 """

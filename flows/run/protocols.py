@@ -65,7 +65,8 @@ class OutboxItem:
         `artifact`, `status`, `checkpoint` or `alias` (`flows.delivery.registry`).
     body: the payload; for kind `run` it includes the `owner` (`flows.run.owner`).
     at_ms: the row's own time, so that a point that is sent twice counts once.
-    tracking_run: the destination; for kind `run` the parent to nest it in, or None for a run's first.
+    tracking_run: the tracking run to which the row is sent; for kind `run`, the parent of the new tracking run, or None
+        for a run's first one.
     """
 
     key: str
@@ -80,8 +81,9 @@ class Tracker(Protocol):
     """Delivers outbox rows to a tracking system; a row may be delivered again after a crash."""
 
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
-        """Sends rows of one run in order; returns new ids of the tracking system by row key (a tracking run's for
-        `run`).
+        """Sends rows of one run in order; returns the tracking system's ids of new objects, by the key of the row.
+
+        For a row of kind `run`, the object is the tracking run.
 
         Raises `InfrastructureError` if the tracking system cannot be reached; then none of the rows counts as sent.
         """
@@ -104,7 +106,7 @@ class Told:
     """The result of a notification.
 
     taken: keys of the notices that all recipients have accepted by now.
-    failures: why a recipient did not accept the message, without its address.
+    failures: for each recipient that did not accept the message, the reason, without the recipient's address.
     """
 
     taken: frozenset[str]

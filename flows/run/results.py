@@ -22,15 +22,15 @@ SESSION_ENDED = "session_ended"
 
 @dataclass(frozen=True, slots=True)
 class RunResults:
-    """A run's figures; None if the run has not got that far.
+    """A run's figures; a figure is None if the run has not produced it yet.
 
     accuracy_sft: held-out accuracy after SFT.
     accuracy: the latest held-out accuracy.
     seconds: wall time of all sessions.
     sft_seconds: duration of SFT.
-    weights_digest: the digest of the last committed iteration.
-    experience_digest: over the iterations of the current branch.
-    metrics_digest: over the points of class result.
+    weights_digest: digest of the weights after the last committed iteration.
+    experience_digest: digest of the experience of all iterations of the current branch.
+    metrics_digest: digest of all metric points of class result.
     flow_bytes_per_sample: bytes that reached the driver processes, per sample.
     """
 
@@ -71,8 +71,8 @@ def run_results(ledger: Ledger, run: str) -> RunResults:
 def session_seconds(ledger: Ledger, overview: RunOverview) -> dict[int, float]:
     """Returns the wall time of each session by term.
 
-    That is the time that its command recorded at its end, or else the time from the session's start to its end. A
-    session whose driver was lost counts up to its last commit, since the time of death is unknown.
+    This is the time that the session's command recorded at the end, or else the time from the session's start to its
+    end. A session whose driver was lost counts up to its last commit, since the time of the loss is unknown.
     """
     told: dict[int, float] = {}
     last_commit: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Deployments: which run the windows of a schedule drive, as data, on Prefect's server, and in a prefect.yaml.
+"""Deployments, which determine the run that the windows of a schedule drive: as data, on a server, in a prefect.yaml.
 
 Consumes a run's name and a schedule. Produces the deployment on the configured Prefect server, or an entry in a
 prefect.yaml, from which `prefect deploy` creates the same deployment. The entrypoint is a module path, so a worker
@@ -37,7 +37,8 @@ DEPLOYMENTS = "deployments"
 STEP = "prefect.deployments.steps.set_working_directory"
 TAG = "yatt"
 JOB = {"env": {"PREFECT_LOGGING_LEVEL": "WARNING"}}
-"""Settings of a window's process: at the default log level, two lines per task run would fill the server's database."""
+"""Settings of a window's process. At the default log level, the two lines logged for each task run would gradually fill
+the server's database."""
 
 
 @dataclass(frozen=True, slots=True)

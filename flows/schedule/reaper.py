@@ -48,9 +48,9 @@ class Signs:
     """What is known about the process of a flow run.
 
     process: its name; empty if none was recorded.
-    here: it belongs to this host, so `gone` is conclusive either way.
-    gone: it is certainly no longer running.
-    replaced: another driver has taken over its run.
+    here: whether it belongs to this host, in which case `gone` is reliable even if it is False.
+    gone: whether it is certainly no longer running.
+    replaced: whether another driver has taken over its run.
     silent_seconds: seconds since its last sign of life (lease renewed, window begun, state of the flow run changed).
     """
 
@@ -93,7 +93,7 @@ def reap(ledger: Ledger, home: Home) -> list[Closed]:
             why = cause_of_death(signs_of(ledger, run, flow_run))
             if why is None:
                 continue
-            # It may have ended normally since it was listed; after that check a dead process changes nothing.
+            # It may have ended normally since it was listed. A dead process cannot do so after this check.
             now = client.read_flow_run(flow_run.id)
             if now.state_type in ALIVE:
                 client.set_flow_run_state(flow_run.id, Crashed(message=redact(why)), force=True)

@@ -63,7 +63,9 @@ def _valid_cron(cron: str, timezone: str) -> CronSchedule | None:
 
 
 def interval_schedule(interval: timedelta, anchor: datetime, timezone: str, timezone_origin: str) -> IntervalSchedule:
-    """Returns the schedule of windows at a fixed interval from the anchor; whole days keep the same local clock time.
+    """Returns the schedule of windows at a fixed interval, counted from the anchor.
+
+    If the interval is a number of whole days, windows always begin at the same local clock time.
 
     timezone_origin: the option, for error messages.
 

@@ -6,8 +6,8 @@ run's audit chain records the start of the window, its process, and why it did n
 reads these records too (`flows.schedule.reaper`).
 
 A scheduled flow run drives until the end of its window, however late it starts. If the window is already over, it
-does nothing, so a worker that comes back has nothing to catch up on. The window of a flow run that was started
-manually begins when it starts.
+does nothing, so a worker that was away does not catch up on missed windows. The window of a flow run that was started
+manually begins when the flow run starts.
 """
 
 from __future__ import annotations

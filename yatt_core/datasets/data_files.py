@@ -136,8 +136,8 @@ def dataset_files(folder: Path, split: str) -> list[DataFile]:
 def _loose_files(folder: Path, split: str) -> list[DataFile]:
     """Returns the files whose names indicate the split.
 
-    Raises `ConfigurationError` if they are in several folders or formats, because then it is unclear which are
-    meant.
+    Raises `ConfigurationError` if such files are in several folders or formats, because it is then unclear which of
+    them are meant.
     """
     found = [path for path in _visible_files(folder, FORMATS) if path.name not in DESCRIPTIONS]
     if not found:

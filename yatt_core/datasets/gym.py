@@ -1,9 +1,9 @@
 """Tasks of the reasoning-gym package: their entries as plain JSON rows, and their own scoring.
 
 Consumes a task's name and options. Produces rows (`question`, `answer`, `metadata`, `task`, `options`) that
-survive a round trip through JSON, and scores of responses to them. Rows preserve what JSON lacks (tuples, keys
-that are not strings), because several tasks compare a response with such a value. Importing this module takes a
-second, because it imports the package.
+survive a round trip through JSON, and scores of responses to them. Rows preserve values that JSON lacks (tuples,
+mappings with keys that are not strings), because several tasks compare a response with such a value. Importing this
+module takes a second, because it imports the package.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ ROWS_PER_WORD, HEAVY_ROWS_PER_WORD = 100_000, 5_000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A task that is not yet assigned to a part of the inputs.
+    """A task that is not yet assigned to a part of the inputs (training, held-out or probe).
 
-    origin: split, file or task, and row.
+    origin: where the row comes from: its split, its file or task, and its number.
     entry: the original row as plain JSON values.
     media: addresses of its images.
     """

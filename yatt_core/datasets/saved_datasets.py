@@ -24,7 +24,7 @@ def _is_plain(name: str) -> str:
 
 
 PlainName = Annotated[str, AfterValidator(_is_plain)]
-"""A name that cannot lead out of the folder in which it is looked up."""
+"""The name of a file or folder without separators, so that it cannot lead out of the folder in which it is used."""
 
 
 class _Description(BaseModel):

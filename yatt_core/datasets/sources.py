@@ -1,9 +1,9 @@
 """Reads a spec's sources and divides their prompts into held-out, probe and training prompts.
 
-Consumes `DataSpec` and the spec's seed. Produces a `Collection`. The parts never share a task. A task is its
-images and its question, compared in lower case and without surrounding white space, also across sources.
-Held-out and probe prompts are distinct; training prompts keep the repetitions of their source. Sources are read
-row by row, more than once; only the held-out and probe prompts are held in memory.
+Consumes `DataSpec` and the spec's seed. Produces a `Collection`. The parts never share a task, even across sources;
+two prompts are the same task if they have the same images, and the same question up to case and surrounding white
+space. Held-out and probe prompts are distinct; training prompts keep the repetitions of their source. Sources are
+read row by row, several times; only the held-out and probe prompts are held in memory.
 
 reasoning-gym draws entry i from Random(seed + i), so nearby seeds yield the same data shifted by one: held-out
 and training seeds are millions apart. The held-out seed is fixed, so that runs of all spec seeds are evaluated
@@ -36,7 +36,7 @@ LOOKED_OVER, HEAVY_LOOKED_OVER = 10_000, 500
 
 @dataclass(frozen=True, slots=True)
 class TrainingPrompts:
-    """The training prompts of a source, in its order; read again on every iteration, never held in memory.
+    """The training prompts of a source, in its order; they are reread on every pass and never held in memory.
 
     held_out, probe: keys of the excluded tasks.
 
@@ -69,7 +69,7 @@ class TrainingPrompts:
 class Collection:
     """All prompts of a run.
 
-    train: by source.
+    train: the training prompts of each source.
     """
 
     train: tuple[TrainingPrompts, ...]
@@ -122,9 +122,9 @@ def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address) ->
 
 
 def look_over(data: DataSpec, seed: int) -> bool:
-    """Checks the first rows of every file source, and also divides them if there are no others.
+    """Checks the first rows of every file source; if these are all rows, also divides them into parts.
 
-    Errors in the files are thus reported before anything is started, in a time independent of the files' size.
+    Errors in the files are thus reported before anything is started, and the time does not depend on the files' size.
     Returns True if all rows were read. Raises as `collect_prompts` does.
     """
     whole = True
@@ -146,9 +146,9 @@ def _prompt(row: Row, source: int, index: int) -> Prompt:
 
 
 def _held_out(source: Source, share: int, taken: set[bytes], keep: Keep) -> list[Row]:
-    """Returns the rows to hold out, best first, and adds their keys.
+    """Returns the rows to hold out, in order of preference, and adds their keys to `taken`.
 
-    A source without held-out files takes them from its end.
+    If the source has no held-out files, the rows come from the end of its training rows.
     """
     if isinstance(source, ReasoningGymSource):
         return _take_distinct(_gym_rows(source, "held_out", HELD_OUT_SEED, share * DRAWS_PER_HELD_OUT), share, taken)
@@ -158,7 +158,7 @@ def _held_out(source: Source, share: int, taken: set[bytes], keep: Keep) -> list
 
 
 def _take_distinct(rows: Iterable[Row], count: int, taken: set[bytes]) -> list[Row]:
-    """Returns the first rows whose tasks were not taken yet, and adds their keys."""
+    """Returns the first rows whose tasks are not in `taken` yet, and adds their keys to it."""
     chosen: list[Row] = []
     if not count:
         return chosen
@@ -172,7 +172,7 @@ def _take_distinct(rows: Iterable[Row], count: int, taken: set[bytes]) -> list[R
 
 
 def _take_last_distinct(rows: Iterable[Row], count: int, taken: set[bytes]) -> list[Row]:
-    """Returns what `_take_distinct` would choose from the reversed rows, without holding more rows than that."""
+    """Returns the rows that `_take_distinct` would choose from the reversed rows; holds only these in memory."""
     newest: dict[bytes, Row] = {}
     for row in rows if count else ():
         if (key := task_key(row)) in taken:

@@ -25,11 +25,11 @@ from yatt_core.errors import ConfigurationError, DataError
 
 ROWS_AT_ONCE = 64
 HEAVY_ROWS_AT_ONCE = 8
-"""As `ROWS_AT_ONCE`, for rows with images."""
+"""Used instead of `ROWS_AT_ONCE` for rows with images."""
 BUFFER_BYTES = 1 << 20
 """Buffer size per Parquet column; without a buffer, whole columns of a row group would be read at once."""
 Rows = Iterator[tuple[int, dict[str, Any]]]
-"""Row number (from 1) and row."""
+"""Pairs of row number (from 1) and row."""
 
 
 def read_parquet(path: Path, needed: Set[str], heavy: bool) -> Rows:
@@ -105,7 +105,7 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
 def _validated(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Returns the batch after checking all its offsets and strings.
 
-    Otherwise a damaged stream could be read beyond its memory. Raises `pa.ArrowInvalid`.
+    Without this check, reading a damaged stream could access memory beyond its end. Raises `pa.ArrowInvalid`.
     """
     batch.validate(full=True)
     return batch

@@ -23,7 +23,7 @@ class Spent:
 
 
 def judge_budget(budget: BudgetGuard, spent: Spent, iteration: int) -> Iterator[Alarm]:
-    """Yields an alarm for each limit that is reached; its name stays the same for as long as the limit does."""
+    """Yields an alarm for each limit that is reached; the alarm keeps its name as long as the limit is unchanged."""
     for name, words in (("wall_hours", "hours of wall time"), ("device_hours", "device-hours")):
         limit, used = getattr(budget, name), getattr(spent, name)
         if limit is not None and used >= limit:

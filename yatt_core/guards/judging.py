@@ -15,7 +15,7 @@ from yatt_core.guards.rules import Rule, Series, rules_of
 from yatt_core.spec.sections.guards import GuardsSpec
 
 NEVER = -1
-"""Before the first iteration: a rule that has raised no alarm judges all values seen so far."""
+"""The last alarm's iteration for a rule without one, before all iterations: such a rule judges all values so far."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class Rule(Protocol):
     """A single guard.
 
     metrics: the metrics that it reads.
-    depth: how many of their newest values it needs.
+    depth: number of newest values that it needs of each metric.
     """
 
     @property
@@ -40,7 +40,7 @@ class Rule(Protocol):
     def depth(self) -> int: ...
 
     def judge(self, series: Series, since: int) -> Finding | None:
-        """Returns the finding if a limit is broken, else None. since: only values after this iteration are judged."""
+        """Returns a finding if a limit is violated, else None; judges only values after the iteration `since`."""
         ...
 
 
@@ -167,7 +167,7 @@ class RewardLengthRule:
 
 @dataclass(frozen=True, slots=True)
 class SkippedRule:
-    """Counts the skipped updates among the newest ones; an iteration without the metric was not skipped."""
+    """Counts the skipped updates among the newest; the update of an iteration without the metric was not skipped."""
 
     guard: NonFiniteGuard
     name: str = NON_FINITE
@@ -221,8 +221,8 @@ def non_finite_alarm(iteration: int, answer: str, reason: str) -> Alarm:
 def rules_of(spec: GuardsSpec, top_p: float = 1.0) -> tuple[Rule, ...]:
     """Returns the enabled rules over metrics, in a fixed order.
 
-    top_p: of the sampling. The sampler's probabilities are divided by at least `top_p`, so its log-probabilities may
-        exceed the trainer's by -log(top_p) without a disagreement.
+    top_p: the sampling parameter. The sampler divides the probabilities that it keeps by their sum, which is at least
+        `top_p`, so its log-probabilities may exceed the trainer's by up to -log(top_p) although both agree.
     """
     gap = spec.train_rollout_logprob_diff
     if gap is not None and gap.at_most is not None and top_p < 1.0:
@@ -245,7 +245,7 @@ def rules_of(spec: GuardsSpec, top_p: float = 1.0) -> tuple[Rule, ...]:
 
 
 def mean(points: Sequence[Seen]) -> float:
-    """Returns the mean of the values; it is the same to the bit in any order of summation."""
+    """Returns the mean of the values, which is bit-identical for every order of the points."""
     return math.fsum(point.value for point in points) / len(points)
 
 

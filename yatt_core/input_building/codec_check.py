@@ -1,8 +1,8 @@
 """Checks a run's codec before its inputs are built: whether it can be opened, and whether an image fits.
 
 Consumes a spec. For a given model folder, the actual codec is opened. For a model that is yet to be created, a
-tokenizer is trained on no prompts; it frames tool results as the final one does. Writes nothing and needs no
-torch.
+tokenizer is trained without prompts; it frames tool results in the same way as the final tokenizer. Writes nothing and
+does not need torch.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ from yatt_core.spec.sections.data import DataSpec, ReasoningGymSource, Source
 
 
 def check_demonstrations(data: DataSpec, seed: int, count: int, whole: bool) -> None:
-    """Raises what `take_demonstrations` would raise for the inputs to be built.
+    """Raises the errors that `take_demonstrations` would raise after the inputs are built.
 
     whole: True if the sources are small enough to be divided into parts here.
 
-    Of larger sources only the number of rows is checked, because it is not yet known which of them are training
+    For larger sources, only the number of rows is checked, because it is not yet known which rows become training
     prompts.
     """
     weights = [source.weight for source in data.sources]

@@ -24,7 +24,7 @@ PROMPTS_PER_WORD = 100_000
 
 
 def check_prompts(spec: RunSpec, model_path: str, files: Iterable[Iterable[Prompt]]) -> dict[str, Any]:
-    """Encodes all prompts as for generation; returns the id and tokens of the longest, the first one among equals.
+    """Encodes all prompts as for generation; returns id and number of tokens of the longest (the first, if several).
 
     model_path: as for `open_codec`.
 

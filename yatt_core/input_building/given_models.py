@@ -82,7 +82,7 @@ def _check_tokenizer(folder: Path, policy: Path) -> None:
 
 @contextmanager
 def _naming(key: str) -> Iterator[None]:
-    """Adds the key of the folder to errors."""
+    """Adds the spec key of the folder to the errors raised inside."""
     try:
         yield
     except ConfigurationError as error:

@@ -60,7 +60,7 @@ def check_before_start(spec: RunSpec) -> None:
 
 @contextmanager
 def _naming(part: str) -> Iterator[None]:
-    """Adds the name of the reward part to errors."""
+    """Adds the name of the reward part to the errors raised inside."""
     try:
         yield
     except ConfigurationError as error:

@@ -37,7 +37,7 @@ def given_models(spec: RunSpec) -> dict[str, ModelFolder]:
 
 
 def judge_models(spec: RunSpec) -> dict[str, ModelFolder]:
-    """Returns the judges' models by the name of their reward part, except models given only for planning."""
+    """Returns the judges' model folders by name of the reward part, without models that are for planning only."""
     parts = (part for part in spec.rewards.judges if isinstance(part, GenerativePart | RewardModelPart))
     return {part.name: part.model for part in parts if isinstance(part.model, ModelFolder)}
 

@@ -62,7 +62,7 @@ class Inputs:
         return self._train[int(self._starts[source]) + index]
 
     def _order(self, source: int, epoch: int) -> npt.NDArray[np.int64]:
-        """Returns the order of a source in an epoch; only the order used last is cached per source."""
+        """Returns the order of a source's prompts in an epoch; for each source, only the last order used is cached."""
         kept = self._orders.get(source)
         if kept is None or kept[0] != epoch:
             kept = (epoch, epoch_order(self._seed, source, epoch, self.train_sizes[source]))

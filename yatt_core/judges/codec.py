@@ -23,7 +23,7 @@ from yatt_core.protocols.generation import Int32
 from yatt_core.protocols.judges import JudgeItem
 
 UNBOUNDED = 1 << 20
-"""Assumed number of positions of a model without a limit."""
+"""Number of positions assumed for a model whose config states no limit."""
 PLACE = "the-text-of-the-judge"
 """Placeholder of the user's message while the chat template is rendered."""
 

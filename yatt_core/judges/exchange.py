@@ -1,9 +1,9 @@
 """Requests to an endpoint, each with a limit on its total time.
 
 Consumes a client and JSON bodies. Produces statuses and bodies. The limit covers everything from connecting to
-the last byte of the body. httpx limits only the wait for each part, so an endpoint that sends a byte now and
-then, or one `100 Continue` after another, could delay a request indefinitely. Requests therefore run in an
-event loop, where a time limit cancels any wait.
+the last byte of the body. httpx limits only the wait for each part of a response, so an endpoint that sends a byte
+now and then, or one `100 Continue` after another, could delay a request indefinitely. Requests therefore run in an
+event loop, where the limit on the total time cancels any wait.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LARGEST_ANSWER_BYTES = 4 << 20
 class Answer:
     """A response of the endpoint.
 
-    retry_after: the unparsed header.
+    retry_after: the unparsed `Retry-After` header; None if there is none.
     body: empty if the status indicates that it contains no completion.
     """
 

@@ -23,7 +23,7 @@ Asked = tuple[JudgeItem, Int32]
 
 
 class GenerativeJudge:
-    """One engine with a judge's weights, at the version that it holds."""
+    """A judge served by one engine, which holds the judge's weights."""
 
     def __init__(self, part: GenerativePart, engine: RolloutEngine, codec: JudgeCodec) -> None:
         self._part, self._engine, self._codec = part, engine, codec
@@ -64,13 +64,13 @@ class GenerativeJudge:
         self._engine.sleep()
 
     def _batches(self, asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
-        """Yields items in order, as many as the engine may judge at once, but at least one."""
+        """Yields batches of items in order, each as large as the engine may judge at once, but of at least one item."""
         size = max(1, self._part.engine.max_num_seqs // self._part.judgements)
         for start in range(0, len(asked), size):
             yield asked[start : start + size]
 
     def _request(self, batch: Sequence[Asked]) -> GenerateRequest:
-        """Returns the judgements of some items as one decode batch."""
+        """Returns the request for all judgements of some items in a single decode batch."""
         return GenerateRequest(
             prompts=[tokens for _, tokens in batch],
             seeds=np.array([item.seeds for item, _ in batch], dtype=np.uint64),
@@ -84,7 +84,7 @@ class GenerativeJudge:
     def _verdicts(
         self, batch: Sequence[Asked], judgements: Sequence[dict[int, Judgement]], piece: GeneratePiece
     ) -> Iterator[Verdict]:
-        """Records the judgements in a piece; yields the verdicts on items that are now complete."""
+        """Records the judgements in a piece of the engine's output; yields verdicts on items that are now complete."""
         offsets = offsets_of(piece.result.lengths.astype(np.int64))
         for number, row in enumerate(piece.rows):
             place, judgement = divmod(row, self._part.judgements)

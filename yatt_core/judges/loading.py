@@ -27,5 +27,5 @@ def load_judges(spec: RunSpec, inputs: Path, parts: Iterable[JudgePart]) -> dict
 
 
 def held_verdicts(pieces: Iterable[tuple[Verdict, ...]]) -> Iterator[tuple[Verdict, ...]]:
-    """Yields a judge's verdicts in fewer, non-empty pieces."""
+    """Yields a judge's verdicts combined into fewer pieces, none of them empty."""
     return joined_in_time((piece or None for piece in pieces), lambda held: tuple(itertools.chain(*held)))

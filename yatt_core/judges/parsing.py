@@ -24,7 +24,9 @@ _LONE_NUMBER = re.compile(
     r"(?!\w)(?![-,/\u2013][0-9])",
     re.IGNORECASE,
 )
-"""A number, with what it is out of if the text says so. Parts of ranges (7-8), lists and decimal commas are none."""
+"""Matches a number, with "/10" or "out of 10" if that follows. Parts of ranges (7-8), lists and decimal commas do not
+match.
+"""
 _SCALE = re.compile(
     rf"\bscale\s{{1,3}}(?:of|from)\s{{1,3}}{_NUMBER}\s{{0,3}}(?:to|and|-|\u2013)\s{{0,3}}{_NUMBER}", re.IGNORECASE
 )
@@ -56,8 +58,8 @@ def _yes_no(spec: YesNo) -> Parser:
 def _scores_in(text: str, maximum: float) -> list[str]:
     """Returns the numbers of a text that can be scores.
 
-    "8/10", "8 out of 10" and "80 %" are read as 8, 8 and 80 if the maximum is 10, 10 and 100, and are no scores
-    otherwise; the bounds in "on a scale from 1 to 10" are none either.
+    "8/10" and "8 out of 10" are read as 8 if the maximum is 10, and "80 %" as 80 if the maximum is 100; otherwise
+    they are not scores. The bounds in "on a scale from 1 to 10" are not scores either.
     """
     found = []
     for match in _LONE_NUMBER.finditer(_SCALE.sub(" ", text)):

@@ -29,7 +29,7 @@ from yatt_core.spec.rewards.judges import RewardModelPart
 
 
 class RewardModelJudge:
-    """One model on one thread, and on its process's GPU if there is one.
+    """A reward model that computes on one thread, or on its process's GPU if there is one.
 
     Raises `ConfigurationError` if the folder is not a reward model with a single output.
     """
@@ -70,7 +70,7 @@ class RewardModelJudge:
                 yield self._judged(by_length[length][start : start + rows])
 
     def sleep(self) -> None:
-        """Moves the weights, its only memory, from a GPU to host memory."""
+        """Moves the weights, all that it keeps in memory, from the GPU to the host if they are on a GPU."""
         if self._away is None:
             self._away = Offloaded(Held(tuple(self._model.state_dict().values())))
 

@@ -13,7 +13,7 @@ def judgement_seeds(
     part: name of the part, so that the judges of a run have different seeds.
     ordinal: ordinal of the prompt.
 
-    All seeds differ from those of the response's own noise. A larger count starts with the same seeds.
+    All seeds differ from those that sampled the response. If `count` is raised, the first seeds stay the same.
     """
     purpose = f"judgement of {part}"
     return tuple(stable_seed(purpose, seed, branch, iteration, ordinal, sample, number) for number in range(count))

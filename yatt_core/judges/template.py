@@ -1,6 +1,6 @@
 """Fills in a judge's template. Consumes the template and an item; produces a text, or pieces marked as trusted or not.
 
-Values are inserted once and never parsed again: braces in a response stay braces.
+Inserted values are never searched for placeholders: braces in a response stay braces.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ class VirtualJudgeEngine:
         """Does nothing: there is no memory to release."""
 
     def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
-        """Yields verdicts as the decode steps finish their last judgement.
+        """Yields each verdict after the decode step that finishes the item's last judgement.
 
-        As many items are judged at once as the engine allows.
+        Items are judged in batches as large as the engine allows.
         """
         size = max(1, self._engine.max_num_seqs // self._part.judgements)
         for start in range(0, len(request.items), size):

@@ -42,7 +42,7 @@ SMALL_SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model"})
 class ModelFacts:
     """What a run records about its initial model.
 
-    model_path: absolute, or relative to the inputs' folder; empty if there is no model.
+    model_path: the model's folder, absolute or relative to the inputs' folder; empty if there is no model.
     model_files: fingerprints of the files of a given folder.
     vocabulary: number of tokens of the tokenizer.
     """

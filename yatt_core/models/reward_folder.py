@@ -1,4 +1,4 @@
-"""What a reward model's folder needs besides weights: a single output, and a format for prompt and response.
+"""Checks what a reward model's folder needs besides weights: a single output, and a format for prompt and response.
 
 Consumes the reward part and its folder. Produces the tokenizer. Reads only small files, so that it can also run
 before a run is created.

@@ -64,7 +64,7 @@ def train_tokenizer(
 
 @dataclass(frozen=True, slots=True)
 class _Normalized:
-    """The normalised texts without the dropped string, computed on every iteration."""
+    """Texts, normalised and with one string removed, computed anew on every pass over them."""
 
     normalizer: Any
     texts: Iterable[str]
@@ -75,11 +75,11 @@ class _Normalized:
 
 
 def common_phrases(prompts: Iterable[str], share: float) -> list[str]:
-    """Returns the longest runs of common words, longest first.
+    """Returns the longest sequences of common words, longest first.
 
-    share: a run must occur in at least this fraction of the prompts, and in at least two. A common word meets
-    the same condition.
     prompts: iterated over twice.
+    share: a sequence must occur in at least this fraction of the prompts, and in at least two prompts. Common words
+        are those that meet the same condition.
 
     Single letters and numbers are not words: answers consist of them and must stay spelled out.
     """

@@ -41,7 +41,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Returns the newest sequences of an instance to the head of the queue."""
+    """Takes the `count` newest sequences away from an instance and puts them back at the head of the queue."""
 
     instance: int
     count: int
@@ -97,8 +97,8 @@ def _number(action: Action, value: SupportsIndex) -> int:
 def ahead_of_dispatch(actions: Iterable[Action]) -> tuple[list[Action], list[Action]]:
     """Splits the actions at the end of a switch into those to apply before dispatching and those to apply after it.
 
-    Otherwise the first instances that become ready would take everything that waits, and an instance that is to
-    switch would no longer be empty.
+    If all were applied afterwards, the first instances that become ready would take everything that waits, and an
+    instance about to switch would no longer be empty.
     """
     listed = list(actions)
     ahead: list[Action] = [action for action in listed if isinstance(action, Intake | Switch)]

@@ -37,10 +37,10 @@ class Span:
 class Change:
     """An instance's change to another role.
 
-    how: `start` (it joins the iteration late), `empty`, `migrate` (its sequences moved) or `drain` (it finished
-        them first).
+    how: `start` (it joins the iteration late), `empty` (it had no sequences), `migrate` (its sequences were moved to
+        other instances) or `drain` (it finished its sequences first).
     asked_s: when the change was requested.
-    serves_s: when the instance started to serve the new role, if the log has it.
+    serves_s: when the instance started to serve the new role; None if the log does not record it.
     """
 
     instance: int
@@ -55,7 +55,7 @@ class Change:
 class RoleTime:
     """The time that all instances spent in one role.
 
-    tokens: tokens decoded in it.
+    tokens: number of tokens decoded in this role.
     """
 
     role: str
@@ -116,7 +116,7 @@ def _spans_of_one(index: int, role: str, changes: Sequence[Change], role_s: floa
     nexts = [*(change.asked_s for change in changes[1:]), end_s]
     for change, following in zip(changes, nexts, strict=False):
         if change.serves_s is None:
-            # It never served: an empty instance left at once; when a busy one became empty is unknown.
+            # It never served the new role. An empty instance left at once; the log lacks the time when a busy one did.
             left, served = (change.asked_s if change.how == "empty" else following), following
         else:
             left = change.asked_s if change.how == "start" else max(change.asked_s, change.serves_s - role_s)

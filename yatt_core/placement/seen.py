@@ -20,12 +20,12 @@ from yatt_core.placement.workload import EngineConstants, SwitchCosts
 class Setting:
     """What a pool consists of.
 
-    speeds: of each instance.
+    speeds: speed of each instance.
     control_period_s: seconds between two actions of the runtime policy.
     tool_tokens: tokens of a tool call's output.
     judgements: judgements of each response; 0 if no judge runs on a device.
-    prompts: quota of groups.
-    migrates: running sequences can move to another instance.
+    prompts: number of valid groups that an iteration needs.
+    migrates: whether running sequences can move to another instance.
     """
 
     speeds: tuple[float, ...]
@@ -74,8 +74,8 @@ class IterationTelemetry:
 class InstanceSeen(Protocol):
     """An instance, as known to its dispatcher.
 
-    leaving, joining: the role that it is switching to, empty if none; `leaving` until it is empty, `joining` from
-        then on.
+    leaving, joining: the role to which the instance is switching; empty if none. It is in `leaving` until the
+        instance has no sequences left, and in `joining` from then on.
     """
 
     index: int
@@ -95,7 +95,7 @@ class InstanceSeen(Protocol):
 class PoolSeen(Protocol):
     """The current state of a pool.
 
-    submitted: samples of the wave.
+    submitted: number of samples in the wave.
     """
 
     now: float
@@ -133,7 +133,7 @@ class RuntimePolicy(Protocol):
 class Plan:
     """The plan of an iteration.
 
-    roles: of each instance at the start of the iteration.
+    roles: role of each instance at the start of the iteration.
     prediction_s: predicted seconds of collect; None without telemetry.
     state: passed to the next call of `plan`.
     """

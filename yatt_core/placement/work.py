@@ -26,8 +26,8 @@ class SampleWork:
 
     turns: response tokens of each turn.
     waits: seconds of the tool calls between the turns.
-    judge: tokens of each judgement, 0 for a reward model, which writes none; empty if its judges failed.
-    read: tokens of the sample that the judge reads; None if these are prompt, turns and tool outputs.
+    judge: tokens of each judgement, 0 for a reward model, which writes none; empty if the sample's judges failed.
+    read: number of tokens of the sample that the judge reads; None if it reads prompt, turns and tool outputs.
     """
 
     group: int
@@ -48,7 +48,7 @@ class SampleWork:
 class WaveWork:
     """The work of one wave.
 
-    samples: group by group.
+    samples: the samples, group by group.
     valid: for each group, whether it counts towards the quota.
     """
 
@@ -108,7 +108,7 @@ class Quota:
         return self._target
 
     def after(self, valid: Sequence[bool]) -> int:
-        """Returns the number of groups in the wave after a judged one; 0 if the iteration ends.
+        """Returns the number of groups in the next wave after one has been judged; 0 if the iteration ends.
 
         The last wave allowed does not update the average.
         """

@@ -77,7 +77,7 @@ class EngineConstants(SpecModel):
     prefix_cache: bool = False
     prefill_budget_tokens: Count = 8192
     template_tokens: Annotated[int, Field(ge=0)] = 0
-    """Tokens of a judge's template around what it judges."""
+    """Tokens of a judge's template around the text to be judged."""
 
 
 class Engines(SpecModel):
@@ -91,9 +91,9 @@ class SwitchCosts(SpecModel):
     """Seconds that an instance is out of service."""
 
     role_s: NonNegative
-    """For another role within an iteration."""
+    """For taking another role within an iteration."""
     repartition_s: NonNegative
-    """For a different role at the start of an iteration than at the start of the previous one."""
+    """For starting an iteration with a different role than the previous iteration."""
     train_s: NonNegative
     """For switching to the trainer and back."""
 
@@ -115,7 +115,7 @@ class Lengths(SpecModel):
 
 
 class ResponseLengths(Lengths):
-    """Lengths of responses; those of a group share part of their x.
+    """Lengths of responses, whose values of x are correlated within a group.
 
     rho: correlation of x within a group.
     """

@@ -66,10 +66,10 @@ class RoleMemory:
 
 @dataclass(frozen=True, slots=True)
 class StageTotal:
-    """The memory of a device in a stage.
+    """The memory used on a device in a stage, and its capacity.
 
-    capacity: bytes of the device.
-    host: bytes in the host's memory, for all devices of a node.
+    capacity: bytes that the device has.
+    host: bytes used in the host's memory, for all devices of a node.
     """
 
     stage: str
@@ -81,12 +81,12 @@ class StageTotal:
 
     @property
     def short(self) -> int:
-        """Bytes that the device lacks; 0 if everything fits."""
+        """Bytes missing on the device; 0 if everything fits."""
         return max(0, self.tensors + self.runtime - self.capacity)
 
     @property
     def host_short(self) -> int:
-        """Bytes that the host lacks; 0 if everything fits."""
+        """Bytes missing in the host's memory; 0 if everything fits."""
         return max(0, self.host - self.host_capacity)
 
 
@@ -95,7 +95,7 @@ def stage_totals(
 ) -> list[StageTotal]:
     """Returns a device's memory in each stage.
 
-    per_node: devices that share a host.
+    per_node: number of devices that share a host.
     """
     listed = list(roles)
     return [

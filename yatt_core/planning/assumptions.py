@@ -54,23 +54,23 @@ def parse_spread(text: str, option: str) -> Spread:
 class Assumptions:
     """The assumptions of a plan; times are in seconds.
 
-    prompt, response, judge: lengths; None for those of a virtual engine, otherwise a fraction of the spec's limits.
+    prompt, response, judge: lengths of prompts, responses and judgements. None: those that a virtual engine
+        generates; without one, they are derived from the spec's limits and the fields `*_share` and `*_sigma`.
     own_vocabulary: vocabulary of a tokenizer that is yet to be trained.
-    training_mfu: fraction of the card's operations that training reaches.
-    prefill_mfu: the same for prefill.
+    training_mfu, prefill_mfu: fraction of the card's operations per second that training and prefill reach.
     bandwidth_share: fraction of the memory bandwidth that decoding reaches.
     sequence_share: fraction of a prompt token's time that each sequence adds to a decode step.
-    reduce_latency_s: of an all-reduce of any size, per doubling of the devices.
-    engine_runtime, train_runtime, asleep_runtime: bytes that a process takes on a device besides tensors.
-    core_runtime: the same on a core, for an engine or a rank.
-    torch_step_s: of a decode step's dispatch, per layer of the torch engine.
-    wake_fixed_s: of a switch, in addition to copying weights.
-    step_fixed_s: of an optimizer step, for all trainers except torch.
-    between_failures_s: between failures that lose the trainer's tensors.
-    response_correlation: of the lengths in a group.
+    reduce_latency_s: latency of an all-reduce of any size, per doubling of the devices.
+    engine_runtime, train_runtime, asleep_runtime: bytes that a process takes on a device in addition to tensors.
+    core_runtime: bytes that the process of an engine or rank takes on a core in addition to tensors.
+    torch_step_s: time per layer to dispatch a decode step of the torch engine.
+    wake_fixed_s: time of a switch in addition to copying weights.
+    step_fixed_s: fixed time of an optimizer step, for all trainers except torch.
+    between_failures_s: mean time between failures that lose the trainer's tensors.
+    response_correlation: correlation of the logarithms of the response lengths in a group.
     response_share, prompt_share, judge_share: median lengths as fractions of the spec's limits.
-    response_sigma, prompt_sigma, judge_sigma: spread of the lengths.
-    tool_wait_s: of a tool call.
+    response_sigma, prompt_sigma, judge_sigma: standard deviations of the logarithms of the lengths.
+    tool_wait_s: duration of a tool call.
     """
 
     prompt: Spread | None = None

@@ -94,7 +94,7 @@ class DescribedCluster(SpecModel):
 
 
 def read_cards(own: Path | None = None) -> dict[str, Card]:
-    """Returns the shipped cards, overridden by those of a file if there is one."""
+    """Returns the shipped cards, overridden by the cards in the user's own file if there is one."""
     cards = _cards_in(SHIPPED)
     return cards if own is None else {**cards, **_cards_in(own)}
 
@@ -136,7 +136,7 @@ def parse_cluster(text: str, cards: Mapping[str, Card]) -> DescribedCluster:
 
 
 def _count(digits: str) -> int:
-    """Returns a number of devices or nodes; very long ones are cut short and are still too large."""
+    """Returns a number of devices or nodes; a very long number is cut to fewer digits, which are still too large."""
     return int(digits[: MOST_DIGITS + 1])
 
 
@@ -170,7 +170,7 @@ def core_cluster(cards: Mapping[str, Card]) -> DescribedCluster:
 
 
 def cluster_of(devices: Sequence[Device], cards: Mapping[str, Card]) -> DescribedCluster | None:
-    """Returns a Ray cluster's devices, treated as identical ones with the smallest memory of any.
+    """Returns a Ray cluster's devices, as if all of them were identical and had the smallest memory found.
 
     Returns None if their memory or card is unknown.
     """
@@ -190,11 +190,11 @@ def cluster_of(devices: Sequence[Device], cards: Mapping[str, Card]) -> Describe
 
 
 def card_of(name: str, memory: int, cards: Mapping[str, Card]) -> str | None:
-    """Returns the name of the card of a GPU, given the name that its driver or Ray reports; an H200 does not match H20.
+    """Returns the name of a GPU's card, given the name that its driver or Ray reports; an H200 does not match H20.
 
-    If several cards match equally well, the one with the nearest memory is chosen.
+    If several cards match equally well, the card whose memory is closest to the GPU's is chosen.
 
-    memory: bytes; 0 if unknown, which selects the smallest.
+    memory: bytes of the GPU; 0 if unknown, which selects the card with the smallest memory.
     """
     text = name.lower().replace("-", " ")
     fitting = [key for key, card in cards.items() if card.driver_name and card.driver_name.lower() in text]

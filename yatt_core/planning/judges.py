@@ -24,8 +24,8 @@ class JudgeRole:
     """A judge model with an engine of its own.
 
     place: key of its part in the spec.
-    template_tokens: tokens of the template around what it judges.
-    max_num_seqs: maximum number of concurrent judgements, if the part sets it rather than the engine.
+    template_tokens: tokens of the template around the text to be judged.
+    max_num_seqs: maximum number of concurrent judgements if the part of the spec sets it; None if the engine does.
     """
 
     name: str
@@ -86,9 +86,9 @@ def _judge_role(part: GenerativePart, place: str, spec: RunSpec, own_vocabulary:
 
 
 def _engine(engine: JudgeEngineSpec, spec: RunSpec) -> GenerationEngine:
-    """Returns the judge's engine as a rollout engine of its kind.
+    """Returns the judge's engine in the form of a rollout engine of the same kind.
 
-    It has as many instances as the policy's engine, with whose instances they take turns.
+    Unless it is a vLLM engine, it has as many instances as the policy's engine, with which they take turns.
     """
     if isinstance(engine, VllmRollout):
         return engine

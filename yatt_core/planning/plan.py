@@ -1,8 +1,8 @@
 """A plan of a run on described devices: what fits, where it is placed, how long it takes, and what was assumed.
 
 Consumes a spec, a cluster, assumptions, and optionally constants fitted to a run. Produces a `RunPlan` of plain
-values. Raises `ConfigurationError` for sizes that contradict each other; a plan that does not fit is returned,
-with what is missing and what would fit.
+values. Raises `ConfigurationError` for sizes that contradict each other; a plan that does not fit raises nothing, but
+reports what is missing and what would fit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LONGEST_INTERVAL = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The simulated modes, the recommended one, and the times outside collect.
+    """The simulated placement modes, the recommended one, and the times outside collect.
 
     checkpoint_every: recommended iterations between checkpoints.
     checkpoint_overhead: seconds that checkpoints and replay add to each second of training.

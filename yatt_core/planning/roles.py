@@ -20,7 +20,7 @@ from yatt_core.spec.sections.trainer import TrainerEngineSpec
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Distributions of lengths, and the maximum that the spec allows, in tokens."""
+    """Distributions of lengths, and the maximum lengths that the spec allows, in tokens."""
 
     prompt: Spread
     response: Spread
@@ -57,7 +57,7 @@ class Roles:
     judges: only the times of the first one count.
     reference: whether a frozen policy is kept.
     teacher: None without distillation.
-    critic: None without one; it has no projection to the vocabulary.
+    critic: shape of the critic, which has no projection to the vocabulary; None without a critic.
     """
 
     spec: RunSpec
@@ -196,9 +196,7 @@ def _undivided(key: str, parts: int, whole: int, what: str) -> Iterator[str]:
 
 
 def own_ranks(trainer: TrainerEngineSpec) -> int:
-    """Returns the number of devices that one copy of the model takes if the trainer splits it; 1 if it shards
-    everything.
-    """
+    """Returns the number of devices that a copy of the model is split over; 1 for a trainer that shards everything."""
     if isinstance(trainer, MegatronTrainer):
         return trainer.tensor_model_parallel_size * trainer.pipeline_model_parallel_size
     return 1

@@ -1,8 +1,8 @@
 """The sizes of a dense causal language model, and what follows from them: parameters, operations, cached bytes.
 
-Consumes the spec's model section, or a config.json; produces a `ModelShape`. No weights are read, only the tensor
-sizes of a folder, if a vision tower is added to the text model. Raises `UnknownShapeError` for a model whose
-shape is unknown.
+Consumes the spec's model section, or a config.json; produces a `ModelShape`. No weights are read; only if a vision
+tower is added to the text model are the tensor sizes in the model's folder read. Raises `UnknownShapeError` for a
+model whose shape is unknown.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ModelShape:
 
     @property
     def embedding_parameters(self) -> int:
-        """Parameters of one matrix between tokens and the residual stream."""
+        """Parameters of a matrix of vocabulary size: the input embedding, or the output projection."""
         return self.vocabulary * self.hidden
 
     @property
@@ -98,8 +98,8 @@ class ModelShape:
     def forward_flops(self, context: float) -> float:
         """Returns the floating-point operations of a token's forward pass (arXiv 2001.08361).
 
-        Two for each parameter of a matrix, excluding the lookup of the input embedding, and four for each
-        attended number.
+        Each parameter of a matrix takes two operations (except in the lookup of the input embedding), and each
+        value attended to takes four.
 
         context: number of tokens attended to.
         """
@@ -118,7 +118,7 @@ def shape_of(spec: RunSpec, own_vocabulary: int) -> ModelShape:
 def shape_of_model(model: ModelSpec, own_vocabulary: int, key: str = "model") -> ModelShape:
     """Returns the shape of one of the spec's models.
 
-    key: of the model in the spec, for errors.
+    key: key of the model in the spec, for error messages.
     """
     match model:
         case ModelFolder():
@@ -169,7 +169,7 @@ def tower_parameters(vision: VisionSpec, text_hidden: int) -> int:
 def shape_of_config(config: Mapping[str, Any], origin: str) -> ModelShape:
     """Returns the shape that a Hugging Face config describes. Raises `ConfigurationError`.
 
-    origin: key and file, for errors.
+    origin: key and file, for error messages.
     """
     text = config.get("text_config", config)
     if not isinstance(text, Mapping):
@@ -209,7 +209,7 @@ def shape_of_config(config: Mapping[str, Any], origin: str) -> ModelShape:
 
 
 def _with_tower(shape: ModelShape, folder: Path) -> ModelShape:
-    """Adds the parameters that a folder's weights have beyond the text model's, if there are weights."""
+    """Adds the parameters in a folder's weights that are not part of the text model, if the folder has weights."""
     if not any(folder.glob("*.safetensors")):
         return shape
     from yatt_core.models.model_folder import count_parameters

@@ -30,7 +30,7 @@ from yatt_core.spec.sections.rollout import VirtualRollout
 from yatt_core.spec.sections.tools import ToolsSpec
 
 TEMPLATE_DATE = "26 Jul 2024"
-"""The date given to chat templates that ask for one, constant so that prompts are the same every day."""
+"""The date given to chat templates that use one; it is constant, so that prompts are the same every day."""
 
 
 class TextCodec(Protocol):
@@ -317,7 +317,7 @@ def _single_token(tokenizer: Any, text: str) -> int:
 def _checked(tokens: Sequence[int], longest: int, prompt_id: str, text: str, shown: str = "") -> Int32:
     """Returns the tokens as an array. Raises `DataError` if there are none or too many.
 
-    shown: a phrase that says how many of the tokens are taken by images.
+    shown: for the message, a phrase that states how many of the tokens are taken by images.
     """
     if len(tokens) > longest:
         raise DataError(

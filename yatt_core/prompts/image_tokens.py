@@ -19,8 +19,8 @@ from yatt_core.models.tokenizer import IMAGE
 class _Tower:
     """A kind of vision tower.
 
-    extra: outputs in addition to the patches.
-    image_size, patch_size: defaults of the config.
+    extra: number of outputs in addition to one per patch.
+    image_size, patch_size: values that apply if the config has none.
     """
 
     extra: int
@@ -45,9 +45,9 @@ class ImageTokens:
     count: int
 
     def marked(self, text: str, images: int) -> str:
-        """Returns the text with a mark for each image: its own marks, or else all marks at the start.
+        """Returns the text with one mark per image, all added at the start if the text itself contains none.
 
-        Raises `DataError` if the text has marks, but not one per image.
+        Raises `DataError` if the text contains marks, but not one per image.
         """
         marks = text.count(IMAGE)
         if marks not in (0, images):

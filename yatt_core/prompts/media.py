@@ -26,7 +26,7 @@ from yatt_core.errors import DataError
 MEDIA = "media"
 FORMATS = ("PNG", "JPEG")
 MAX_PIXELS = 64_000_000
-"""Maximum number of pixels. A small file may decode to any number of them; 64 million take 192 MB."""
+"""Maximum number of pixels: even a small file may decode to any number of pixels. 64 million take 192 MB."""
 MAX_BYTES = 3 * MAX_PIXELS
 """Maximum size of a file; no image within the limit on pixels needs more."""
 MAX_ASPECT = 100
@@ -100,9 +100,9 @@ def decode_media(data: bytes) -> Image.Image:
 
 
 def _is_deep(image: ImageFile.ImageFile) -> bool:
-    """Returns True for more than 8 bits per channel, which here only PNG supports.
+    """Returns True for an image with more than 8 bits per channel, which can only be a PNG file.
 
-    The image mode shows this for greyscale only, the raw mode for all.
+    The image mode reveals this for greyscale images only; the raw mode reveals it for all.
     """
     return any(str(tile.args).endswith(";16B") for tile in image.tile)
 

@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
     ]
 )
 MEDIA_FIELD = pa.field("media", pa.list_(pa.string()), nullable=False)
-"""Only in files of prompts that may have images."""
+"""The column for images, which only files of prompts that may have images contain."""
 GROUP_ROWS, GROUP_CHARACTERS = 256, 1 << 18
 """A row group ends at whichever limit it reaches first."""
 GROUPS_KEPT = 16

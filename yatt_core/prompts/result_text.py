@@ -1,8 +1,8 @@
 """Encodes what separates a turn that calls a tool from the next turn: the result, framed by the model's chat template.
 
-Consumes the text of a result. Produces the tokens that follow the turn's own, up to a given number. The
-frame is what the template inserts after an assistant message followed by a tool message, up to the point where
-the assistant continues.
+Consumes the text of a result. Produces the tokens that follow those of the turn, up to a given number. For an
+assistant message followed by a tool message, the frame is what the template writes between the assistant's text and
+the point where the assistant continues, apart from the result itself.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ResultEncoder:
 
     def _tokens(self, text: str) -> list[int]:
         tokens = self._encode(self._frame(text))
-        # The template ends the assistant message, which the policy has already done.
+        # The template's text begins with the end of the assistant message, which the policy has already generated.
         return tokens[1:] if tokens and tokens[0] in self._stop_tokens else tokens
 
 

@@ -27,8 +27,8 @@ class Prompt:
     """One task.
 
     source: index of its source in the spec's mixture.
-    index: its row among that source's rows of the same split.
-    prompt_id: unique within a run's inputs; names split, source and original row.
+    index: number of the prompt's row among the source's rows of the same split.
+    prompt_id: an id that is unique within a run's inputs and names split, source and original row.
     answer: the reference answer; None if the row has none.
     entry: the original row as plain JSON values, for the reward functions.
     media: content addresses of its images, in the order in which they appear in the text.
@@ -44,7 +44,7 @@ class Prompt:
 
 
 def media_of(prompts: Sequence[Prompt]) -> tuple[tuple[str, ...], ...]:
-    """Returns the images of each prompt; empty if no prompt has any."""
+    """Returns the addresses of each prompt's images; an empty tuple if no prompt has any images."""
     media = tuple(prompt.media for prompt in prompts)
     return media if any(media) else ()
 
@@ -92,7 +92,7 @@ def draw(data: DataSpec, seed: int, cursor: Cursor, count: int) -> tuple[tuple[P
 
 
 def _pick(bounds: Sequence[float], noise: int) -> int:
-    """Returns the source whose part of the interval [0, bounds[-1]) contains a 64-bit random number scaled to it."""
+    """Returns the source whose part of the interval [0, bounds[-1]) contains a 64-bit random number after scaling."""
     return min(bisect.bisect_right(bounds, noise / 2**64 * bounds[-1]), len(bounds) - 1)
 
 

@@ -1,8 +1,8 @@
 """The format of a policy's tool calls and of their results within a response: pure functions of text.
 
 A call is a JSON object between two tags, `<tool_call>{"name": "calculator", "arguments": {"expression": "3 *
-4"}}</tool_call>`, the format of many chat models; one call per turn. An invalid call is ordinary data: the policy
-is told what is wrong.
+4"}}</tool_call>`, the format of many chat models. A turn contains at most one call. An invalid call raises no error:
+the policy receives an answer that states what is wrong.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ToolCall:
 class ToolAnswer:
     """The outcome of a call.
 
-    text: what the policy is told.
+    text: text of the answer that the policy receives.
     error: why there is no result, starting with its kind; empty if there is one.
     """
 

@@ -31,8 +31,8 @@ Judged = Mapping[str, tuple[float, str]]
 NOT_JUDGED: Judged = MappingProxyType({})
 
 LARGEST = 1e30
-"""Maximum absolute contribution of a part to the total: squares and sums of such rewards are finite in float64,
-and their advantages in float32."""
+"""Maximum absolute value that a part may add to the total: squares and sums of such rewards stay finite in float64,
+and their advantages stay finite in float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class SampleScore:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a part made of a response.
+    """The value that a part gave a response.
 
-    reason: why the value is 0 although the part did not choose it; empty if it did.
+    reason: why the value was set to 0 instead of being computed by the part; empty if the part computed it.
     failed: whether the part is at fault, rather than the response.
     """
 

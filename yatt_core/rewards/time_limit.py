@@ -28,8 +28,8 @@ class TimeLimitReached(BaseException):
 def call_within(seconds: float, function: Callable[[], Result]) -> Result:
     """Returns the function's result. Raises `TimeLimitReached` if the call takes too long.
 
-    Raises `InfrastructureError` outside the main thread, where no limit can be enforced. A previous timer and
-    handler are restored, the timer minus the elapsed time.
+    Raises `InfrastructureError` outside the main thread, where no limit can be enforced. Afterwards, the previous
+    signal handler is restored, and the previous timer with its remaining time.
     """
     if threading.current_thread() is not threading.main_thread():
         raise InfrastructureError(

@@ -1,4 +1,4 @@
-"""Finds the parts of a spec that work for planning but not for training here.
+"""Finds the parts of a spec that suffice for planning, but not for training with this installation.
 
 These are engines without an adapter or an installed package, and models without weights.
 """

@@ -1,8 +1,8 @@
 """The responses of one decode batch, turn by turn: a state machine without engines, tools or files.
 
-Consumes the engine's output for the members' contexts, and the answers to the calls in it. Produces the
-contexts of the next turn. Members continue in batch order, so that each turn's decode batch is a function of
-the previous turns. Without tools a response is its first turn.
+The members of a turn are the responses that still continue. Consumes the engine's output for the members' contexts,
+and the answers to the tool calls in it. Produces the contexts of the next turn. Members stay in batch order, so that
+each turn's decode batch is a function of the previous turns. Without tools, a response consists of a single turn.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Response:
         self.spoken += len(tokens)
 
     def be_told(self, tokens: Int32, text: str) -> None:
-        """Adds what separates two turns."""
+        """Adds the tool result that separates two turns, with its frame."""
         self._add(tokens, np.zeros(len(tokens), dtype=np.float32), False)
         self.text += write_result(text)
 
@@ -100,7 +100,7 @@ class Dialogue:
 
     @property
     def turn(self) -> int:
-        """Number of turns received; the latest may still be missing for some members."""
+        """Number of turns received; some members may not have received the latest yet."""
         return max((response.turns for response in self.responses), default=0)
 
     @property
@@ -129,7 +129,7 @@ class Dialogue:
     def hear(self, result: GenerateResult, numbers: Sequence[int] | None = None) -> dict[int, ToolCall | ToolAnswer]:
         """Adds the members' next turn; returns the calls in it by index of the response, to be answered with `tell`.
 
-        numbers: the members whose turn it is; by default all.
+        numbers: indexes of the members for which the result has a turn; by default all.
         """
         bounds = np.cumsum(result.lengths)[:-1]
         turns = zip(

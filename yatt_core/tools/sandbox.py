@@ -2,8 +2,8 @@
 
 Consumes a tool and a call's arguments. Produces one JSON line with the outcome of the call. The guard adopts
 all processes that the call has started and left behind, even in their own group or session, and ends them all
-before it reports. It stops early when its leash is cut: a pipe whose other end only its parent holds, so that
-nothing outlives the parent, however the parent ends.
+before it reports. Only the guard's parent holds the other end of a pipe, the leash; when the parent ends, however it
+ends, the leash is cut, and the guard stops early. Nothing therefore outlives the parent.
 """
 
 from __future__ import annotations
@@ -117,7 +117,10 @@ def _listen(pipe: int, leash: int, deadline: float) -> bytes | None:
 
 
 def _end(pid: int) -> int:
-    """Ends the call's process and everything it left behind; returns its own wait status if it was already ending."""
+    """Ends the call's process and all that it left behind; returns the process's wait status.
+
+    If the process had already ended, this is the status with which it ended.
+    """
     # Until it is waited for, its pid cannot be reused.
     os.kill(pid, signal.SIGKILL)
     status = os.waitpid(pid, 0)[1]

@@ -1,8 +1,8 @@
 """A controller's tools: answers calls in a separate process (`yatt_core.tools.worker`), whatever the tools do.
 
 Consumes calls. Produces answers as they arrive. A tool that hangs, raises, takes too much memory or dies
-results in an answer that reports this. Only the loss of the tool process itself, or its silence, is a failure
-of infrastructure.
+results in an answer that reports this. Only if the tool process itself is lost or does not respond is this an
+infrastructure failure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ END_SECONDS = 10.0
 SLACK_SECONDS = 60.0
 """Added to the calls' own time limits, for a busy machine."""
 CHARACTERS_PER_TOKEN = 32
-"""A result's text is cut to this many characters per token of its limit before it is tokenized."""
+"""Before it is tokenized, a result's text is cut to this many characters per token of `max_result_tokens`."""
 
 
 class Toolbox:
@@ -104,7 +104,7 @@ class Toolbox:
 
     def _started(self, spec: ToolsSpec) -> subprocess.Popen[bytes]:
         if self._process is None:
-            # Everything importable here must be importable there.
+            # Everything importable in this process must be importable in the tool process.
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
             self._process = subprocess.Popen(
                 # Unbuffered, because a call's process ends without a flush and would lose its output.
@@ -166,7 +166,7 @@ def _answer_of(tool: str, answer: Mapping[str, Any]) -> ToolAnswer:
 
 
 def _setup(spec: ToolsSpec) -> dict[str, Any]:
-    """Returns the first message to the process."""
+    """Returns the first message to the tool process, which describes the tools."""
     tools = [
         {
             "name": tool.name,

@@ -2,9 +2,9 @@
 
 Consumes on standard input one JSON line that describes the tools, then one line for each set of calls. Produces
 on standard output one line when it is ready and one for each answered call. It loads the functions once and
-forks for each call (`yatt_core.tools.sandbox`): a call that hangs, even in C, or takes too much memory ends
-alone, and no call sees what another left behind. Output printed by tools goes to standard error. The process
-and its calls end when its input ends. These are limits, not a security sandbox.
+forks for each call (`yatt_core.tools.sandbox`): if a call hangs, even in C, or takes too much memory, only this call
+is ended, and no call sees what another left behind. Output printed by tools goes to standard error. The process
+and its calls end when its input ends. All of this limits faults; it is not a security sandbox.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from yatt_core.tools.sandbox import Bounds, death, sandbox_call, write_line
 class _Running:
     """A call in progress.
 
-    pid: its guard's process.
+    pid: process id of its guard.
     pipe: descriptor from which the guard's report is read.
     """
 

@@ -28,11 +28,11 @@ class Knobs:
     onset: fraction of samples still in rollout below which rollout gives up capacity.
     power: rollout keeps the fraction (samples in rollout / onset), raised to this power, of its capacity; 0 keeps
         all of it.
-    backlog: batches of open judgements required per judge before another joins, so that late judges start with
-        full batches; 0 disables the condition.
-    level: whether stragglers are moved to emptier instances.
-    back: whether all instances judge after the last rollout and return to rollout for another wave; otherwise the
-        remaining rollout instances stay.
+    backlog: number of batches of open judgements per judge that are required before another judge joins, so that
+        late judges start with full batches; 0 disables the condition.
+    level: whether sequences are moved from overloaded instances to emptier ones.
+    back: whether all instances judge after a wave's last rollout and return to rollout for the next wave; if false,
+        the instances that are still in rollout stay there.
     """
 
     judges: int
@@ -44,7 +44,7 @@ class Knobs:
 
 
 class Curve:
-    """Hands instances over to the judge along a curve, balances stragglers, and reserves work for joining judges."""
+    """Hands instances over to judging along a curve, balances the remaining rollouts, and saves work for new judges."""
 
     def __init__(self, knobs: Knobs, roles: str, setting: Setting) -> None:
         self._knobs, self._roles = knobs, roles
@@ -87,9 +87,9 @@ class Curve:
         ]
 
     def _hand_over(self, pool: PoolSeen, rolling: list[InstanceSeen]) -> list[Action]:
-        """Hands over slow and nearly empty instances first.
+        """Hands instances over to judging, slow and nearly empty ones first.
 
-        Never hands over the last instance, nor more than the others have room for.
+        One instance always stays in rollout, and those that stay must have room for the sequences to be moved.
         """
         if not pool.waiting(JUDGE):
             return []
@@ -112,7 +112,7 @@ class Curve:
         return self._rolling * math.pow(alive, self._knobs.power) - 1e-9
 
     def _wanted(self, pool: PoolSeen) -> float:
-        """Returns how many more judges the open judgements would fill, beyond those serving or on their way."""
+        """Returns how many judges the open judgements could fill in addition to those serving or on their way."""
         if not self._knobs.backlog:
             return math.inf
         serving = [i for i in pool.instances if i.role == JUDGE and i.ready]
@@ -121,7 +121,7 @@ class Curve:
         return judgements / (self._knobs.backlog * self._judgements) - len(serving) - coming
 
     def _level(self, pool: PoolSeen, rolling: list[InstanceSeen]) -> list[Action]:
-        """Takes the newest sequences from instances with far more than their share, once the queue is empty."""
+        """Takes the newest sequences from instances with far more than their share; does nothing until none wait."""
         if pool.waiting(ROLLOUT):
             return []
         held, capacity = sum(i.outstanding for i in rolling), sum(i.speed for i in rolling)
@@ -133,7 +133,7 @@ class Curve:
         return actions
 
     def _share_out(self, pool: PoolSeen, leaving: int) -> list[Action]:
-        """Limits the intake of serving judges while others are on their way, to leave those a share of the queue."""
+        """Limits the intake of serving judges to leave a share of the queue to judges that are still on their way."""
         judges = [i for i in pool.instances if i.role == JUDGE and i.ready]
         coming = leaving + sum(JUDGE in (i.joining, i.leaving) for i in pool.instances)
         limit = None

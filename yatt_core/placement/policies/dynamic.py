@@ -32,9 +32,9 @@ class Dynamic:
         self._fit = fit
 
     def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
-        """Returns the best candidate on worlds like the last iterations.
+        """Returns the plan that is best on worlds resembling the last iterations.
 
-        state: the parameters in force, and whether telemetry was used to choose them.
+        state: the parameters currently in force, and whether telemetry was used to choose them.
         """
         recent = past[-LOOKS_BACK:]
         if self._fit:

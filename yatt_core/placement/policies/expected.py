@@ -2,8 +2,8 @@
 
 Consumes telemetry; produces waves of samples. Iterations with a different load than the newest one are left out,
 steady growth of lengths is extrapolated, and if few iterations remain, further worlds are resampled from their
-groups. Without telemetry, the worlds are assumed: short and long, lightly and heavily judged. Each random draw
-depends only on its number.
+groups. Without telemetry, assumed worlds are used: with short and long responses, each with short and long
+judgements. Each random draw depends only on its number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOOKS_BACK = 4
 """Number of iterations whose telemetry is used; older ones need not be kept."""
 LEAST_FOR_A_LINE = 3
 SURE, STRAYED = 3.0, 3.0
-"""Standard errors beyond which a slope counts, and beyond which an iteration belongs to a different load."""
+"""Numbers of standard errors above which a slope is significant, and above which an iteration has a different load."""
 LEAST_FACTOR, MOST_FACTOR = 0.5, 8.0
 
 ASSUMED_MEDIANS = ((800.0, 400.0), (2500.0, 100.0), (800.0, 100.0), (2500.0, 400.0))
@@ -38,8 +38,8 @@ Lengths = Callable[[SampleWork], float]
 class Size:
     """Length of an iteration's responses or judgements.
 
-    tokens: geometric mean.
-    error: standard error of that mean, with groups as independent samples.
+    tokens: geometric mean of the lengths.
+    error: standard error of the geometric mean, with groups as independent samples.
     """
 
     tokens: float
@@ -47,7 +47,7 @@ class Size:
 
 
 def expected_work(setting: Setting, past: Sequence[IterationTelemetry], step: int = 1) -> list[list[WaveWork]]:
-    """Returns worlds like the coming iteration, likeliest first, with every step-th group."""
+    """Returns worlds resembling the coming iteration, the likeliest first, with only every step-th of their groups."""
     if not past:
         groups = math.ceil(setting.prompts / step)
         return [assumed_work(setting, groups, response, judgement) for response, judgement in ASSUMED_MEDIANS]
@@ -80,8 +80,8 @@ def size_of(iteration: IterationTelemetry, tokens: Lengths) -> Size:
 def likened(sizes: Sequence[Size]) -> list[float]:
     """Returns factors, newest first, that scale recent iterations to the next one.
 
-    Only iterations with the same load as the newest get a factor: the longest run of iterations up to the newest that
-    lies on a line within the errors. A significant slope is extrapolated.
+    Only iterations with the same load as the newest one get a factor. These are the longest series up to the newest
+    iteration whose sizes lie on a line within the errors; a significant slope is extrapolated.
     """
     for count in range(len(sizes), 1, -1):
         last = sizes[-count:]
@@ -118,7 +118,7 @@ def scaled(waves: Sequence[WaveWork], response: float, judgement: float) -> list
 
 
 def limit_of(tokens: Sequence[int]) -> float:
-    """Returns the length at which responses are truncated: the maximum if several have it, otherwise infinity."""
+    """Returns the length at which responses are truncated: the greatest length if several share it, else infinity."""
     greatest = max(tokens, default=0)
     return greatest if tokens.count(greatest) > 1 else math.inf
 
@@ -161,7 +161,7 @@ def assumed_sequences(setting: Setting) -> int:
 
 
 def assumed_work(setting: Setting, groups: int, response: float, judgement: float) -> list[WaveWork]:
-    """Returns work with log-normal lengths that have these medians, and with tool calls if the setting has any."""
+    """Returns work with log-normal lengths that have the given medians, and tool calls if the setting has tools."""
     rng = np.random.Generator(np.random.PCG64(0))
     shape = (groups, ASSUMED_GROUP)
     shared, own = rng.standard_normal((groups, 1)), rng.standard_normal(shape)

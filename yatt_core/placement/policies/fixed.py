@@ -11,10 +11,10 @@ from yatt_core.placement.seen import InstanceSeen, IterationTelemetry, Plan, Poo
 
 
 def going_over(instance: InstanceSeen, role: str) -> Action:
-    """Moves a finished instance to another role.
+    """Returns the action that moves a finished instance to another role.
 
-    The pool may know that an instance's last sequences have ended before the instance reports it; the instance then
-    switches once it has reported it.
+    The pool may know that the instance's last sequences have ended before the instance itself reports it; the switch
+    then waits for this report.
     """
     return HandOver(instance.index, role, False) if instance.outstanding else Switch(instance.index, role)
 

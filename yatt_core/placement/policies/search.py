@@ -1,8 +1,8 @@
 """Searches for the curve's fastest parameters: candidates are replayed on likely worlds of the next iteration.
 
 Consumes a setting, telemetry and the parameters in force; produces the seconds of the best candidates. A pool too
-large to replay is thinned to a smaller one of the same kind. The loss penalises steps away from the parameters
-that suit most loads; otherwise the search would fit the tail of a single world.
+large to replay is replaced by a smaller one of the same kind. The loss penalises steps away from the parameters
+that suit most loads; otherwise the search would overfit the last few sequences of a single world.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BACKLOGS = (0.0, 0.5, 1.0, 1.5, 2.0)
 SHAPES = ((0.7, 0.75, 1.5), (0.7, 0.5, 0.5), (0.7, 0.0, 1.5))
 """Initial values of onset, power and backlog.
 
-The first suits most loads; with the last, no instance switches before all can.
+The first triple suits most loads; with the last one, no instance switches before all of them can.
 """
 ROUNDING = 1e-9
 """Relative error of seconds that are stored as a logarithm."""
@@ -34,11 +34,11 @@ STEP_LOSS = 0.005
 LEADERS = (2, 1)
 """Local search: in each round, the neighbours of this many of the best candidates are tried."""
 FINALISTS, OTHERWISE, LAST = 8, 2, 4
-"""Numbers of candidates: the best are kept after one world and ranked on two, the last few on all; the first
-`OTHERWISE` are also tried with `level` inverted.
+"""Numbers of candidates: after one world, the `FINALISTS` best are kept and ranked on two worlds; of these, the `LAST`
+best are ranked on all worlds. The first `OTHERWISE` are also tried with `level` inverted.
 """
 MOST_INSTANCES, MOST_SEQUENCES, LEAST_INSTANCES = 64, 4400, 8
-"""Limits of a replay; in a larger pool every n-th instance and group stands for all.
+"""Limits of a replay; of a larger pool, only every n-th instance and group is replayed.
 
 Each turn or judgement is a sequence.
 """
@@ -105,7 +105,7 @@ class Search:
         return [*near, replace(knobs, back=not knobs.back)] if len(self.worlds[0]) > 1 else near
 
     def _first(self, knobs: Iterable[Knobs]) -> list[Outcome]:
-        """Returns the finalists of some candidates on one world.
+        """Returns the best of some candidates on one world, at most `FINALISTS`.
 
         A candidate that is slower than all finalists so far is not replayed to the end.
         """
@@ -135,9 +135,9 @@ class Search:
         return self._logs[knobs, world]
 
     def _replayed(self, knobs: Knobs, world: int, longest_s: float) -> float | None:
-        """Returns the logarithm of the seconds; None if they exceed `longest_s`.
+        """Returns the logarithm of the replay's seconds; None if they exceed `longest_s`.
 
-        A change of the initial roles is paid for in the first world.
+        If the initial roles differ from the current ones, the first world includes the time for changing them.
         """
         speeds, self.replays = self._setting.speeds, self.replays + 1
         roles = roles_of(speeds, min(len(speeds) - 1, round(knobs.judges / self.step)))

@@ -27,7 +27,7 @@ class Campaign:
     """The result of running a workload under a policy.
 
     plan_cpu_s: CPU seconds of each plan.
-    tick_cpu_s: CPU seconds of all actions within iterations.
+    tick_cpu_s: CPU seconds that the runtime policy took to decide on actions within iterations, in total.
     """
 
     plans: list[Plan] = field(default_factory=list)

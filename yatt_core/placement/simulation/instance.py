@@ -29,9 +29,9 @@ class Doing(IntEnum):
 class Stream:
     """A sequence of a sample.
 
-    number: of its turn or judgement.
-    left: tokens until it leaves.
-    context: tokens it attends to.
+    number: number of its turn or judgement.
+    left: tokens still to be decoded until it leaves the batch.
+    context: number of tokens to which it attends.
     """
 
     __slots__ = ("admitted", "context", "finish", "left", "number", "sample", "since")
@@ -109,12 +109,12 @@ class Instance:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def begin(self, now: float) -> bool:
-        """Starts a prefill block or decode steps at a boundary, until `ends`; returns False if there is no work."""
+        """Starts, at a boundary, a prefill block or decode steps and sets `ends`; returns False if there is no work."""
         if self.pending and (not self.last_prefill or not self.active):
             self._begin_prefill(now)
         elif self.active:
             self.doing, self.last_prefill, self.started = Doing.DECODE, False, now
-            # A block that left something pending is followed by one step.
+            # If a prefill block has left requests pending, a single decode step precedes the next block.
             self.planned = 1 if self.pending else self.active[0][0] - self.steps
             self.ends = now + self.seconds_of(self.planned)
         else:
@@ -205,7 +205,7 @@ class Instance:
     # -- evictions ---------------------------------------------------------------------------------------------------
 
     def evicted(self) -> list[Request]:
-        """Removes the sequences asked to leave, at a boundary; returns them in order of admission."""
+        """At a boundary, removes the sequences to be evicted; returns them in order of admission."""
         if not self.evict:
             return []
         count, self.evict = self.evict, 0

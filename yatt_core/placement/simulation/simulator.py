@@ -35,7 +35,7 @@ _SWITCHED, _TICK, _BOUNDARY, _RETURN = range(4)
 
 
 Entry = tuple[float, int, int]
-"""outstanding / speed, number and stamp of an instance that may have room; void if the stamp is outdated."""
+"""An instance that may have room: outstanding / speed, index, and stamp; void if the stamp is outdated."""
 
 
 class TooLongError(Exception):

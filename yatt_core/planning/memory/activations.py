@@ -21,8 +21,8 @@ class MicroBatchShape:
     """The shape of a micro-batch.
 
     rows: samples.
-    tokens: of all rows, padding included.
-    counted: response tokens, whose distributions are computed.
+    tokens: number of tokens in all rows, padding included.
+    counted: number of response tokens, for which distributions over the vocabulary are computed.
     """
 
     rows: int
@@ -57,9 +57,9 @@ def torch_training(shape: ModelShape, batch: MicroBatchShape, dtype: str, entrop
 def _torch_kept(shape: ModelShape, batch: MicroBatchShape, dtype: str) -> int:
     """Returns the bytes that autograd keeps until the backward pass, except for the head's distributions.
 
-    A norm keeps its input and the normalised values in float32; everything else keeps the input of the next
-    matrix. Under bfloat16 autocast, this input is kept once for every matrix that takes it, together with a
-    bfloat16 copy of the matrix.
+    For a norm, these are its input and the normalised values in float32; for everything else, the input of the
+    next matrix. Under bfloat16 autocast, this input is kept separately for each matrix that it is multiplied
+    with, together with a bfloat16 copy of the matrix.
     """
     tokens, width = batch.tokens, element_bytes(dtype)
     half = dtype == "bfloat16"
@@ -90,7 +90,7 @@ def sharded_layer(shape: ModelShape, tensor: int, sequence_parallel: bool, dtype
 
 
 def sharded_head(shape: ModelShape, tokens: int, tensor: int, dtype: str) -> int:
-    """Returns the bytes of the distributions that follow tokens: logits, their float32 softmax, and its gradient."""
+    """Returns the bytes of the distributions at `tokens` positions: logits, their float32 softmax, and its gradient."""
     return round(tokens * shape.vocabulary / tensor * (element_bytes(dtype) + 2 * FLOAT))
 
 

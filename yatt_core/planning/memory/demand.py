@@ -76,14 +76,14 @@ class Engines:
 class Demand:
     """What a run needs.
 
-    engines: the policy's, then those of the judges.
-    ranks, copies: of the trainer.
-    micro_batch: the largest one.
+    engines: the policy's engines, then the judges' engines.
+    ranks, copies: number of the trainer's ranks, and of data-parallel copies of the model.
+    micro_batch: the largest micro-batch of the trainer.
     resident: whether all roles stay in memory.
-    sleeps: whether some roles sleep in host memory in any case.
-    roles: rows of the table.
-    totals: one memory, stage by stage.
-    owner: whose memory that is: a device's, or for cores a node's.
+    sleeps: whether the trainer or an engine sleeps in host memory even if there is room for all roles at once.
+    roles: the memory of each role, the rows of the printed table.
+    totals: use of a single memory, stage by stage.
+    owner: what this memory belongs to: a device, or a node if the devices are cores.
     """
 
     engines: tuple[Engines, ...]
@@ -113,7 +113,7 @@ class Demand:
 
     @property
     def judge_instances(self) -> int:
-        """Number of that judge's engines on all devices."""
+        """Number of engines on all devices of the judge whose times count."""
         return 0 if self._judges is None else self._judges.count
 
     @property
@@ -127,7 +127,7 @@ class Demand:
 
     @property
     def shortages(self) -> tuple[Shortage, ...]:
-        """What is too large, and by how much; largest first."""
+        """What exceeds its memory, and by how much; the largest shortage first."""
         found = [Shortage(total.stage, f"a {self.owner}'s memory", total.short) for total in self.totals if total.short]
         found += [
             Shortage(total.stage, "a host's memory", total.host_short) for total in self.totals if total.host_short
@@ -192,9 +192,9 @@ def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> I
 
 
 def largest_micro_batch(roles: Roles, copies: int) -> MicroBatchShape:
-    """Returns the largest micro-batch of a rank's part of an optimizer step.
+    """Returns the largest micro-batch that a rank processes in an optimizer step.
 
-    Prompts have the median length and responses the maximum.
+    Prompts are assumed to have the median length, and responses the maximum length.
     """
     algorithm, lengths = roles.spec.algorithm, roles.lengths
     samples = max(1, roles.samples // algorithm.mini_batches // copies)
@@ -237,10 +237,10 @@ def _policy_trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: in
 
 
 def _engine_row(engines: Engines, cluster: DescribedCluster, assumed: Assumptions, resident: bool) -> RoleMemory:
-    """Returns the row of a role's engines.
+    """Returns the memory of a role's engines in each stage.
 
-    They are awake in their own stage, and the policy's weights are present in `sync`; otherwise they are resident
-    or asleep.
+    Engines are awake in their own stage, and the policy's weights are on the device in `sync`; in all other stages
+    engines are resident or asleep.
     """
     engine, own = engines.memory, engines.own
     together = -(-engines.count * engine.devices // cluster.memories)
@@ -262,7 +262,7 @@ def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, together: int, r
     busy = {PREPARE: trainer.prepare, LEARN: trainer.learn, SYNC: trainer.sync}
     held = dict.fromkeys(STAGES, trainer.lasting)
     if not resident:
-        # An offloaded trainer frees these even if its tensors are in host memory anyway.
+        # An offloaded trainer frees these, even if its lasting tensors are kept in host memory all the time.
         held |= dict.fromkeys((COLLECT, JUDGE), replace(trainer.lasting, gradients=0, copies=0))
     runtime = dict.fromkeys(STAGES, 0 if trainer.lasting == NOTHING else assumed.core_runtime * together)
     host = {} if trainer.host == NOTHING else dict.fromkeys(STAGES, trainer.host)

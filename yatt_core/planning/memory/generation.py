@@ -1,6 +1,6 @@
-"""What rollout engines and judges are asked to generate in an iteration, and the resulting memory on a cluster.
+"""What rollout engines and judges are asked to generate in an iteration, and the memory that this takes on a cluster.
 
-Consumes roles and cluster; produces `EngineMemory` for each, and how many engines fit on the devices.
+Consumes roles and cluster; produces the `EngineMemory` of each role, and the number of engines that fit on the devices.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from yatt_core.spec.sections.rollout import TorchRollout, VirtualRollout
 class Asked:
     """What an engine is asked to generate, in tokens.
 
-    read, written: maximum per sequence.
-    mean: of both together.
-    batch: sequences in a decode batch.
-    group: sequences per prompt.
+    read, written: maximum number of tokens that a sequence reads and writes.
+    mean: mean number of tokens of a sequence, read and written together.
+    batch: number of sequences in a decode batch.
+    group: number of sequences that share a prompt.
     """
 
     read: int
@@ -54,7 +54,7 @@ def engine_memory(
 ) -> EngineMemory:
     """Returns the memory of an engine.
 
-    others: bytes of the sleeping processes on the same device.
+    others: bytes that the sleeping processes of other roles take on the same device.
     """
     match engine:
         case VllmRollout():
@@ -81,8 +81,8 @@ def asked_of_policy(roles: Roles) -> Asked:
 def asked_of_judge(roles: Roles, judge: JudgeRole) -> Asked:
     """Returns what a judge's engines are asked for: judgements of prompt and response in a template.
 
-    Judgements of the same response share what was read. The responses of a decode batch are judged together, as
-    far as the judge can take them at once.
+    Judgements of the same response share the tokens that they read. The responses of a decode batch are judged
+    together, up to the number that the judge can take at once.
     """
     lengths = roles.lengths
     read = lengths.longest_prompt + lengths.longest_response + judge.template_tokens

@@ -1,4 +1,4 @@
-"""What would make an impossible plan fit: changes of the spec, and more nodes, each tried on the same memory account.
+"""What would make an impossible plan fit: changes to the spec or more nodes, each tried with the plan's memory account.
 
 Consumes the roles, the cluster and the assumptions; produces settings in the form that `--set` takes. Nothing is
 guessed: a remedy is named only if the plan fits with it.
@@ -44,7 +44,7 @@ def remedies(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> l
 
 
 def larger_that_fits(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Larger | None:
-    """Returns the smallest number of nodes, by doubling, on which the spec fits, with up to two changes.
+    """Returns the first number of nodes, doubled each time, on which the spec fits with at most two changes.
 
     For each number of nodes, the unchanged spec is tried first, then single changes, then pairs.
     """
@@ -115,7 +115,7 @@ def _fits(roles: Roles, settings: Settings, cluster: DescribedCluster, assumed: 
 
 
 def _pairs(single: Sequence[str]) -> list[Settings]:
-    """Returns pairs of changes of different keys."""
+    """Returns all pairs of changes to different keys."""
     return [pair for pair in itertools.combinations(single, 2) if _key(pair[0]) != _key(pair[1])]
 
 
@@ -124,7 +124,7 @@ def _key(setting: str) -> str:
 
 
 def _gentlest(found: Sequence[Settings]) -> list[Settings]:
-    """Returns, for each set of keys, the first settings, which change the least."""
+    """Returns, for each set of changed keys, only the first settings found, which change the values least."""
     kept: dict[Settings, Settings] = {}
     for settings in found:
         kept.setdefault(tuple(_key(setting) for setting in settings), settings)

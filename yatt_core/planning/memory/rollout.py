@@ -23,15 +23,15 @@ NUCLEUS_COPIES = 11
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
-    """Memory on each device of an instance.
+    """Memory of an engine instance on each of its devices.
 
-    awake: while it generates.
-    asleep: while others work.
-    resident: while others work, if there is memory for all roles at once.
+    awake: memory while the instance generates.
+    asleep: memory while other roles work.
+    resident: memory while other roles work, if there is room for all roles at once.
     cached_tokens: number of tokens that an instance's cache holds.
     sequences: number of sequences that it decodes at once.
     sleeps: whether its weights move to the host while others work.
-    short: bytes that its share of the device lacks for one sequence of maximum length.
+    short: bytes missing in its share of the device to cache one sequence of maximum length; 0 if none are.
     """
 
     devices: int
@@ -65,7 +65,7 @@ def torch_rollout(
     # A decode step attends with a mask, which requires copies of shared keys and values for every head, one layer at a time.
     shared = 2 * rows * slots * shape.query_width if shape.heads > shape.key_value_heads else 0
     step = (shared + rows * (3 * shape.hidden + 2 * shape.query_width)) * size
-    # The logits; in float32 also the masses, and a copy of the values from which they are computed or summed up.
+    # The logits; then, in float32, the masses and a copy of the values that these are computed from or summed over.
     sampling = distribution * (size + 2 * FLOAT + (NUCLEUS_COPIES * FLOAT if top_p < 1.0 else 0))
     held = Bytes(weights=weights, kv_cache=cache)
     awake = held + Bytes(activations=max(prefill, step, sampling))
@@ -82,7 +82,7 @@ def with_packed_weights(memory: EngineMemory, shape: ModelShape) -> EngineMemory
 
 
 def reward_model(role: RewardModelRole) -> EngineMemory:
-    """Returns the memory of a reward model: its weights, which stay, and a pass over the maximum number of tokens."""
+    """Returns the memory of a reward model: its weights, which stay loaded, and a pass over the most tokens allowed."""
     size, tokens = element_bytes(role.part.dtype), max(role.part.batch_tokens, role.part.max_tokens)
     held = Bytes(weights=role.shape.parameters * size)
     activations = tokens * (3 * role.shape.hidden + 2 * role.shape.query_width + 2 * role.shape.intermediate) * size
@@ -138,7 +138,7 @@ def vllm_on_cores(engine: VllmRollout, shape: ModelShape, longest: int) -> Engin
 
 
 def engine_weights(shape: ModelShape, tensor: int, stages: int) -> int:
-    """Returns the parameters on an engine's fullest device: its share of a stage's layers, and the embeddings."""
+    """Returns the parameters on an engine's fullest device: its share of a stage's layers and of the embeddings."""
     matrices = shape.layers / stages * (shape.layer_matrices / tensor + shape.layer_norms)
     ends = 1 if shape.tied or stages > 1 else 2
     return round(matrices + ends * shape.embedding_parameters / tensor + shape.hidden + shape.tower)

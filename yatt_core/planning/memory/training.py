@@ -35,7 +35,7 @@ GATHERED = 2
 class TrainerMemory:
     """Memory on the fullest device.
 
-    lasting: kept from step to step.
+    lasting: state kept from step to step.
     host: the part of the lasting state that is in host memory during training.
     prepare, learn, sync: additional memory in these stages.
     reference, teacher: the frozen policy and the teacher; empty if there are none.
@@ -63,18 +63,18 @@ def torch_trainer(
     reference: bool,
     entropy_gradient: bool,
 ) -> TrainerMemory:
-    """Returns the memory of rank 0.
+    """Returns the memory of the torch trainer's rank 0.
 
-    From its first checkpoint on, it also keeps the buffers of a checkpoint, for weights and moments.
+    From the first checkpoint on, this rank also keeps a checkpoint's buffers, for weights and moments.
 
-    bucket: maximum bytes of weights that it sends at a time.
+    bucket: maximum bytes of weights that the rank sends at a time.
     """
     flat = shape.parameters * FLOAT
     forward = torch_forward(shape, batch, engine.dtype)
     return TrainerMemory(
         lasting=Bytes(weights=flat, gradients=flat, optimizer=MOMENTS * flat, copies=(1 + MOMENTS) * flat),
         host=Bytes(),
-        # The reference temporarily replaces the weights, which are copied aside.
+        # The reference temporarily replaces the weights, of which a copy is kept meanwhile.
         prepare=Bytes(activations=forward, copies=flat if reference else 0),
         learn=Bytes(activations=torch_training(shape, batch, engine.dtype, entropy_gradient)),
         sync=Bytes(copies=min(flat, bucket)),
@@ -159,7 +159,7 @@ def fsdp2_trainer(
 def with_teacher(
     memory: TrainerMemory, engine: TorchTrainer | Fsdp2Trainer, teacher: ModelShape, batch: MicroBatchShape, ranks: int
 ) -> TrainerMemory:
-    """Adds a frozen teacher, which scores in `prepare` after the policy: whole on every rank, or sharded."""
+    """Adds a frozen teacher, which is whole on every rank or sharded, and scores in `prepare` after the policy."""
     size = element_bytes(engine.dtype)
     if isinstance(engine, TorchTrainer):
         held, besides = teacher.parameters * size, Bytes(activations=torch_forward(teacher, batch, engine.dtype))
@@ -173,7 +173,7 @@ def with_teacher(
 def with_critic(
     memory: TrainerMemory, engine: TorchTrainer | Fsdp2Trainer, critic: ModelShape, batch: MicroBatchShape, ranks: int
 ) -> TrainerMemory:
-    """Adds a critic, which takes turns with the policy: it has its own state, and the larger of the passes counts."""
+    """Adds a critic, which takes turns with the policy: both keep their state, but only the larger pass counts."""
     values = replace(batch, counted=0)
     if isinstance(engine, TorchTrainer):
         own = torch_trainer(engine, critic, values, 0, reference=False, entropy_gradient=False)
@@ -222,6 +222,6 @@ def _checkpoint(shape: ModelShape) -> Bytes:
 
 
 def _largest_matrix(shape: ModelShape, tensor: int, size: int) -> int:
-    """Returns the bytes gathered at a time on the way to the rollout engines, and received there."""
+    """Returns the bytes of the largest matrix, counted twice: as gathered to be sent, and as received by an engine."""
     largest = max(shape.embedding_parameters, shape.hidden * shape.intermediate * 2)
     return round(2 * largest * size / tensor)

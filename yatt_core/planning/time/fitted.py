@@ -1,8 +1,8 @@
-"""Constants of the cost model fitted to a recorded run: what its engines and trainer actually took.
+"""Constants of the cost model, fitted to the times that the engines and the trainer of a recorded run took.
 
 Consumes the work, seconds and lengths of decode batches and iterations; produces `Fitted`, which replaces the
-cards' constants. The seconds of a decode batch include its prefill, so a fitted engine has no separate constant for
-prefill.
+constants derived from the cards. The seconds of a decode batch include its prefill, so a fitted engine has no separate
+constant for prefill.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class IterationTimes:
     """The times of an iteration, in seconds.
 
     tokens: number of prompt and response tokens trained on.
-    learning: of prepare and learn.
-    checkpoint: None if none was taken.
+    learning: time of prepare and learn together.
+    checkpoint: time of the checkpoint; None if none was taken.
     rest: time in which neither engines nor trainer worked, such as the overhead of the flow and the controllers.
     """
 
@@ -66,8 +66,8 @@ class Fitted:
 
     engine: None if too little was recorded.
     fixed_s: seconds per iteration in addition to those per token.
-    token_device_s: seconds of the ranks' devices per token trained on; None if too little was recorded, in which case
-        `fixed_s`, `sync_s` and `checkpoint_s` have no meaning.
+    token_device_s: device seconds, summed over the ranks, per token trained on; None if too little was recorded, in
+        which case `fixed_s`, `sync_s` and `checkpoint_s` have no meaning.
     told: a readable description of what was and was not fitted.
     """
 
@@ -90,7 +90,7 @@ class Fitted:
     def training_times(self, cards: TrainingTimes, devices_for_each_rank: float) -> TrainingTimes:
         """Returns the trainer's times; those that were not recorded come from the cards.
 
-        devices_for_each_rank: of the plan.
+        devices_for_each_rank: number of devices per rank in the plan.
         """
         if self.token_device_s is None:
             return cards
@@ -151,7 +151,7 @@ def spread_of(lengths: Sequence[int]) -> Spread | None:
 
 
 def _engine(batches: Sequence[BatchWork]) -> EngineConstants:
-    """Fits an engine's constants with the placement's own fit."""
+    """Fits an engine's constants with the same function as the placement does."""
     usage = tuple(Usage(0, ROLLOUT, row.steps, row.sequence_steps, row.context_steps, row.seconds) for row in batches)
     limits = EngineConstants(
         base_s=1.0, per_sequence_s=0.0, per_context_token_s=0.0, per_prompt_token_s=0.0, max_concurrent=1

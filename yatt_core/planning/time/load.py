@@ -1,8 +1,8 @@
 """Turns a spec on described devices into a workload for the placement simulator, so that both share one cost model.
 
 Consumes roles, their memory, the engines' constants and switch costs. Produces a `Workload`, scaled down until it
-can be simulated in seconds, with the same number of instances per sample. If rollout and judge engines have
-different numbers of devices, an instance is the larger one and holds several of the smaller.
+can be simulated in seconds, with the same ratio of instances to samples. If rollout and judge engines have different
+numbers of devices, a simulated instance is one of the larger engines or several of the smaller ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from yatt_core.spec.sections.rollout import VirtualRollout
 MOST_INSTANCES, MOST_SAMPLES = 32, 2048
 """Limits of the simulation, if the load can be scaled down that far."""
 NEAR = 4
-"""Maximum factor by which the simulation may be smaller than necessary, to get equal parts."""
+"""Maximum factor by which the load may be scaled down further than necessary, to get a divisor of the instances."""
 LARGEST_SAMPLES = 100_000
 """Maximum number of simulated samples per iteration, if there are too few instances to scale down further."""
 ITERATIONS = 3
@@ -52,8 +52,8 @@ NO_JUDGE = EngineConstants(
 class Load:
     """A scaled-down load.
 
-    workload: what is simulated.
-    scale: factor by which it is smaller than the real one, in devices and samples.
+    workload: the workload to simulate.
+    scale: factor by which it has fewer devices and samples than the real load.
     instances: number of real instances.
     """
 
@@ -121,16 +121,16 @@ def load_of(
 
 
 def _control_period_s(roles: Roles) -> float:
-    """Returns the control period in real seconds; for virtual engines, the spec gives it on their clock.
+    """Returns the control period in real seconds; for virtual engines, the spec states it on their scaled clock.
 
-    Without a judge there is nothing to control.
+    Without a judge, the period is irrelevant because there is nothing to control.
     """
     period, engine = roles.spec.placement.control_seconds, roles.rollout
     return period / engine.clock_factor if roles.judge and isinstance(engine, VirtualRollout) else period
 
 
 def _scale(instances: int, prompts: int, samples: int) -> int:
-    """Returns a scale that is large enough but leaves one prompt or more: a divisor of the instances if one is near."""
+    """Returns a large enough scale that leaves at least one prompt; if possible, a nearby divisor of the instances."""
     wanted = max(-(-instances // MOST_INSTANCES), -(-samples // MOST_SAMPLES))
     most = min(instances, prompts)
     near = range(wanted, min(most, NEAR * wanted) + 1)

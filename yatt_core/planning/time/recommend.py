@@ -25,7 +25,7 @@ class Outcome:
     """Means over the simulated iterations.
 
     judges: instances that judge from the start, out of `instances`.
-    tokens_per_second: response tokens.
+    tokens_per_second: response tokens per second.
     idle: fraction of the devices' time without work.
     """
 

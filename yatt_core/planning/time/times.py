@@ -44,10 +44,10 @@ class TrainingTimes:
     """The times of an iteration outside collect.
 
     prepare_s, learn_s: device seconds per token of prompt and response.
-    fixed_s: of an iteration's optimizer steps.
-    sync_s: of sending new weights to all engines.
-    sync_bytes: sent to each engine.
-    checkpoint_s: of copying what a checkpoint holds.
+    fixed_s: seconds of an iteration's optimizer steps in addition to their passes.
+    sync_s: seconds for sending new weights to all engines.
+    sync_bytes: bytes sent to each engine.
+    checkpoint_s: seconds for copying the tensors that a checkpoint holds.
     """
 
     prepare_s: float
@@ -66,7 +66,7 @@ class TrainingTimes:
 def engine_constants(
     engine: GenerationEngine, shape: ModelShape, memory: EngineMemory, card: Card, assumed: Assumptions
 ) -> EngineConstants:
-    """Returns the constants of an engine instance on a card; a virtual engine has the spec's on any card."""
+    """Returns the constants of an engine instance on a card; the spec states those of a virtual engine for any card."""
     match engine:
         case VirtualRollout():
             return _by_the_wall(virtual_constants(engine), engine.clock_factor, memory.sequences)
@@ -85,7 +85,7 @@ def engine_constants(
 def _by_the_wall(constants: EngineConstants, factor: float, sequences: int) -> EngineConstants:
     """Converts constants on a clock that runs `factor` times faster to real seconds.
 
-    sequences: decoded at once.
+    sequences: number of sequences that the engine decodes at once.
     """
     seconds = ("base_s", "per_sequence_s", "per_context_token_s", "per_prompt_token_s")
     real = {name: getattr(constants, name) / factor for name in seconds}
@@ -188,7 +188,7 @@ def _recomputes(roles: Roles) -> float:
 
 
 def _width(roles: Roles) -> int:
-    """Returns the bytes of a weight in transfer; the torch trainer sends float32 whatever the engine's dtype."""
+    """Returns the bytes of a weight in transfer; the torch trainer sends float32 regardless of the engine's dtype."""
     if isinstance(roles.trainer, TorchTrainer):
         return FLOAT
     return element_bytes(getattr(roles.rollout, "dtype", "float32"))
@@ -224,7 +224,7 @@ def _sync_s(demand: Demand, cluster: DescribedCluster, sync_bytes: int) -> float
 def _checkpoint_s(roles: Roles, demand: Demand, cluster: DescribedCluster) -> float:
     """Returns the seconds for copying weights and moments aside, to the host if it is separate from the devices.
 
-    Files are written while training continues.
+    The time for writing the files does not count, because training continues meanwhile.
     """
     state = float(CHECKPOINT_BYTES * roles.trained_parameters)
     if roles.trainer.kind in ("megatron", "fsdp2"):

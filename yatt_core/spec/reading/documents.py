@@ -134,7 +134,7 @@ _PlainConstructor.add_constructor(_FLOAT, _PlainConstructor.construct_yaml_float
 def parse_yaml(text: str, origin: str) -> Any:
     """Returns the value in a YAML text.
 
-    origin: named in errors.
+    origin: where the text comes from, for error messages.
     """
     reader = YAML(typ="safe", pure=True)
     reader.Composer, reader.Resolver, reader.Constructor = _PlainComposer, _PlainResolver, _PlainConstructor
@@ -193,16 +193,19 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def names_file(keys: Sequence[str]) -> bool:
-    """Returns True if a place, given from the top or from any mapping above it, holds the path of a file or folder."""
+    """Returns True if the value at a place is the path of a file or folder.
+
+    keys: the place, as the keys that lead to it from the top or from any mapping above it.
+    """
     return keys[-1] in FILE_KEYS
 
 
 def with_absolute_paths(node: Any, folder: Path, within: str = "") -> Any:
-    """Returns a copy in which files and folders, given relative to `folder` or `~`, are absolute.
+    """Returns a copy in which paths relative to `folder`, or starting with `~`, are absolute.
 
-    `options` are left unchanged.
+    The values of `options` are left unchanged.
 
-    within: the key that holds the node.
+    within: the key whose value is the node.
     """
     if isinstance(node, dict):
         return {key: _absolute_value((within, key), value, folder) for key, value in node.items()}
@@ -243,7 +246,7 @@ def absolute_path(value: str, folder: Path) -> str:
 
 
 def described(value: Any) -> str:
-    """Returns a short form of a value for error messages; mappings and lists are only named."""
+    """Returns a short form of a value for error messages; of mappings and lists, only the type is given."""
     match value:
         case dict():
             return "a mapping"

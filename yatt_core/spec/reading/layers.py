@@ -19,7 +19,7 @@ from yatt_core.spec.reading.documents import FREE_KEYS, absolute_path, names_fil
 class Layer:
     """One layer of a spec.
 
-    origin: a file, or a `--set` as typed.
+    origin: a file's path, or a `--set` option as typed.
     """
 
     origin: str

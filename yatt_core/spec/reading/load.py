@@ -31,7 +31,7 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
 def override_spec(spec: RunSpec, overrides: Sequence[str], origin: str) -> RunSpec:
     """Returns a copy of a spec with some values changed.
 
-    origin: names the spec in errors.
+    origin: the spec's name in error messages.
     """
     return _with_overrides(spec.model_dump(mode="json"), overrides, [], origin)
 
@@ -39,7 +39,7 @@ def override_spec(spec: RunSpec, overrides: Sequence[str], origin: str) -> RunSp
 def parse_spec(tree: Any, origin: str) -> RunSpec:
     """Returns the spec given as a tree of plain values.
 
-    origin: names the tree in errors.
+    origin: the tree's name in error messages.
     """
     return _validate(tree, lambda place: origin)
 

@@ -37,7 +37,7 @@ class Mistake:
 class _Spot:
     """A place in the spec.
 
-    owners: the models in which its last key was looked up.
+    owners: the models that were searched for the last key of the place.
     models: the models allowed at this place.
     """
 
@@ -96,7 +96,7 @@ def _nearest(name: str, known: Sequence[str], what: str) -> str:
 
 
 def _locate(location: Sequence[str | int], root: type[BaseModel]) -> _Spot:
-    """Walks the models along pydantic's location, leaving out what is not a key of the file."""
+    """Follows pydantic's location through the models, leaving out the parts that are not keys of the file."""
     place: list[str | int] = []
     owners: Models = ()
     models: Models = (root,)
