@@ -33,7 +33,7 @@ CHECKPOINTS = str(checkpoint_folder(0, 0, 0).parent)
 
 
 def other_weights(commit: CommitRow, held: CheckpointIdentity | CheckpointRow) -> str | None:
-    """Returns the reason why a checkpoint may hold other weights than its iteration's commit; None if it holds the same.
+    """Returns the reason why a checkpoint may hold other weights than its iteration's commit; None if it does not.
 
     They can differ only in a run that is not exact and was killed between a checkpoint and its iteration's commit.
     """

@@ -1,4 +1,4 @@
-"""Judges: reward parts whose value comes from a model, either the run's own or a third party's."""
+"""Judges: reward parts whose value comes from a model, which either the run itself or a third party serves."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class TemplatedPart(RewardPartBase):
 
 
 class GenerativePart(TemplatedPart):
-    """A judge model of the run's own, served by a rollout engine."""
+    """A judge model that the run itself serves on a rollout engine."""
 
     kind: Literal["generative"] = "generative"
     model: JudgeModel | None = None

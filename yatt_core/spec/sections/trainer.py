@@ -57,7 +57,7 @@ class AdamWSpec(SpecModel):
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     """Decay rates of the running means of the gradient and the squared gradient."""
     epsilon: PositiveFloat = 1e-8
-    """Added to the root of the mean squared gradient."""
+    """Added to the root of the mean squared gradient, by which a step is divided."""
     weight_decay: NonNegativeFloat = 0.0
     """Decoupled weight decay: the fraction of a weight that a step subtracts, multiplied by the learning rate."""
     max_grad_norm: PositiveFloat = 1.0
