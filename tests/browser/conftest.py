@@ -1,6 +1,4 @@
-"""Fixtures of the browser tests: one Chromium per module, an error-free tab per test, and a dashboard over seeded
-runs.
-"""
+"""Fixtures of the browser tests: one Chromium per module, an error-free tab per test, a dashboard over seeded runs."""
 
 from __future__ import annotations
 

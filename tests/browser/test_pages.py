@@ -1,6 +1,4 @@
-"""Every page in a real browser: no serious finding of axe-core, nothing wider than the screen, all usable by
-keyboard.
-"""
+"""Every page in a real browser: no serious findings of axe-core, nothing wider than the screen, usable by keyboard."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A visit to all pages of a run in a real browser, if there is one: a smoke test in addition to those of `make
-verify`.
-"""
+"""A smoke test: visits all pages of a run in a real browser, if there is one. `make verify` tests more."""
 
 from __future__ import annotations
 

@@ -180,9 +180,7 @@ CHUNKED = ("rollout.engine.base_seconds=0.2", "rollout.batch_samples=4")
 
 
 def started_actors(folder: Path) -> RunActors:
-    """Returns actors with one of the two engines stopped until a controller is killed; no shard completes before
-    then.
-    """
+    """Returns actors, one of whose two engines is stopped until a controller dies, so that no shard completes sooner."""
     actors = actors_of(actors_spec(*CHUNKED), folder, 1)
     begin(actors)
     os.kill(pid_of("rollout-1"), signal.SIGSTOP)

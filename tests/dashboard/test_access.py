@@ -38,9 +38,7 @@ def changing(client: TestClient) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def test_only_the_known_forms_are_missing_from_the_document(client: TestClient) -> None:
-    """A route that changes something is either in the document, where `changing` finds it, or a form sent by
-    test_forms.py.
-    """
+    """Every route that changes something is in the document, where `changing` finds it, or a form of test_forms.py."""
     paths = client.get("/api/v1/openapi.json").json()["paths"]
     hidden = {
         (method, route.path)

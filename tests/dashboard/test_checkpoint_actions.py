@@ -1,6 +1,4 @@
-"""Actions of a token's holder on checkpoints over HTTP: which checkpoint they hit, what counts as damage, how many
-at a time.
-"""
+"""Actions on checkpoints over HTTP: which checkpoint they affect, what counts as damage, and how many run at a time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Forms: signing in, acting in one's own name, refusals as pages that give the reason; and the files that pages
-load.
-"""
+"""Forms: signing in, acting in one's own name, refusals as pages with the reason; and the files that pages load."""
 
 from __future__ import annotations
 

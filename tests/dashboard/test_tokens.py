@@ -1,6 +1,4 @@
-"""Named tokens: kept as digests in a file that only its owner can read, compared in constant time, invalid once
-revoked.
-"""
+"""Named tokens: stored as digests in a file only its owner can read, compared in constant time, and revocable."""
 
 from __future__ import annotations
 

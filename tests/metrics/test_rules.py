@@ -1,6 +1,4 @@
-"""Alert rules and Grafana dashboards use exported metrics; the rules fire when they should, by Prometheus's own
-checker.
-"""
+"""Alert rules and Grafana dashboards use exported metrics; by Prometheus's own checker, rules fire when they should."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Creates a small run in which everything agrees: real inputs, shards, checkpoints, MLflow points; tests change
-one thing.
+"""Creates a small run in which everything agrees, so that a test can change one thing.
+
+The run has real inputs, shards, checkpoints and MLflow points.
 """
 
 from __future__ import annotations
@@ -31,9 +32,7 @@ COMMITTED = 3
 
 
 def make_sound_run(home: Home, spec: RunSpec | None = None) -> str:
-    """Creates iterations 0..3 and checkpoints of iterations 0 and 2; all but the last iteration are delivered to
-    MLflow.
-    """
+    """Creates iterations 0..3 and checkpoints of iterations 0 and 2; all but iteration 3 is delivered to MLflow."""
     spec = spec or toy_spec()
     home.folder.mkdir(parents=True)
     with Ledger.open(home.ledger) as ledger:

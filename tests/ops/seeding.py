@@ -1,6 +1,4 @@
-"""Seeds a ledger and run folders as a driver leaves them, through the ledger's own calls; no flow, Ray or model
-needed.
-"""
+"""Seeds a ledger and run folders as a driver leaves them, by the ledger's own calls, without a flow, Ray or a model."""
 
 from __future__ import annotations
 

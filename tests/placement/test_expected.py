@@ -1,6 +1,4 @@
-"""Expected workloads for planning: growth is extrapolated, noise and other loads are not, and telemetry yields
-constants.
-"""
+"""Expected workloads for planning: growth is extrapolated, but not noise or other loads; telemetry yields constants."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The simulator, compared with golden figures and with a plain token-by-token stepper, and the effects of its
-actions.
-"""
+"""The simulator: compared with golden figures and with a plain token-by-token stepper; and the effects of actions."""
 
 from __future__ import annotations
 

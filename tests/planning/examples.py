@@ -41,9 +41,7 @@ def cluster(text: str) -> DescribedCluster:
 
 
 def judged(**part: Any) -> str:
-    """Returns an override that adds a judge to the rewards: 14 billion parameters on vLLM, unless the part changes
-    that.
-    """
+    """Returns an override that adds a judge to the rewards: 14 billion parameters on vLLM, with the given changes."""
     usual = {
         "kind": "generative", "name": "judge", "template": "x" * 800 + "{response}", "max_new_tokens": 512,
         "model": QWEN_14B, "engine": {"kind": "vllm"},

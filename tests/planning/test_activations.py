@@ -1,6 +1,4 @@
-"""Predicted activations against torch's actual allocations, for several architectures, precisions and dominant
-terms.
-"""
+"""Predicted activations against torch's actual allocations for several architectures, precisions and dominant terms."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Memory is checked before a run starts: roles stay resident if there is room, otherwise they sleep, otherwise it
-fails.
-"""
+"""Memory is checked before a run starts: roles stay resident if they fit; else they sleep; else the start fails."""
 
 from __future__ import annotations
 

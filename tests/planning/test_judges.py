@@ -20,9 +20,7 @@ QUICKSTART = ("rollout.engine={kind: torch, instances: 2}", "trainer.engine={kin
 
 
 def roles(engine: dict[str, Any], model: dict[str, Any] | None, *overrides: str) -> tuple[Roles, JudgeRole]:
-    """Returns the roles with a judge that makes two judgements and whose template has 40 characters and a
-    placeholder.
-    """
+    """Returns the roles with a judge of two judgements per response, whose template is 40 letters and a placeholder."""
     part = {"template": "x" * 40 + "{response}", "judgements": 2, "max_new_tokens": 8, "engine": engine, "model": model}
     found = roles_of(spec_7b(*overrides, judged(**part)), Assumptions(prompt=SHORT.prompt, response=SHORT.response))
     assert found.judge is not None

@@ -1,6 +1,4 @@
-"""The assignment of shards to controllers: every shard has one owner until it is finished, even if controllers are
-lost.
-"""
+"""The assignment of shards to controllers: a shard has one owner until it is finished, even if controllers are lost."""
 
 from __future__ import annotations
 

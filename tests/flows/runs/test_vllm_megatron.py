@@ -1,5 +1,6 @@
-"""configs/vllm-megatron.yaml, shortened: killed while it collects, learns and syncs, it ends with the same bits, and
-the trainer's log-probabilities agree with the sampler's.
+"""A short run of configs/vllm-megatron.yaml: killed in collect, learn and sync, it ends with the same bits.
+
+The trainer's log-probabilities agree with the sampler's.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""A whole run with rollout on vLLM: its log-probabilities agree with the trainer's, and a run that is killed and
-loses its actors ends with the same bits.
+"""A whole run with rollout on vLLM: its log-probabilities agree with the trainer's.
+
+A run that is killed and loses its actors ends with the same bits.
 """
 
 from __future__ import annotations

@@ -92,9 +92,7 @@ def test_a_sound_run_passes(sound: Home, yatt: Yatt) -> None:
 
 @pytest.mark.parametrize("before", ["spec", "commits", "checkpoints", "metrics"])
 def test_a_sound_run_passes_while_it_is_driven(sound: Home, before: str) -> None:
-    """An iteration, a checkpoint and a promotion are recorded between two checks, after the tracker's points were
-    read.
-    """
+    """Between two checks, after the tracker's points were read, an iteration, a checkpoint and a promotion are made."""
     reader = MlflowReader(sound.tracking_uri, sound.artifacts)
     with Ledger.open(sound.ledger) as ledger:
         driven: list[str] = []

@@ -1,6 +1,4 @@
-"""`yatt plan`: tables and JSON, described devices, mistakes with their key, times from a recorded run, refusals of
-train.
-"""
+"""`yatt plan`: tables and JSON, described devices, mistakes with their keys, calibrated times, refusals of `train`."""
 
 from __future__ import annotations
 

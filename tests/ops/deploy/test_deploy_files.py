@@ -41,9 +41,7 @@ PLACEHOLDERS = re.compile(r"(USER|PASSWORD|KEY|SECRET|HOST|REGION|\.\.\.|prefect
 
 
 def commands_in(path: Path) -> Iterator[list[str]]:
-    """Returns every `yatt ...` that a file runs or recommends: in units, scripts, argument lists, and code in
-    guides.
-    """
+    """Yields every `yatt ...` that a file runs or recommends: in units, scripts, argument lists, and code in guides."""
     for line in path.read_text().splitlines():
         if listed := re.search(r"\[\"yatt\", (.*)\]", line):
             yield [word.strip(' "') for word in listed[1].split(",")]

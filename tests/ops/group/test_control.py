@@ -1,6 +1,4 @@
-"""Starting, holding and ending a group of small members: real processes under the real supervisor, without the
-servers.
-"""
+"""Starting, holding and ending a group of small members, not servers: real processes under the real supervisor."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The keeper's rounds over dead runs: MLflow and people are notified, and one unreachable target does not block
-the other.
-"""
+"""The keeper's rounds over dead runs: rows reach MLflow and people; an unreachable target blocks no other."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The real group: it starts, restarts dead members, drives a flow, delivers rows of dead runs, and ends without a
-trace.
-"""
+"""The real group: starts, restarts dead members, drives a flow, delivers rows of dead runs, ends without a trace."""
 
 from __future__ import annotations
 
@@ -220,9 +218,7 @@ def delivered(home: Home, run: str) -> bool:
 
 
 def test_a_member_that_keeps_dying_is_given_up_with_its_reason(group: RealGroup) -> None:
-    """MLflow does not know its database's version: the server exits repeatedly, and the group ends with the end of
-    its log.
-    """
+    """MLflow does not know its database's version and exits repeatedly; the group ends and reports the end of its log."""
     group.home.folder.mkdir(parents=True)
     with closing(sqlite3.connect(group.home.folder / "mlflow.db")) as connection:
         connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")

@@ -1,6 +1,4 @@
-"""Notifications to a real server on loopback that may be down, slow, failing or overloaded; and secrets they never
-contain.
-"""
+"""Notifications to a real server on loopback that may be down, slow, failing or overloaded; no secrets are shown."""
 
 from __future__ import annotations
 

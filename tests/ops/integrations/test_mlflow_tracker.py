@@ -1,6 +1,4 @@
-"""MLflow behind the outbox: everything is stored once, however often it is delivered and wherever the deliverer
-dies.
-"""
+"""MLflow behind the outbox: all is stored once, however often it is delivered and wherever the deliverer dies."""
 
 from __future__ import annotations
 

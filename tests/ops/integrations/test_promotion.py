@@ -1,6 +1,4 @@
-"""Promotions and MLflow's registry: one version per checkpoint, and the ledger's aliases, wherever the deliverer
-dies.
-"""
+"""Promotions in MLflow's registry: a version per checkpoint and the ledger's aliases, wherever the deliverer dies."""
 
 from __future__ import annotations
 
