@@ -1,6 +1,6 @@
 """The Ray actor that wraps a `DispatchQueue`: one for all engines of a run. It handles sizes and names, no payload.
 
-Consumes `acquire` calls of controllers; each waits until its batch is granted an instance and is unblocked by
+Consumes `acquire` calls of controllers; each waits until its batch is granted an instance, for example after
 a `release`. A grant includes the instance's handle, so controllers never hold a handle to an instance that
 was replaced. Within an iteration, a placement's runtime policy acts here: at the start of a wave, every
 control period, after the last rollout and after role switches.
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 class PlacementReport:
     """The outcome of an iteration's placement. Both durations are in the engines' virtual seconds.
 
-    collect_s: from the iteration's start to the last judgement.
+    collect_s: time from the iteration's start to the last judgement.
     judging_s: judging time after the last rollout, summed over the waves.
     actions: the runtime policy's actions and the times at which instances began to serve a role, as log
         lines.

@@ -1,7 +1,7 @@
 """The Ray actor of a third-party judge: fences its callers and sends their questions to the endpoint.
 
 Consumes questions from controllers; produces verdicts. It serves as many requests at once as the endpoint
-allows, since most of their time is spent waiting for it.
+allows, since requests spend most of their time waiting for the endpoint.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from yatt_core.wire.buckets import WeightBucket
 class RankState:
     """The state of a rank.
 
-    version: version of its weights; -1 while they are undefined or have not been through SFT or a restore.
+    version: version of its weights; -1 while they are undefined, or before SFT or a restore.
     applied: key of the last update.
     group: address of the group it has joined; empty if it is in no group or its group has failed.
     """
@@ -91,9 +91,7 @@ class TrainerActor:
             return RankState(version, engine.applied, self._group, self._checkpoints.in_flight)
 
     def environment(self) -> dict[str, str]:
-        """Returns what a replay depends on in addition to the log: library versions, instruction set, threads,
-        kernels.
-        """
+        """Returns what a replay depends on besides the log: library versions, instruction set, threads, kernels."""
         return environment_facts(self._spec, self._model_path)
 
     def rendezvous(self) -> str:
@@ -191,7 +189,7 @@ class TrainerActor:
     def _serving(self, method: str, term: int) -> Iterator[None]:
         """Registers a call in progress. If it fails, the ranks may have diverged, so this rank leaves the group.
 
-        An export ends with the first call that does not ask for its next bucket.
+        An export in progress ends with the first call that does not ask for the export's next bucket.
         """
         with self._presence.serving(method, term):
             if method != "export":

@@ -62,7 +62,7 @@ class ContinuousActor:
         self._synced, self._update_began = SyncReceipt(instance, -1, 0.0), 0.0
 
     async def load(self, term: int, model_path: str, resident: bool) -> ActorIdentity:
-        """Returns its identity; there is no model to load and no memory to reserve."""
+        """Returns the actor's identity; there is no model to load and no memory to reserve."""
         self._presence.fence.check(term)
         capabilities = {**self._engine.capabilities, "continuous": True}
         return ActorIdentity(

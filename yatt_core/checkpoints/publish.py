@@ -2,7 +2,7 @@
 
 Consumes a writer that puts files into an empty folder. Produces a folder whose files are synced and listed in a
 manifest with size and sha256, moved to its final name in one rename. The ledger's row is written afterwards; a
-checkpoint exists only once the ledger names it.
+checkpoint does not exist until the ledger names it.
 """
 
 from __future__ import annotations

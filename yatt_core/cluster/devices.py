@@ -18,7 +18,7 @@ class Device:
 
     index: its number in the run.
     node: Ray's node id.
-    name: `host:gpu0` or `host:core0`.
+    name: such as `host:gpu0` or `host:core0`.
     model: the GPU's type as Ray names it; empty if unknown.
     memory: in bytes. For a core, its share of the memory that Ray may allocate on the node; 0 for a GPU, whose
         memory follows from its model.

@@ -27,8 +27,8 @@ class Node:
     """A live node.
 
     id: Ray's node id.
-    name: set with `ray start --node-name`, else the host's name.
-    address, port: where its raylet listens.
+    name: the name set with `ray start --node-name`, else the host's name.
+    address, port: where the node's raylet listens.
     """
 
     id: str

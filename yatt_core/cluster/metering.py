@@ -1,7 +1,7 @@
 """The driver's only way to fetch values from Ray: counts their bytes, limits the wait, and raises YATT's errors.
 
 The driver receives only receipts, and the byte count proves it (`flow_bytes_per_sample`). Waits are split into
-slices, and the driver can be interrupted between them: an exception that a signal handler raised inside a
+slices, and the driver can be interrupted only between slices: an exception that a signal handler raised inside a
 call to Ray could surface anywhere, as a `SystemError`.
 """
 

@@ -21,7 +21,7 @@ def avoided_nodes(names: Mapping[str, str], avoid: frozenset[str]) -> frozenset[
 
     names: the names of the live nodes by id.
 
-    Raises `InfrastructureError` if there are several nodes and all are to be avoided.
+    Raises `InfrastructureError` if there are several nodes and none may be used.
     """
     avoided = frozenset(node for node, name in names.items() if name in avoid)
     if len(names) < 2 or not avoided:
@@ -36,7 +36,7 @@ def avoided_nodes(names: Mapping[str, str], avoid: frozenset[str]) -> frozenset[
 def elsewhere(living: Iterable[str], avoided: frozenset[str], turn: int) -> Any:
     """Returns Ray's scheduling strategy for an actor on any node except those to avoid, given by their ids.
 
-    turn: spreads actors over the remaining nodes.
+    turn: the actor's number, which spreads actors over the remaining nodes.
 
     Node labels would leave the choice to Ray, but Ray ignores them for actors that request no resources.
     """

@@ -1,7 +1,7 @@
 """The devices that a run has reserved in Ray: a placement group on each node that it uses, with one bundle per device.
 
 Consumes a connected cluster and the number of devices wanted. The groups outlive the driver; the next driver
-finds them in Ray's key-value store. If there is no next driver, the actors on these devices release them. A
+finds them in Ray's key-value store. If there is no next driver, the actors on these devices release the groups. A
 group disappears with its node and never grows: free devices on other nodes replace lost ones, and if there are
 none, more actors share the remaining ones.
 """

@@ -120,7 +120,7 @@ class GenerationStream(Generic[Tag]):
     def _ready(self) -> list[Any]:
         """Waits for the first grant or piece and returns a few that are ready.
 
-        Only a few at once, because the cost of a check grows with the number of references it looks at.
+        Handles only a few at once, because the cost of a check grows with the number of references that it looks at.
         """
         open_references = [*self._queued, *self._running]
         at_once = min(AT_ONCE, len(open_references))

@@ -14,7 +14,7 @@ RESPONSE_BYTES = 5
 def bytes_of(request: GenerateRequest) -> int:
     """Returns the bytes of a decode batch and of its longest possible answer.
 
-    This is an upper bound, since most responses end early.
+    This is an upper bound; most responses end early.
     """
     given = (request.seeds, request.limits, request.question_lengths)
     asked = sum(int(array.nbytes) for array in (*request.prompts, *given) if array is not None)

@@ -37,7 +37,7 @@ class Batch(Generic[Tag]):
 class Job(Generic[Tag]):
     """One call: the batch, or a part of it that continues elsewhere.
 
-    role: the role of the instances that may do it.
+    role: the role of the instances that may answer the call.
     rows: for each of the request's responses, its index within the batch; None if request and batch agree.
     missing: the missing answers, by their indices within the request.
     term: the term that the current call carries.

@@ -178,9 +178,9 @@ class DispatchQueue:
     # -- instances ----------------------------------------------------------------------------------------------------
 
     def lose(self, number: int) -> None:
-        """Records the death of the instance that was granted this batch: it gets no more work.
+        """Records the death of the instance that got this batch: the instance gets no more work.
 
-        All its batches are dropped. A number that is no longer outstanding says nothing about the instance that
+        The instance's batches are dropped. A number that is no longer outstanding says nothing about the instance that
         replaced the dead one.
         """
         if number in self._held:
@@ -223,7 +223,7 @@ class DispatchQueue:
     def begin_wave(self, wave: str, samples: int) -> None:
         """Starts a wave with this many samples to roll out and judge.
 
-        wave: its name, which the wave's notes carry.
+        wave: the wave's name, which its notes carry.
         """
         self._wave, self.submitted, self._noted = wave, samples, {}
 

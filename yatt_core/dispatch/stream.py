@@ -17,7 +17,7 @@ class Arrival(Generic[Tag]):
     """Finished responses of a decode batch.
 
     number: the number of the batch, in order of submission.
-    complete: the batch is complete with these responses.
+    complete: whether these responses complete the batch.
     """
 
     number: int
@@ -30,7 +30,7 @@ class Arrival(Generic[Tag]):
 class Judged(Generic[Tag]):
     """Verdicts of a reward part's judge.
 
-    tag: the tag of the request that they answer.
+    tag: the tag of the request that the verdicts answer.
     """
 
     tag: Tag

@@ -1,6 +1,6 @@
 """Low-rank adapters (arXiv 2106.09685) on matrices of a model, through peft; the matrices themselves stay unchanged.
 
-Consumes a transformers model; only its adapters are trained afterwards. Weights are sent out in
+Consumes a transformers model; only its adapters are trained afterwards. Weights are sent out under
 Hugging Face names: either each matrix merged with its adapters, or the adapters alone, which a holder of the
 initial model merges with `with_adapters`.
 """

@@ -50,7 +50,7 @@ def repeat_bits(device: torch.device) -> None:
 def placed(model: nn.Module, device: torch.device, role: str, besides: int = 0) -> nn.Module:
     """Moves the model to a device.
 
-    besides: bytes that will be allocated later.
+    besides: bytes that will be allocated later, in addition to the model's.
 
     Raises `InfrastructureError` as `require_room` does.
     """

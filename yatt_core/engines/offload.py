@@ -1,7 +1,7 @@
 """Offloads a role's tensors while other roles use the device: tensors needed again move to the host, the rest is freed.
 
 Consumes tensors and works on their storage, so that views and references stay valid: offloaded tensors are
-empty, and are the same tensors again afterwards. Storage in host memory stays where it is.
+empty, and have their contents again afterwards. Storage in host memory stays where it is.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 class Held:
     """The device memory held by a role.
 
-    lasting: tensors needed again, bit for bit.
-    passing: tensors that must exist, with any content.
+    lasting: tensors whose contents are needed again, bit for bit.
+    passing: tensors that must exist again, but whose contents do not matter.
     """
 
     lasting: tuple[torch.Tensor, ...]

@@ -26,7 +26,7 @@ class Chunk:
     """A chunk on disk.
 
     labels: metadata stored with the rows.
-    sha256: hexadecimal, of the Arrow bytes.
+    sha256: hexadecimal digest of the Arrow bytes.
     """
 
     table: pa.Table

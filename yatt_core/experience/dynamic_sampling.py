@@ -100,7 +100,7 @@ class WavePlan:
 class WaveGroups:
     """Metadata of a wave's G groups in prompt order, each [G].
 
-    valid: the largest reward is greater than the smallest.
+    valid: whether a group's largest reward is greater than its smallest.
     """
 
     ordinals: Int64
@@ -129,14 +129,14 @@ class WaveGroups:
 class WaveOutcome:
     """The outcome of a wave; groups are given by prompt ordinal, ascending.
 
-    groups: finished groups.
-    cut: prompts that were not waited for.
-    shards: finished shards.
+    groups: the number of finished groups.
+    cut: the number of prompts that were not waited for.
+    shards: the number of finished shards.
     admitted: groups used for learning.
-    dropped: the number of further valid groups.
+    dropped: the number of valid groups beyond the admitted ones.
     spare: groups that may serve as padding.
     wasted_tokens: tokens of responses that are not used for learning.
-    average: the average after the wave.
+    average: prompts per valid group, averaged up to this wave.
     padding: the padding of the whole iteration, set after its last wave; None before.
     keep: as in `Admission`.
     """
@@ -169,7 +169,7 @@ class WaveOutcome:
 class Sampling:
     """An iteration's dynamic sampling so far.
 
-    average: the average before the first wave.
+    average: prompts per valid group, averaged before the first wave.
     outcomes: the outcomes of the settled waves.
     """
 

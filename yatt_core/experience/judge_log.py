@@ -1,8 +1,8 @@
 """The log of the verdicts on one decode batch: durable before use, and read back instead of asking the judges again.
 
 Each piece of verdicts is stored as a chunk when it arrives. A verdict is tied by sha256 to its text: leftovers
-about another text do not count. When the shard is sealed, the answers from which its scores were computed
-become one of its files.
+about another text do not count. When the shard is sealed, the judges' answers from which its scores were
+computed become one of its files.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class JudgeLog:
     def append(self, part: str, items: Iterable[JudgeItem], verdicts: Iterable[Verdict]) -> None:
         """Makes verdicts durable.
 
-        items: the items that they are about, in the same order.
+        items: the items that the verdicts are about, in the order of the verdicts.
         """
         told = list(zip(items, verdicts, strict=True))
         if not told:

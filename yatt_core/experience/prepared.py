@@ -1,6 +1,6 @@
 """The columns that `prepare` adds to an iteration's experience: advantages, values and log-probabilities.
 
-The log-probabilities are those of the old weights, the reference and the teacher. Each trainer rank writes its
+The log-probabilities are under the weights of old policy, reference and teacher. Each trainer rank writes its
 samples to `rank-NN.parquet`; then one rank publishes the folder, manifest last. Readers get all samples in
 canonical order (prompt ordinal, sample). These columns depend on the trainer's layout, so they are not part of
 the experience digest; the sha256 digests of their files are in the receipt.

@@ -2,7 +2,7 @@
 
 Consumes a table of responses and one of scores per decode batch (preceded by the log of its turns if responses
 have several: `turn_log`), and makes each table durable before returning. Sealing compacts them into
-`samples.parquet` and publishes the manifest last: a shard is finished once its manifest is durable. A process
+`samples.parquet` and publishes the manifest last: a shard is finished when its manifest is durable. A process
 that takes over the shard, under the same term or a later one, finds chunks and sealed shards here, so that
 nothing finished is generated or scored again. Each writer has its own folder, since a writer that is considered
 lost may still be running on an unreachable node.

@@ -1,7 +1,7 @@
 """Experience: the result columns of `collect`, one row per sample, and the values computed only from them.
 
-Consumes Arrow tables with any order of rows, chunks or columns. Produces the canonical table (sorted by prompt
-ordinal and sample, checked), a digest per prompt, and additive statistics. All of it is a function of (spec,
+Consumes Arrow tables with any order of rows, chunks or columns. Produces the canonical table (checked, and sorted by
+prompt ordinal and sample), a digest per prompt, and additive statistics. All of it is a function of (spec,
 data, seed, iteration): anything that depends on time, devices or attempts is telemetry and does not belong
 here.
 """
@@ -147,12 +147,12 @@ def group_facts(table: pa.Table) -> GroupFacts:
 
 
 def sums_of(table: pa.Table) -> dict[str, float]:
-    """Returns additive statistics of a canonical table; their sum over all shards is the iteration's.
+    """Returns additive statistics of a canonical table; summed over all shards, they are the iteration's statistics.
 
     Token sums are over samples. `log_prob_sampler` is summed over the tokens that count (`loss_tokens`).
-    `zero_spread_groups` counts prompts whose samples all got the same reward. If responses have turns: `turns`,
-    the number of answered calls, and the number of samples with a failed call, by the kind of the first
-    failure.
+    `zero_spread_groups` counts prompts whose samples all got the same reward. If responses have turns,
+    there are also `turns`, the number of answered calls (`tool_calls`), and the number of samples with a failed
+    call by the kind of the first failure (`tool_errors/KIND`).
     """
     rewards = fixed_column(table, "reward")
     bounds = group_offsets(fixed_column(table, "prompt_ordinal"))

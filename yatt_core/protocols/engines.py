@@ -34,7 +34,7 @@ class FrozenState:
     """Copies of what a checkpoint holds; calling it writes them as files.
 
     weights: the full state dict.
-    besides: bytes of a critic's state.
+    besides: size of a critic's state in bytes, in addition to the weights.
     """
 
     weights: Tensors
@@ -52,8 +52,8 @@ class RolloutEngine(Protocol):
     The caller makes one call at a time, unless the engine has `several_calls`. An engine raises
     `InfrastructureError` if asked for a version other than the one it holds.
 
-    capabilities: `batch_invariant` (a response does not depend on the rest of its batch), `sleep` (it frees
-        memory on request), `in_flight_update` (weights may arrive while it generates), `several_calls` (several
+    capabilities: `batch_invariant` (a response does not depend on the rest of its batch), `sleep` (the engine
+        frees memory on request), `in_flight_update` (weights may arrive while it generates), `several_calls` (several
         threads may call it at once).
     """
 
@@ -206,8 +206,8 @@ class TrainEngine(Protocol):
 class RankContext:
     """Where a train engine finds its files.
 
-    run_folder: absolute.
-    model_path: the initial Hugging Face folder.
+    run_folder: absolute path.
+    model_path: Hugging Face folder of the initial model.
     """
 
     run_folder: Path

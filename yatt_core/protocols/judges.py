@@ -74,8 +74,8 @@ class Verdict:
 class Judge(Protocol):
     """A judge. The caller makes one call at a time; only an endpoint's judge accepts concurrent calls.
 
-    capabilities: `deterministic` (a verdict depends only on the item), `batch_invariant` (it does not depend on
-        the other items of its request; all deterministic judges in YATT are also batch-invariant).
+    capabilities: `deterministic` (a verdict depends only on the item), `batch_invariant` (a verdict does not depend
+        on the other items of its request; all deterministic judges in YATT are also batch-invariant).
     """
 
     @property
@@ -131,7 +131,7 @@ def aggregate(part: Aggregated, verdict: Verdict) -> tuple[float, str]:
 def _combined(how: str, scores: list[float]) -> float:
     """Combines several scores into one.
 
-    `mean` rounds once; `vote` returns the most frequent score, or the lowest of those tied.
+    `mean` rounds once; `vote` returns the most frequent score, or the lowest score in a tie.
     """
     match how:
         case "mean":

@@ -157,7 +157,7 @@ class Admission:
     """The groups of an iteration that an update learns from, by prompt ordinal, ascending.
 
     padding: groups that fill up the batch and are masked.
-    keep: number of samples kept at either end of a group's rewards; None keeps all.
+    keep: number of samples kept at each end of a group's sorted rewards; None keeps all.
     """
 
     groups: tuple[int, ...]

@@ -203,7 +203,7 @@ class ActorRegistry:
     def end_all(self) -> None:
         """Ends all actors and releases the devices. If the Ray head is gone, its actors have ended already.
 
-        A driver that was replaced leaves them to the next one.
+        A driver that was replaced leaves the actors to its successor.
         """
         members, self._members = self._members, {}
         seats, self._seats = self._seats, ()

@@ -15,7 +15,7 @@ Assigned = dict[str, tuple[ShardTask, ...]]
 
 
 class ShardAssignment:
-    """An iteration's shards, assigned by their numbers.
+    """An iteration's shards, assigned to controllers by shard number.
 
     A second attempt thus gives a shard to the same controller as the first one did, queued behind any work that
     this controller may still be doing.

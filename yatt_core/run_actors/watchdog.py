@@ -55,7 +55,7 @@ def gather_stacks(run_folder: Path, actors: Collection[str], timeout: float = AN
 def find_stuck(actors: Sequence[str], reports: Mapping[str, StackReport], awaited: Collection[str]) -> list[str]:
     """Returns the actors that block the others: those that do not answer, or work without waiting for another actor.
 
-    If there are none, returns all busy actors; if no actor is busy, those that were awaited.
+    If there are none, returns all busy actors; if no actor is busy, the awaited actors.
 
     awaited: names of actors.
     """
@@ -72,8 +72,8 @@ def find_abandoned(
 
     This happens if the driver died between its calls to two ranks.
 
-    asked: for each rank, a call that it answers after all earlier ones, and its name. A rank that answers has
-        nothing left to do, so a rank that is still in a collective method waits in vain.
+    asked: one pending call per rank, which the rank answers after all earlier calls, with the rank's name. A rank
+        that answers has nothing left to do, so a rank that is still in a collective method waits in vain.
     timeout: maximum wait for the first answer, in seconds.
     """
     if first_ready(list(asked), timeout, interruptions) is None:

@@ -278,7 +278,7 @@ def _inode(path: Path) -> int | None:
 def _entries(manifest: bytes, place: str) -> dict[str, Any]:
     """Returns a manifest's files by name: entries with size and sha256, or for inputs only the sha256.
 
-    Raises `DataError` if it is not a manifest.
+    Raises `DataError` if the bytes are not a manifest.
     """
     try:
         return dict(json.loads(manifest)["files"])

@@ -1,7 +1,7 @@
 """The driver's side of the supervisor: attach or start, wait for services by name, send heartbeats, stop.
 
-Everything goes through the files in `RUN/supervisor/`, so it works from any process on the host, no matter
-which process started the supervisor. A lock file prevents two processes from starting it at the same time.
+All communication goes through the files in `RUN/supervisor/`, so it works from any process on the host, no
+matter which process started the supervisor. A lock file prevents two processes from starting it at the same time.
 """
 
 from __future__ import annotations

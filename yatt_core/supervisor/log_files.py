@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def keep_bounded(log: Path, most: int) -> bool:
-    """Copies a log longer than `most` bytes to `NAME.1` (replacing an earlier one) and empties it; True if it did.
+    """Copies a log longer than `most` bytes to `NAME.1` (replacing an earlier one) and empties it; returns whether it did.
 
     The file itself stays because its writer has it open. A line written between the copy and the truncation is
     lost. Raises `OSError`, leaving the log unchanged, if the disk is full.

@@ -30,7 +30,7 @@ class ServiceSpec:
     log_file: absolute path; output is appended.
     stop_seconds: the time the process may take to shut down cleanly before it is killed.
     start_seconds: a process that is not ready after this time counts as dead.
-    needs: services that must be ready before this one is started, and that are ended only after it.
+    needs: services that must be ready before this service is started, and that are ended only after it.
     offspring_survives: whether the processes that the service started stay alive if it dies unexpectedly. If it
         is ended on purpose, they are asked to end first, within `stop_seconds`, and it is ended after them.
     """
@@ -61,7 +61,7 @@ class ServiceSpec:
 
 
 def ending_order(services: Sequence[ServiceSpec]) -> list[tuple[str, ...]]:
-    """Returns the names of the services in the order in which they are ended; those in one step end in parallel.
+    """Returns the names of the services in the order in which they are ended; services in one step end in parallel.
 
     A service is ended before the services it needs. Raises `ConfigurationError` if the needs form a cycle or name an
     unknown service.

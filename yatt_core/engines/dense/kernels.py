@@ -10,7 +10,7 @@ KernelChoice = Literal["auto", "general"]
 
 
 def kernels_of_folder(model_path: str, kernels: KernelChoice, adapted: bool) -> str:
-    """Returns the entry for a run's facts: `fast`, or `general` with the reason.
+    """Returns what a run's facts record about its kernels: `fast`, or `general` with the reason.
 
     adapted: whether adapters are trained with the model.
     """

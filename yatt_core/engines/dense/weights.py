@@ -1,4 +1,4 @@
-"""A dense model's weights as the fast path uses them: projections that read the same input are one matrix.
+"""A dense model's weights as the fast path uses them: projections with the same input are fused into one matrix.
 
 Consumes parameters by their Hugging Face names, from anywhere in memory; produces `DenseWeights`. Parameters
 that are adjacent in memory become one view, so that writing to a parameter writes to the fused matrix.

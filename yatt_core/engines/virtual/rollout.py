@@ -71,7 +71,7 @@ class VirtualRolloutEngine(WeightTaker):
         self._weights, self._tensors = weights_digest(self._tensors), {}
 
     def generate(self, request: GenerateRequest) -> GenerateResult:
-        """Answers every prompt S times, and takes as long as its decode steps would.
+        """Answers every prompt as often as the request asks, and takes as long as its decode steps would.
 
         Raises `InfrastructureError` if asked for a version other than its own, `DataError` for an empty
         prompt.

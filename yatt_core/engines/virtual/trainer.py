@@ -1,6 +1,6 @@
 """A train engine without a model: its weights are a hash chain over the experience it learned from.
 
-Consumes an iteration's sealed experience and the columns that it prepared itself; produces weights, receipts
+Consumes an iteration's sealed experience and the columns that the engine itself prepared; produces weights, receipts
 and state like a real trainer, after configured durations. A lost, duplicated or changed sample shows in every
 later weights digest. Its ranks need no group: each computes the same state, and rank 0 writes.
 """

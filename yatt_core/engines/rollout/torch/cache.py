@@ -1,4 +1,4 @@
-"""Key/value cache of the decoding loop: one static buffer per layer, in which a row's slots are its own positions.
+"""Key/value cache of the decoding loop: one static buffer per layer, in which a row's slots are its positions.
 
 Consumes what a transformers attention module passes to `Cache.update`; produces the keys and values to attend
 to. A row starts at slot 0 regardless of its neighbours' lengths, so nothing in its attention depends on them.

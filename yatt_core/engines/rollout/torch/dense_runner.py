@@ -1,6 +1,6 @@
 """The fast runner: dense Llama and Qwen models on our own kernels; a prompt's keys and values are held once per group.
 
-A row attends to its prompt together with the other samples of its group, and to its own tokens by itself.
+All rows of a group attend to their prompt in one operation; each row attends to its own tokens separately.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class TorchRolloutEngine(WeightTaker):
         return self._capabilities
 
     def generate(self, request: GenerateRequest) -> GenerateResult:
-        """Answers every prompt S times.
+        """Answers every prompt as often as the request asks.
 
         Raises `InfrastructureError` if asked for a version other than its own, `DataError` for a prompt that
         is too long, `ConfigurationError` for more new tokens than the engine was built for, `NumericError` if

@@ -18,7 +18,7 @@ class Groups:
     """The rows of each group.
 
     asking: the row at each place of each group, [prompts * samples].
-    places: each row's place there, [rows].
+    places: each row's place in `asking`, [rows].
     in_order: whether every place has a row and the rows are in the order of the places.
     """
 

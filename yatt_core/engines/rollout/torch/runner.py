@@ -43,8 +43,8 @@ class Rows:
     """The n rows of a decoding step; fillers are at the end.
 
     tokens: [n], the last token of each row so far.
-    positions: [n], its position in prompt and response.
-    written: [n], number of response tokens before it.
+    positions: [n], that token's position in prompt and response.
+    written: [n], number of response tokens before that token.
     prompts, samples: [n], the place of the row's prompt, and the row's number within its group.
     alive: number of rows that are not fillers.
     """

@@ -15,9 +15,9 @@ def rounded_slots(positions: int) -> int:
 
 
 def padded_length(length: int) -> int:
-    """Returns the padded length of a prompt: a function of its length alone, and always greater.
+    """Returns the padded length of a prompt: a function of the prompt's length alone, and always greater than it.
 
-    It exceeds the length by at most a quarter, or by 8 tokens for short prompts.
+    The difference is at most a quarter, or by 8 tokens for short prompts.
     """
     step = 8
     while step * 8 <= length:

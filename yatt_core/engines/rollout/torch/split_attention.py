@@ -27,11 +27,11 @@ _ATTENTION: Callable[..., Part] = torch.ops.aten._scaled_dot_product_flash_atten
 def attend_by_pieces(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
 ) -> Iterator[Part]:
-    """Yields one part after another, each of PIECE slots except the last.
+    """Yields one part after another; each but the last covers PIECE slots.
 
     queries: [n, heads, queries, size].
     keys, values: [n, heads, slots, size].
-    mask: [n, 1, 1, slots], 0 or -inf; each row sees one or more slots, counted from its first.
+    mask: [n, 1, 1, slots], 0 or -inf; each row sees its first slots, at least one.
     """
     slots = keys.shape[2]
     for start in range(0, slots, PIECE):

@@ -82,7 +82,7 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
 def sampling_of(request: GenerateRequest, limit: int, seed: int) -> Any:
     """Returns vLLM's settings for one response: only the request's stop tokens stop it.
 
-    Its log-probabilities are those of the distribution that tokens are sampled from.
+    Log-probabilities refer to the distribution that tokens are sampled from.
     """
     return SamplingParams(
         max_tokens=limit,

@@ -19,8 +19,8 @@ class Response:
     """One response.
 
     tokens, log_probs: [length].
-    finish: why it ended.
-    versions: of the weights that generated each token, [length].
+    finish: why the response ended.
+    versions: version of the weights that generated each token, [length].
     """
 
     tokens: Int32

@@ -107,7 +107,7 @@ def clear_cache(engine: Any) -> None:
     """Overwrites cached values of weights that were not finite.
 
     vLLM multiplies the content after a sequence's end in its last block by zero, which does not remove values
-    that are not finite; new responses in reused blocks would get them.
+    that are not finite; without this function, such values would reach new responses in reused blocks.
     """
     engine.collective_rpc(_clear)
 

@@ -12,7 +12,7 @@ from yatt_core.wire.buckets import WeightBucket, buckets_of
 
 
 class Export:
-    """An export of the weights that an engine holds now.
+    """An export of the train engine's current weights.
 
     keep: False on ranks that iterate over the tensors only because the other ranks need them to.
     """

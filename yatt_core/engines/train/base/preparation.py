@@ -69,7 +69,7 @@ class Preparation:
 
 
 class Preparer:
-    """Computes the prepared columns; every rank runs one."""
+    """Computes the prepared columns; every rank has an instance."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ def _columns(
 ) -> PreparedColumns:
     """Builds the columns of some samples.
 
-    tokens: name -> [T] of the whole batch, or None.
+    tokens: token columns by name: [T] over the whole batch, or None.
     """
     positions = ragged_positions(batch.response_offsets, samples)
     return PreparedColumns(

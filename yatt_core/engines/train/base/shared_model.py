@@ -1,6 +1,6 @@
 """The shared part of trainers whose ranks hold one model together: all ranks take part when whole tensors are needed.
 
-Derived engines define how a whole tensor is assembled, one at a time. Only rank 0 keeps them.
+Derived engines define how whole tensors are assembled, one at a time. Only rank 0 keeps whole tensors.
 """
 
 from __future__ import annotations

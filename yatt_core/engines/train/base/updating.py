@@ -1,7 +1,7 @@
 """The steps of an update: an iteration's optimizer steps over its batch, for the policy and the critic.
 
 Consumes a batch, the columns that `prepare` added, and the plan's shape; changes the weights, and produces
-the update's metrics and fingerprint. It is a function of the weights, the log and the spec.
+the update's metrics and fingerprint. An update is a function of the weights, the log and the spec.
 """
 
 from __future__ import annotations

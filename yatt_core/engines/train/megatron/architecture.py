@@ -1,4 +1,4 @@
-"""Translates a Hugging Face folder's config to Megatron-Core's, for dense Llama, Qwen2 and Qwen3.
+"""Translates a Hugging Face folder's config to a Megatron-Core config, for dense Llama, Qwen2 and Qwen3.
 
 Consumes the config and the engine's part of the spec; produces sizes and settings, or a `ConfigurationError`
 that names what this engine does not support.

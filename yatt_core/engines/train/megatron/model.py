@@ -45,7 +45,7 @@ class Grid:
 def make_grid(engine: MegatronTrainer) -> Grid:
     """Creates Megatron-Core's groups, replacing existing ones.
 
-    Ranks that share a layer are adjacent, then copies, then stages.
+    Tensor-parallel ranks of a layer have adjacent numbers; copies come next, and stages vary slowest.
     """
     from megatron.core import parallel_state, tensor_parallel
 

@@ -29,7 +29,7 @@ Held = tuple[list[tuple[torch.Tensor, torch.Tensor | None, dict[str, torch.Tenso
 class Master:
     """The float32 weights of a parameter that this rank updates.
 
-    start, stop: their range in the flattened parameter.
+    start, stop: range of these weights in the flattened parameter.
     """
 
     weights: torch.Tensor
@@ -121,7 +121,7 @@ class MegatronAdamW:
 
     @torch.no_grad()
     def whole(self, parameter: nn.Parameter, kind: str) -> torch.Tensor:
-        """Returns all of a parameter's master weights or moments in its own shape, float32. All copies must call it.
+        """Returns all of a parameter's master weights or moments in that parameter's shape, float32. All copies call it.
 
         kind: `weights` or a moment's name.
         """

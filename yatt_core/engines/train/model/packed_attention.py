@@ -1,4 +1,4 @@
-"""Attention over samples that are concatenated in one row: each attends only to itself.
+"""Attention over samples that are concatenated in one row: each sample attends only to itself.
 
 Consumes the queries, keys and values of a packed micro-batch and its runs of samples of equal length. A run
 is one call of torch's causal attention, so nothing is padded and no mask is built. Registered with

@@ -23,7 +23,7 @@ class TokenPasses(Protocol):
     def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
         """Returns each counted token's log-probability at the sampling temperature, per micro-batch, without gradients.
 
-        With a model in stages, only ranks of the last stage know them; the others return zeros.
+        With a model in stages, only ranks of the last stage know log-probabilities; the others return zeros.
         """
         ...
 

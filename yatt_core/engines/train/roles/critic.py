@@ -1,7 +1,7 @@
 """The critic: a value model that learns alongside the policy, with its own optimizer.
 
 Consumes batches with the returns computed by `prepare`; changes its own weights. As with the policy, the
-engines decide where its tensors are. It is saved in checkpoints and goes nowhere else.
+engines decide where its tensors are. The critic is saved in checkpoints and goes nowhere else.
 """
 
 from __future__ import annotations

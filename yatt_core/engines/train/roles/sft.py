@@ -76,7 +76,7 @@ class SftResult:
 
 
 class SftTraining:
-    """Trains on demonstrations; every rank runs one.
+    """Trains on demonstrations; every rank has an instance.
 
     probe_model: returns a transformers model with the current weights.
     """

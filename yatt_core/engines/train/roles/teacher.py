@@ -1,7 +1,7 @@
 """The teacher of on-policy distillation: a frozen model that scores the policy's own tokens.
 
-Consumes the teacher's folder; produces passes over micro-batches. It never changes, so no checkpoint contains
-it.
+Consumes the teacher's folder; produces passes over micro-batches. The teacher never changes, so no checkpoint
+contains it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Teacher:
 def load_teacher(spec: DistillationSpec, dtype: str) -> nn.Module:
     """Loads the frozen module, on the CPU. Raises `ConfigurationError` for a folder that cannot be loaded.
 
-    dtype: of its weights.
+    dtype: dtype of the module's weights.
     """
     try:
         return load_causal_lm(spec.teacher.path, dtype).requires_grad_(False)

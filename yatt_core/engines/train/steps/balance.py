@@ -27,8 +27,8 @@ SWAPS_PER_RANK = 8
 def balance_equal(lengths: Lengths, ranks: int) -> list[Int64]:
     """Distributes equal counts (or counts that differ by at most one) with loads as equal as possible.
 
-    In rounds, assigns the longest remaining samples, one per rank, the longest to the emptiest rank; then
-    swaps pairs between the fullest and the emptiest rank.
+    In each round, every rank gets one of the longest remaining samples, the emptiest rank the longest one.
+    Afterwards, pairs are swapped between the fullest and the emptiest rank.
     """
     work = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-work, kind="stable")

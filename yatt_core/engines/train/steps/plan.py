@@ -24,7 +24,7 @@ Int64 = npt.NDArray[np.int64]
 class StepPlan:
     """One optimizer step.
 
-    samples: indices of all samples it learns from.
+    samples: indices of all samples that the step learns from.
     parts: rank -> micro-batches -> indices of samples.
     packed: whether the samples of a micro-batch are concatenated rather than each in a row of its own.
     """

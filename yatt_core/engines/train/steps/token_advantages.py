@@ -1,7 +1,7 @@
 """Advantages and returns of single tokens from a critic's values, over a whole batch; each rank computes all of them.
 
 Consumes rewards of samples, and values and divergences of tokens. Tokens that do not count are not steps:
-tokens between counted ones, such as tool results, are part of the next one's context.
+tokens between counted ones, such as tool results, are part of the next counted token's context.
 """
 
 from __future__ import annotations

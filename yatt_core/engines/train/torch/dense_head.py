@@ -37,7 +37,7 @@ class Head:
 
     weight: [vocabulary, width].
     temperature: divides the logits.
-    entropies: whether to compute them.
+    entropies: whether to compute entropies.
     """
 
     weight: torch.Tensor
@@ -118,10 +118,10 @@ def _slices(rows: int, count: int) -> Iterator[slice]:
 def _values(
     head: Head, logits: torch.Tensor, targets: torch.Tensor, slopes: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns log-probabilities and entropies, [n]; the latter are empty if the head computes none.
+    """Returns log-probabilities and entropies, [n]; entropies are empty if the head computes none.
 
     logits: [n, vocabulary] before the temperature; overwritten.
-    slopes: whether to overwrite them with p_v - [v = t].
+    slopes: whether the logits are overwritten with p_v - [v = t].
     """
     wide, targets = logits.float(), targets[:, None]
     if head.temperature != 1.0:

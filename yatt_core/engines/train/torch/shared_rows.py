@@ -2,8 +2,8 @@
 
 Consumes a micro-batch; produces its concatenated tokens, and the few attention calls in which each token
 attends to its own sample. A prompt's activations are the same for all of its samples, and its gradients are
-summed; the last token of a response needs no row. Only attention is padded, among sequences of similar
-length.
+summed; the last token of a response needs no row. Only attention pads, and only sequences of similar length
+share a call.
 """
 
 from __future__ import annotations
