@@ -121,7 +121,7 @@ class MegatronAdamW:
 
     @torch.no_grad()
     def whole(self, parameter: nn.Parameter, kind: str) -> torch.Tensor:
-        """Returns all of a parameter's master weights or moments in that parameter's shape, float32. All copies call it.
+        """Returns a parameter's whole master weights or moments in its shape, float32. All copies must call it.
 
         kind: `weights` or a moment's name.
         """
