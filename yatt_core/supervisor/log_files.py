@@ -13,7 +13,7 @@ from pathlib import Path
 def keep_bounded(log: Path, most: int) -> bool:
     """Moves the content of a log longer than `most` bytes to `NAME.1`, which it replaces; returns True if it did.
 
-    The log is copied, then emptied, because its writer has it open. A line written between the copy and the truncation is
+    The log is copied, then emptied, because its writer has it open. A line written between copy and truncation is
     lost. Raises `OSError`, leaving the log unchanged, if the disk is full.
     """
     if log.stat().st_size <= most:
