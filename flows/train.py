@@ -73,7 +73,7 @@ def drive(session: DriverSession, progress: artifacts.Progress) -> Outcome:
 
 
 def advance(session: DriverSession, state: ControlState | None) -> ControlState:
-    """Returns the next control state: that of the next commit.
+    """Returns the control state of the next commit.
 
     At the start, after a failure, or when nodes have joined or left, recovers the state of the last commit instead.
     """

@@ -25,7 +25,7 @@ FORMAT = 1
 class FileEntry:
     """A file's entry in a manifest.
 
-    size: in bytes.
+    size: size of the file in bytes.
     """
 
     size: int

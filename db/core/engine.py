@@ -187,9 +187,9 @@ def _failure(engine: Engine, error: DBAPIError) -> LedgerUnavailable:
 
 
 def _unwritable(file: Path) -> Path | None:
-    """Returns the path this user cannot write to; None if there is none.
+    """Returns the path to which this user cannot write; None if there is none.
 
-    The path is either the folder, where SQLite creates files of its own, or the file.
+    This is either the database file, or its folder, where SQLite creates further files.
     """
     if not os.access(file.parent, os.W_OK | os.X_OK):
         return file.parent

@@ -63,7 +63,7 @@ class Browser:
 
         before: only iterations below this one.
 
-        The last iteration is always complete, so a page may be longer than `limit`.
+        A page always includes all decisions of its last iteration, so it may be longer than `limit`.
         """
         table, found = PlacementDecision, list[DecisionLine]()
         columns = [table.__table__.columns[name] for name in get_type_hints(DecisionLine)]
@@ -84,7 +84,7 @@ class Browser:
     def faults(self, run: str, limit: int, before: int | None = None) -> list[FaultRow]:
         """Returns failed attempts on all branches, newest first.
 
-        before: only those that ended earlier, in milliseconds since 1970.
+        before: only attempts that ended before this time, in milliseconds since 1970.
 
         Attempts that ended together with the last one are included, so a page may be longer than `limit`.
         """

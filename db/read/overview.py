@@ -38,7 +38,7 @@ class RunLine:
 
 @dataclass(frozen=True, slots=True)
 class PhaseSummary:
-    """A phase over the whole run.
+    """Totals of a phase over the whole run.
 
     failures: dispatched attempts that failed, by class.
     seconds: total duration of finished attempts.

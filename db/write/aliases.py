@@ -104,7 +104,7 @@ class Aliases:
     def promote(
         self, run: str, alias: str, target: CheckpointKey, by: str, why: str, tell: Tell = lambda moves: ()
     ) -> list[AliasMove]:
-        """Points an alias to a kept checkpoint of the run; returns the moves, of which none may have been needed.
+        """Points an alias to a kept checkpoint of the run; returns the moves, which are empty if it already did.
 
         tell: returns the tracker's outbox rows for the moves.
 

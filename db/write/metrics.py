@@ -1,7 +1,7 @@
 """Metric points: written once, in the commit; read along the current branch's line.
 
-There are many points, so they refer to (run, key) by the number of a series. Metrics of class result are a
-function of the spec; those of class timing are not.
+There are many points, so they refer to (run, key) by the number of a series. Metrics of class result are functions of
+the spec; metrics of class timing are not.
 """
 
 from __future__ import annotations

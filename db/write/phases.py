@@ -89,7 +89,7 @@ class Phases:
         return attempt
 
     def dispatch(self, fence: Fence, attempt: Attempt) -> None:
-        """Charges the attempt; the work may start once this returns. Raises `Fenced`, `OutOfOrder`."""
+        """Charges the attempt; the work may start as soon as this returns. Raises `Fenced`, `OutOfOrder`."""
         with self._database.fenced(fence) as (connection, now):
             change = update(PhaseAttempt).where(*_attempt(attempt), PhaseAttempt.state == PLANNED)
             result = connection.execute(change.values(state=DISPATCHED, dispatched_at=now))
@@ -100,7 +100,7 @@ class Phases:
     ) -> None:
         """Marks the attempt as done.
 
-        receipt: what recovery needs from the phase.
+        receipt: the part of the phase's result that recovery needs.
 
         Raises `Fenced`, `OutOfOrder`.
         """
@@ -177,7 +177,7 @@ class Phases:
         return charged
 
     def done(self, run: str, branch: int, iteration: int, phase: str) -> AttemptRow | None:
-        """Returns the newest finished attempt at a phase, with its receipt; None if the phase is still to be done."""
+        """Returns the newest finished attempt at a phase, with its receipt; None if no attempt has finished."""
         query = (
             select(*PhaseAttempt.__table__.columns)
             .where(*_phase(run, branch, iteration, phase), PhaseAttempt.state == DONE)

@@ -189,9 +189,9 @@ class Records:
     def settle_wave(
         self, fence: Fence, branch: int, iteration: int, wave: int, outcome: Mapping[str, Any], warning: str = ""
     ) -> None:
-        """Records the outcome of a planned wave, once; a warning becomes a link of the audit chain.
+        """Records the outcome of a planned wave, which is possible only once.
 
-        Raises `Fenced`, `OutOfOrder`.
+        A warning becomes a link of the audit chain. Raises `Fenced`, `OutOfOrder`.
         """
         with self._database.fenced(fence) as (connection, _):
             key = (*_iteration(Wave, fence.run, branch, iteration), Wave.wave == wave)
@@ -239,7 +239,7 @@ class Records:
         return row
 
     def decision_outcome(self, fence: Fence, branch: int, iteration: int, seq: int, outcome: Mapping[str, Any]) -> None:
-        """Records the actual outcome of a decision, once. Raises `Fenced`, `OutOfOrder`."""
+        """Records the actual outcome of a decision, which is possible only once. Raises `Fenced`, `OutOfOrder`."""
         with self._database.fenced(fence) as (connection, _):
             key = (*_iteration(PlacementDecision, fence.run, branch, iteration), PlacementDecision.seq == seq)
             place = f"run {fence.run}, iteration {iteration}, decision {seq}"
@@ -253,7 +253,7 @@ class Records:
     def checkpoint(self, fence: Fence, row: CheckpointRow, told: Sequence[OutboxEntry] = ()) -> bool:
         """Records a published checkpoint; returns False if it is already recorded with the same manifest.
 
-        told: the tracker's outbox rows for it.
+        told: outbox rows that tell the tracker about the checkpoint.
 
         Raises `Fenced`, `Conflict`.
         """
@@ -271,9 +271,9 @@ class Records:
     def checkpoint_pruned(self, fence: Fence, row: CheckpointRow, told: Sequence[OutboxEntry] = ()) -> bool:
         """Marks a checkpoint as pruned before its files are deleted; its row stays.
 
-        told: the tracker's outbox rows for it.
+        told: outbox rows that tell the tracker about it.
 
-        Returns False if an alias points to the checkpoint and its files must stay. Raises `Fenced`.
+        Returns False if an alias points to the checkpoint, so that its files must stay. Raises `Fenced`.
         """
         with self._database.fenced(fence) as (connection, _):
             # A promotion locks the run too, so no alias can be moved to the checkpoint in between.
@@ -286,7 +286,7 @@ class Records:
             return True
 
     def own_checkpoints(self, run: str, state: str | None = None) -> list[CheckpointRow]:
-        """Returns the run's own checkpoints on all branches, newest first, but not those of its parent.
+        """Returns the run's own checkpoints on all branches, newest first, without its parent's checkpoints.
 
         state: only checkpoints in this state.
         """

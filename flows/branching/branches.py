@@ -369,7 +369,7 @@ def _require_whole(ledger: Ledger, run: str) -> None:
 
 
 def _refuse_change(before: RunSpec, after: RunSpec, committed: int, folder: Path) -> None:
-    """Raises `ConfigurationError` for a change that is never allowed: to the past, or to invalid values.
+    """Raises `ConfigurationError` for a change that is never allowed: one that alters the past, or to invalid values.
 
     folder: the folder of the run, or of a fork's parent.
     """

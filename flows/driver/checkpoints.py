@@ -1,8 +1,9 @@
 """The checkpoints of a session: begun by the trainer, recorded in the ledger once they are durable, and pruned.
 
-At most one is in flight. A checkpoint exists only if the ledger names it: its row is written after the manifest, and
-marked as pruned before the files are deleted. A published checkpoint that a lost driver did not record is verified
-and recorded when the next session begins. If there is a durable tier, a row is written only after the manifest there.
+At most one checkpoint is in flight. A checkpoint exists only if the ledger names it: its row is written after the
+manifest, and marked as pruned before the files are deleted. A published checkpoint that a lost driver did not record
+is verified and recorded when the next session begins. If there is a durable tier, the row is written only after the
+manifest is on that tier as well.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class RunContext:
     folder: the run's folder on this host.
     store: the run's durable tier.
     branch: the current branch; a rollback replaces the context (`flows.driver.session.DriverSession.enter_branch`).
-    accept_drift: updates may be replayed in an environment that differs from the recorded one.
+    accept_drift: whether updates may be replayed in an environment that differs from the recorded one.
     """
 
     home: Home

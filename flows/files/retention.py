@@ -3,9 +3,9 @@
 Consumes the ledger's lines, base points (where branches begin), checkpoints and commits. Produces the folders of the
 checkpoints to keep, and deletes experience that is no longer needed. Rows and digests are always kept.
 
-    current line   its latest `keep` checkpoints and the first; all experience after the oldest of the latest
-    base points    the latest checkpoint at or before each, and the experience between the two
-    aliases        the checkpoints that they point to
+    current line   its latest `keep` checkpoints and its first; all experience after the oldest of the latest `keep`
+    base points    for each, the latest checkpoint at or before it, and the experience between the two
+    aliases        the checkpoints to which they point
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Phases as Prefect tasks with our own accounting: each attempt is recorded before dispatch, failures charge a budget.
+"""Phases as Prefect tasks with our own accounting: attempts are recorded before dispatch, and failures use up a budget.
 
 Prefect's own retries are off, since Prefect's counters are lost with the flow run. A failed phase raises `PhaseRetry`
 to return to the last commit, `Paused` if an operator is needed, and otherwise the original error, which ends the

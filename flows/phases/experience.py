@@ -94,7 +94,10 @@ def references_of(rows: Iterable[ShardRow]) -> tuple[ShardRef, ...]:
 
 
 def gather(session: DriverSession, iteration: int, state: ControlState) -> Experience:
-    """Gathers all waves of an iteration: keeps intact shards and has the others made with the current weights."""
+    """Gathers all waves of an iteration: keeps intact shards, and has the controllers make the others.
+
+    They are made with the engines' current weights.
+    """
     sampling = Sampling(SamplingRule.of(session.context.spec), state.sampling_average)
     cursor, shards = state.cursor, list[SealedShard]()
     while not sampling.finished:

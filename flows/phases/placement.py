@@ -39,7 +39,7 @@ class Placement:
     """The placement in force for an iteration.
 
     decision: the recorded decision.
-    inputs: the inputs that a decision would have now.
+    inputs: the inputs that a decision made now would have.
     """
 
     decision: DecisionRow

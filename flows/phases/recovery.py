@@ -88,7 +88,10 @@ def committed_state(context: RunContext) -> ControlState:
 
 
 def holds_state(session: DriverSession, state: ControlState, standing: ActorsState) -> bool:
-    """Returns True if the trainer holds the last commit's weights, or the next update's with its inputs intact."""
+    """Returns True if the trainer holds the weights of the last commit or of the next update.
+
+    In the latter case, the update's inputs must be intact.
+    """
     context = session.context
     if standing.trainer_version == state.iteration:
         return True

@@ -62,7 +62,7 @@ def place(session: DriverSession, iteration: int, state: ControlState) -> Placem
 
 @phase
 def collect(session: DriverSession, iteration: int, state: ControlState, placement: Placement) -> Collected:
-    """Has experience made and sealed, wave by wave; keeps the shards and waves that the ledger already has.
+    """Has the controllers make and seal experience, wave by wave; keeps shards and waves already in the ledger.
 
     Consumes: the prompt cursor and sampling average of the last commit, the placement, the engines' weights.
     Waits for: the controllers' shards.

@@ -1,7 +1,7 @@
-"""Keeps a session's lease alive in a thread of its own, and keeps the main loop from writing once the lease is lost.
+"""Keeps a session's lease alive in a thread of its own, and keeps the main loop from writing after the lease is lost.
 
 A driver that was suspended and resumed may wrongly believe that it still holds its lease. So before a side effect,
-the main loop calls `check`, which trusts this process's monotonic clock rather than the last renewal. Past its
+the main loop calls `check`, which compares this process's monotonic clock with the lease's deadline. Past the
 deadline, the driver does nothing until the ledger either confirms the term or reports that the driver was replaced.
 The lease of a main loop that exceeds its allowed time is not renewed. The service group's keeper holds the lease of
 an undriven run for a moment at a time; a driver waits for it.

@@ -147,7 +147,7 @@ def _now(clock: Clock) -> datetime:
 
 
 def _close_dead(ledger: Ledger, home: Home) -> None:
-    """Closes flow runs of windows that died with their worker; this window does not depend on the outcome."""
+    """Closes the flow runs of windows whose process died with its worker; errors do not affect this window."""
     try:
         for closed in reap(ledger, home):
             log.warning("closed flow run %s of run %s: %s", closed.flow_run, closed.run, closed.why)

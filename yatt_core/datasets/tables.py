@@ -47,7 +47,7 @@ def read_parquet(path: Path, needed: Set[str], heavy: bool) -> Rows:
 def read_arrow_stream(path: Path, needed: Set[str], heavy: bool) -> Rows:
     """Yields the rows of an Arrow IPC stream.
 
-    needed, heavy: as for Parquet.
+    needed, heavy: as for `read_parquet`.
     """
     with _reading(path), pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
         columns = _columns(path, stream.schema, needed)

@@ -23,7 +23,7 @@ class Judged:
     """The result of judging an iteration.
 
     since: iteration of the last alarm, by rule, after this iteration.
-    alarms: in the order of the rules.
+    alarms: the alarms of the iteration, in the order of the rules.
     """
 
     since: Mapping[str, int]

@@ -94,7 +94,7 @@ class MetricRule:
         return None
 
     def _bounds(self, observed: float, usual: float | None) -> Iterator[tuple[str, float, bool]]:
-        """Yields, for each bound that applies, its name, its threshold and whether it is broken.
+        """Yields, for each bound that applies, its name, its threshold, and whether it is violated.
 
         `rise` and `fall` are skipped if the baseline is missing or not positive.
         """

@@ -31,7 +31,7 @@ POLICY_KEY = "model.path: "
 
 
 def describe_given(spec: RunSpec, policy: Path) -> Facts:
-    """Returns the manifest's entry about the folders.
+    """Returns the manifest's entry about the folders of the given models.
 
     policy: folder of the policy's model.
 

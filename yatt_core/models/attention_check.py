@@ -22,7 +22,7 @@ TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.2}
 
 @torch.no_grad()
 def check_attention(model: Any, folder: Path) -> None:
-    """Compares the log-probabilities of a few tokens. Raises `ConfigurationError` if they differ.
+    """Compares a few tokens' log-probabilities with the reference's. Raises `ConfigurationError` if they differ.
 
     model: a transformers model of a type that may be unknown, with fused attention in use.
     """

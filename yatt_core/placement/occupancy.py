@@ -65,7 +65,7 @@ class RoleTime:
 
     @property
     def idle_fraction(self) -> float:
-        """Fraction of the time in the role without work; never negative, although times in the log are rounded."""
+        """Fraction of the role's time that passed without work; never negative, although logged times are rounded."""
         return max(0.0, 1.0 - self.busy_s / self.device_s) if self.device_s else 0.0
 
 
@@ -147,9 +147,9 @@ def idle_fraction(times: Iterable[RoleTime]) -> float:
 
 
 def busy_shares(spans: Iterable[Span], usage: Iterable[Usage]) -> dict[tuple[int, str], float]:
-    """Returns the working fraction of the time in the role, by instance and role.
+    """Returns, by instance and role, the fraction of its time in the role for which the instance worked.
 
-    It is capped at 1, because the log's times are rounded.
+    The fraction is capped at 1, because the log's times are rounded.
     """
     device_s: dict[tuple[int, str], float] = {}
     busy_s: dict[tuple[int, str], float] = {}

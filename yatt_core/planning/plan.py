@@ -81,7 +81,7 @@ def plan_run(
 ) -> RunPlan:
     """Returns the plan of a run.
 
-    fitted: constants from a run's telemetry, which replace those of the cards.
+    fitted: constants from a run's telemetry, which replace the constants derived from the cards.
     """
     roles = roles_of(spec, assumed)
     check_sizes(roles)

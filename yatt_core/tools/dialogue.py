@@ -50,7 +50,7 @@ class Response:
 
     @property
     def log_probs(self) -> Float32:
-        """Log-probabilities of the policy's tokens under the sampler, 0 for those of results, [T]."""
+        """Log-probabilities of the policy's tokens under the sampler; 0 for the tokens of results: [T]."""
         return np.concatenate(self._log_probs)
 
     @property

@@ -25,7 +25,7 @@ HYSTERESIS = 0.015
 class Dynamic:
     """The policy.
 
-    fit: fit the engines' time constants to telemetry, ignoring those of the setting.
+    fit: whether to fit the engines' time constants to telemetry instead of using the setting's constants.
     """
 
     def __init__(self, fit: bool = False) -> None:

@@ -2,8 +2,8 @@
 
 Consumes telemetry; produces waves of samples. Iterations with a different load than the newest one are left out,
 steady growth of lengths is extrapolated, and if few iterations remain, further worlds are resampled from their
-groups. Without telemetry, assumed worlds are used: with short and long responses, each with short and long
-judgements. Each random draw depends only on its number.
+groups. Without telemetry, assumed worlds are used: with short or long responses, each with short or long judgements.
+Each random draw depends only on its number.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ Each turn or judgement is a sequence.
 class Outcome:
     """A candidate's result.
 
-    seconds: of collect, geometric mean over the worlds.
+    seconds: seconds of collect, as the geometric mean over the worlds.
     loss: logarithm of the seconds plus the penalty for steps.
     """
 

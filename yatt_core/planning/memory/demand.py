@@ -178,7 +178,7 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
 
 
 def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Iterator[Engines]:
-    """Yields the policy's engines, then those of the judges that generate, then reward models."""
+    """Yields the policy's engines, then the engines of judges that generate, then the reward models."""
     others = _sleepers(roles, assumed)
     memory = engine_memory(roles.rollout, roles.policy, asked_of_policy(roles), cluster, assumed, others)
     instances = instances_on(cluster.devices, memory.devices, roles.rollout, "rollout.engine")

@@ -100,7 +100,10 @@ def _decode_batch(spec: RunSpec) -> int:
 
 
 def instances_on(devices: int, each: int, engine: GenerationEngine, key: str) -> int:
-    """Returns the number of engines with `each` devices. Raises a `ConfigurationError` that starts with the key."""
+    """Returns the number of engines on the devices; an engine takes `each` devices. Raises `ConfigurationError`.
+
+    key: spec key with which the message starts.
+    """
     if not isinstance(engine, VllmRollout):
         return engine.instances
     room = devices // each

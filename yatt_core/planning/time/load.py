@@ -138,7 +138,7 @@ def _scale(instances: int, prompts: int, samples: int) -> int:
 
 
 def _widened(constants: EngineConstants, engines: int) -> EngineConstants:
-    """Returns the constants of several engines treated as one, with equal shares of sequences, context and prompts."""
+    """Returns the constants of several engines treated as one, each with an equal share of the work."""
     return constants.model_copy(
         update={
             "per_sequence_s": constants.per_sequence_s / engines,

@@ -66,7 +66,7 @@ class TrainingTimes:
 def engine_constants(
     engine: GenerationEngine, shape: ModelShape, memory: EngineMemory, card: Card, assumed: Assumptions
 ) -> EngineConstants:
-    """Returns the constants of an engine instance on a card; the spec states those of a virtual engine for any card."""
+    """Returns the constants of an engine instance on a card; a virtual engine's are in the spec."""
     match engine:
         case VirtualRollout():
             return _by_the_wall(virtual_constants(engine), engine.clock_factor, memory.sequences)
