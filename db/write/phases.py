@@ -40,7 +40,7 @@ class Attempt:
 class AttemptRow:
     """An attempt with its outcome.
 
-    Times are milliseconds since 1970; seconds is the duration that the driver measured.
+    Times are milliseconds since 1970; `seconds` is the duration that the driver measured.
     """
 
     run: str

@@ -68,7 +68,7 @@ def _tell_digests(context: RunContext) -> None:
 
 
 def _tell_tracker(context: RunContext, name: str, kind: str, body: Mapping[str, str]) -> None:
-    """Adds a row to the outbox for each tracking run, at most once per session and name; a later branch has its own."""
+    """Adds a row for each tracking run (the run's, and a later branch's own), at most once per session and name."""
     if context.spec.tracking.enabled:
         keys = row_ids(context.run, context.branch, f"t{context.fence.term}/{name}")
         now = context.clock.time_ms()

@@ -28,7 +28,7 @@ def spill_warning(spilled_bytes: int) -> str:
 
 
 def sync_gauges(receipts: Sequence[SyncReceipt]) -> Mapping[str, float]:
-    """Returns the bytes and buckets sent to all engines, and the seconds that the slowest was without usable weights.
+    """Returns the bytes and buckets sent to all engines, and the most seconds without usable weights of any engine.
 
     All are 0 if a killed attempt had already updated every engine.
     """

@@ -211,8 +211,8 @@ def _simulated(
 ) -> tuple[float | None, tuple[str, ...]]:
     """Simulates a plan on the actual work; returns the seconds of `collect`, and the reasons if the simulation failed.
 
-    The seconds are None if the work is not known or the simulation failed. Cost constants that the engines do not
-    report are fitted to the same work and the past.
+    The seconds are None if the work is not known or the simulation failed. If the engines do not report their time
+    constants, these are fitted to the same work and the past.
     """
     if placement.work is None:
         return None, ()

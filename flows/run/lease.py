@@ -39,7 +39,7 @@ def take_lease(ledger: Ledger, run: str, work: str, life_seconds: float, patienc
 
     work: the purpose, as part of the holder's name.
 
-    Raises `LeaseHeld` if another process holds the lease, or a keeper holds it for longer.
+    Raises `LeaseHeld` if a process other than a keeper holds the lease, or a keeper holds it for longer than that.
     """
     give_up = time.monotonic() + patience
     while True:

@@ -97,7 +97,7 @@ def drive_window(
 def _check_owner(ledger: Ledger, home: Home, run: str, owner: str | None) -> None:
     """Checks that the deployment was made for this ledger's run.
 
-    Raises `ConfigurationError` if it names no owner, or the run of another ledger; `RunNotFound`.
+    Raises `ConfigurationError` if the deployment names no owner or a run of another ledger; `RunNotFound`.
     """
     here = owner_of(ledger, ledger.runs.find(run).id)
     if owner is None:

@@ -32,7 +32,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The newest values of the metrics that a set of rules reads, up to an iteration."""
+    """The values of the metrics that a set of rules reads, up to an iteration; only as many as the rules need."""
 
     depths: Mapping[str, int]
     series: Series = field(default_factory=dict)

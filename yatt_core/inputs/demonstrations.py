@@ -1,4 +1,4 @@
-"""Which training prompts SFT learns from: the first ones of each source, by weight, each with a reference answer.
+"""Selects the training prompts that SFT learns from: the first of each source, by weight; all need an answer.
 
 Consumes a function that takes the first prompts of a source, either from a run's inputs or, before these exist,
 from the sources themselves. Raises `ConfigurationError`.

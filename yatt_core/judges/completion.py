@@ -29,7 +29,7 @@ class Completion:
     """A chat completion.
 
     text: text of the first choice.
-    tokens, prompt_tokens: as counted by the endpoint; 0 if it reports no plausible count.
+    tokens, prompt_tokens: numbers of tokens as counted by the endpoint; 0 if it reports no plausible count.
     """
 
     text: str

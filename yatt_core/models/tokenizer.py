@@ -148,7 +148,7 @@ def _is_word(unit: str) -> bool:
 
 
 def _split_pattern(phrases: Sequence[str]) -> str:
-    """Returns an Oniguruma pattern that matches a phrase between word boundaries, or else one character."""
+    """Returns an Oniguruma pattern that matches one of the phrases between word boundaries, or else one character."""
     alternatives = []
     for phrase in phrases:
         before = r"(?<!\p{L})" if phrase[0].isalpha() else ""

@@ -67,7 +67,7 @@ class Cluster(SpecModel):
 
 
 class EngineConstants(SpecModel):
-    """What an engine's time consists of; a decode step takes a base time, plus time per sequence and context token."""
+    """The parts of an engine's time; a decode step takes a base time, plus time per sequence and per context token."""
 
     base_s: Positive
     per_sequence_s: NonNegative

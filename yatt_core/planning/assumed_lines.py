@@ -1,6 +1,6 @@
 """Describes what a plan assumed, because neither the spec nor a run's records contain it.
 
-Consumes roles, cluster, assumptions and fitted constants; produces one line each. Only what the plan used is listed.
+Consumes roles, cluster, assumptions and fitted constants; produces one line for each assumption that the plan used.
 """
 
 from __future__ import annotations

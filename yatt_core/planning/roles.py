@@ -54,9 +54,9 @@ class Lengths:
 class Roles:
     """All roles of a run.
 
-    judges: only the times of the first one count.
-    reference: whether a frozen policy is kept.
-    teacher: None without distillation.
+    judges: all judges that generate; only the times of the first one count.
+    reference: whether a frozen copy of the policy is kept as reference.
+    teacher: shape of the teacher; None without distillation.
     critic: shape of the critic, which has no projection to the vocabulary; None without a critic.
     """
 

@@ -53,7 +53,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Request:
-    """A unit of dispatch: tokens to prefill, after which its sequences become active."""
+    """A unit of dispatch: tokens to prefill, and the sequences that become active after that."""
 
     tokens: int
     streams: tuple[Stream, ...]

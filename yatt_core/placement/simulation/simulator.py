@@ -70,7 +70,7 @@ class Pool:
     # -- an iteration ------------------------------------------------------------------------------------------------
 
     def start(self, roles: str, before: str | None) -> None:
-        """Assigns every instance's role; an instance whose role differs from the previous iteration's joins late."""
+        """Assigns a role to every instance; instances that had another role in the previous iteration join late."""
         if len(roles) != len(self.instances) or set(roles) - {ROLLOUT, JUDGE}:
             raise ConfigurationError(f"roles {roles!r}: expected {len(self.instances)} letters, each R or J")
         for instance, role in zip(self.instances, roles, strict=True):
@@ -112,7 +112,7 @@ class Pool:
         return samples
 
     def _refuse_standstill(self) -> None:
-        """Raises `ConfigurationError`: only control periods are left, so that nothing can happen any more."""
+        """Raises `ConfigurationError`; called if only control periods are left, so that nothing can happen any more."""
         waiting = ", ".join(f"{len(queue)} units for {role}" for role, queue in self.queues.items() if queue)
         raise ConfigurationError(
             f"at {self.now:g} s the placement is stuck: {waiting} wait, and no instance takes them"

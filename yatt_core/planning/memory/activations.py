@@ -1,8 +1,8 @@
 """Activations that training keeps for the backward pass, and the peak memory of a forward pass without gradients.
 
-Consumes a model's shape and a micro-batch's; produces bytes. For the torch trainer, the sums follow the
-transformers modules tensor by tensor, as autograd keeps them. For Megatron-Core and FSDP2, they are counted as in
-arXiv 2205.05198, for gated feed-forward layers and attention that does not store scores (arXiv 2205.14135).
+Consumes the shapes of a model and a micro-batch; produces bytes. For the torch trainer, the sums follow the
+transformers modules tensor by tensor, as autograd keeps them. For Megatron-Core and FSDP2, activations are counted as
+in arXiv 2205.05198, for gated feed-forward layers and attention that does not store scores (arXiv 2205.14135).
 """
 
 from __future__ import annotations

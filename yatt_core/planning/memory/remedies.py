@@ -35,7 +35,7 @@ class Larger:
 
 
 def remedies(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> list[Settings]:
-    """Returns single changes with which the plan fits; if there are none, pairs of changes."""
+    """Returns the single changes with each of which the plan fits; if there are none, pairs of changes."""
     single = list(changes(roles, cluster))
     for candidates in ([(change,) for change in single], _pairs(single)):
         if found := [settings for settings in candidates if _fits(roles, settings, cluster, assumed)]:
