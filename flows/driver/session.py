@@ -67,10 +67,11 @@ class DriverSession:
         self.enter_branch(context.branch, actors)
 
     def enter_branch(self, branch: int, actors: RunActors | None = None) -> None:
-        """Switches to a branch; actors of the previous branch end when those of this one are made ready."""
+        """Switches to a branch; the previous branch's actors end when this branch's actors are made ready."""
         self.context = context = replace(self.context, branch=branch)
         folder, fence = context.folder, context.fence
         self.actors = actors or RunActors(context.spec, folder, fence.term, branch, self.meter, self.stops)
+        self.actors.when_extended(self.threads.allow)
         self.checkpoints = CheckpointKeeper(context.ledger, fence, self.actors, folder, context.spec, context.store)
         self.start.enter_branch(context, self.actors, self.checkpoints)
 
@@ -96,7 +97,7 @@ class DriverSession:
                 context.ledger.phases.fail_open(context.fence, redact(str(error)))
             except LedgerUnavailable as last:
                 if context.clock.monotonic() > give_up:
-                    # Whatever the cause, the address is not at fault: the run has written to this ledger.
+                    # Always of this class, whatever the cause: the address is right, since the run has used it before.
                     raise LedgerUnavailable(f"the ledger did not answer for {wait:g} s: {last}") from last
                 context.clock.sleep(LEDGER_POLL_SECONDS)
             else:
@@ -120,7 +121,7 @@ class DriverSession:
         return outcome
 
     def close(self, state: ControlState) -> Outcome:
-        """Ends the loop in good order: takes a last checkpoint, then records the run's state."""
+        """Concludes the training loop: takes a last checkpoint, then records the run's state."""
         spec = self.context.spec
         self.threads.allow(3 * spec.recovery.phase_deadline_seconds, "the last checkpoint")
         if self.checkpoints.lacks(state.iteration) and state.iteration >= 0:
@@ -135,7 +136,7 @@ class DriverSession:
         return self._conclude(ending)
 
     def pause(self, reason: str) -> Outcome:
-        """Ends the loop with the run paused, until an operator resumes it."""
+        """Concludes the training loop by pausing the run until an operator resumes it."""
         self.context.observer.warned(f"paused: {reason}")
         return self._conclude(Ending.of("pause", reason))
 
@@ -173,7 +174,7 @@ class DriverSession:
     # -- conditions of the loop ---------------------------------------------------------------------------------------
 
     def should_continue(self, state: ControlState) -> bool:
-        """Returns False at the target, or once an operator, a signal, a window or a guard has requested an end."""
+        """Returns False at the target, and after an operator, a signal, a window or a guard has requested an end."""
         self.threads.check()
         self._see_requests(self.context.ledger)
         if self.stops.asked or self.guards.ending(self.context.branch, state.iteration) is not None:

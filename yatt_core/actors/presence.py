@@ -24,6 +24,7 @@ from types import FrameType
 
 from yatt_core.cluster.reservation import leave_devices
 from yatt_core.fence import TermFence
+from yatt_core.progress import seconds_since_progress
 from yatt_core.supervisor.state import DriverWatch, SupervisorFiles, driver_term
 
 POLL_SECONDS = 0.25
@@ -45,6 +46,7 @@ class StackReport:
     seconds: time since the call began.
     place: `file:line function` of the innermost frame.
     waits: whether it is waiting for another actor.
+    progressed: seconds since it finished a piece of its work; None if it has not reported any since the call began.
     stacks: one per thread, the working thread's first.
     """
 
@@ -54,6 +56,7 @@ class StackReport:
     place: str
     waits: bool
     stacks: tuple[str, ...]
+    progressed: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class Presence:
             del self._works[thread]
 
     def report(self) -> StackReport:
-        """Reports what the actor is doing now; of several calls in progress, the longest-running one."""
+        """Reports what the actor is doing now; if several calls are in progress, the longest-running one."""
         work = min(list(self._works.values()), key=lambda each: each.since, default=None)
         frames = sys._current_frames()
         frames.pop(threading.get_ident(), None)
@@ -106,6 +109,7 @@ class Presence:
             place=_place(frame) if frame is not None else "",
             waits=frame is not None and _waits(frame),
             stacks=tuple(stacks),
+            progressed=_progress_within(work),
         )
 
     def _watch(self) -> None:
@@ -129,6 +133,12 @@ class Presence:
             return
         self._answered = request
         write_report(self._answers / request, self.report())
+
+
+def _progress_within(work: _Work | None) -> float | None:
+    """Returns the time since the latest progress in a call."""
+    seconds = seconds_since_progress()
+    return None if work is None or seconds is None or seconds > time.monotonic() - work.since else seconds
 
 
 def write_report(folder: Path, report: StackReport) -> None:

@@ -8,6 +8,7 @@ that names the stuck actors and their positions in the code.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import ray
 
 from yatt_core.cluster.metering import BytesMeter, Interruptions, metered_get
 from yatt_core.errors import InfrastructureError, StuckError
-from yatt_core.run_actors.actor_registry import ActorRegistry
+from yatt_core.run_actors.actor_registry import TRAINER, ActorRegistry
 from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, log_stacks
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,8 @@ log = logging.getLogger(__name__)
 class ActorCalls:
     """Calls to the run's actors.
 
-    deadline: seconds for each wait in the current phase.
+    deadline: seconds for each wait in the current phase, counted from the latest progress of the awaited actors.
+    extended: called with the seconds by which a wait goes on, and what it waits for.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class ActorCalls:
         deadline: float,
     ) -> None:
         self.registry, self.interruptions, self.deadline = registry, interruptions, deadline
+        self.extended: Callable[[float, str], None] = lambda _seconds, _what: None
         self._folder, self._meter = run_folder, meter
 
     def get(self, references: list[Any], what: str, awaited: list[str], seconds: float | None = None) -> list[Any]:
@@ -44,12 +47,38 @@ class ActorCalls:
         awaited: the actors that provide them.
         seconds: the deadline if it differs from the phase's.
         """
+        deadline = timeout = self.deadline if seconds is None else seconds
+        while True:
+            try:
+                return self._get(references, timeout, what)
+            except StuckError as error:
+                if error.__cause__ is not None and not isinstance(error.__cause__, ray.exceptions.GetTimeoutError):
+                    raise
+                timeout = self.more_time(deadline, awaited, what)
+                if not timeout:
+                    raise self.stuck(str(error), awaited) from error
+
+    def more_time(self, deadline: float, awaited: Collection[str], what: str) -> float:
+        """Returns the seconds for which to go on waiting, because work on it has made progress; 0 if it has not.
+
+        Trainers work for themselves. Anything else may be waiting for a rollout engine.
+        """
+        trainers = set(self.registry.names_of(TRAINER))
+        own = trainers.issuperset(awaited)
+        working = [name for name in self.registry.names if (name in trainers) == own]
+        reports = gather_stacks(self._folder, working).values()
+        progress = [report.progressed for report in reports if report.progressed is not None]
+        left = deadline - min(progress, default=deadline)
+        if left <= 0.0:
+            return 0.0
+        log.info("%s: %g s are over, but work goes on; %.3g s more", what, deadline, left)
+        self.extended(left, what)
+        return left
+
+    def _get(self, references: list[Any], timeout: float, what: str) -> list[Any]:
         try:
-            timeout = self.deadline if seconds is None else seconds
             return metered_get(self._meter, references, timeout, what, self.interruptions)
-        except StuckError as error:
-            if error.__cause__ is None or isinstance(error.__cause__, ray.exceptions.GetTimeoutError):
-                raise self.stuck(str(error), awaited) from error
+        except StuckError:
             raise
         except InfrastructureError as error:
             self.notice(error.__cause__)
@@ -67,8 +96,8 @@ class ActorCalls:
     def stuck(self, missed: str, awaited: list[str]) -> StuckError:
         """Names, logs and ends the actors that block the others; returns the error that reports them.
 
-        Raises `FencedError` in a driver that was suspended, replaced and resumed: no actor is to blame for its
-        deadline.
+        Raises `FencedError` in a driver that was suspended, replaced and resumed: no actor is to blame for the
+        deadline that it missed.
         """
         self.registry.require_current()
         reports = gather_stacks(self._folder, self.registry.names)

@@ -9,7 +9,7 @@ names the stuck actors and their positions in the code.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,9 +57,9 @@ START_SECONDS = 180.0
 class ActorsState:
     """The state of the actors once they are ready.
 
-    trainer_version: -1 if the ranks are new or have no usable weights.
+    trainer_version: version of the ranks' weights; -1 if the ranks are new or have no usable weights.
     trainer_key: the key of the last applied update.
-    engine_versions: -1 for an engine that needs weights.
+    engine_versions: version of each engine's weights; -1 for an engine that needs weights.
     created: the names of the new actors.
     """
 
@@ -75,8 +75,8 @@ class RunActors:
 
     deadline: seconds for each wait in the current phase.
     avoid_nodes: names (`cluster.nodes`) of nodes that get no actors as long as there are other nodes.
-    resident: the devices have memory for engines, judges and trainer at once; otherwise they sleep while others
-        work.
+    resident: whether the devices have memory for engines, judges and trainer at once; if not, each sleeps while
+        others work.
     failures: the actors lost since the list was last cleared.
     """
 
@@ -110,6 +110,10 @@ class RunActors:
     def deadline(self, seconds: float) -> None:
         self._calls.deadline = seconds
 
+    def when_extended(self, allow: Callable[[float, str], None]) -> None:
+        """Has a function called with the seconds by which a wait goes on, and what it waits for."""
+        self._calls.extended = allow
+
     @property
     def failures(self) -> list[ActorFailure]:
         """The actors that were lost; the reader clears the list."""
@@ -120,7 +124,7 @@ class RunActors:
     def start(self) -> tuple[str, ...]:
         """Keeps live actors that fit, creates the missing ones, and returns the names of the new ones.
 
-        Waits only for ranks that are still busy with a call that an earlier driver made to all of them.
+        Waits only for ranks that are still busy with a call that an earlier driver made to all ranks.
         """
         try:
             self._created = self._registry.gather(self.avoid_nodes)
@@ -142,7 +146,7 @@ class RunActors:
             return True
 
     def controllers_by_node(self) -> Mapping[str, int]:
-        """Returns the number of controllers on each node; empty if it does not depend on the nodes."""
+        """Returns the number of controllers on each node; empty if the run's number is fixed."""
         return self._registry.controllers_by_node()
 
     def _mend_ranks(self) -> tuple[str, ...]:
@@ -186,7 +190,7 @@ class RunActors:
         return ActorsState(ranks[0].version, ranks[0].applied, tuple(held), in_flight, self._created)
 
     def stop(self) -> None:
-        """Ends all actors; the actors of a head that is gone have ended with it."""
+        """Ends all actors. If the Ray head is gone, its actors have ended already."""
         self._registry.end_all()
 
     def spilled_bytes(self) -> int:
@@ -201,7 +205,7 @@ class RunActors:
         return facts
 
     def _load_controllers(self, inputs: InputsReceipt) -> list[Any]:
-        """Passes the dispatcher to all actors and the engines to the dispatcher; returns the references to wait for."""
+        """Passes the dispatcher to all actors and the engines to the dispatcher; returns the calls to wait for."""
         dispatcher = self._registry.of(DISPATCHER)[0]
         made = [name for name in self._members(CONTROLLER) if name in self._created]
         kept = [name for name in self._members(CONTROLLER) if name not in made]
@@ -275,7 +279,7 @@ class RunActors:
         yield from collect(self._calls, tasks)
 
     def rest(self) -> None:
-        """Puts engines and judges to sleep if the devices do not have enough memory for them and the trainer."""
+        """Puts engines and judges to sleep unless the devices have enough memory for them and the trainer together."""
         if not self.resident:
             resting = [engine.rest.remote(self._term) for engine in self._engines]
             self._calls.get(resting, "the rollout engines to rest", self._members(ROLLOUT))
@@ -283,7 +287,7 @@ class RunActors:
     def _move_ranks(self, where: str) -> None:
         """Offloads the trainer (`offload`) or restores its tensors (`reload`) if the devices cannot hold everything.
 
-        Before any other call, the trainer reloads by itself.
+        `reload` may be omitted: before any other call, the trainer reloads by itself.
         """
         if not self.resident:
             self._all_ranks(where, self._term)
@@ -291,7 +295,7 @@ class RunActors:
     def cut(self) -> None:
         """Withdraws the controllers' waiting requests.
 
-        Engines finish their current work, but its shards are not collected.
+        Engines finish their current work, but the shards to which it belongs are not collected.
         """
         self._ask_dispatcher("cut", self._term, self._members(CONTROLLER))
 
@@ -349,12 +353,12 @@ class RunActors:
     def begin_checkpoint(self, run: str, audit_head: str) -> None:
         """Copies the trainer's tensors, which are then published in the background.
 
-        audit_head: recorded in the manifest.
+        audit_head: head of the audit chain, recorded in the manifest.
         """
         self._all_ranks("begin_checkpoint", self._term, run, self._branch, audit_head)
 
     def checkpoint_result(self, wait_seconds: float = 0.0) -> CheckpointReceipt | None:
-        """Returns the receipt of the pending checkpoint once it is durable, even if an earlier driver started it."""
+        """Returns the receipt of the pending checkpoint, whichever driver started it; None until it is durable."""
         reference = self._ranks[0].checkpoint_result.remote(wait_seconds)
         seconds = self.deadline + wait_seconds
         receipt: CheckpointReceipt | None = self._calls.get(

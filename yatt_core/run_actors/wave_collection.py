@@ -37,6 +37,9 @@ def collect(calls: ActorCalls, tasks: Sequence[ShardTask]) -> Iterator[ShardRece
         stream = first_ready(list(streams), deadline - time.monotonic(), calls.interruptions)
         if stream is None:
             waiting = list(dict.fromkeys(streams.values()))
+            if more := calls.more_time(calls.deadline, waiting, ", ".join(waiting)):
+                deadline = time.monotonic() + more
+                continue
             raise calls.stuck(f"{', '.join(waiting)}: no shard within {calls.deadline:g} s", waiting)
         name = streams[stream]
         try:

@@ -25,7 +25,8 @@ class RecoverySpec(SpecModel):
     """How failures are detected and handled."""
 
     phase_deadline_seconds: PositiveFloat = 600.0
-    """Maximum duration of a phase: its deadline until it has a history, and an upper limit afterwards."""
+    """Maximum time that a phase may take, or go without progress: actors report each optimizer micro-batch and decode
+    step. It is the deadline until the phase has a history, and an upper limit afterwards."""
     deadline_factor: float = Field(default=5.0, ge=2.0)
     """A phase has failed if it takes this many times as long as the longest of its last 20 executions."""
     deadline_floor_seconds: PositiveFloat = 60.0

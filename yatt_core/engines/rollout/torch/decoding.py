@@ -5,11 +5,11 @@ bits do not depend on its batch, because each row's computation is laid out by t
 
 - a row's keys are at its own positions
 - a prompt is padded to a length that is a function of its own length
-- masked slots after it come in whole vectors, and if queries share their keys, many slots are processed in
+- masked slots after a row's own fill whole vectors; if queries share their keys, many slots are processed in
   pieces (`split_attention`)
 - no matrix has fewer than four rows, below which another kernel adds in another order
-- the last row is always a filler, since the end of a tensor that does not fill a whole vector goes through
-  scalar code, whose exponential rounds differently
+- the last row is always a filler, since values at the end of a tensor that do not fill a whole vector go
+  through scalar code, whose exponential rounds differently
 
 A runner that is not `batch_invariant` gets no fillers.
 """
@@ -29,6 +29,7 @@ from yatt_core.engines.rollout.torch.runner import Indices, Room, Rows, Runner
 from yatt_core.engines.rollout.torch.sampling import greedy, sample
 from yatt_core.engines.rollout.torch.sizes import PREFILL_TOKENS, padded_length, rows_for
 from yatt_core.errors import DataError, NumericError
+from yatt_core.progress import advanced
 from yatt_core.protocols.generation import (
     FINISHED_LENGTH,
     FINISHED_STOP,
@@ -38,13 +39,14 @@ from yatt_core.protocols.generation import (
 )
 
 ENTRY_SHARE = 8
-"""Waiting prompts enter once 1/8 of the rows is free, since a prefill of few rows costs as much as one of many."""
+"""Waiting prompts enter when 1/8 of the rows is free, since a prefill of few rows costs as much as one of many."""
 
 
 def decode(runner: Runner, request: GenerateRequest, max_num_seqs: int | None = None) -> GenerateResult:
     """Answers every prompt of the request with the current weights.
 
-    max_num_seqs: maximum number of responses in progress, but at least those of one prompt; the others wait.
+    max_num_seqs: maximum number of responses in progress; the others wait. All responses to one prompt are
+        always in progress together, even if there are more.
 
     Raises `DataError` for an empty prompt and for images that do not match their prompts or cannot be read,
     `NumericError` if the model produces logits that are not finite, `ConfigurationError` if this loop does
@@ -60,7 +62,7 @@ def decode(runner: Runner, request: GenerateRequest, max_num_seqs: int | None = 
 def decode_pieces(
     runner: Runner, request: GenerateRequest, max_num_seqs: int | None = None
 ) -> Iterator[GeneratePiece | None]:
-    """Yields the same responses, each as soon as it has ended; None after a step in which none ended.
+    """Yields the responses of `decode`, each as soon as it has ended; None after a step in which none ended.
 
     Raises as `decode` does.
     """
@@ -144,6 +146,7 @@ class _Decoder:
         """Decodes; after each step, yields the responses that ended in it, if any."""
         self.runner.begin(self.room)
         while self.entered < len(self.lengths) or self.alive:
+            advanced()
             if count := self._entering():
                 yield self._enter(count)
             if self.alive:
@@ -189,7 +192,7 @@ class _Decoder:
         return logits
 
     def _rows(self) -> Rows:
-        """Returns the rows in progress and the fillers, which are at the first slot of a row."""
+        """Returns the rows in progress and the fillers, each of which decodes token 0 at position 0."""
         count = self._with_fillers(self.alive)
         alive, origin = np.arange(count) < self.alive, self.origin[:count]
         written = np.where(alive, self.counts[:count] - 1, 0)

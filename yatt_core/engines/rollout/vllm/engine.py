@@ -24,6 +24,7 @@ from yatt_core.engines.rollout.vllm.responses import Response, result_of
 from yatt_core.engines.rollout.vllm.sleeping import Part, Sleep
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
 from yatt_core.installed import VLLM_FOR_CPUS, has_distribution
+from yatt_core.progress import advanced
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.wire.buckets import Array, Piece, WeightBucket
@@ -34,7 +35,7 @@ class Work:
     """The work of an engine.
 
     steps: number of steps.
-    sequence_steps: sum over the steps of the sequences processed.
+    sequence_steps: number of sequences processed, summed over the steps.
     seconds: duration of the steps.
     """
 
@@ -98,7 +99,7 @@ class VllmRolloutEngine(WeightTaker):
         return self._capabilities
 
     def generate(self, request: GenerateRequest) -> GenerateResult:
-        """Answers every prompt S times.
+        """Answers every prompt as often as the request asks.
 
         Raises `InfrastructureError` if asked for a version other than its own, `DataError` for a prompt that
         is empty or too long, `ConfigurationError` for more new tokens than the engine was built for,
@@ -111,7 +112,7 @@ class VllmRolloutEngine(WeightTaker):
         return result_of(sorted(responses, key=_row), request.weight_version, time.perf_counter() - started)
 
     def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece | None]:
-        """Yields the same responses, each as soon as it has ended. Raises as `generate` does."""
+        """Yields the responses of `generate`, each as soon as it has ended. Raises as `generate` does."""
         started = time.perf_counter()
         with closing(self._answers(request)) as answers:
             for ended in answers:
@@ -179,7 +180,7 @@ class VllmRolloutEngine(WeightTaker):
         end_transfer(self._engine)
         self._transferring = False
         self._engine.set_weight_version(str(version))
-        # The next request wakes the cache of an engine that slept, once the trainer has freed memory.
+        # The next request wakes the cache of an engine that slept; by then, the trainer has freed memory.
         if self._open and (self._recomputes or self._spoilt):
             self._engine.reset_prefix_cache(reset_running_requests=True)
         if self._spoilt:
@@ -216,7 +217,7 @@ class VllmRolloutEngine(WeightTaker):
     def _answers(self, request: GenerateRequest) -> Generator[list[tuple[int, Response]]]:
         """Yields the responses that have ended since the last time, in row order; an empty list if none have.
 
-        If it is closed before the end, all remaining responses are aborted.
+        If the generator is closed before its end, all remaining responses are aborted.
         """
         arrived: Arrived = deque()
         names: list[str] = []
@@ -240,7 +241,7 @@ class VllmRolloutEngine(WeightTaker):
     def _submit(self, request: GenerateRequest, arrived: Arrived, names: list[str]) -> None:
         """Submits the responses to the engine.
 
-        names: of vLLM's requests; this method adds to them.
+        names: names of vLLM's requests; this method appends to them.
         """
         from yatt_core.engines.rollout.vllm.opening import sampling_of
 
@@ -263,6 +264,7 @@ class VllmRolloutEngine(WeightTaker):
             raise InfrastructureError("the vLLM rollout engine lost its weights in a failed update; sync it again")
         started, sequences = time.perf_counter(), min(len(self._open), self._most_sequences)
         outputs = self._engine.step()
+        advanced()
         done, seconds = self._work, time.perf_counter() - started
         self._work = Work(done.steps + 1, done.sequence_steps + sequences, done.seconds + seconds)
         for output in outputs:
@@ -270,7 +272,7 @@ class VllmRolloutEngine(WeightTaker):
             arrived.append((row, output.outputs[0]))
 
     def _withdraw(self, names: Sequence[str]) -> None:
-        """Aborts those of the responses that are still in progress."""
+        """Aborts the given responses that are still in progress."""
         if names:
             with self._lock.alone():
                 self._engine.abort_request([name for name in names if self._open.pop(name, None) is not None])

@@ -20,6 +20,7 @@ from yatt_core.engines.train.megatron.vocabulary import VocabularyShare
 from yatt_core.engines.train.model.forward import EntropyUse, Float32, MicroBatch, TokenLoss
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.process_group import lost_group
+from yatt_core.progress import advanced
 
 Finish = Callable[[torch.Tensor, MicroBatch], Any]
 """What the last stage computes from a micro-batch's logits, [rows, length, own part of the vocabulary]."""
@@ -76,6 +77,7 @@ class MegatronForward:
         placed = iter([widened(one, divisor).on(self._device) for one in micro_batches])
 
         def step(batches: Any, model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
+            advanced()
             micro_batch = next(batches)
             length = micro_batch.tokens.shape[1]
             positions = torch.arange(length, device=self._device).expand_as(micro_batch.tokens)

@@ -1,9 +1,9 @@
 """The forward pass of the trainer: log-probabilities and entropies of a micro-batch's response tokens.
 
 Consumes sequences of prompt and response, and the prompts' images; produces flat tensors over the response
-tokens that count in the loss. Rows are either padded on the right, which a causal model never sees, so no
-attention mask is needed, or packed into one row. The head computes only the positions that predict a counted
-token.
+tokens that count in the loss. Samples are either packed into one row or have rows of their own, padded on the right; a
+causal model never sees that padding, so no attention mask is needed. The head computes only the positions that
+predict a counted token.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from yatt_core.algorithms.entropy import token_entropy
 from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
 from yatt_core.engines.train.model.packed_attention import Runs, attending_by_sample
 from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.progress import advanced
 from yatt_core.wire.columns import offsets_of, ragged_positions
 
 Float32 = npt.NDArray[np.float32]
@@ -170,7 +171,7 @@ class PolicyForward:
     """Runs a Hugging Face causal model on micro-batches, at the sampling temperature.
 
     dtype: precision of the matrix products (`bfloat16` through autocast); log-probabilities are float32.
-    reader: of a vision-language model's images, which are decoded again for every micro-batch.
+    reader: reads a vision-language model's images, which are decoded again for every micro-batch.
     device: where the model computes; None for the device of its weights.
     values: whether the head has a single output, used instead of each counted token's log-probability.
     """
@@ -200,7 +201,12 @@ class PolicyForward:
     def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
         """Returns the log-probability of each counted token of each micro-batch, without gradients."""
         with torch.no_grad():
-            return [self._of_tokens(micro_batch.on(self._device)).cpu().numpy() for micro_batch in micro_batches]
+            return [self._scored(micro_batch) for micro_batch in micro_batches]
+
+    def _scored(self, micro_batch: MicroBatch) -> Float32:
+        found: Float32 = self._of_tokens(micro_batch.on(self._device)).cpu().numpy()
+        advanced()
+        return found
 
     def backward(
         self,
@@ -221,6 +227,7 @@ class PolicyForward:
             else:
                 log_probs, entropies = self.log_probs_and_entropies(placed, entropy == "loss", temperature)
             loss(micro_batch, log_probs, entropies).backward()  # type: ignore[no-untyped-call]
+            advanced()
 
     def log_probs(self, micro_batch: MicroBatch, temperature: float | None = None) -> torch.Tensor:
         """Returns the log-probability of each counted token, [T]."""

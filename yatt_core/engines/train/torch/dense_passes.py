@@ -23,6 +23,7 @@ from yatt_core.engines.train.model.forward import EntropyUse, Float32, MicroBatc
 from yatt_core.engines.train.model.optimizer import FlatAdamW
 from yatt_core.engines.train.torch.dense_head import Head, backward_tokens, score_tokens
 from yatt_core.engines.train.torch.shared_rows import SharedRows, attend, share_rows
+from yatt_core.progress import advanced
 
 
 def neighbours_of(model: nn.Module) -> list[tuple[str, ...]]:
@@ -77,13 +78,16 @@ class DensePasses:
             if len(micro_batch.targets):
                 self._backward(weights, head, micro_batch, loss)
                 collect()
+                advanced()
 
     def _scored(self, weights: DenseWeights, head: Head, micro_batch: MicroBatch) -> Float32:
         if not len(micro_batch.targets):
             return torch.zeros(0).numpy()
         rows, targets = self._placed(micro_batch)
         states = self._states(weights, rows, weights.embedding[rows.tokens])
-        return score_tokens(head, states, targets).cpu().numpy()
+        found = score_tokens(head, states, targets).cpu().numpy()
+        advanced()
+        return found
 
     def _backward(self, weights: DenseWeights, head: Head, micro_batch: MicroBatch, loss: TokenLoss) -> None:
         rows, targets = self._placed(micro_batch)

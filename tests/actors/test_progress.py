@@ -1,0 +1,81 @@
+"""A deadline counts from the latest progress: slow work goes on, stuck work does not."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.actors.test_presence import FOR_EVER
+from yatt_core import progress
+from yatt_core.actors.presence import Presence
+from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter
+from yatt_core.progress import advanced
+from yatt_core.run_actors import calls as calls_module
+from yatt_core.run_actors.calls import ActorCalls
+
+
+@pytest.fixture(autouse=True)
+def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_latest", None)
+
+
+def calls_to(folder: Path, *trainers: str) -> tuple[ActorCalls, list[float]]:
+    """Returns calls to actors of which these are trainers, and the list of extensions."""
+    registry: Any = SimpleNamespace(names=[*trainers, "rollout-0"], names_of=lambda _role: trainers)
+    calls, extensions = ActorCalls(registry, folder, BytesMeter(), UNINTERRUPTED, 5.0), []
+    calls.extended = lambda seconds, _what: extensions.append(seconds)
+    return calls, extensions
+
+
+def test_only_progress_within_the_call_counts(tmp_path: Path) -> None:
+    presence = Presence(tmp_path, "trainer-0", 1, FOR_EVER)
+    advanced()
+    assert presence.report().progressed is None
+    with presence.serving("learn", 1):
+        assert presence.report().progressed is None, "the last call's progress is not this one's"
+        advanced()
+        assert 0.0 <= (presence.report().progressed or 0.0) < 5.0
+
+
+def test_a_wait_goes_on_while_a_trainer_advances(tmp_path: Path) -> None:
+    presence = Presence(tmp_path, "trainer-0", 1, FOR_EVER)
+    calls, extensions = calls_to(tmp_path, "trainer-0")
+    with presence.serving("sft", 1):
+        assert calls.more_time(5.0, ["trainer-0"], "sft") == 0.0, "it has not taken a step yet"
+        advanced()
+        assert 0.0 < calls.more_time(60.0, ["trainer-0"], "sft") <= 60.0
+        assert len(extensions) == 1, "the lease is told"
+        time.sleep(0.3)
+        assert calls.more_time(0.2, ["trainer-0"], "sft") == 0.0, "its latest step is too long ago"
+
+
+def test_a_controllers_wait_goes_on_while_an_engine_advances_and_a_trainers_does_not(tmp_path: Path) -> None:
+    presence = Presence(tmp_path, "rollout-0", 1, FOR_EVER)
+    calls, _ = calls_to(tmp_path, "trainer-0")
+    with presence.serving("generate", 1):
+        advanced()
+        assert calls.more_time(60.0, ["controller-0"], "shards") > 0.0
+        assert calls.more_time(60.0, ["trainer-0"], "learn") == 0.0
+
+
+def test_a_call_that_is_slow_is_waited_for_and_one_that_is_stuck_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def unfinished(_meter: Any, _references: Any, timeout: float, what: str, _interruptions: Any) -> list[Any]:
+        waits.append(timeout)
+        if len(waits) == 3:
+            return ["receipt"]
+        raise calls_module.StuckError(f"{what}: not finished after {timeout:g} s")
+
+    monkeypatch.setattr(calls_module, "metered_get", unfinished)
+    calls, _ = calls_to(tmp_path, "trainer-0")
+    more = iter([2.0, 1.0])
+    monkeypatch.setattr(calls, "more_time", lambda *_: next(more))
+    assert calls.get([None], "sft", ["trainer-0"]) == ["receipt"]
+    assert waits == [5.0, 2.0, 1.0]
