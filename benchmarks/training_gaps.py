@@ -27,7 +27,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 def measure_training(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]]:
-    """Returns the largest difference of any weight, by layout, and the largest relative difference of any gradient norm.
+    """Returns, by layout, the largest difference in any weight and the largest relative difference in any gradient norm.
 
     The figures of an engine that is not installed are None. The second dict has the torch trainer's, as a baseline.
     """

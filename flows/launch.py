@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 
 from db.ledger import Ledger
 from flows.driver.context import RunContext
 from flows.driver.run_status import Outcome
 from flows.driver.session import DriverSession
-from flows.driver.session_claims import ended_on_error, offered
+from flows.driver.session_claims import ended_unless_claimed, offered
+from flows.driver.start_retries import with_retries
 from flows.driver.stopping import ended_in_order
 from flows.driver.windows import Window
 from flows.files.storage import claim_store
@@ -32,6 +34,7 @@ log = logging.getLogger("yatt_core.flow")
 RAY_VARIABLE = "YATT_RAY_ADDRESS"
 START_SECONDS = 180.0
 STOP_SECONDS = 20.0
+RETRY_SECONDS = 0.5
 
 
 def run_session(
@@ -67,18 +70,22 @@ def run_session(
 
 def _drive(home: Home, run: str, spec: RunSpec, session: DriverSession) -> Outcome:
     """Starts the services and runs the flow, which claims the session and ends it."""
-    try:
-        with ended_on_error(session):
-            own_prefect = session.window is None
-            start_services(home, run, spec, own_prefect)
+    own_prefect = session.window is None
+
+    def start() -> Outcome:
+        keep_services(home, run, spec, own_prefect)
+        if not session.start.begun:
             session.start.begin(lambda: connect(home, run, spec, own_prefect))
-            if own_prefect:
-                session.context.observer.stage("starting the Prefect server")
-                prefect_server.use_server(home.run_folder(run), prefect_address(home, run))
-                if attached():  # the run's own server has just reported that it is ready
-                    _require_prefect()
-        with offered(session):
-            return _run_flow(session)
+        if own_prefect:
+            session.context.observer.stage("starting the Prefect server")
+            prefect_server.use_server(home.run_folder(run), prefect_address(home, run))
+            if attached():  # the run's own server has just reported that it is ready
+                _require_prefect()
+        return _run_flow(session)
+
+    try:
+        with ended_unless_claimed(session):
+            return with_retries(session, start)
     finally:
         disconnect_ray()
 
@@ -99,15 +106,21 @@ def _require_prefect() -> None:
 def _run_flow(session: DriverSession) -> Outcome:
     """Runs the flow to its end: in the current flow run if the session is scheduled, else in a new one.
 
-    A Prefect server that is unreachable at the end does not change the session's outcome.
+    A Prefect server that is unreachable at the end does not change the session's outcome. Raises `InfrastructureError`
+    if it is unreachable at the beginning.
     """
     # Imported late: prefect reads its settings on first import.
-    from flows.prefect_io.prefect_client import AWAY, server_trouble
+    from flows.prefect_io.prefect_client import AWAY, is_unreachable, server_needed, server_trouble
     from flows.train import train
 
     try:
-        return train(session.context.run) if session.window is None else train.fn(session.context.run)
-    except AWAY as error:
+        with offered(session):
+            return train(session.context.run) if session.window is None else train.fn(session.context.run)
+    except (*AWAY, RuntimeError) as error:
+        if not isinstance(error, AWAY) and not is_unreachable(error):
+            raise
+        if not session.claimed:
+            raise InfrastructureError(server_needed(error)) from error
         if session.failure is not None:
             raise session.failure from error
         if session.outcome is None:
@@ -185,15 +198,34 @@ def start_services(home: Home, run: str, spec: RunSpec, own_prefect: bool = True
     ensure_supervisor(folder, services, spec.recovery.grace_seconds)
 
 
-def connect(home: Home, run: str, spec: RunSpec, own_prefect: bool = True) -> None:
-    """Connects this process to Ray, in the run's own namespace, once the head is up; replaces a lost supervisor."""
-    if attached():
-        connect_ray(os.environ[RAY_VARIABLE], run)
-    else:
+def keep_services(home: Home, run: str, spec: RunSpec, own_prefect: bool = True) -> None:
+    """Starts the run's own services as `start_services` does, after replacing a supervisor that was killed."""
+    if not attached():
         ensure_alive(home.run_folder(run))
         start_services(home, run, spec, own_prefect)
+
+
+def connect(home: Home, run: str, spec: RunSpec, own_prefect: bool = True) -> None:
+    """Connects this process to Ray, in the run's own namespace, once the head is up; replaces a lost supervisor.
+
+    A head that dies meanwhile is waited for again: the supervisor is restarting it, so this is no failure yet.
+    """
+    if attached():
+        connect_ray(os.environ[RAY_VARIABLE], run)
+        return
+    give_up = time.monotonic() + START_SECONDS
+    while True:
+        keep_services(home, run, spec, own_prefect)
         head = wait_ready(home.run_folder(run), [SERVICE_NAME], START_SECONDS).service(SERVICE_NAME)
-        connect_ray(head.address, run, home.run_folder(run))
+        try:
+            connect_ray(head.address, run, home.run_folder(run))
+        except InfrastructureError as error:
+            if time.monotonic() > give_up:
+                raise
+            log.warning("the Ray head was lost while connecting: %s", error)
+            time.sleep(RETRY_SECONDS)
+        else:
+            return
 
 
 def prefect_address(home: Home, run: str) -> str:

@@ -160,7 +160,7 @@ class SimulatedRunActors:
         return [SyncReceipt(number, version, 0.0) for number in range(cluster.engines)]
 
     def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
-        """Evaluates in no time: only the first and the last iteration are evaluated."""
+        """Takes no simulated time; only the first and the last iteration are evaluated."""
         key = WorkKey(run, 0, iteration, "evaluate")
         return [EvaluateReceipt(key, held_out, held_out, (0.0,) * held_out)]
 

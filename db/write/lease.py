@@ -7,6 +7,7 @@ clock decides when a lease expires.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
@@ -14,12 +15,13 @@ from sqlalchemy import Connection, insert, select, update
 from db.core.engine import Database, Fence
 from db.core.errors import Conflict, LeaseHeld, RunNotFound
 from db.core.holder import Holder, holder_of, is_gone
-from db.core.models import DriverSession, Lease
+from db.core.models import DriverSession, Event, Lease
 from db.write.events import append, lock_run
-from db.write.phases import fail_open
+from db.write.phases import LOST_DRIVER, fail_open
 from db.write.runs import forget_stop
 
 DRIVER_LOST = "driver lost"
+TAKEN = "lease_taken"
 LOST = "lost"
 
 
@@ -36,7 +38,7 @@ class Leases:
 
         holder_is_gone: returns True if a holder has certainly ended.
 
-        Cleans up after the last holder: marks its open attempts as failed (class infrastructure), and its session as
+        Cleans up after the last holder: marks its open attempts as failed (class `driver_lost`), and its session as
         lost. A stop that was requested of the last holder does not apply to the new one. Raises `LeaseHeld`,
         `RunNotFound`.
         """
@@ -66,7 +68,7 @@ class Leases:
             # The replaced holder's last renewal: the only record of when it was last alive.
             renewed_at = None if before is None else lease.expires_at - lease.ttl_ms
             taken = {"term": fence.term, "holder": holder.text, "from": lease.holder, "renewed_at": renewed_at}
-            self._record(connection, run, "lease_taken", taken)
+            self._record(connection, run, TAKEN, taken)
         return fence
 
     def holders(self) -> dict[str, Holder]:
@@ -74,6 +76,16 @@ class Leases:
         with self._database.read() as connection:
             rows = connection.execute(select(Lease).order_by(Lease.run))
             return {row.run: holder for row in rows if (holder := holder_of(row)) is not None}
+
+    def lost_in_a_row(self, run: str, since: int) -> int:
+        """Returns how many of the newest holders, one after another, ended without releasing the lease.
+
+        since: only holders whose lease was taken over at this time or later (milliseconds since 1970) are counted.
+        """
+        taken = select(Event.at, Event.body).where(Event.run == run, Event.kind == TAKEN).order_by(Event.seq.desc())
+        with self._database.read() as connection:
+            rows = connection.execute(taken)
+            return sum(1 for _ in takewhile(lambda row: row.at >= since and row.body["from"] is not None, rows))
 
     def renew(self, fence: Fence, ttl_seconds: float) -> None:
         """Extends the lease by its full lifetime. Raises `Fenced`."""
@@ -132,7 +144,7 @@ class Leases:
 
 
 def _close_leftovers(connection: Connection, run: str, now: int) -> None:
-    fail_open(connection, run, DRIVER_LOST, now)
+    fail_open(connection, run, DRIVER_LOST, now, LOST_DRIVER)
     connection.execute(
         update(DriverSession)
         .where(DriverSession.run == run, DriverSession.ended_at.is_(None))

@@ -1,6 +1,6 @@
 """Attempts at phases: the intent is recorded before the work is dispatched, and the budget is charged at dispatch.
 
-So a driver's crash is charged as well: the next holder of the lease marks open attempts as failed (see
+A driver's crash is charged to a class of its own: the next holder of the lease marks open attempts as failed (see
 `db.write.lease`).
 """
 
@@ -18,6 +18,8 @@ from db.core.models import Event, PhaseAttempt
 from db.write.events import append, lock_run
 
 PLANNED, DISPATCHED, DONE, FAILED = "PLANNED", "DISPATCHED", "DONE", "FAILED"
+LOST_DRIVER = "driver_lost"
+"""Failure class of an attempt whose driver ended without an error of its own: the phase is not to blame."""
 FORGIVEN = "forgiven"
 """Kind of the event that clears a phase's budget of its failed attempts; their rows stay unchanged."""
 
@@ -60,12 +62,12 @@ class AttemptRow:
     bytes_to_driver: int | None
 
 
-def fail_open(connection: Connection, run: str, reason: str, now: int) -> int:
-    """Marks every open attempt of a run as failed (class infrastructure); returns their number."""
+def fail_open(connection: Connection, run: str, reason: str, now: int, failure_class: str = "infrastructure") -> int:
+    """Marks every open attempt of a run as failed; returns their number."""
     change = (
         update(PhaseAttempt)
         .where(PhaseAttempt.run == run, PhaseAttempt.ended_at.is_(None))
-        .values(state=FAILED, failure_class="infrastructure", reason=reason, ended_at=now)
+        .values(state=FAILED, failure_class=failure_class, reason=reason, ended_at=now)
     )
     return int(connection.execute(change).rowcount)
 

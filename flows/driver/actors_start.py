@@ -40,6 +40,7 @@ class ActorsStart:
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
         self._connect: Callable[[], None] = lambda: None
+        self._begun = False
         self._starting: Future[ActorsState] | None = None
         self._ending = Event()
         self._inputs: InputsReceipt | None = None
@@ -58,9 +59,14 @@ class ActorsStart:
             raise InfrastructureError("the actors have not started")
         return self._inputs
 
+    @property
+    def begun(self) -> bool:
+        """True from the first call of `begin` on; later failures are repaired by `ready`."""
+        return self._begun
+
     def begin(self, connect: Callable[[], None]) -> None:
         """Connects to Ray and starts the actors in a background thread."""
-        self._connect = connect
+        self._connect, self._begun = connect, True
         executor = ThreadPoolExecutor(1, "start")
         self._starting = executor.submit(self._start)
         executor.shutdown(wait=False)

@@ -18,7 +18,7 @@ UNLIKE = frozenset({"recover", "sft", "commit_start"})
 def deadline(history: Iterable[float], spec: RecoverySpec) -> float:
     """Returns the seconds that the next attempt may take.
 
-    history: seconds of the latest finished attempts.
+    history: durations of the latest finished attempts, in seconds.
     """
     seconds = list(history)
     if len(seconds) < ENOUGH:

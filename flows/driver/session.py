@@ -37,6 +37,7 @@ from yatt_core.run_actors.run_actors import RunActors
 
 log = logging.getLogger("yatt_core.flow")
 LEDGER_POLL_SECONDS = 1.0
+HOUR_MS = 3_600_000
 
 
 class DriverSession:
@@ -62,6 +63,8 @@ class DriverSession:
         self.prefetch = PlacementPrefetch(find_policy(spec.placement, constants_known(spec)))
         self.threads = DriverThreads(context, tracker, notifier, self._beat)
         self.start = ActorsStart(self.threads.check)
+        self.claimed = False
+        """True once the flow has taken the session over."""
         self.outcome: Outcome | None = None
         self.failure: BaseException | None = None
         self.enter_branch(context.branch, actors)
@@ -112,13 +115,24 @@ class DriverSession:
         return Outcome(self.context.run, row.state, row.iteration, "target reached before", ExitCode.OK)
 
     def out_of_budget(self) -> Outcome | None:
-        """Ends the session at once if the run has used up its budget; returns None otherwise."""
-        ending = self.guards.over_budget(self.context.branch, self.context.committed_iteration)
+        """Ends the session at once if the run has used up its budget or too many drivers; returns None otherwise."""
+        ending = self.guards.over_budget(self.context.branch, self.context.committed_iteration) or self._too_many_lost()
         if ending is None:
             return None
         outcome = self._conclude(ending)
         self.end("out of budget")
         return outcome
+
+    def _too_many_lost(self) -> Ending | None:
+        context, allowed = self.context, self.context.spec.recovery.budgets.lost_drivers_per_hour
+        lost = context.ledger.leases.lost_in_a_row(context.run, context.clock.time_ms() - HOUR_MS)
+        if lost <= allowed:
+            return None
+        return Ending.of(
+            "pause",
+            f"{lost} drivers in a row ended within an hour without an error of their own, for example for lack of memory; "
+            f"recovery.budgets.lost_drivers_per_hour is {allowed}",
+        )
 
     def close(self, state: ControlState) -> Outcome:
         """Concludes the training loop: takes a last checkpoint, then records the run's state."""

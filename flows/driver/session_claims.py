@@ -42,15 +42,21 @@ def ended_on_error(session: DriverSession) -> Iterator[None]:
 
 @contextmanager
 def offered(session: DriverSession) -> Iterator[None]:
-    """Offers an opened session to the flow of the same run in this process.
-
-    Ends the session if the flow fails before claiming it.
-    """
+    """Offers an opened session to the flow of the same run in this process, for the duration of the body."""
     _offered[session.context.run] = session
     try:
         yield
+    finally:
+        _offered.pop(session.context.run, None)
+
+
+@contextmanager
+def ended_unless_claimed(session: DriverSession) -> Iterator[None]:
+    """Ends the session if the body fails before the flow has claimed it; a flow ends a session that it has claimed."""
+    try:
+        yield
     except BaseException:
-        if _offered.pop(session.context.run, None) is None:
+        if session.claimed:
             raise
         with ended_on_error(session):
             raise
@@ -60,6 +66,7 @@ def offered(session: DriverSession) -> Iterator[None]:
 def claimed_session(run: str) -> Iterator[DriverSession]:
     """Yields the opened session of a run and ends it; however the flow ends, the run is left in a recorded state."""
     session = _offered.pop(run)
+    session.claimed = True
     grace = session.context.spec.recovery.stop_grace_seconds
     with graceful_signals(session.stops, grace, session.context.observer.stage), ended_on_error(session):
         yield session

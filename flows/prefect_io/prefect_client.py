@@ -17,6 +17,11 @@ AWAY = (HTTPError, PrefectException)
 """Errors that Prefect's client raises if the server does not answer."""
 
 
+def is_unreachable(error: BaseException) -> bool:
+    """Returns True if an error reports that no server answered; Prefect raises a plain `RuntimeError` for some calls."""
+    return isinstance(error, AWAY) or (isinstance(error, RuntimeError) and "Failed to reach API" in str(error))
+
+
 def server_trouble(error: Exception) -> str:
     """Returns a message about which server failed and how, for callers that continue without Prefect."""
     return redact(f"Prefect's server at {shown(PREFECT_API_URL.value() or '')}: {type(error).__name__}: {error}")

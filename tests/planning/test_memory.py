@@ -1,4 +1,4 @@
-"""The memory account: published sums for mixed precision, sharding, recomputation, caches and sleeping roles."""
+"""The memory account: published formulas for mixed precision, sharding and recomputation; caches and sleeping roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts that die and return: a run is struck in each of them and ends as if nothing had happened."""
+"""Parts that die and return: each of them is killed once, and the run ends as if nothing had happened."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ class GenerationStream(Generic[Tag]):
             del self._running[pieces]
             self._dispatcher.release.remote(grant.number)
             if job.missing:
-                raise InfrastructureError(f"{source} left {len(job.missing)} responses of a batch unanswered")
+                raise InfrastructureError(f"{source} did not return {len(job.missing)} of a batch's responses")
         return piece
 
     def _get_next(self, pieces: Any, source: str, grant: _Grant) -> Any:

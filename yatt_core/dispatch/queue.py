@@ -180,8 +180,8 @@ class DispatchQueue:
     def lose(self, number: int) -> None:
         """Records the death of the instance that got this batch: the instance gets no more work.
 
-        The instance's batches are dropped. A number that is no longer outstanding says nothing about the instance that
-        replaced the dead one.
+        The instance's batches are dropped.
+        If the number is no longer outstanding, nothing happens: the instance may already have been replaced.
         """
         if number in self._held:
             self.fail(self._held[number][1])

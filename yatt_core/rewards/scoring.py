@@ -129,7 +129,7 @@ class RewardScorer:
             if outcome.failed and part.on_error == "stop":
                 raise DataError(
                     f"reward part {part.name!r} ({_described(part)}) failed on prompt {prompt.prompt_id}, "
-                    f"sample {sample}: {outcome.reason}; set on_error: zero to score such samples 0"
+                    f"sample {sample}: {outcome.reason}; set `on_error: zero` to give such samples a score of 0"
                 )
             if outcome.reason:
                 errors.append(f"{part.name}: {outcome.reason}")

@@ -41,7 +41,7 @@ class Iterations(World):
         return len(self.line)
 
     def taken_over(self) -> None:
-        self._fail_open("infrastructure")
+        self._fail_open("driver_lost")
         self._check_line()
 
     def _fail_open(self, failure_class: str) -> int:

@@ -82,6 +82,22 @@ def test_release_ends_the_fence_and_frees_the_run(ledger: Ledger, run: str, fenc
     assert ledger.leases.acquire(run, holder("second"), ttl_seconds=10).term == fence.term + 1
 
 
+def test_drivers_lost_in_a_row_are_counted_within_a_period(
+    ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
+) -> None:
+    assert ledger.leases.lost_in_a_row(run, 0) == 0
+    times = []
+    for number in range(3):
+        clock.advance(11)
+        fence = ledger.leases.acquire(run, holder(f"driver {number}"), ttl_seconds=10)
+        times.append(ledger.events.of_kind(run, "lease_taken")[-1].at)
+    assert ledger.leases.lost_in_a_row(run, 0) == 3
+    assert ledger.leases.lost_in_a_row(run, times[1]) == 2
+    ledger.leases.release(fence)
+    ledger.leases.acquire(run, holder("after an orderly end"), ttl_seconds=10)
+    assert ledger.leases.lost_in_a_row(run, 0) == 0
+
+
 def test_segments_follow_the_terms(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:
     ledger.leases.start_session(fence, "id-1", "brave-otter")
     with pytest.raises(Conflict, match=f"{run}: .*term {fence.term}"):

@@ -49,17 +49,17 @@ def test_failures_are_charged_by_class_and_only_once_dispatched(ledger: Ledger, 
     assert ledger.phases.charged(run, 0, 2, "collect") == {}
 
 
-def test_a_driver_death_is_charged(ledger: Ledger, run: str, clock: SimulatedClock) -> None:
+def test_a_drivers_death_is_charged_to_a_class_of_its_own(ledger: Ledger, run: str, clock: SimulatedClock) -> None:
     for death in range(3):
         fence = ledger.leases.acquire(run, holder(f"driver {death}"), ttl_seconds=10)
-        assert ledger.phases.charged(run, 0, 1, "learn") == ({"infrastructure": death} if death else {})
+        assert ledger.phases.charged(run, 0, 1, "learn") == ({"driver_lost": death} if death else {})
         attempt = ledger.phases.plan(fence, 0, 1, "learn")
         assert attempt.number == death + 1
         ledger.phases.dispatch(fence, attempt)
         ledger.phases.plan(fence, 0, 1, "sync")  # planned, never dispatched: not charged
         clock.advance(11)
     ledger.leases.acquire(run, holder("last"), ttl_seconds=10)
-    assert ledger.phases.charged(run, 0, 1, "learn") == {"infrastructure": 3}
+    assert ledger.phases.charged(run, 0, 1, "learn") == {"driver_lost": 3}
     assert ledger.phases.charged(run, 0, 1, "sync") == {}
     rows = ledger.phases.attempts(run, 0, 1)
     assert {(row.phase, row.state, row.reason) for row in rows} == {

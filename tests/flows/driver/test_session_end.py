@@ -13,7 +13,7 @@ from db.core.errors import Fenced, LedgerReadOnly, LedgerUnavailable
 from db.core.holder import this_process
 from db.ledger import Ledger
 from flows.driver.session import DriverSession
-from flows.driver.session_claims import claimed_session, ended_on_error, offered
+from flows.driver.session_claims import claimed_session, ended_on_error, ended_unless_claimed, offered
 from flows.driver.windows import Window
 from flows.launch import open_session
 from flows.run.clock import SystemClock
@@ -124,13 +124,14 @@ def test_an_unreachable_ledger_does_not_hide_the_error_that_ended_the_session(
 
 
 def test_a_flow_that_fails_before_it_begins_leaves_a_recorded_state(session: DriverSession) -> None:
-    with pytest.raises(ConnectionError), offered(session):
+    with pytest.raises(ConnectionError), ended_unless_claimed(session), offered(session):
         raise ConnectionError("no Prefect server")
     assert recorded(session) == ("failed", "unexpected ConnectionError: no Prefect server", None)
 
 
 def test_a_flow_that_claimed_its_session_ends_it_once(session: DriverSession) -> None:
-    with pytest.raises(ConnectionError), offered(session), claimed_session(session.context.run):
+    run = session.context.run
+    with pytest.raises(ConnectionError), ended_unless_claimed(session), offered(session), claimed_session(run):
         raise ConnectionError("no MLflow")
     assert recorded(session) == ("failed", "unexpected ConnectionError: no MLflow", None)
     with Ledger.open(session.context.home.ledger) as ledger:

@@ -73,7 +73,7 @@ class Curve:
         return [*actions, *self._share_out(pool, sum(isinstance(action, HandOver | Switch) for action in actions))]
 
     def _begin_wave(self, pool: PoolSeen) -> list[Action]:
-        """Returns to rollout the instances that started there: after a barrier, all instances are empty."""
+        """Switches the instances that started with rollout back to it; all of them are empty when a wave begins."""
         if not self._knobs.back and any(i.role == ROLLOUT and i.ready for i in pool.instances):
             return []
         return self._return(pool)

@@ -10,7 +10,7 @@ from yatt_core.spec.base import SpecModel
 
 
 class BudgetSpec(SpecModel):
-    """Attempts allowed per phase, by class of failure; charged when an attempt is dispatched."""
+    """Attempts allowed per phase, by class of failure, charged when an attempt is dispatched; and lost drivers."""
 
     infrastructure: PositiveInt = 3
     """For failures of processes, machines, networks and disks."""
@@ -19,6 +19,9 @@ class BudgetSpec(SpecModel):
     numeric: PositiveInt = 1
     """For replays that differ and for losses or gradients that are not finite; once the budget is exhausted,
     `on_non_finite` applies."""
+    lost_drivers_per_hour: PositiveInt = 60
+    """Drivers in a row that may end without an error of their own, such as by SIGKILL or with their machine. The next
+    one pauses the run. They are not charged to the phase that they were in."""
 
 
 class RecoverySpec(SpecModel):

@@ -39,7 +39,7 @@ def open_process_group(world: Collective, address: str) -> None:
 def require_process_group(world: Collective) -> None:
     """Raises `InfrastructureError` if the ranks have not met."""
     if not distributed.is_initialized():
-        raise InfrastructureError(f"rank {world.rank} is not connected to the trainer's ranks")
+        raise InfrastructureError(f"rank {world.rank} is not connected to the trainer's other ranks")
 
 
 def close_process_group() -> None:

@@ -1,0 +1,45 @@
+"""Repeats the start of a session after failures of its services, within the budget for infrastructure.
+
+Consumes one step that starts services and the flow. A service may be killed, or be on its way up again, at any
+moment of a start; each failed attempt is recorded in the audit chain with its reason.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import TypeVar
+
+from flows.driver.session import DriverSession
+from yatt_core.errors import InfrastructureError, StorageFullError
+from yatt_core.logs import redact
+
+START_FAILED = "start_failed"
+"""Kind of the event that records a failed attempt."""
+
+R = TypeVar("R")
+
+
+def with_retries(session: DriverSession, start: Callable[[], R]) -> R:
+    """Returns what `start` returns; repeats it after an `InfrastructureError` that precedes the training loop.
+
+    Raises the last error once the budget is exhausted, and errors of the training loop, which has budgets of its own.
+    """
+    context = session.context
+    allowed = context.spec.recovery.budgets.infrastructure
+    for attempt in itertools.count(1):
+        session.threads.check()
+        try:
+            return start()
+        except StorageFullError:
+            raise
+        except InfrastructureError as error:
+            if session.claimed:
+                raise
+            reason = redact(str(error))
+            body = {"attempt": attempt, "term": context.fence.term, "reason": reason}
+            context.ledger.events.append(context.run, START_FAILED, body, context.fence)
+            if attempt >= allowed:
+                raise
+            context.observer.warned(f"the start of the session failed, retrying: {reason}")
+    raise AssertionError("unreachable")

@@ -1,0 +1,109 @@
+"""A start survives services that fail meanwhile, within the budget, and too many lost drivers pause the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from db.ledger import Ledger
+from flows.driver.session import DriverSession
+from flows.driver.session_claims import claimed_session, ended_unless_claimed, offered
+from flows.driver.start_retries import START_FAILED, with_retries
+from flows.launch import open_session
+from flows.run.creation import create_run
+from flows.run.home import Home
+from flows.run.protocols import SilentObserver
+from tests.db.tools import holder
+from tests.services import ROOT
+from yatt_core.errors import ConfigurationError, ExitCode, InfrastructureError, StorageFullError
+from yatt_core.spec import load_spec
+
+OVERRIDES = ("tracking.enabled=false", "recovery.budgets.infrastructure=3", "recovery.budgets.lost_drivers_per_hour=2")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "runs")
+
+
+@pytest.fixture
+def session(home: Home) -> DriverSession:
+    return opened(home, create_run(home, load_spec(ROOT / "tests" / "specs" / "virtual.yaml", OVERRIDES)))
+
+
+def opened(home: Home, run: str) -> DriverSession:
+    with Ledger.open(home.ledger) as ledger:
+        spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", OVERRIDES)
+        assert ledger.runs.find(run)
+    return open_session(home, run, spec, SilentObserver(), None)
+
+
+class Start:
+    """A start that fails a number of times, then succeeds."""
+
+    def __init__(self, failures: int, error: Exception) -> None:
+        self.failures, self.error, self.calls = failures, error, 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise self.error
+        return "done"
+
+
+def test_a_start_is_repeated_and_each_failure_is_recorded(session: DriverSession) -> None:
+    start = Start(2, InfrastructureError("the Prefect server is gone"))
+    assert with_retries(session, start) == "done"
+    recorded = session.context.ledger.events.of_kind(session.context.run, START_FAILED)
+    assert [link.body["attempt"] for link in recorded] == [1, 2]
+    assert all("the Prefect server is gone" in link.body["reason"] for link in recorded)
+    session.end("ended")
+
+
+def test_a_start_that_exhausts_the_budget_fails_and_leaves_a_recorded_state(session: DriverSession) -> None:
+    start = Start(9, InfrastructureError("no Ray head"))
+    with pytest.raises(InfrastructureError, match="no Ray head"), ended_unless_claimed(session):
+        with_retries(session, start)
+    assert start.calls == 3
+    with Ledger.open(session.context.home.ledger) as ledger:
+        row = ledger.runs.find(session.context.run)
+    assert (row.state, row.state_reason) == ("failed", "no Ray head")
+
+
+@pytest.mark.parametrize("error", [ConfigurationError("a wrong name"), StorageFullError("no space")])
+def test_other_failures_are_not_repeated(session: DriverSession, error: Exception) -> None:
+    start = Start(1, error)
+    with pytest.raises(type(error)), ended_unless_claimed(session):
+        with_retries(session, start)
+    assert start.calls == 1
+
+
+def test_a_failure_of_the_training_loop_is_not_repeated(session: DriverSession) -> None:
+    calls = []
+
+    def start() -> None:
+        calls.append(1)
+        with offered(session), claimed_session(session.context.run):
+            raise InfrastructureError("a phase exhausted its own budget")
+
+    with pytest.raises(InfrastructureError, match="its own budget"), ended_unless_claimed(session):
+        with_retries(session, start)
+    assert calls == [1]
+
+
+def test_too_many_lost_drivers_in_a_row_pause_the_run_until_a_resume(home: Home, session: DriverSession) -> None:
+    run = session.context.run
+    session.end("ended")
+    with Ledger.open(home.ledger) as ledger:
+        for number in range(4):
+            ledger.leases.acquire(run, holder(f"driver {number}"), 60, lambda _: True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("db.write.lease.is_gone", lambda _: True)
+        patch.setattr("db.write.lease.Leases.acquire.__defaults__", (lambda _: True,))
+        outcome = opened(home, run).out_of_budget()
+    assert outcome is not None and (outcome.state, outcome.exit_code) == ("paused", ExitCode.PAUSED)
+    assert "4 drivers in a row" in outcome.reason and "lost_drivers_per_hour is 2" in outcome.reason
+    resumed = opened(home, run)
+    assert resumed.out_of_budget() is None, "an orderly end begins a new count"
+    resumed.end("ended")
