@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
     """Adds the commands to the program."""
     forks = (
         "yatt fork quickstart-1 --at 40",
-        "yatt fork latest --at 40 --set trainer.optimizer.learning_rate=3e-4 --name slower",
+        "yatt fork latest --at 250 --set trainer.optimizer.learning_rate=3e-4 --name slower",
     )
     app.command(epilog=examples(*forks))(fork)
     app.command(

@@ -32,7 +32,7 @@ class Order(StrEnum):
 def register(app: typer.Typer) -> None:
     """Adds the command to the program."""
     lines = (
-        "yatt rollouts latest --iteration 12",
+        "yatt rollouts latest --sort reward",
         "yatt rollouts latest --iteration 12 --sort reward --limit 5 --full",
         "yatt rollouts quickstart-1 --iteration 3 --prompt 130 -o json",
     )
@@ -41,7 +41,9 @@ def register(app: typer.Typer) -> None:
 
 def rollouts(
     run: RunArgument,
-    iteration: Annotated[int, typer.Option(min=1, help="Iteration number.")],
+    iteration: Annotated[
+        int | None, typer.Option(min=1, help="Iteration number. Default: the newest committed one.")
+    ] = None,
     prompt: Annotated[int | None, typer.Option(help="Show only samples of the prompt with this ordinal.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="Maximum number of samples; 0: all.")] = 20,
     sort: Annotated[
@@ -57,6 +59,7 @@ def rollouts(
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
+        iteration = max(1, ledger.runs.find(name).iteration) if iteration is None else iteration
         samples = read_samples(ledger, place, name, iteration)
     if prompt is not None:
         samples = [row for row in samples if row["prompt_ordinal"] == prompt]
