@@ -149,7 +149,7 @@ def test_rollouts_are_read_from_the_sealed_files(yatt: Yatt, run: str) -> None:
 
 
 def test_rollouts_are_sorted_limited_and_selected(yatt: Yatt, run: str) -> None:
-    assert yatt("rollouts", run, "-o", "json").document == document, "the newest committed iteration is the default"
+    assert yatt("rollouts", run, "-o", "json").document["iteration"] == 2, "the newest committed one is the default"
     best = yatt("rollouts", run, "--iteration", "1", "--sort", "reward", "--limit", "2", "-o", "json").document
     assert [row["response"] for row in best["samples"]] == ["answer 3.1", "answer 2.1"]
     assert best["total"] == 8

@@ -205,7 +205,7 @@ class Instance:
     # -- evictions ---------------------------------------------------------------------------------------------------
 
     def evicted(self) -> list[Request]:
-        """At a boundary, removes the sequences to be evicted; returns them in order of admission."""
+        """Removes the sequences to be evicted at a boundary; returns them in order of admission."""
         if not self.evict:
             return []
         count, self.evict = self.evict, 0
