@@ -104,13 +104,13 @@ def test_a_mistake_names_its_file(tmp_path):
     base = write(tmp_path / "base.yaml", tree(rollout={"temprature": 1.0}, iterations=0, seed=-1))
     more = write(tmp_path / "more.yaml", {"extends": "base.yaml", "iterations": -5})
     top = write(tmp_path / "top.yaml", {"extends": "more.yaml", "exactt": True})
-    lines = refusal(top, "data.held_out=0", "trainer.engine.ranks=1", "rewards.parts.0.weight=heavy", "seed=-3")
+    lines = refusal(top, "data.held_out=0", "trainer.engine.ranks=0", "rewards.parts.0.weight=heavy", "seed=-3")
     expected = [
         (f"{more}: iterations: ", "given: -5"),
         (f"{base}: rollout.temprature: ", "'temperature'"),
         (f"{top}: exactt: ", "'exact'"),
         ("--set data.held_out=0: data.held_out: ", "given: 0"),
-        ("--set trainer.engine.ranks=1: trainer.engine.kind: ", "torch, virtual, megatron, fsdp2"),
+        ("--set trainer.engine.ranks=0: trainer.engine.ranks: ", "given: 0"),
         ("--set rewards.parts.0.weight=heavy: rewards.parts.0.weight: ", "given: 'heavy'"),
         ("--set seed=-3: seed: ", "given: -3"),
     ]
@@ -290,3 +290,13 @@ def test_the_path_may_be_relative(tmp_path, monkeypatch):
     write(tmp_path / "a.yaml", tree(model={"kind": "folder", "path": "m"}))
     monkeypatch.chdir(tmp_path)
     assert load_spec(Path("a.yaml")).model.path == str(tmp_path / "m")
+
+
+def test_a_key_can_be_set_in_a_section_that_the_file_leaves_out(tmp_path):
+    """The section then has its default kind."""
+    top = write(tmp_path / "top.yaml", tree())
+    made = load_spec(top, ["algorithm.mini_batches=2", "trainer.optimizer.learning_rate=0.5"])
+    assert (made.algorithm.kind, made.algorithm.mini_batches) == ("grpo", 2)
+    assert made.algorithm.model_copy(update={"mini_batches": 1}) == load_spec(top).algorithm
+    (line,) = refusal(top, "algorithm.mini_batches=0")
+    assert tells(line, "--set algorithm.mini_batches=0: algorithm.mini_batches: ", "given: 0")

@@ -86,8 +86,8 @@ def test_a_key_of_another_kind_is_unknown_to_this_one():
             ("data.sources.1.kind: ", "'csv'", "reasoning_gym, jsonl, parquet, huggingface"),
         ),
         (
-            {"trainer__engine": {"ranks": 1}},
-            ("trainer.engine.kind: ", "torch, virtual, megatron, fsdp2"),
+            {"data__sources": [JSONL, {"path": "b.jsonl"}]},
+            ("data.sources.1.kind: ", "reasoning_gym, jsonl, parquet, huggingface"),
         ),
     ],
 )

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+KIND = "kind"
+"""The key that selects one of several kinds of a section."""
 
 LONGEST_CALL_SECONDS = 86_400.0
 """One day: the maximum time limit of a call of a user's function. The system's timers do not accept arbitrarily
@@ -15,3 +21,17 @@ class SpecModel(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_kinds(cls, tree: Any) -> Any:
+        """Gives a section without a kind the kind of its default, so that one of its keys can be set on its own."""
+        if not isinstance(tree, Mapping):
+            return tree
+        kinds = {name: getattr(field.default, KIND, None) for name, field in cls.model_fields.items() if name in tree}
+        return {
+            name: {KIND: kinds[name], **value}
+            if kinds.get(name) and isinstance(value, Mapping) and KIND not in value
+            else value
+            for name, value in tree.items()
+        }
