@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
@@ -103,7 +104,7 @@ class Runs:
     def find(self, name: str) -> RunRow:
         """Returns the run with this id, or the only one whose id starts with it.
 
-        Raises `RunNotFound`, which lists the candidates if there are several.
+        Raises `RunNotFound`, which lists the candidates if there are several, and the nearest ids if there are none.
         """
         with self._database.read() as connection:
             exact = connection.execute(select(*RUN_COLUMNS).where(Run.id == name)).one_or_none()
@@ -118,7 +119,9 @@ class Runs:
             return RunRow(**rows[0]._mapping)
         if rows:
             raise RunNotFound(f"{name!r} is ambiguous; it matches {', '.join(row.id for row in rows[:5])}")
-        raise RunNotFound(f"there is no run {name!r} in this ledger")
+        near = get_close_matches(name, [row.id for row in self.list()], n=3)
+        meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise RunNotFound(f"there is no run {name!r} in this ledger{meant}")
 
     def list(self, limit: int = 1000) -> tuple[RunRow, ...]:
         """Returns the newest runs, newest first."""

@@ -37,7 +37,7 @@ def test_charts_state_and_buttons_follow_the_run(
 ) -> None:
     ledger, fence = driver
     sign_in(page, address, token, f"/runs/{fence.run}")
-    expect(page.locator("[data-live]")).to_have_text("live")
+    expect(page.locator("[data-live]")).to_have_text("connected")
     expect(page.locator("html[data-charts=drawn]")).to_be_attached()
     heading = page.get_by_role("heading", level=1).element_handle()
     kl = page.locator("figure.chart[data-title=KL]")
@@ -75,7 +75,7 @@ def test_a_hidden_tab_holds_no_stream(context: BrowserContext, page: Page, addre
         window.EventSource = class extends Real { constructor(url) { super(url); window.opened.push(this); } };"""
     )
     page.goto(f"{address}/runs/toy-2")
-    expect(page.locator("[data-live]")).to_have_text("live")
+    expect(page.locator("[data-live]")).to_have_text("connected")
     show = """hidden => {
       Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
       document.dispatchEvent(new Event("visibilitychange"));
@@ -85,7 +85,7 @@ def test_a_hidden_tab_holds_no_stream(context: BrowserContext, page: Page, addre
     assert page.evaluate(states) == [2]
     page.evaluate(show, False)
     page.wait_for_function(f"() => JSON.stringify({states}) === '[2,1]'")
-    expect(page.locator("[data-live]")).to_have_text("live")
+    expect(page.locator("[data-live]")).to_have_text("connected")
 
 
 def test_a_run_has_its_colour_in_every_curve(page: Page, address: str) -> None:

@@ -88,7 +88,7 @@ def watch(page: Page, address: str) -> None:
     """Checks that the page follows the run without being reloaded, and that its charts grow."""
     page.goto(f"{address}/runs/{RUN}")
     page.evaluate("window.unchanged = true")
-    expect(page.locator("[data-live]")).to_have_text("live")
+    expect(page.locator("[data-live]")).to_have_text("connected")
     expect(page.locator("html[data-charts=drawn]")).to_be_attached()
     seen = committed(page)
     told = page.locator(".chart .told").first.inner_text()

@@ -28,6 +28,14 @@ def test_a_run_is_found_by_its_name_or_a_prefix_of_it(ledger: Ledger) -> None:
             ledger.runs.find(absent)
 
 
+def test_a_mistyped_run_gets_a_suggestion(ledger: Ledger) -> None:
+    made = ledger.runs.create("quickstart", {}, "d", 1).id
+    with pytest.raises(RunNotFound, match=f"'quikstart-1'.*did you mean '{made}'"):
+        ledger.runs.find("quikstart-1")
+    with pytest.raises(RunNotFound, match=r"'nobody' in this ledger$"):
+        ledger.runs.find("nobody")
+
+
 def test_revisions_are_kept(ledger: Ledger, run: str, fence: Fence) -> None:
     assert ledger.runs.add_revision(fence, {"seed": 0, "kl": 0.1}, "new", "kl too low", target_iterations=120) == 2
     assert (ledger.runs.revision(run).digest, ledger.runs.revision(run).reason) == ("new", "kl too low")

@@ -66,6 +66,12 @@ def refused(answer: Answer, code: int, says: str) -> None:
     assert answer.err.startswith("error: ") and says in answer.err and "Traceback" not in answer.err
 
 
+def test_a_fork_that_has_already_reached_its_target_says_how_to_continue(yatt: Yatt, run: str) -> None:
+    done = yatt("fork", run, "--at", "2", "--set", "iterations=2")
+    assert done.code == 0 and "target of 2 iterations" in done.out and "--set iterations=N" in done.out
+    assert "to start it: yatt resume" in yatt("fork", run, "--at", "2", "--set", "iterations=3").out
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

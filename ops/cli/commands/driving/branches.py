@@ -69,7 +69,12 @@ def fork(
     write(
         f"{made.run} begins after iteration {at} of {made.parent_run}{_from_checkpoint(made.checkpoint, made.replayed)}"
     )
-    write(f"to start it: yatt resume {made.run}")
+    with opened_ledger(place) as ledger:
+        target = ledger.runs.find(made.run).target_iterations
+    if target <= at:
+        write(f"it has already reached its target of {target} iterations: yatt resume {made.run} --set iterations=N")
+    else:
+        write(f"to start it: yatt resume {made.run}")
 
 
 def rollback(

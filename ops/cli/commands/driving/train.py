@@ -120,6 +120,24 @@ def _leave(home: Home, run: str, output: Output) -> None:
             write_json(asdict(run_results(ledger, run)))
 
 
+def after_failure(home: Home, run: str, code: int) -> str:
+    """Returns what is kept after a session has failed, and what to do next."""
+    from db.core.errors import LedgerError
+    from yatt_core.errors import ExitCode
+
+    try:
+        with opened_ledger(home) as ledger:
+            begun = ledger.runs.find(run).iteration >= 0
+    except LedgerError:  # perhaps the failure itself
+        begun = True
+    if code == ExitCode.CONFIGURATION:
+        # Resuming under the same spec would fail in the same way.
+        mend = f"correct it, or change the spec with `yatt resume {run} --set KEY=VALUE`"
+        return f"committed work is kept; {mend}" if begun else f"nothing has been committed; {mend}"
+    kept = "committed work is kept" if begun else "nothing has been committed yet"
+    return f"{kept}; see `yatt logs {run}` for details, `yatt resume {run}` continues the run"
+
+
 def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> None:
     """Runs one driver session in this process, shows its progress, and reports the results."""
     from flows.launch import run_session
@@ -140,7 +158,7 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> N
             outcome = run_session(home, run, observer, tracker, accept_drift, notifier)
     except BaseException as error:
         if exit_code(error) != ExitCode.LEASE_HELD:
-            message(f"committed work is kept; see `yatt logs {run}` for details, `yatt resume {run}` continues the run")
+            message(after_failure(home, run, exit_code(error)))
         raise
     with opened_ledger(home) as ledger:
         results = _results_now(ledger, run)

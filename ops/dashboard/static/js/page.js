@@ -95,7 +95,7 @@ const listen = () => {
   if (document.hidden) return hang();
   if (stream) return;
   stream = new EventSource(badge.dataset.live);
-  stream.addEventListener("open", () => say("live", "good"));
+  stream.addEventListener("open", () => say("connected", "good"));
   stream.addEventListener("run", () => document.dispatchEvent(new CustomEvent("yatt:progress")));
   stream.addEventListener("error", () => {
     say("connection lost, reconnecting", "warn");
