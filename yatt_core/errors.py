@@ -59,6 +59,10 @@ class DataError(YattError):
     failure_class = FailureClass.DATA
 
 
+class TooLongError(DataError):
+    """A prompt does not fit into the tokens that it may have."""
+
+
 class UnreadableResponseError(DataError):
     """A reward function cannot read a response: the policy is at fault, so the sample scores 0 and the run continues."""
 

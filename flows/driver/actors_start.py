@@ -121,6 +121,11 @@ class ActorsStart:
         context.observer.stage("preparing the run's inputs")
         self._inputs = actors.materialise()
         self._check_inputs(self._inputs)
+        if self._inputs.over_long:
+            context.observer.warned(
+                f"{self._inputs.over_long} prompts are longer than data.max_prompt_tokens "
+                f"(data.over_long: {context.spec.data.over_long})"
+            )
         context.observer.stage("loading engines and trainer")
         standing = actors.load(self._inputs)
         self.environment = actors.environment()

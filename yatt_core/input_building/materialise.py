@@ -26,6 +26,7 @@ from yatt_core.input_building.answers import check_answers
 from yatt_core.input_building.fitting import check_longest, check_prompts
 from yatt_core.input_building.given_models import check_given, describe_given
 from yatt_core.input_building.judge_models import check_judges, describe_judges
+from yatt_core.input_building.over_long import fit_prompts
 from yatt_core.inputs.identity import identity
 from yatt_core.inputs.manifest import (
     GIVEN,
@@ -35,6 +36,7 @@ from yatt_core.inputs.manifest import (
     LONGEST,
     MANIFEST,
     MODEL,
+    OVER_LONG,
     PROBE,
     TRAIN,
     model_path_of,
@@ -49,6 +51,7 @@ from yatt_core.models.model_folder import (
     make_model,
 )
 from yatt_core.models.tokenizer import save_tokenizer, train_tokenizer
+from yatt_core.prompts.codec import open_codec
 from yatt_core.prompts.media import MEDIA, MediaFolder, describe_media
 from yatt_core.prompts.prompt_files import PromptFile, PromptWriter
 from yatt_core.prompts.stream import Prompt
@@ -93,6 +96,7 @@ def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
             for name in ("data_digest", "held_out_prompts", "probe_prompts", "vocabulary", "parameters")
         },
         train_prompts=sum(manifest["train_sizes"]),
+        over_long=manifest.get(OVER_LONG, 0),
     )
 
 
@@ -140,6 +144,8 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
     try:
         facts = _write_prompts(spec, temporary)
         model = _initial_model(spec, temporary)
+        if spec.data.over_long != "refuse":
+            facts |= _fit(spec, temporary, str(temporary / model.model_path))
         prompts = (PromptFile(temporary / name) for name in (TRAIN, HELD_OUT, PROBE))
         facts[LONGEST] = check_prompts(spec, str(temporary / model.model_path), prompts)
         check_answers(spec, str(temporary / model.model_path), PromptFile(temporary / TRAIN), facts["train_sizes"])
@@ -183,6 +189,20 @@ def _write_prompts(spec: RunSpec, folder: Path) -> dict[str, Any]:
         "train_sizes": train_sizes,
         "held_out_prompts": len(collection.held_out),
         "probe_prompts": len(collection.probe),
+    }
+
+
+def _fit(spec: RunSpec, folder: Path, model_path: str) -> dict[str, Any]:
+    """Leaves out or cuts prompts that are too long; returns the manifest's entries that follow from it."""
+    codec = open_codec(spec, model_path)
+    train, held_out, probe = (fit_prompts(spec, codec, folder / name) for name in (TRAIN, HELD_OUT, PROBE))
+    digests = (_row_digest(name, prompt) for name in (TRAIN, HELD_OUT, PROBE) for prompt in PromptFile(folder / name))
+    return {
+        "data_digest": chain_digest(digests),
+        "train_sizes": list(train.sizes),
+        "held_out_prompts": sum(held_out.sizes),
+        "probe_prompts": sum(probe.sizes),
+        OVER_LONG: train.affected + held_out.affected + probe.affected,
     }
 
 

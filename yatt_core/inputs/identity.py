@@ -13,6 +13,8 @@ from yatt_core.spec.sections.model import ModelFolder
 def identity(spec: RunSpec) -> str:
     """Returns the digest of everything in a spec on which its inputs depend."""
     data = spec.data.model_dump(mode="json", include={"sources", "held_out", "probe", "system_prompt"})
+    if spec.data.over_long != "refuse":  # left out so that it does not change the digest of other inputs
+        data["over_long"] = [spec.data.over_long, spec.data.max_prompt_tokens]
     for source in data["sources"]:
         if source.get("image_field", "") is None:
             del source["image_field"]  # left out so that it does not change the digest of a source without images

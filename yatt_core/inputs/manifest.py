@@ -21,6 +21,9 @@ JUDGES = "judges"
 LONGEST = "longest_prompt"
 """Manifest key of the maximum prompt length."""
 
+OVER_LONG = "over_long_prompts"
+"""Manifest key of the number of prompts that were left out or cut because they were too long."""
+
 Facts = dict[str, Any]
 
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from jinja2 import TemplateError
 
-from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.errors import ConfigurationError, DataError, TooLongError
 from yatt_core.models.model_folder import positions_of, read_config
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.prompts.image_tokens import ImageTokens, image_tokens
@@ -315,12 +315,12 @@ def _single_token(tokenizer: Any, text: str) -> int:
 
 
 def _checked(tokens: Sequence[int], longest: int, prompt_id: str, text: str, shown: str = "") -> Int32:
-    """Returns the tokens as an array. Raises `DataError` if there are none or too many.
+    """Returns the tokens as an array. Raises `DataError` if there are none, `TooLongError` if there are too many.
 
     shown: for the message, a phrase that states how many of the tokens are taken by images.
     """
     if len(tokens) > longest:
-        raise DataError(
+        raise TooLongError(
             f"prompt {prompt_id or repr(text[:60])} has {len(tokens)} tokens{shown}; at most {longest} fit "
             "(data.max_prompt_tokens, and the model's positions minus rollout.max_new_tokens)"
         )

@@ -28,6 +28,7 @@ class InputsReceipt:
 
     folder: relative to the run folder.
     model_path: absolute; empty for a virtual run, which has no model.
+    over_long: number of prompts that were left out or cut because they were too long.
     """
 
     folder: str
@@ -39,6 +40,7 @@ class InputsReceipt:
     probe_prompts: int
     vocabulary: int
     parameters: int
+    over_long: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,10 @@ class DataSpec(SpecModel):
     system_prompt: str | None = None
     """System message before each prompt, if the model's chat template supports one."""
     max_prompt_tokens: PositiveInt = 1024
-    """Maximum prompt length; a longer prompt is an error that names the row."""
+    """Maximum prompt length, including the chat template."""
+    over_long: Literal["refuse", "skip", "cut_start", "cut_end"] = "refuse"
+    """What to do with longer prompts before the run begins: refuse to start, naming the row; leave them out; or leave
+    out the beginning or the end of their text. Prompts that are left out or cut are counted and logged."""
 
     @property
     def has_images(self) -> bool:
