@@ -121,6 +121,15 @@ def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address) ->
     return Collection(tuple(train), tuple(held_out), tuple(probe))
 
 
+def first_prompts(data: DataSpec, seed: int, count: int) -> list[Prompt]:
+    """Returns the first rows of each source as prompts, at most `count` of each. Raises as `collect_prompts` does."""
+    return [
+        _prompt(row, number, index)
+        for number, source in enumerate(data.sources)
+        for index, row in enumerate(itertools.islice(_train_rows(source, seed, verified_address), count))
+    ]
+
+
 def look_over(data: DataSpec, seed: int) -> bool:
     """Checks the first rows of every file source; if these are all rows, also divides them into parts.
 

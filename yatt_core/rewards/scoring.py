@@ -53,7 +53,7 @@ class SampleScore:
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class Outcome:
     """The value that a part gave a response.
 
     reason: why the value was set to 0 instead of being computed by the part; empty if the part computed it.
@@ -139,11 +139,11 @@ class RewardScorer:
 
     def _outcome(
         self, part: RewardPart, prompt: Prompt, response: str, last_turn: str | None, judged: Judged
-    ) -> _Outcome:
+    ) -> Outcome:
         if part.name in self._functions:
             return _evaluate(*self._functions[part.name], prompt, _read(part, response, last_turn))
         value, reason = judged[part.name]
-        return _Outcome(0.0, reason, failed=True) if reason else _as_number(value, part.weight)
+        return Outcome(0.0, reason, failed=True) if reason else as_outcome(value, part.weight)
 
 
 def _read(part: RewardPart, response: str, last_turn: str | None) -> str:
@@ -155,36 +155,37 @@ def _described(part: RewardPart) -> str:
     return f"function {part.function!r}" if isinstance(part, FunctionPart) else f"judge of kind {part.kind}"
 
 
-def _evaluate(part: FunctionPart, function: RewardFunction, prompt: Prompt, response: str) -> _Outcome:
+def _evaluate(part: FunctionPart, function: RewardFunction, prompt: Prompt, response: str) -> Outcome:
     try:
         return call_within(part.timeout_seconds, functools.partial(_call, function, prompt, response, part.weight))
     except TimeLimitReached:
-        return _Outcome(0.0, f"took longer than {part.timeout_seconds:g} s", failed=True)
+        return Outcome(0.0, f"took longer than {part.timeout_seconds:g} s", failed=True)
 
 
-def _call(function: RewardFunction, prompt: Prompt, response: str, weight: float) -> _Outcome:
+def _call(function: RewardFunction, prompt: Prompt, response: str, weight: float) -> Outcome:
     """Runs all user code: the function, and the methods of what it returns or raises."""
     try:
-        return _as_number(function(prompt, response), weight)
+        return as_outcome(function(prompt, response), weight)
     except InfrastructureError:  # a service is unavailable: a retry may help
         raise
     except UnreadableResponseError as error:
-        return _Outcome(0.0, f"cannot read the response: {error}")
+        return Outcome(0.0, f"cannot read the response: {error}")
     except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception is a failure of the user's function
-        return _Outcome(0.0, f"raised {failure_text(error)}", failed=True)
+        return Outcome(0.0, f"raised {failure_text(error)}", failed=True)
 
 
-def _as_number(value: Any, weight: float) -> _Outcome:
+def as_outcome(value: Any, weight: float) -> Outcome:
+    """Returns the outcome of a function that returned a value; a failure unless that is a usable number."""
     if not isinstance(value, numbers.Real | np.bool_):
-        return _Outcome(0.0, f"returned {type(value).__name__}, not a number", failed=True)
+        return Outcome(0.0, f"returned {type(value).__name__}, not a number", failed=True)
     try:
         number = float(value)
     except OverflowError:  # raised for integers and fractions
         reason = f"returned a number beyond float64; a reward times its weight may be at most {LARGEST:g}"
-        return _Outcome(0.0, reason, failed=True)
+        return Outcome(0.0, reason, failed=True)
     if not math.isfinite(number):
-        return _Outcome(0.0, f"returned {number}, not a finite number", failed=True)
+        return Outcome(0.0, f"returned {number}, not a finite number", failed=True)
     if max(abs(number), abs(number * weight)) > LARGEST:
         reason = f"returned {number:g} with weight {weight:g}; a reward, weighted too, may be at most ±{LARGEST:g}"
-        return _Outcome(0.0, reason, failed=True)
-    return _Outcome(number)
+        return Outcome(0.0, reason, failed=True)
+    return Outcome(number)

@@ -1,0 +1,102 @@
+"""`yatt check`: tries out everything that a run needs except the engines, in seconds and without a cluster.
+
+Consumes a spec. Builds the run's inputs in a scratch folder, which is deleted afterwards, and calls the reward
+functions. Writes tables or one JSON object; exits with 2 for a spec that could not run.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, SpecArgument, examples
+from ops.presentation.output import message, write, write_json, write_table
+from ops.presentation.words import size
+
+if TYPE_CHECKING:
+    from ops.preflight.reward_trial import Trial
+    from yatt_core.protocols.receipts import InputsReceipt
+    from yatt_core.spec import RunSpec
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to the program."""
+    lines = ("yatt check configs/quickstart.yaml", "yatt check my.yaml --set data.max_prompt_tokens=512 -o json")
+    app.command(epilog=examples(*lines))(check)
+
+
+def check(
+    spec: SpecArgument,
+    overrides: OverridesOption = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Check a spec before a run: all rows, prompts, reference answers, reward functions and the model's folder.
+
+    Starts no cluster and leaves nothing behind. `yatt train` makes the same checks, of all rows once its cluster is up.
+    """
+    from flows.run.home import Home
+    from ops.preflight.reward_trial import check_rewards
+    from ops.preflight.run import check_before_start, checkpoint_bytes, parameters
+    from yatt_core.errors import ConfigurationError, DataError
+    from yatt_core.spec import load_spec
+
+    checked, place = load_spec(spec, overrides or ()), Home.locate(home)
+    message("checking what the spec names")
+    check_before_start(place.folder, checked)
+    message("calling the reward functions")
+    trials = check_rewards(checked)
+    message("reading all rows and encoding all prompts")
+    try:
+        receipt, longest, answerless = _inputs(checked, place.folder)
+    except DataError as error:
+        raise ConfigurationError(str(error)) from error
+    needs = {"parameters": parameters(checked), "checkpoint_bytes": checkpoint_bytes(checked)}
+    if output is Output.JSON:
+        prompts = {"train": receipt.train_prompts, "held_out": receipt.held_out_prompts, "probe": receipt.probe_prompts}
+        facts = {"longest_prompt": longest, "over_long": receipt.over_long, "answerless": answerless}
+        write_json({"prompts": prompts, **facts, "trials": [asdict(trial) for trial in trials], "needs": needs})
+        return
+    _print(checked, receipt, longest, answerless, trials)
+    write(f"a checkpoint takes about {size(needs['checkpoint_bytes'])}; `yatt plan {spec}` predicts memory and time")
+    write(f"the spec is sound; to start a run: yatt train {spec}")
+
+
+def _inputs(spec: RunSpec, home: Path) -> tuple[InputsReceipt, dict[str, Any], int]:
+    """Builds the inputs in a scratch folder; returns their receipt, the longest prompt and the prompts without answer."""
+    from yatt_core.input_building.materialise import materialise
+    from yatt_core.inputs.manifest import HELD_OUT, LONGEST, PROBE, TRAIN, read_manifest
+    from yatt_core.prompts.prompt_files import PromptFile
+
+    home.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".check-", dir=home) as scratch:
+        receipt = materialise(spec, Path(scratch))
+        folder = Path(scratch) / receipt.folder
+        longest: dict[str, Any] = read_manifest(folder, spec)[LONGEST]
+        answers = (answer for name in (TRAIN, HELD_OUT, PROBE) for answer in PromptFile(folder / name).column("answer"))
+        return receipt, longest, sum(answer is None for answer in answers)
+
+
+def _print(
+    spec: RunSpec, receipt: InputsReceipt, longest: dict[str, Any], answerless: int, trials: list[Trial]
+) -> None:
+    write(
+        f"{receipt.train_prompts:,} training, {receipt.held_out_prompts:,} held-out and {receipt.probe_prompts:,} probe "
+        f"prompts; the longest has {longest['tokens']} tokens ({longest['prompt_id']})"
+    )
+    if receipt.over_long:
+        write(f"{receipt.over_long:,} prompts are too long (data.over_long: {spec.data.over_long})")
+    if answerless:
+        write(f"{answerless:,} prompts have no reference answer")
+    if not spec.virtual:
+        write(f"the model has {receipt.parameters:,} parameters and {receipt.vocabulary:,} tokens")
+    rows = [(trial.part, trial.prompt_id, trial.given, f"{trial.score:g}", _shown(trial)) for trial in trials]
+    write_table(("part", "prompt", "response", "score", ""), rows, title="reward functions on made-up responses")
+
+
+def _shown(trial: Trial) -> str:
+    return f"{trial.error} {trial.place}".strip()

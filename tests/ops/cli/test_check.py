@@ -1,0 +1,82 @@
+"""`yatt check`: what a run would trip over is named within seconds, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.run.home import Home
+from tests.ops.conftest import Yatt
+
+VIRTUAL = {"engine": {"kind": "virtual"}}
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    rows = [{"prompt": f"question {number}", "answer": str(number)} for number in range(30)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tree: dict[str, Any] = {
+        "name": "checked",
+        "data": {
+            "sources": [{"kind": "jsonl", "path": "rows.jsonl"}],
+            "prompts_per_iteration": 4, "logical_shards": 2, "held_out": 4, "probe": 2,
+        },
+        "rollout": VIRTUAL,
+        "trainer": VIRTUAL,
+        "rewards": {"parts": [{"name": "exact", "function": "exact_match"}]},
+    }  # fmt: skip
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+def test_a_sound_spec_shows_prompts_scores_and_needs(yatt: Yatt, home: Home, spec: Path) -> None:
+    answer = yatt("check", str(spec), "-o", "json")
+    assert answer.code == 0, answer.err
+    found = answer.document
+    assert found["prompts"] == {"train": 24, "held_out": 4, "probe": 2}
+    assert (found["over_long"], found["answerless"], found["longest_prompt"]["tokens"]) == (0, 0, 11)
+    assert {(trial["given"], trial["score"]) for trial in found["trials"]} == {
+        ("the reference answer", 1.0), ("nothing", 0.0), ("a number", 0.0), ("a sentence", 0.0),
+    }  # fmt: skip
+    assert not list(home.folder.iterdir()), "no run, no ledger, no inputs"
+    assert "24 training, 4 held-out and 2 probe prompts" in yatt("check", str(spec)).out
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("raising", ["raised ValueError", "broken_rewards.py:"]),
+        ("silent", ["returned NoneType, not a number"]),
+        ("sleeping", ["took longer than 0.2 s"]),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "train"])
+def test_a_reward_that_fails_is_named_with_its_place_before_anything_starts(
+    yatt: Yatt, home: Home, spec: Path, command: str, function: str, says: list[str]
+) -> None:
+    parts = f"[{{name: mine, function: 'tests.rewards.broken_rewards:{function}', timeout_seconds: 0.2}}]"
+    answer = yatt(command, str(spec), "--set", f"rewards.parts={parts}")
+    assert answer.code == 2
+    assert all(words in answer.err for words in (*says, "rewards.parts 'mine'", "0/train/rows.jsonl:"))
+    assert not home.folder.exists() or not list(home.folder.glob("checked-*")), "no run was created"
+
+
+def test_a_failure_that_only_marks_samples_is_shown(yatt: Yatt, spec: Path) -> None:
+    parts = "[{name: mine, function: 'tests.rewards.broken_rewards:raising', on_error: zero}]"
+    answer = yatt("check", str(spec), "--set", f"rewards.parts={parts}", "-o", "json")
+    assert answer.code == 0, answer.err
+    assert all(trial["failed"] and "broken_rewards.py:" in trial["place"] for trial in answer.document["trials"])
+
+
+def test_a_row_that_is_too_long_is_named(yatt: Yatt, spec: Path) -> None:
+    answer = yatt("check", str(spec), "--set", "data.max_prompt_tokens=10")
+    assert answer.code == 2 and "rows.jsonl:" in answer.err and "at most 10 fit" in answer.err
+    skipped = yatt(
+        "check", str(spec), "--set", "data.max_prompt_tokens=10", "--set", "data.over_long=skip", "-o", "json"
+    )
+    assert skipped.document["over_long"] > 0 and skipped.document["longest_prompt"]["tokens"] == 10
