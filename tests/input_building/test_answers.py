@@ -45,6 +45,18 @@ def test_a_few_lost_answers_are_a_warning(tmp_path: Path, caplog: pytest.LogCapt
     assert re.search(r" [1-9] of 32 reference answers .* 'ABC' becomes 'abc'", caplog.text)
 
 
+def test_a_source_whose_own_answers_are_never_right_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = {"kind": "reasoning_gym", "task": "rush_hour", "size": 20}
+    gym = {"parts": [{"name": "score", "function": "reasoning_gym"}]}
+    model = {"kind": "from_config", **TINY, "max_positions": 4096}
+    spec = run_spec(source, data={**FEW, "max_prompt_tokens": 3000}, rewards=gym, model=model)
+    with caplog.at_level(logging.WARNING):
+        materialise(spec, tmp_path / "r")
+    assert "data.sources.0 (rush_hour): no reference answer" in caplog.text
+
+
 @pytest.mark.parametrize("task", ["caesar_cipher", "tower_of_hanoi", "syllogism"])
 def test_generated_tasks_are_checked_too(tmp_path: Path, task: str) -> None:
     source = {"kind": "reasoning_gym", "task": task, "size": 40}

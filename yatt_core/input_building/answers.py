@@ -22,6 +22,7 @@ from yatt_core.spec.sections.model import ModelFromConfig
 
 log = logging.getLogger(__name__)
 ROWS_PER_SOURCE = 64
+ROWS_FOR_ONE_RIGHT = 8
 LEAST_SHARE = 0.5
 """Fraction of a source's right answers that must still be right after the tokenizer."""
 
@@ -49,6 +50,11 @@ def check_answers(spec: RunSpec, model_path: str, train: PromptFile, train_sizes
     for source, size in enumerate(train_sizes):
         prompts = [train[row] for row in range(start, start + min(size, ROWS_PER_SOURCE))]
         lost = list(lost_answers(codec, scorer, prompts))
+        if not any(_is_right(scorer, prompt) for prompt in prompts[:ROWS_FOR_ONE_RIGHT]):
+            log.warning(
+                "%s: no reference answer of its first rows scores as right, so nothing shows that a response can",
+                _name(spec, source),
+            )
         if lost:
             _report(spec, source, lost, sum(prompt.answer is not None for prompt in prompts))
         start += size
@@ -62,20 +68,32 @@ def lost_answers(codec: TextCodec, scorer: RewardScorer, prompts: Sequence[Promp
         written = codec.decode(codec.encode_answer(prompt.answer))
         if written == prompt.answer:
             continue
-        if scorer.measure(prompt, prompt.answer).correct and not scorer.measure(prompt, written).correct:
+        if _is_right(scorer, prompt) and not scorer.measure(prompt, written).correct:
             yield LostAnswer(prompt, written)
 
 
-def _report(spec: RunSpec, source: int, lost: Sequence[LostAnswer], checked: int) -> None:
+def _is_right(scorer: RewardScorer, prompt: Prompt) -> bool:
+    """Returns True if the reference answer scores as right; False also for a function that fails on it."""
+    try:
+        return prompt.answer is not None and scorer.measure(prompt, prompt.answer).correct
+    except DataError:  # reported where responses are scored, with the remedy
+        return False
+
+
+def _name(spec: RunSpec, source: int) -> str:
+    """Returns the key of a source in the spec, with its task or file."""
     entry = spec.data.sources[source]
-    name = entry.task if isinstance(entry, ReasoningGymSource) else entry.path
+    return f"data.sources.{source} ({entry.task if isinstance(entry, ReasoningGymSource) else entry.path})"
+
+
+def _report(spec: RunSpec, source: int, lost: Sequence[LostAnswer], checked: int) -> None:
     rows = "; ".join(
         f"{one.prompt.prompt_id}: {one.prompt.answer!r:.60} becomes {one.written!r:.60}" for one in lost[:3]
     )
     lowercase = isinstance(spec.model, ModelFromConfig) and spec.model.tokenizer.lowercase
     advice = "set model.tokenizer.lowercase: false" if lowercase else "use a model whose tokenizer keeps them"
     said = (
-        f"data.sources.{source} ({name}): {len(lost)} of {checked} reference answers are right as text, but not as the "
+        f"{_name(spec, source)}: {len(lost)} of {checked} reference answers are right as text, but not as the "
         f"model's tokenizer can write them ({rows}); {advice}"
     )
     if len(lost) > (1.0 - LEAST_SHARE) * checked:

@@ -6,7 +6,10 @@ functions. Writes tables or one JSON object; exits with 2 for a spec that could 
 
 from __future__ import annotations
 
+import logging
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,18 +55,43 @@ def check(
     trials = check_rewards(checked)
     message("reading all rows and encoding all prompts")
     try:
-        receipt, longest, answerless = _inputs(checked, place.folder)
+        with warnings_of("yatt_core.input_building") as warnings:
+            receipt, longest, answerless = _inputs(checked, place.folder)
     except DataError as error:
         raise ConfigurationError(str(error)) from error
     needs = {"parameters": parameters(checked), "checkpoint_bytes": checkpoint_bytes(checked)}
     if output is Output.JSON:
         prompts = {"train": receipt.train_prompts, "held_out": receipt.held_out_prompts, "probe": receipt.probe_prompts}
-        facts = {"longest_prompt": longest, "over_long": receipt.over_long, "answerless": answerless}
+        facts = {
+            "longest_prompt": longest,
+            "over_long": receipt.over_long,
+            "answerless": answerless,
+            "warnings": warnings,
+        }
         write_json({"prompts": prompts, **facts, "trials": [asdict(trial) for trial in trials], "needs": needs})
         return
     _print(checked, receipt, longest, answerless, trials)
+    for warning in warnings:
+        message(f"warning: {warning}")
     write(f"a checkpoint takes about {size(needs['checkpoint_bytes'])}; `yatt plan {spec}` predicts memory and time")
     write(f"the spec is sound; to start a run: yatt train {spec}")
+
+
+@contextmanager
+def warnings_of(logger: str) -> Iterator[list[str]]:
+    """Yields a list of the warnings that a package logs within the context."""
+    found: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(record.getMessage())
+
+    collector = Collector(logging.WARNING)
+    logging.getLogger(logger).addHandler(collector)
+    try:
+        yield found
+    finally:
+        logging.getLogger(logger).removeHandler(collector)
 
 
 def _inputs(spec: RunSpec, home: Path) -> tuple[InputsReceipt, dict[str, Any], int]:
