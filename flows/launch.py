@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 
 from db.ledger import Ledger
 from flows.driver.context import RunContext
 from flows.driver.run_status import Outcome
-from flows.driver.session import DriverSession
+from flows.driver.session import DRIVER, DriverSession
 from flows.driver.session_claims import ended_unless_claimed, offered
 from flows.driver.start_retries import with_retries
 from flows.driver.stopping import ended_in_order
@@ -75,7 +76,7 @@ def _drive(home: Home, run: str, spec: RunSpec, session: DriverSession) -> Outco
     def start() -> Outcome:
         keep_services(home, run, spec, own_prefect)
         if not session.start.begun:
-            session.start.begin(lambda: connect(home, run, spec, own_prefect))
+            session.start.begin(lambda: connect(home, run, spec, session.start.give_up_at_the_end, own_prefect))
         if own_prefect:
             session.context.observer.stage("starting the Prefect server")
             prefect_server.use_server(home.run_folder(run), prefect_address(home, run))
@@ -150,7 +151,7 @@ def open_session(
     ledger = Ledger.open(home.ledger)
     try:
         claim_store(ledger, run, spec, home.run_folder(run))
-        fence = take_lease(ledger, run, f"yatt driver of {run}", spec.recovery.lease_seconds)
+        fence = take_lease(ledger, run, f"{DRIVER}{run}", spec.recovery.lease_seconds)
     except BaseException:
         ledger.close()
         raise
@@ -205,16 +206,19 @@ def keep_services(home: Home, run: str, spec: RunSpec, own_prefect: bool = True)
         start_services(home, run, spec, own_prefect)
 
 
-def connect(home: Home, run: str, spec: RunSpec, own_prefect: bool = True) -> None:
+def connect(home: Home, run: str, spec: RunSpec, check: Callable[[], None], own_prefect: bool = True) -> None:
     """Connects this process to Ray, in the run's own namespace, once the head is up; replaces a lost supervisor.
 
     A head that dies meanwhile is waited for again: the supervisor is restarting it, so this is no failure yet.
+
+    check: raises once the session is ending, after which no service may be started.
     """
     if attached():
         connect_ray(os.environ[RAY_VARIABLE], run)
         return
     give_up = time.monotonic() + START_SECONDS
     while True:
+        check()
         keep_services(home, run, spec, own_prefect)
         head = wait_ready(home.run_folder(run), [SERVICE_NAME], START_SECONDS).service(SERVICE_NAME)
         try:

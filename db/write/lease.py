@@ -7,7 +7,6 @@ clock decides when a lease expires.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import takewhile
 from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
@@ -77,15 +76,22 @@ class Leases:
             rows = connection.execute(select(Lease).order_by(Lease.run))
             return {row.run: holder for row in rows if (holder := holder_of(row)) is not None}
 
-    def lost_in_a_row(self, run: str, since: int) -> int:
-        """Returns how many of the newest holders, one after another, ended without releasing the lease.
+    def lost_in_a_row(self, run: str, kind: str, since: int) -> int:
+        """Returns how many holders of a kind, one after another, ended without releasing the lease.
 
-        since: only holders whose lease was taken over at this time or later (milliseconds since 1970) are counted.
+        kind: the beginning of their texts. Holders of other kinds in between neither count nor end the row.
+        since: only losses noticed at this time or later (milliseconds since 1970) are counted.
         """
         taken = select(Event.at, Event.body).where(Event.run == run, Event.kind == TAKEN).order_by(Event.seq.desc())
+        count, was_free = 0, False
         with self._database.read() as connection:
-            rows = connection.execute(taken)
-            return sum(1 for _ in takewhile(lambda row: row.at >= since and row.body["from"] is not None, rows))
+            for row in connection.execute(taken):
+                if row.at < since or (was_free and row.body["holder"].startswith(kind)):
+                    break  # too long ago, or the end of a holder that released the lease
+                before = row.body["from"]
+                count += before is not None and before.startswith(kind)
+                was_free = before is None
+        return count
 
     def renew(self, fence: Fence, ttl_seconds: float) -> None:
         """Extends the lease by its full lifetime. Raises `Fenced`."""

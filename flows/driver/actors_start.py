@@ -98,10 +98,12 @@ class ActorsStart:
     def _start(self) -> ActorsState:
         """Connects to Ray, which may have been restarted since the last time, and makes the actors ready."""
         self._connect()
-        self._give_up_at_the_end()
+        self.give_up_at_the_end()
         return self.make_ready()
 
-    def _give_up_at_the_end(self) -> None:
+    def give_up_at_the_end(self) -> None:
+        """Raises `InfrastructureError` once the session is ending, and `FencedError` if the driver was replaced."""
+        self._check()
         if self._ending.is_set():
             raise InfrastructureError("the session is ending")
 
@@ -114,7 +116,7 @@ class ActorsStart:
         actors = self._actors
         actors.avoid_nodes = self._quarantined()
         actors.resident = self._account()
-        self._give_up_at_the_end()
+        self.give_up_at_the_end()
         actors.start()
         self.book_losses()
         self._book_controllers()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from db.core.engine import Fence
@@ -147,6 +147,12 @@ class Guards:
             yield
         finally:
             self._under_way = None
+
+    def extend(self, seconds: float) -> None:
+        """Moves the deadline of the phase in progress, which has made progress."""
+        if self._under_way is not None:
+            branch, phase = self._under_way
+            self._under_way = branch, replace(phase, deadline=phase.deadline + seconds)
 
     def look_at_phase(self, ledger: Ledger) -> None:
         """Raises an alarm, once per attempt, if the current phase has stalled; called by the lease thread."""

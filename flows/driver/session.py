@@ -38,6 +38,8 @@ from yatt_core.run_actors.run_actors import RunActors
 log = logging.getLogger("yatt_core.flow")
 LEDGER_POLL_SECONDS = 1.0
 HOUR_MS = 3_600_000
+DRIVER = "yatt driver of "
+"""Beginning of the text of a lease's holder that is a driver."""
 
 
 class DriverSession:
@@ -74,7 +76,7 @@ class DriverSession:
         self.context = context = replace(self.context, branch=branch)
         folder, fence = context.folder, context.fence
         self.actors = actors or RunActors(context.spec, folder, fence.term, branch, self.meter, self.stops)
-        self.actors.when_extended(self.threads.allow)
+        self.actors.when_extended(self._extended)
         self.checkpoints = CheckpointKeeper(context.ledger, fence, self.actors, folder, context.spec, context.store)
         self.start.enter_branch(context, self.actors, self.checkpoints)
 
@@ -123,9 +125,14 @@ class DriverSession:
         self.end("out of budget")
         return outcome
 
+    def _extended(self, seconds: float, _what: str) -> None:
+        """Lets the current phase take longer, because it has made progress."""
+        self.threads.extend(seconds)
+        self.guards.extend(seconds)
+
     def _too_many_lost(self) -> Ending | None:
         context, allowed = self.context, self.context.spec.recovery.budgets.lost_drivers_per_hour
-        lost = context.ledger.leases.lost_in_a_row(context.run, context.clock.time_ms() - HOUR_MS)
+        lost = context.ledger.leases.lost_in_a_row(context.run, DRIVER, context.clock.time_ms() - HOUR_MS)
         if lost <= allowed:
             return None
         return Ending.of(

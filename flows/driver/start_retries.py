@@ -7,9 +7,11 @@ moment of a start; each failed attempt is recorded in the audit chain with its r
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
+from db.core.errors import LedgerUnavailable
 from flows.driver.session import DriverSession
 from yatt_core.errors import InfrastructureError, StorageFullError
 from yatt_core.logs import redact
@@ -17,6 +19,10 @@ from yatt_core.logs import redact
 START_FAILED = "start_failed"
 """Kind of the event that records a failed attempt."""
 
+PAUSE_SECONDS = 2.0
+"""Pause after the first failure, for a service that is on its way up; later ones are longer."""
+
+log = logging.getLogger("yatt_core.flow")
 R = TypeVar("R")
 
 
@@ -38,8 +44,12 @@ def with_retries(session: DriverSession, start: Callable[[], R]) -> R:
                 raise
             reason = redact(str(error))
             body = {"attempt": attempt, "term": context.fence.term, "reason": reason}
-            context.ledger.events.append(context.run, START_FAILED, body, context.fence)
+            try:
+                context.ledger.events.append(context.run, START_FAILED, body, context.fence)
+            except LedgerUnavailable as lost:
+                log.error("the failed start could not be recorded: %s", lost)
             if attempt >= allowed:
                 raise
+            context.clock.sleep(PAUSE_SECONDS * attempt)
             context.observer.warned(f"the start of the session failed, retrying: {reason}")
     raise AssertionError("unreachable")

@@ -53,6 +53,10 @@ class DriverThreads:
         """Allows the main loop this many seconds for some work; if it takes longer, its lease expires."""
         self._lease.allow(seconds + BETWEEN_PHASES_SECONDS, work)
 
+    def extend(self, seconds: float) -> None:
+        """Adds to the time that the main loop may take for its current work."""
+        self._lease.extend(seconds)
+
     def drain(self) -> None:
         """Delivers the rest of the outbox within a time limit, and ends the threads that deliver it."""
         if self._metrics and not self._metrics.stop(OUTBOX_DRAIN_SECONDS):

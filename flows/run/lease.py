@@ -91,6 +91,10 @@ class LeaseKeeper:
         """Allows the main loop this many seconds for some work; after that, the lease is no longer renewed."""
         self._allowed_until, self._work = time.monotonic() + seconds, work
 
+    def extend(self, seconds: float) -> None:
+        """Adds to the time that was allowed for the current work."""
+        self._allowed_until += seconds
+
     def check(self) -> None:
         """Returns if the lease is valid; past its deadline, waits until the ledger has confirmed the term.
 

@@ -25,20 +25,22 @@ def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def calls_to(folder: Path, *trainers: str) -> tuple[ActorCalls, list[float]]:
     """Returns calls to actors of which these are trainers, and the list of extensions."""
-    registry: Any = SimpleNamespace(names=[*trainers, "rollout-0"], names_of=lambda _role: trainers)
+    registry: Any = SimpleNamespace(
+        names=[*trainers, "rollout-0"], names_of=lambda _role: trainers, require_current=lambda: None
+    )
     calls, extensions = ActorCalls(registry, folder, BytesMeter(), UNINTERRUPTED, 5.0), []
     calls.extended = lambda seconds, _what: extensions.append(seconds)
     return calls, extensions
 
 
-def test_only_progress_within_the_call_counts(tmp_path: Path) -> None:
-    presence = Presence(tmp_path, "trainer-0", 1, FOR_EVER)
-    advanced()
+def test_progress_is_reported_between_calls_too(tmp_path: Path) -> None:
+    """An engine that waits for the next turn of a dialogue has just finished the last one."""
+    presence = Presence(tmp_path, "rollout-0", 1, FOR_EVER)
     assert presence.report().progressed is None
-    with presence.serving("learn", 1):
-        assert presence.report().progressed is None, "the last call's progress is not this one's"
+    with presence.serving("generate", 1):
         advanced()
-        assert 0.0 <= (presence.report().progressed or 0.0) < 5.0
+    progressed = presence.report().progressed
+    assert progressed is not None and 0.0 <= progressed < 5.0
 
 
 def test_a_wait_goes_on_while_a_trainer_advances(tmp_path: Path) -> None:

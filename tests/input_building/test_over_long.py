@@ -68,6 +68,18 @@ def test_a_change_of_the_answer_gives_other_inputs(tmp_path: Path) -> None:
 
 
 def test_a_source_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data\.max_prompt_tokens: every training prompt"):
+    with pytest.raises(DataError, match=r"data\.max_prompt_tokens: every held-out prompt"):
         materialise(spec_of(tmp_path, "skip", every=1), tmp_path / "r")
     assert not list((tmp_path / "r").iterdir())
+
+
+def test_each_source_must_keep_a_training_prompt(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "skip")
+    rows = [{"prompt": f"{number:02}{LETTERS}", "answer": "a"} for number in range(8)]
+    more = write_jsonl(tmp_path / "more.jsonl", rows)
+    sources = [*spec.data.model_dump(mode="json")["sources"], {**more, "weight": 0.01}]
+    both = spec.model_copy(
+        update={"data": type(spec.data).model_validate({**spec.data.model_dump(mode="json"), "sources": sources})}
+    )
+    with pytest.raises(DataError, match=r"every training prompt of data\.sources\.1 "):
+        materialise(both, tmp_path / "r")

@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma2ForSequenceClassification,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.models.loading import load_causal_lm
+from yatt_core.models.loading import load_causal_lm, load_classifier
 
 SIZES: dict[str, Any] = {
     "vocab_size": 50,
@@ -43,6 +49,21 @@ def test_soft_capped_attention_is_refused_instead_of_dropped(tmp_path: Path, dty
 def test_the_same_model_without_the_cap_loads(tmp_path: Path, dtype: str) -> None:
     model: Any = load_causal_lm(str(gemma(tmp_path, None)), dtype)
     assert model.config._attn_implementation == "sdpa", "the check leaves the attention as it was"
+
+
+def test_a_reward_model_is_checked_too(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = Gemma2Config(
+        **SIZES,
+        attn_logit_softcapping=2.0,
+        query_pre_attn_scalar=1,
+        initializer_range=0.5,
+        num_labels=1,
+        pad_token_id=0,
+    )
+    Gemma2ForSequenceClassification(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"gemma2.*attn_logit_softcapping: 2"):
+        load_classifier(str(tmp_path), "float32")
 
 
 def test_another_unknown_model_loads(tmp_path: Path) -> None:

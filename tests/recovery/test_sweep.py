@@ -28,12 +28,12 @@ VIRTUAL = (
     "iterations=6", "checkpoints.every=2", "evaluation.every=2", "data.logical_shards=2", "data.held_out=4",
     "rollout.engine.clock_factor=1000", "trainer.engine.clock_factor=1000", "trainer.sync_bucket_bytes=8",
     "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000", "recovery.quarantine_after=1000",
-    "dynamic_sampling.kind=valid_group", "dynamic_sampling.max_waves=2",
+    "recovery.budgets.lost_drivers_per_hour=1000", "dynamic_sampling.kind=valid_group", "dynamic_sampling.max_waves=2",
     'rewards.parts=[{name: sparse, function: "tests.flows.reward_functions:sparse", options: {share: 0.3}}]',
 )  # fmt: skip
 TORCH = (
     "checkpoints.every=2", "trainer.sync_bucket_bytes=4096", "recovery.budgets.infrastructure=1000", "recovery.budgets.data=1000",
-    "recovery.quarantine_after=1000",
+    "recovery.quarantine_after=1000", "recovery.budgets.lost_drivers_per_hour=1000",
 )  # fmt: skip
 REPLAY = "driver dies: before flows.phases.recovery.replay"
 NEVER_MISSING = (

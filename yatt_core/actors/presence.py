@@ -46,7 +46,7 @@ class StackReport:
     seconds: time since the call began.
     place: `file:line function` of the innermost frame.
     waits: whether it is waiting for another actor.
-    progressed: seconds since it finished a piece of its work; None if it has not reported any since the call began.
+    progressed: seconds since it last finished a piece of its work, in any call; None if it never has.
     stacks: one per thread, the working thread's first.
     """
 
@@ -109,7 +109,7 @@ class Presence:
             place=_place(frame) if frame is not None else "",
             waits=frame is not None and _waits(frame),
             stacks=tuple(stacks),
-            progressed=_progress_within(work),
+            progressed=seconds_since_progress(),
         )
 
     def _watch(self) -> None:
@@ -133,12 +133,6 @@ class Presence:
             return
         self._answered = request
         write_report(self._answers / request, self.report())
-
-
-def _progress_within(work: _Work | None) -> float | None:
-    """Returns the time since the latest progress in a call."""
-    seconds = seconds_since_progress()
-    return None if work is None or seconds is None or seconds > time.monotonic() - work.since else seconds
 
 
 def write_report(folder: Path, report: StackReport) -> None:

@@ -74,6 +74,8 @@ def score(response: str, row: Mapping[str, Any]) -> float:
     entry = _unpack(dict(row))
     try:
         value = float(task.score_answer(answer=response, entry=entry))
+    except (ImportError, MemoryError, OSError):  # of this machine, not of the response
+        raise
     except Exception as error:  # third-party code that parses the response can raise anything
         raise UnreadableResponseError(f"task {row['task']!r} raised {failure_text(error)}") from error
     if not math.isfinite(value):

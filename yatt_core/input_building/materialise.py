@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from yatt_core.datasets.sources import collect_prompts
+from yatt_core.datasets.sources import collect_prompts, normalise
 from yatt_core.digests import chain_digest, file_sha256, json_digest
 from yatt_core.durable import make_folder, refusals, sync_file, sync_folder, write_json
 from yatt_core.errors import ConfigurationError, DataError
@@ -195,7 +195,9 @@ def _write_prompts(spec: RunSpec, folder: Path) -> dict[str, Any]:
 def _fit(spec: RunSpec, folder: Path, model_path: str) -> dict[str, Any]:
     """Leaves out or cuts prompts that are too long; returns the manifest's entries that follow from it."""
     codec = open_codec(spec, model_path)
-    train, held_out, probe = (fit_prompts(spec, codec, folder / name) for name in (TRAIN, HELD_OUT, PROBE))
+    held_out = fit_prompts(spec, codec, folder / HELD_OUT)
+    texts = frozenset(normalise(prompt.text) for prompt in PromptFile(folder / HELD_OUT))
+    train, probe = (fit_prompts(spec, codec, folder / name, texts) for name in (TRAIN, PROBE))
     digests = (_row_digest(name, prompt) for name in (TRAIN, HELD_OUT, PROBE) for prompt in PromptFile(folder / name))
     return {
         "data_digest": chain_digest(digests),

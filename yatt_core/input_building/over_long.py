@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from yatt_core.datasets.sources import normalise
 from yatt_core.errors import DataError, TooLongError
-from yatt_core.inputs.manifest import TRAIN
+from yatt_core.inputs.manifest import HELD_OUT, TRAIN
 from yatt_core.prompts.codec import TextCodec
 from yatt_core.prompts.prompt_files import PromptFile, PromptWriter
 from yatt_core.prompts.stream import Prompt
@@ -37,17 +38,19 @@ class Fitted:
     affected: int
 
 
-def fit_prompts(spec: RunSpec, codec: TextCodec, path: Path) -> Fitted:
-    """Rewrites a file without prompts that are too long; does not touch a file that has none."""
+def fit_prompts(spec: RunSpec, codec: TextCodec, path: Path, held_out: frozenset[str] = frozenset()) -> Fitted:
+    """Rewrites a file without prompts that are too long; does not touch a file that has none.
+
+    held_out: normalised texts of the held-out prompts. A prompt that is cut to one of them is left out.
+    """
     shortened: list[str] = []
     sizes: Counter[int] = Counter()
     fitting = path.with_suffix(".fitting")
     with PromptWriter(fitting, spec.data.has_images) as writer:
-        for prompt in _fitting(spec, codec, PromptFile(path), shortened):
+        for prompt in _fitting(spec, codec, PromptFile(path), shortened, held_out):
             writer.add(prompt)
             sizes[prompt.source] += 1
-    if path.name == TRAIN and not sizes:
-        raise DataError("data.max_prompt_tokens: every training prompt is too long")
+    _require_some(spec, path.name, sizes)
     fitting.replace(path) if shortened else fitting.unlink()
     if shortened:
         named = ", ".join(shortened[:NAMED]) + (", ..." if len(shortened) > NAMED else "")
@@ -55,15 +58,32 @@ def fit_prompts(spec: RunSpec, codec: TextCodec, path: Path) -> Fitted:
     return Fitted(tuple(sizes[source] for source in range(len(spec.data.sources))), len(shortened))
 
 
-def _fitting(spec: RunSpec, codec: TextCodec, prompts: PromptFile, affected: list[str]) -> Iterator[Prompt]:
+def _require_some(spec: RunSpec, name: str, sizes: Counter[int]) -> None:
+    """Raises `DataError` if a part that the run needs has become empty."""
+    if name == TRAIN:
+        empty = [source for source in range(len(spec.data.sources)) if not sizes[source]]
+        if empty:
+            raise DataError(f"data.max_prompt_tokens: every training prompt of data.sources.{empty[0]} is too long")
+    elif not sizes and (name == HELD_OUT or (spec.sft is not None and spec.data.probe)):
+        raise DataError(
+            f"data.max_prompt_tokens: every {'held-out' if name == HELD_OUT else 'probe'} prompt is too long"
+        )
+
+
+def _fitting(
+    spec: RunSpec, codec: TextCodec, prompts: PromptFile, affected: list[str], held_out: frozenset[str]
+) -> Iterator[Prompt]:
     """Yields the prompts to keep; appends the ids of those that were too long."""
     for prompt in prompts:
         if _fits(codec, prompt):
             yield prompt
             continue
         affected.append(prompt.prompt_id)
-        if spec.data.over_long != "skip":
-            yield _shortened(codec, prompt, at_start=spec.data.over_long == "cut_start")
+        if spec.data.over_long == "skip":
+            continue
+        cut = _shortened(codec, prompt, at_start=spec.data.over_long == "cut_start")
+        if normalise(cut.text) not in held_out:
+            yield cut
 
 
 def _fits(codec: TextCodec, prompt: Prompt) -> bool:

@@ -27,6 +27,12 @@ _LONE_NUMBER = re.compile(
 """Matches a number, with "/10" or "out of 10" if that follows. Parts of ranges (7-8), lists and decimal commas do not
 match.
 """
+LOOK_BACK = 40
+_BEST_AHEAD = re.compile(
+    r"(?:/|\bout\s{1,3}of(?:\s{1,3}an?)?(?:\s{1,3}(?:possible|maximum|total))?(?:\s{1,3}of)?|\bmax(?:imum)?\.?:?(?:\s{1,3}of)?)[\s*_]{0,4}$",
+    re.IGNORECASE,
+)
+"""What precedes a number that is the best possible score, as in "3 points out of 10" or "3 (max 10)"."""
 _SCALE = re.compile(
     rf"\bscale\s{{1,3}}(?:of|from)\s{{1,3}}{_NUMBER}\s{{0,3}}(?:to|and|-|\u2013)\s{{0,3}}{_NUMBER}", re.IGNORECASE
 )
@@ -62,7 +68,10 @@ def _scores_in(text: str, maximum: float) -> list[str]:
     they are not scores. The bounds in "on a scale from 1 to 10" are not scores either.
     """
     found = []
-    for match in _LONE_NUMBER.finditer(_SCALE.sub(" ", text)):
+    text = _SCALE.sub(" ", text)
+    for match in _LONE_NUMBER.finditer(text):
+        if _BEST_AHEAD.search(text[max(0, match.start() - LOOK_BACK) : match.start()]):
+            continue
         best = 100.0 if match["percent"] else float(match["best"] or maximum)
         if best == maximum:
             found.append(match["number"])

@@ -30,10 +30,8 @@ def load_causal_lm(path: str, dtype: str) -> nn.Module:
     """
     folder = Path(path)
     model_type = _model_type(folder)
-    from yatt_core.models.attention_check import check_attention
-
     module = _loaded(folder, dtype, _causal_factory(model_type), f"a causal model ({model_type})")
-    check_attention(module, folder)
+    _check_attention(module, folder)
     return module
 
 
@@ -57,6 +55,7 @@ def load_classifier(path: str, dtype: str) -> nn.Module:
         )
     if module.config.get_text_config().pad_token_id is None:
         module.config.get_text_config().pad_token_id = NO_TOKEN
+    _check_attention(module, folder)
     loaded: nn.Module = module.requires_grad_(False)
     return loaded
 
@@ -105,6 +104,13 @@ def _causal_factory(model_type: str) -> Callable[[Any], Any]:
     if model_type == "llava":
         return lambda transformers: transformers.LlavaForConditionalGeneration
     return lambda transformers: transformers.AutoModelForCausalLM
+
+
+def _check_attention(module: nn.Module, folder: Path) -> None:
+    # Imported late: it needs torch, which takes seconds to import.
+    from yatt_core.models.attention_check import check_attention
+
+    check_attention(module, folder)
 
 
 def _model_type(folder: Path) -> str:

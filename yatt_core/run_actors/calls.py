@@ -63,6 +63,7 @@ class ActorCalls:
 
         Trainers work for themselves. Anything else may be waiting for a rollout engine.
         """
+        self.registry.require_current()
         trainers = set(self.registry.names_of(TRAINER))
         own = trainers.issuperset(awaited)
         working = [name for name in self.registry.names if (name in trainers) == own]

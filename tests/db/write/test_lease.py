@@ -85,17 +85,21 @@ def test_release_ends_the_fence_and_frees_the_run(ledger: Ledger, run: str, fenc
 def test_drivers_lost_in_a_row_are_counted_within_a_period(
     ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock
 ) -> None:
-    assert ledger.leases.lost_in_a_row(run, 0) == 0
+    assert ledger.leases.lost_in_a_row(run, "driver", 0) == 0
     times = []
     for number in range(3):
         clock.advance(11)
         fence = ledger.leases.acquire(run, holder(f"driver {number}"), ttl_seconds=10)
         times.append(ledger.events.of_kind(run, "lease_taken")[-1].at)
-    assert ledger.leases.lost_in_a_row(run, 0) == 3
-    assert ledger.leases.lost_in_a_row(run, times[1]) == 2
+    assert ledger.leases.lost_in_a_row(run, "driver", 0) == 2, "the fixture's holder was none"
+    assert ledger.leases.lost_in_a_row(run, "driver", times[2]) == 1
+    clock.advance(11)
+    ledger.leases.release(ledger.leases.acquire(run, holder("keeper"), ttl_seconds=10))
+    fence = ledger.leases.acquire(run, holder("driver 4"), ttl_seconds=10)
+    assert ledger.leases.lost_in_a_row(run, "driver", 0) == 3, "another holder in between ends no row"
     ledger.leases.release(fence)
-    ledger.leases.acquire(run, holder("after an orderly end"), ttl_seconds=10)
-    assert ledger.leases.lost_in_a_row(run, 0) == 0
+    ledger.leases.acquire(run, holder("driver after an orderly end"), ttl_seconds=10)
+    assert ledger.leases.lost_in_a_row(run, "driver", 0) == 0
 
 
 def test_segments_follow_the_terms(ledger: Ledger, run: str, fence: Fence, clock: SimulatedClock) -> None:

@@ -29,6 +29,7 @@ from tests.engines.train.support import (
 from yatt_core.digests import weights_digest
 from yatt_core.errors import DataError, InfrastructureError, NumericError
 from yatt_core.experience.prepared import read_prepared
+from yatt_core.progress import seconds_since_progress
 
 
 def test_five_updates_equal_a_plain_loop(tmp_path: Path, model_folder: Path) -> None:
@@ -207,6 +208,7 @@ def test_several_steps_learn_against_the_same_old_log_probs(tmp_path: Path, mode
     assert metrics["train_rollout_logprob_diff_max"] == pytest.approx(gaps.max(), rel=1e-5)
     assert metrics["tokens"] == 2 * np.count_nonzero(batch.loss_mask)
     assert _file_count(tmp_path, engine) == 6 - metrics["update/empty_steps"] > 4
+    assert (seconds_since_progress() or 0.0) > 0.0, "micro-batches are marked as progress"
 
 
 def _file_count(folder: Path, engine: Any) -> int:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from db.ledger import Ledger
-from flows.driver.session import DriverSession
+from flows.driver import start_retries
+from flows.driver.session import DRIVER, DriverSession
 from flows.driver.session_claims import claimed_session, ended_unless_claimed, offered
 from flows.driver.start_retries import START_FAILED, with_retries
 from flows.launch import open_session
@@ -37,6 +38,11 @@ def opened(home: Home, run: str) -> DriverSession:
         spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", OVERRIDES)
         assert ledger.runs.find(run)
     return open_session(home, run, spec, SilentObserver(), None)
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_retries, "PAUSE_SECONDS", 0.0)
 
 
 class Start:
@@ -97,7 +103,7 @@ def test_too_many_lost_drivers_in_a_row_pause_the_run_until_a_resume(home: Home,
     session.end("ended")
     with Ledger.open(home.ledger) as ledger:
         for number in range(4):
-            ledger.leases.acquire(run, holder(f"driver {number}"), 60, lambda _: True)
+            ledger.leases.acquire(run, holder(f"{DRIVER}{run} {number}"), 60, lambda _: True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("db.write.lease.is_gone", lambda _: True)
         patch.setattr("db.write.lease.Leases.acquire.__defaults__", (lambda _: True,))

@@ -18,6 +18,7 @@ VIRTUAL = {"engine": {"kind": "virtual"}}
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
     rows = [{"prompt": f"question {number}", "answer": str(number)} for number in range(30)]
+    rows[5]["prompt"] += ", which is long"
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tree: dict[str, Any] = {
         "name": "checked",
@@ -39,7 +40,7 @@ def test_a_sound_spec_shows_prompts_scores_and_needs(yatt: Yatt, home: Home, spe
     assert answer.code == 0, answer.err
     found = answer.document
     assert found["prompts"] == {"train": 24, "held_out": 4, "probe": 2}
-    assert (found["over_long"], found["answerless"], found["longest_prompt"]["tokens"]) == (0, 0, 11)
+    assert (found["over_long"], found["answerless"], found["longest_prompt"]["tokens"]) == (0, 0, 25)
     assert {(trial["given"], trial["score"]) for trial in found["trials"]} == {
         ("the reference answer", 1.0), ("nothing", 0.0), ("a number", 0.0), ("a sentence", 0.0),
     }  # fmt: skip
@@ -74,9 +75,9 @@ def test_a_failure_that_only_marks_samples_is_shown(yatt: Yatt, spec: Path) -> N
 
 
 def test_a_row_that_is_too_long_is_named(yatt: Yatt, spec: Path) -> None:
-    answer = yatt("check", str(spec), "--set", "data.max_prompt_tokens=10")
-    assert answer.code == 2 and "rows.jsonl:" in answer.err and "at most 10 fit" in answer.err
+    answer = yatt("check", str(spec), "--set", "data.max_prompt_tokens=20")
+    assert answer.code == 2 and "rows.jsonl:" in answer.err and "at most 20 fit" in answer.err
     skipped = yatt(
-        "check", str(spec), "--set", "data.max_prompt_tokens=10", "--set", "data.over_long=skip", "-o", "json"
+        "check", str(spec), "--set", "data.max_prompt_tokens=20", "--set", "data.over_long=skip", "-o", "json"
     )
-    assert skipped.document["over_long"] > 0 and skipped.document["longest_prompt"]["tokens"] == 10
+    assert skipped.document["over_long"] == 1 and skipped.document["longest_prompt"]["tokens"] == 11

@@ -19,7 +19,7 @@ class BudgetSpec(SpecModel):
     numeric: PositiveInt = 1
     """For replays that differ and for losses or gradients that are not finite; once the budget is exhausted,
     `on_non_finite` applies."""
-    lost_drivers_per_hour: PositiveInt = 60
+    lost_drivers_per_hour: PositiveInt = 10
     """Drivers in a row that may end without an error of their own, such as by SIGKILL or with their machine. The next
     one pauses the run. They are not charged to the phase that they were in."""
 
