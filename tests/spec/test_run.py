@@ -311,3 +311,13 @@ def test_a_warm_up_needs_probe_tasks(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"data\.probe"):
         load_spec(quickstart, ["data.probe=0"])
     assert load_spec(quickstart, ["data.probe=0", "sft=null"]).data.probe == 0
+
+
+def test_a_teacher_alone_needs_one_response_to_a_prompt():
+    """Without weighted rewards there is nothing to compare the responses of a prompt by."""
+    teacher = {"distillation": {"teacher": {"kind": "folder", "path": "m"}}}
+    unweighted = [{"name": "exact", "function": "exact_match", "weight": 0.0}]
+    made = spec(algorithm=teacher, rewards__parts=unweighted, rollout__samples_per_prompt=1)
+    assert made.rollout.samples_per_prompt == 1
+    (line,) = mistakes(algorithm=teacher, rollout__samples_per_prompt=1)
+    assert tells(line, "rollout.samples_per_prompt: ", "2")

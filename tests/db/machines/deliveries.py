@@ -23,6 +23,8 @@ class Deliveries(World):
         self.enqueued: dict[str, int] = {}
         """id -> time of every row, in order."""
         self.in_hand: dict[int, list[ClaimedRow]] = {}
+        self.sent: dict[int, set[str]] = {}
+        """Rows that each driver has sent since it claimed them."""
         self.claimed: set[str] = set()
         """Rows that this term has claimed and not given back."""
         self.delivered: list[str] = []
@@ -60,12 +62,19 @@ class Deliveries(World):
         waiting = [name for name in self.enqueued if name not in self.delivered and name not in self.claimed]
         assert [row.id for row in rows] == waiting[:limit], "out of order, or claimed twice"
         self.claimed |= {row.id for row in rows}
+        self.sent.setdefault(driver, set()).difference_update(row.id for row in rows)
         self.in_hand.setdefault(driver, []).extend(rows)
 
     @rule(driver=DRIVERS)
     def send(self, driver: int) -> None:
-        """Sends to the tracker only; nothing stops a driver that lost its lease from sending the rows it has."""
+        """Sends to the tracker only; nothing stops a driver that lost its lease from sending the rows it has.
+
+        A driver sends a row once for each claim: after a failure it gives its rows back.
+        """
         for row in self.in_hand.get(driver, [])[:1]:
+            if row.id in self.sent[driver]:
+                continue
+            self.sent[driver].add(row.id)
             if row.kind == METRICS:
                 self.points.add((row.id, row.logged_at_ms))
             elif self.owns(driver) and (row.claims == 0 or row.id not in self.creations):

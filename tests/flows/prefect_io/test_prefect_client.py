@@ -62,7 +62,7 @@ def end_of_a_session(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = Outcome("toy-1", "completed", 4, "target reached", 0)
     observer = SimpleNamespace(warned=logging.getLogger("yatt_core.flow").warning)
     context = SimpleNamespace(run="toy-1", observer=observer)
-    session: Any = SimpleNamespace(context=context, window=None, failure=None, outcome=outcome)
+    session: Any = SimpleNamespace(context=context, window=None, failure=None, outcome=outcome, claimed=True)
     assert launch._run_flow(session) is outcome
 
 

@@ -9,7 +9,9 @@ from tests.flows.tools import Driver, same_result
 from tests.recovery.test_damage import flip
 
 REWARD = '{name: sparse, function: "tests.flows.reward_functions:sparse", options: {share: %s}}'
-SMALL = ("virtual.yaml", "iterations=4", "checkpoints.every=100", "evaluation.every=0", "data.held_out=4")
+# The prompts determine which iterations have several waves.
+PROMPTS = "data.sources=[{kind: reasoning_gym, task: spell_backward, size: 400}]"
+SMALL = ("virtual.yaml", PROMPTS, "iterations=4", "checkpoints.every=100", "evaluation.every=0", "data.held_out=4")
 TARGET = 8
 
 

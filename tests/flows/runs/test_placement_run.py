@@ -104,8 +104,8 @@ def wait_for_a_switch(driver: Driver, run: str) -> int:
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         said = [json.loads(line)["message"] for line in log.read_text().splitlines()] if log.exists() else []
-        begun = [int(match[1]) for text in said if (match := re.match(r"rollout-(\d+) goes over", text))]
-        ended = [int(match[1]) for text in said if (match := re.match(r"rollout-(\d+) has gone over", text))]
+        begun = [int(match[1]) for text in said if (match := re.match(r"rollout-(\d+) is switching", text))]
+        ended = [int(match[1]) for text in said if (match := re.match(r"rollout-(\d+) has switched", text))]
         if len(begun) > len(ended):
             return next(index for index in reversed(begun) if begun.count(index) > ended.count(index))
         time.sleep(0.01)

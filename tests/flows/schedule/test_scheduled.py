@@ -239,7 +239,8 @@ def test_a_window_does_not_wait_past_its_own_end(home: Home) -> None:
 def test_a_missing_run_is_a_failure_with_a_message(home: Home) -> None:
     seed_run(home)
     ending = ending_of_window(home, "toy-7", FakeClock())
-    assert (ending.type.value, ending.message) == ("FAILED", "there is no run 'toy-7' in this ledger")
+    assert ending.type.value == "FAILED"
+    assert ending.message is not None and ending.message.startswith("there is no run 'toy-7' in this ledger")
 
 
 @pytest.mark.parametrize("named", ["another ledger's", "none"])
