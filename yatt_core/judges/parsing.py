@@ -17,10 +17,10 @@ Parser = Callable[[str], float | None]
 """Maps a judge's answer to its score; None if it contains none."""
 
 _NUMBER = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-_OUT_OF = r"/|(?:out\s{1,3})?of(?:\s{1,3}an?)?(?:\s{1,3}(?:possible|maximum|total))?(?:\s{1,3}of)?"
+_OF_A_TOTAL = r"of(?:\s{1,3}an?)?(?:\s{1,3}(?:possible|maximum|total))?(?:\s{1,3}of)?"
 _LONE_NUMBER = re.compile(
     rf"(?<![\w.])(?<![0-9][,\u2013])(?<![-+])(?P<number>{_NUMBER})"
-    rf"(?:[\s*_]{{0,4}}(?:{_OUT_OF})[\s*_]{{0,4}}(?P<best>{_NUMBER})|(?P<percent>\s?%))?"
+    rf"(?:[\s*_]{{0,4}}(?:/|(?:out\s{{1,3}})?{_OF_A_TOTAL})[\s*_]{{0,4}}(?P<best>{_NUMBER})|(?P<percent>\s?%))?"
     r"(?!\w)(?![-,/\u2013][0-9])",
     re.IGNORECASE,
 )
@@ -29,7 +29,7 @@ match.
 """
 LOOK_BACK = 40
 _BEST_AHEAD = re.compile(
-    r"(?:/|\bout\s{1,3}of(?:\s{1,3}an?)?(?:\s{1,3}(?:possible|maximum|total))?(?:\s{1,3}of)?|\bmax(?:imum)?\.?:?(?:\s{1,3}of)?)[\s*_]{0,4}$",
+    rf"(?:/|\bout\s{{1,3}}{_OF_A_TOTAL}|\bmax(?:imum)?\.?:?(?:\s{{1,3}}of)?)[\s*_]{{0,4}}$",
     re.IGNORECASE,
 )
 """What precedes a number that is the best possible score, as in "3 points out of 10" or "3 (max 10)"."""
