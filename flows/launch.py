@@ -28,6 +28,7 @@ from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.logs import actor_logs
+from yatt_core.rewards.code_files import settle_code
 from yatt_core.spec import RunSpec
 from yatt_core.supervisor.client import ensure_alive, ensure_supervisor, stop_supervisor, wait_ready
 
@@ -150,7 +151,8 @@ def open_session(
     """Takes the lease and opens the session; the caller must end it."""
     ledger = Ledger.open(home.ledger)
     try:
-        claim_store(ledger, run, spec, home.run_folder(run))
+        store = claim_store(ledger, run, spec, home.run_folder(run))
+        settle_code(spec.rewards, home.run_folder(run), store)
         fence = take_lease(ledger, run, f"{DRIVER}{run}", spec.recovery.lease_seconds)
     except BaseException:
         ledger.close()

@@ -1,16 +1,21 @@
-"""Functions named in a spec, by entry point or dotted name of installed code, and the text of their failures.
+"""Functions named in a spec, by entry point, dotted name of installed code or Python file, and their failures' texts.
 
-A spec can name installed code but never contains code. Consumes a name and a group such as `yatt.rewards`;
-produces the function.
+A spec can name code but never contains code. Consumes a name and a group such as `yatt.rewards`, or the bytes of a
+file; produces the function.
 """
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import re
+import sys
+import traceback
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution, entry_points
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from yatt_core.errors import ConfigurationError
@@ -73,6 +78,40 @@ def failure_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {_ADDRESS.sub('0x...', said)}".encode("utf-8", "backslashreplace").decode()
 
 
+def error_place(error: BaseException) -> str:
+    """Returns `file:line` of an exception: the innermost place outside YATT and installed libraries if there is one."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "yatt_core" not in frame.filename]
+    own = [frame for frame in frames if "site-packages" not in frame.filename and "/lib/python" not in frame.filename]
+    last = (own or frames)[-1:] or traceback.extract_tb(error.__traceback__)[-1:]
+    return f"{last[0].filename}:{last[0].lineno}" if last else ""
+
+
+def find_in_file(path: Path, data: bytes, attribute: str, place: str) -> Callable[..., Any]:
+    """Executes a Python file as a module of its own, unless this process has done so; returns a function in it.
+
+    The module's name contains the digest of its bytes, so that files of the same name do not collide. The file's
+    folder does not become importable.
+
+    path: where the bytes come from, for tracebacks.
+    place: the place that names the file, for messages.
+
+    Raises `ConfigurationError` for a file that cannot be executed or lacks the function.
+    """
+    name = f"yatt_file_{hashlib.sha256(data).hexdigest()}"
+    module = sys.modules.get(name)
+    if module is None:
+        module = ModuleType(name)
+        module.__file__ = str(path)
+        sys.modules[name] = module  # dataclasses and pickle look a class's module up there
+        try:
+            exec(compile(data, str(path), "exec", dont_inherit=True), module.__dict__)
+        except (Exception, SystemExit) as error:  # a script that exits must not end the run successfully
+            del sys.modules[name]
+            where = f"{path}:{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else error_place(error)
+            raise ConfigurationError(f"{place}: {where or path}: cannot be executed: {failure_text(error)}") from error
+    return _checked(_member(module, attribute, place, str(path)), place)
+
+
 def _checked(function: Any, place: str) -> Callable[..., Any]:
     """Returns the function. Raises `ConfigurationError` if it cannot be called."""
     if not callable(function):
@@ -92,6 +131,10 @@ def _load(module: str, attribute: str, place: str) -> Any:
         value: Any = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # a script that exits when imported must not end the run successfully
         raise ConfigurationError(f"{place}: importing {module} failed: {failure_text(error)}") from error
+    return _member(value, attribute, place, module)
+
+
+def _member(value: Any, attribute: str, place: str, module: str) -> Any:
     for name in attribute.split("."):
         if not hasattr(value, name):
             near = difflib.get_close_matches(name, dir(value), n=1)

@@ -36,6 +36,7 @@ from yatt_core.input_building.codec_check import check_codec
 from yatt_core.input_building.materialise import check_prompt_lengths
 from yatt_core.input_building.settling import fetch_inputs
 from yatt_core.keys import iteration_folder
+from yatt_core.rewards.code_files import fetch_code, settle_code
 from yatt_core.rewards.registry import resolve
 from yatt_core.spec import RunSpec, override_spec
 from yatt_core.tools.registry import check_tools
@@ -112,7 +113,9 @@ def fork(home: Home, run: str, at: int, overrides: Sequence[str] = (), branch: i
         past = PastSpecs(ledger)
         before = past.spec(parent.run, parent.branch, at)
         after = override_spec(before, overrides, f"the spec of run {parent.run} at iteration {at}")
-        _refuse_change(before, after, at, home.run_folder(parent.run))
+        folder = home.run_folder(parent.run)
+        fetch_code(after.rewards, folder, store_of(ledger, parent.run, folder))
+        _refuse_change(before, after, at, folder)
         source = RestorePoints(ledger, home.run_folder(run), run, ledger.runs.line(run, branch)[-1].branch)
         base = source.base(at, after, past)
         reason = " ".join([f"fork of {run} at {at}", *(f"--set {text}" for text in overrides)])
@@ -145,6 +148,7 @@ def finish_fork(home: Home, ledger: Ledger, run: str, source: RestorePoints | No
             told = OutboxEntry(f"{run}/parent", "tags", tags, _now())
             ledger.outbox.enqueue(fence, [*first_entries(run, spec), told])
         store = claim_store(ledger, run, spec, folder)
+        settle_code(spec.rewards, folder, store, home.run_folder(parent))
         fetch_inputs(home.run_folder(source.run), store_of(ledger, source.run, home.run_folder(source.run)))
         inherit(home, ledger, fence, source.run, source.branch, at, base, spec, store)
 
@@ -248,6 +252,7 @@ def revise(home: Home, run: str, overrides: Sequence[str]) -> int:
         def tell(number: int) -> list[OutboxEntry]:
             return _revision_entries(run, branch, number, after)
 
+        settle_code(after.rewards, home.run_folder(run), store_of(ledger, run, home.run_folder(run)))
         document = after.model_dump(mode="json")
         number = ledger.runs.add_revision(fence, document, after.digest, reason, after.iterations, tell)
         write_spec(home.run_folder(run), after)
@@ -379,7 +384,7 @@ def _refuse_change(before: RunSpec, after: RunSpec, committed: int, folder: Path
             f"--set iterations={after.iterations}: iteration {committed} is committed; expected {committed} or more"
         )
     for part in after.rewards.functions:
-        resolve(part)
+        resolve(part, folder)
     if after.rollout.tools is not None:
         check_tools(after.rollout.tools.functions)
     check_codec(after)

@@ -12,12 +12,14 @@ from flows.run.dotted_keys import dotted_text
 from flows.run.home import Home
 from yatt_core import durable
 from yatt_core.code_revision import code_revision
+from yatt_core.rewards.code_files import settle_code
 from yatt_core.spec import RunSpec, parse_spec
 from yatt_core.spec.reading.documents import yaml_text
+from yatt_core.storage.run_store import NoStore
 
 
 def create_run(home: Home, spec: RunSpec) -> str:
-    """Creates a run, with its rows in the ledger and its folder; returns its id."""
+    """Creates a run, with its rows in the ledger, its folder and its copies of reward files; returns its id."""
     home.folder.mkdir(parents=True, exist_ok=True)
     with Ledger.open(home.ledger) as ledger:
         document = spec.model_dump(mode="json")
@@ -25,6 +27,7 @@ def create_run(home: Home, spec: RunSpec) -> str:
     folder = home.run_folder(run)
     durable.make_folder(folder)
     write_spec(folder, spec)
+    settle_code(spec.rewards, folder, NoStore())
     return run
 
 

@@ -87,6 +87,7 @@ def opened_checkpoint(
     from flows.files.storage import fetch_lacking, store_of
     from yatt_core.errors import ConfigurationError
     from yatt_core.input_building.settling import fetch_inputs
+    from yatt_core.rewards.code_files import fetch_code
     from yatt_core.spec import parse_spec
 
     if iteration is not None and alias is not None:
@@ -98,4 +99,6 @@ def opened_checkpoint(
         store = store_of(ledger, row.run, folder)
         fetch_inputs(folder, store)
         fetch_lacking(store, folder, [row])
-        return name, parse_spec(dict(ledger.runs.revision(name).spec), f"the spec of run {name}"), row
+        spec = parse_spec(dict(ledger.runs.revision(name).spec), f"the spec of run {name}")
+        fetch_code(spec.rewards, folder, store)
+        return name, spec, row

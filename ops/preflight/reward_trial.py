@@ -7,14 +7,13 @@ Judges are not asked.
 from __future__ import annotations
 
 import functools
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from yatt_core.datasets.sources import first_prompts
 from yatt_core.errors import ConfigurationError, InfrastructureError, UnreadableResponseError
-from yatt_core.installed import failure_text
+from yatt_core.installed import error_place, failure_text
 from yatt_core.prompts.stream import Prompt
 from yatt_core.rewards.registry import resolve
 from yatt_core.rewards.scoring import Outcome, as_outcome
@@ -90,19 +89,11 @@ def _called(part: FunctionPart, function: Any, prompt: Prompt, response: str) ->
     try:
         value = call_within(part.timeout_seconds, functools.partial(function, prompt, response))
     except TimeLimitReached as reached:
-        return Outcome(0.0, f"took longer than {part.timeout_seconds:g} s", failed=True), _place(reached)
+        return Outcome(0.0, f"took longer than {part.timeout_seconds:g} s", failed=True), error_place(reached)
     except UnreadableResponseError as error:
         return Outcome(0.0, f"cannot read the response: {error}"), ""
     except InfrastructureError as error:  # a service that the function asks; the run would try again
         return Outcome(0.0, str(error)), ""
     except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception is a failure of the user's function
-        return Outcome(0.0, f"raised {failure_text(error)}", failed=True), _place(error)
+        return Outcome(0.0, f"raised {failure_text(error)}", failed=True), error_place(error)
     return as_outcome(value, part.weight), ""
-
-
-def _place(error: BaseException) -> str:
-    """Returns the innermost place in code that is not part of YATT or an installed library, else the innermost one."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "yatt_core" not in frame.filename]
-    own = [frame for frame in frames if "site-packages" not in frame.filename and "/lib/python" not in frame.filename]
-    last = (own or frames)[-1:] or traceback.extract_tb(error.__traceback__)[-1:]
-    return f"{last[0].filename}:{last[0].lineno}" if last else ""

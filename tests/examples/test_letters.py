@@ -27,8 +27,7 @@ def test_the_readme_shows_the_file(language: str, name: str) -> None:
     assert (ROOT / "examples" / name).read_text().endswith(block(language))
 
 
-def test_the_spec_names_a_reward_that_can_be_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+def test_the_spec_names_a_reward_that_can_be_called() -> None:
     made = load_spec(ROOT / "examples" / "letters.yaml")
     assert [part.name for part in made.rewards.parts] == ["exact", "letters"]
     assert all(callable(resolve(part)) for part in made.rewards.parts if part.kind == "function")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from yatt_core.errors import DataError
 from yatt_core.prompts.codec import TextCodec, open_codec
@@ -35,9 +36,12 @@ class LostAnswer:
     written: str
 
 
-def check_answers(spec: RunSpec, model_path: str, train: PromptFile, train_sizes: Sequence[int]) -> None:
+def check_answers(
+    spec: RunSpec, run_folder: Path, model_path: str, train: PromptFile, train_sizes: Sequence[int]
+) -> None:
     """Scores reference answers that the tokenizer changes, as text and as the policy can write them.
 
+    run_folder: folder of the run, which has its own copies of reward functions' files.
     model_path: as for `open_codec`.
     train: the training prompts, source after source.
 
@@ -46,7 +50,7 @@ def check_answers(spec: RunSpec, model_path: str, train: PromptFile, train_sizes
     decisive = next(part for part in spec.rewards.parts if part.name == spec.rewards.accuracy_name)
     if spec.virtual or not isinstance(decisive, FunctionPart):
         return
-    codec, scorer, start = open_codec(spec, model_path), RewardScorer(spec.rewards), 0
+    codec, scorer, start = open_codec(spec, model_path), RewardScorer(spec.rewards, run_folder), 0
     for source, size in enumerate(train_sizes):
         prompts = [train[row] for row in range(start, start + min(size, ROWS_PER_SOURCE))]
         lost = list(lost_answers(codec, scorer, prompts))

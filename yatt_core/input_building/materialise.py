@@ -148,7 +148,8 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
             facts |= _fit(spec, temporary, str(temporary / model.model_path))
         prompts = (PromptFile(temporary / name) for name in (TRAIN, HELD_OUT, PROBE))
         facts[LONGEST] = check_prompts(spec, str(temporary / model.model_path), prompts)
-        check_answers(spec, str(temporary / model.model_path), PromptFile(temporary / TRAIN), facts["train_sizes"])
+        train = PromptFile(temporary / TRAIN)
+        check_answers(spec, run_folder, str(temporary / model.model_path), train, facts["train_sizes"])
         if judges := describe_judges(spec):
             facts[JUDGES] = judges
         if given := describe_given(spec, temporary / model.model_path):

@@ -12,6 +12,7 @@ import math
 import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -68,13 +69,15 @@ class Outcome:
 class RewardScorer:
     """The reward functions of a spec, looked up and checked once; the values of its judges are passed in.
 
+    run_folder: as for `registry.resolve`.
+
     Raises `ConfigurationError` as `registry.resolve` does.
     """
 
-    def __init__(self, spec: RewardSpec) -> None:
+    def __init__(self, spec: RewardSpec, run_folder: Path | None = None) -> None:
         self._parts = spec.parts
         self._functions: dict[str, tuple[FunctionPart, RewardFunction]] = {
-            part.name: (part, resolve(part)) for part in spec.functions
+            part.name: (part, resolve(part, run_folder)) for part in spec.functions
         }
         self._accuracy_part = spec.accuracy_name
         self._correct_at = spec.correct_at
@@ -152,7 +155,7 @@ def _read(part: RewardPart, response: str, last_turn: str | None) -> str:
 
 
 def _described(part: RewardPart) -> str:
-    return f"function {part.function!r}" if isinstance(part, FunctionPart) else f"judge of kind {part.kind}"
+    return part.described if isinstance(part, FunctionPart) else f"judge of kind {part.kind}"
 
 
 def _evaluate(part: FunctionPart, function: RewardFunction, prompt: Prompt, response: str) -> Outcome:

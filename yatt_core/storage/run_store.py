@@ -5,6 +5,7 @@ objects `RUN/FOLDER/FILE` below the spec's address, with the manifest written la
 manifest does. Deletion starts with the manifest. Readers verify everything that is fetched from the store, as they
 do with files on a disk.
 
+    code/          files with reward functions: fetched like the inputs, published when they are copied
     inputs/        fetched if the run's folder lacks them, published after they are made
     checkpoints/   published before the receipt, fetched if a local copy is missing or damaged
     experience/    sealed shards, like checkpoints; chunks, prepared columns and telemetry stay on the local disk

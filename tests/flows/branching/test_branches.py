@@ -22,10 +22,19 @@ Finished = tuple[Driver, str]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Finished:
-    """Drives four iterations on virtual engines, with checkpoints of 0, 2 and 4. Tests only ever fork this run."""
+    """Drives four iterations on virtual engines, with checkpoints of 0, 2 and 4. Tests only ever fork this run.
+
+    Its reward is a file that changes once the run has begun, and again when it has ended.
+    """
     driver = Driver(tmp_path_factory.mktemp("lines"), nursery)
-    run = driver.create("virtual.yaml", "name=lines", "iterations=4", "checkpoints.every=2", "evaluation.every=0")
+    file = driver.home.folder.parent / "reward.py"
+    file.write_text("def score(prompt, response):\n    return len(response) % 7 / 7\n")
+    reward = f"rewards.parts=[{{name: own, file: '{file}:score'}}]"
+    given = ("name=lines", "iterations=4", "checkpoints.every=2", "evaluation.every=0", reward)
+    run = driver.create("virtual.yaml", *given)
+    file.write_text("raise SystemExit('not the file of the run')\n")
     driver.drive(run)
+    file.write_text("def score(prompt, response):\n    return 0.5\n")
     return driver, run
 
 
@@ -69,6 +78,23 @@ def test_a_fork_has_its_own_copies(finished: Finished, heir: str) -> None:
         (run, 0, 3),
         (heir, 4, 4),
     ]
+
+
+def test_a_fork_and_a_revision_that_name_a_reward_file_take_its_present_contents(finished: Finished) -> None:
+    driver, run = finished
+    file = driver.home.folder.parent / "reward.py"
+    with driver.ledger() as ledger:
+        before = ledger.runs.revision(run).spec["rewards"]["parts"][0]
+    named = f"rewards.parts.0.file={before['file']}"
+    made = fork(driver.home, run, 3, ["name=renamed", named]).run
+    file.write_text("def score(prompt, response):\n    return 0.25\n")
+    assert revise(driver.home, made, [named]) == 2
+    file.write_text("def score(prompt, response):\n    return 0.5\n")
+    with driver.ledger() as ledger:
+        digests = [ledger.runs.revision(made, number).spec["rewards"]["parts"][0]["sha256"] for number in (1, 2)]
+    assert len({before["sha256"], *digests}) == 3
+    code = driver.home.run_folder(made) / "code"
+    assert {folder.name for folder in code.iterdir()} == set(digests)
 
 
 def test_a_rollback_continues_on_another_branch(finished: Finished, heir: str) -> None:

@@ -67,6 +67,24 @@ def test_a_reward_that_fails_is_named_with_its_place_before_anything_starts(
     assert not home.folder.exists() or not list(home.folder.glob("checked-*")), "no run was created"
 
 
+@pytest.mark.parametrize("command", ["check", "train"])
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [("x = 1\ndef score(:\n", "reward.py:2"), ("def scored(): ...\n", "did you mean 'scored'"), (None, "")],
+)
+def test_a_reward_file_that_cannot_be_used_is_named_before_anything_starts(
+    yatt: Yatt, home: Home, spec: Path, command: str, code: str | None, says: str
+) -> None:
+    tree = yaml.safe_load(spec.read_text())
+    spec.write_text(yaml.safe_dump({**tree, "rewards": {"parts": [{"name": "own", "file": "reward.py:score"}]}}))
+    if code is not None:
+        (spec.parent / "reward.py").write_text(code)
+    answer = yatt(command, str(spec))
+    assert answer.code == 2
+    assert str(spec.parent / "reward.py") in answer.err and says in answer.err
+    assert not list(home.folder.glob("*"))
+
+
 def test_a_failure_that_only_marks_samples_is_shown(yatt: Yatt, spec: Path) -> None:
     parts = "[{name: mine, function: 'tests.rewards.broken_rewards:raising', on_error: zero}]"
     answer = yatt("check", str(spec), "--set", f"rewards.parts={parts}", "-o", "json")

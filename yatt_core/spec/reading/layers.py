@@ -14,6 +14,9 @@ from typing import Any
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.reading.documents import FREE_KEYS, absolute_path, names_file, parse_yaml, with_absolute_paths
 
+CODE_FILE, CODE_DIGEST = "file", "sha256"
+"""Keys of a part of the reward."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -82,6 +85,8 @@ class Override:
         if not isinstance(node, dict):
             above = ".".join(self.keys[: -len(keys)])
             raise ConfigurationError(f"--set {self.text}: {above} is a value and cannot have keys")
+        if key == CODE_FILE:  # the digest belongs to the file named before
+            node = {other: value for other, value in node.items() if other != CODE_DIGEST}
         return {**node, key: self._set(node.get(key), below)}
 
     def _index(self, node: list[Any], key: str) -> int:

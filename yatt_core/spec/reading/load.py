@@ -1,7 +1,8 @@
 """Reads a spec: YAML with `extends`, dotted overrides, and errors that name file, key and remedy.
 
 Consumes a YAML file, the files it extends (later ones win, and the file itself wins over all) and `a.b=c`
-overrides. Produces a `RunSpec` with absolute paths. Raises `ConfigurationError` with one line per mistake.
+overrides. Produces a `RunSpec` with absolute paths and the digests of the Python files that it names. Raises
+`ConfigurationError` with one line per mistake.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.spec.reading.code_files import with_digests
 from yatt_core.spec.reading.documents import described, read_document
 from yatt_core.spec.reading.layers import Layer, Override, lay_over, origin_of
 from yatt_core.spec.reading.mistakes import mistakes_in
@@ -49,7 +51,11 @@ def _with_overrides(tree: Any, overrides: Sequence[str], layers: list[Layer], or
         override = Override.parse(text)
         tree = override.apply(tree)
         layers.append(override.layer())
-    return _validate(tree, lambda place: origin_of(layers, place, origin))
+
+    def origin_at(place: Sequence[str | int]) -> str:
+        return origin_of(layers, place, origin)
+
+    return with_digests(_validate(tree, origin_at), origin_at)
 
 
 def _validate(tree: Any, origin: Callable[[Sequence[str | int]], str]) -> RunSpec:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, JsonValue, PositiveFloat
+from pydantic import BeforeValidator, Field, JsonValue, PositiveFloat, field_validator, model_validator
 
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
 from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, JudgePart, RewardModelPart
@@ -15,15 +16,54 @@ PLAIN_PART = "function"
 
 
 class FunctionPart(RewardPartBase):
-    """A function of prompt and response."""
+    """A function of prompt and response: either `function` or `file` names it."""
 
     kind: Literal["function"] = "function"
-    function: str
+    function: str | None = None
     """An entry point of the group `yatt.rewards`, or a dotted name `package.module:function` of installed code."""
+    file: str | None = None
+    """A function in a Python file, as `path/of/file.py:function`; YATT executes this file. The run keeps its own copy."""
+    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the file's bytes; no other contents are executed. Set when the spec is read, unless it is given."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Keyword arguments passed to the function."""
     timeout_seconds: PositiveFloat = Field(default=10.0, le=LONGEST_CALL_SECONDS)
     """A call that takes longer counts as failed."""
+
+    @field_validator("file")
+    @classmethod
+    def _names_a_function(cls, file: str | None) -> str | None:
+        if file is not None:
+            path, _, attribute = file.rpartition(":")
+            if not path.endswith(".py") or not attribute.isidentifier():
+                raise ValueError(f"expected path/of/file.py:function (given: {file!r})")
+        return file
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        if (self.function is None) == (self.file is None):
+            raise ValueError(
+                "expected exactly one of function (an entry point, or package.module:function) and file "
+                "(path/of/file.py:function)"
+            )
+        if self.file is None and self.sha256 is not None:
+            raise ValueError("sha256: only allowed together with file")
+        return self
+
+    @property
+    def path(self) -> Path | None:
+        """The file that defines the function; None for installed code."""
+        return None if self.file is None else Path(self.file.rpartition(":")[0])
+
+    @property
+    def attribute(self) -> str:
+        """The name of the function in the file; empty for installed code."""
+        return "" if self.file is None else self.file.rpartition(":")[2]
+
+    @property
+    def described(self) -> str:
+        """The key that names the function, with its value, for messages."""
+        return f"function {self.function!r}" if self.file is None else f"file {self.file!r}"
 
 
 def _function_by_default(part: Any) -> Any:

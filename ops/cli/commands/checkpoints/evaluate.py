@@ -83,7 +83,7 @@ def evaluate_checkpoint(run_folder: Path, run: str, spec: RunSpec, row: Checkpoi
     from yatt_core.tools.toolbox import Toolbox
 
     folder, model_path = run_folder / INPUTS, initial_model(spec, run_folder)
-    codec, scorer = open_codec(spec, model_path), RewardScorer(spec.rewards)
+    codec, scorer = open_codec(spec, model_path), RewardScorer(spec.rewards, run_folder)
     engine = build_rollout_engine(spec, model_path, folder)
     engine.update_weights(checkpoint_weights(run_folder, spec, row), row.iteration)
     prompts = Inputs.open(folder, spec).held_out

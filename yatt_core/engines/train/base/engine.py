@@ -207,7 +207,8 @@ class PolicyTrainEngine(ABC):
         self._version = -1
         layout = self._layout
         step = SupervisedStep(self._forward, self._optimizer, self._collective, layout.budget, layout.even)
-        result = SftTraining(self._spec, step, self._probe_model, codec, self._reader).run(inputs)
+        training = SftTraining(self._spec, step, self._probe_model, codec, self._reader, self._context.run_folder)
+        result = training.run(inputs)
         self._begin()
         seconds = time.perf_counter() - started
         return SftReceipt(result.steps, result.loss, result.accuracy, seconds, self._digest())

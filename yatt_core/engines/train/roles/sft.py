@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +80,7 @@ class SftTraining:
     """Trains on demonstrations; every rank has an instance.
 
     probe_model: returns a transformers model with the current weights.
+    run_folder: folder of the run, which has its own copies of reward functions' files.
     """
 
     def __init__(
@@ -88,12 +90,14 @@ class SftTraining:
         probe_model: Callable[[], nn.Module],
         codec: TextCodec,
         reader: ImageReader | None,
+        run_folder: Path,
     ) -> None:
         if spec.sft is None:
             raise ConfigurationError("sft: missing from the spec")
         self._spec, self._sft = spec, spec.sft
         self._supervised, self._collective = supervised, supervised.collective
         self._probe_model, self._codec, self._reader = probe_model, codec, reader
+        self._run_folder = run_folder
 
     def run(self, inputs: Inputs) -> SftResult:
         """Takes steps until the probe's accuracy is reached or the maximum number of steps is taken."""
@@ -101,7 +105,7 @@ class SftTraining:
         demonstrations = encode_demonstrations(prompts, self._codec, several_turns=self._spec.rollout.tools is not None)
         probe = self._encoded(inputs.probe)
         loss, accuracy = 0.0, 0.0
-        scorer = RewardScorer(self._spec.rewards)
+        scorer = RewardScorer(self._spec.rewards, self._run_folder)
         with closing(Toolbox(self._spec.rollout.tools)) as toolbox:
             for step in range(1, self._sft.max_steps + 1):
                 loss = self._step(demonstrations, step)

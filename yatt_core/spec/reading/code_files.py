@@ -1,0 +1,50 @@
+"""Fixes the Python files that a spec names: adds the SHA-256 of each, so that the spec stands for these contents.
+
+Consumes a validated spec, and the files. Raises `ConfigurationError`, which names the key and the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.spec.rewards.scheme import FunctionPart, RewardPart
+from yatt_core.spec.run import RunSpec
+
+LARGEST_BYTES = 4 << 20
+"""Maximum size of a file with reward functions."""
+
+
+def with_digests(spec: RunSpec, origin: Callable[[Sequence[str | int]], str]) -> RunSpec:
+    """Returns the spec with the digest of each file that has none yet.
+
+    origin: returns the name of what set a key, for error messages.
+    """
+
+    def fixed(number: int, part: RewardPart) -> RewardPart:
+        if not isinstance(part, FunctionPart) or part.path is None or part.sha256 is not None:
+            return part
+        place = ("rewards", "parts", number, "file")
+        data = read_code_file(part.path, f"{origin(place)}: {'.'.join(map(str, place))}")
+        return part.model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})
+
+    parts = tuple(fixed(number, part) for number, part in enumerate(spec.rewards.parts))
+    return spec.model_copy(update={"rewards": spec.rewards.model_copy(update={"parts": parts})})
+
+
+def read_code_file(path: Path, place: str) -> bytes:
+    """Returns the bytes of a Python file.
+
+    place: the place that names it, for messages.
+    """
+    if not path.is_file():
+        found = "is not a regular file" if path.exists() else "does not exist"
+        raise ConfigurationError(f"{place}: {path} {found}; expected path/of/file.py:function")
+    try:
+        if (size := path.stat().st_size) > LARGEST_BYTES:
+            raise ConfigurationError(f"{place}: {path} has {size} bytes; at most {LARGEST_BYTES} are allowed")
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{place}: {path} cannot be read: {error.strerror}") from None
