@@ -27,6 +27,7 @@ from db.read.series import SeriesReader
 from db.write.alarms import Alarms
 from db.write.aliases import Aliases
 from db.write.commit import Commits
+from db.write.deletions import Deletions
 from db.write.events import Events
 from db.write.lease import Leases
 from db.write.metrics import Metrics
@@ -53,6 +54,7 @@ class Ledger:
         self.events = Events(database)
         self.aliases = Aliases(database)
         self.alarms = Alarms(database)
+        self.deletions = Deletions(database)
         self.overview = Overviews(database)
         self.run_list = RunListReader(database)
         self.series = SeriesReader(database)

@@ -1,7 +1,8 @@
 """Runs a scenario in a child process that dies without cleanup right after its n-th durable step.
 
-A step is an fsync, a rename, a new folder, a deletion, or an answer from an object store. The child reports what was
-acknowledged through a file descriptor, when a caller would see it return. The product contains no hook for this.
+A step is an fsync, a rename, a new folder, a deletion, a database's commit, or an answer from an object store. The
+child reports what was acknowledged through a file descriptor, when a caller would see it return. The product contains
+no hook for this.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from aiobotocore.client import AioBaseClient
+from sqlalchemy.engine.default import DefaultDialect
 
 KILLED, DONE = 9, 0
 Scenario = Callable[[Path, Callable[[str], None]], None]
@@ -23,6 +25,7 @@ _context.set_forkserver_preload(
         "pytest",
         "tests.checkpoints.scenarios",
         "tests.experience.scenarios",
+        "tests.flows.run.scenarios",
         "tests.inputs.example_specs",
         "tests.object_store.scenarios",
     ]
@@ -67,8 +70,11 @@ def _child(scenario: Scenario, folder: Path, acknowledged: Path, step: int) -> N
         return stepping
 
     os.fsync = counted(os.fsync)
-    for name in ("rename", "mkdir", "unlink"):
+    for name in ("unlink", "rmdir"):  # by which shutil.rmtree deletes, too
+        setattr(os, name, counted(getattr(os, name)))
+    for name in ("rename", "mkdir"):
         setattr(Path, name, counted(getattr(Path, name)))
+    DefaultDialect.do_commit = counted(DefaultDialect.do_commit)
     AioBaseClient._make_api_call = answered(AioBaseClient._make_api_call)
     scenario(folder, lambda word: os.write(descriptor, f"{word}\n".encode()))
     os._exit(DONE)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from typing import Any
 
 from yatt_core.errors import InfrastructureError, StorageFullError
 
+TRASH = ".trash"
+"""Ending of the name of a folder that is being deleted."""
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -125,8 +128,26 @@ def move_folder(source: Path, target: Path) -> None:
 
 def remove_folder(folder: Path) -> None:
     """Deletes a folder: as long as its name is visible, even after a crash, the folder is complete."""
-    trash = folder.with_name(f".{folder.name.lstrip('.')}.{os.getpid()}.trash")
+    trash = folder.with_name(f".{folder.name.lstrip('.')}.{os.getpid()}{TRASH}")
     shutil.rmtree(trash, ignore_errors=True)
     move_folder(folder, trash)
     with refusals(f"{trash}: cannot be deleted"):
         shutil.rmtree(trash)
+
+
+def remove_whole_folder(folder: Path) -> bool:
+    """Deletes a folder, and what killed processes have left of it while they deleted it; returns False if it is gone.
+
+    No other process may be deleting the folder.
+    """
+    present = folder.exists()
+    if present:
+        remove_folder(folder)
+    name = re.compile(rf"\.{re.escape(folder.name.lstrip('.'))}\.\d+{re.escape(TRASH)}")
+    if not folder.parent.is_dir():
+        return False
+    with refusals(f"{folder.parent}: the remains of {folder.name} cannot be deleted"):
+        for path in list(folder.parent.iterdir()):
+            if name.fullmatch(path.name):
+                shutil.rmtree(path)
+    return present

@@ -74,3 +74,7 @@ class Conflict(LedgerError):
 
 class AliasRefused(LedgerError):
     """A checkpoint cannot have the alias: it is not kept, the alias does not exist, or the move would be pointless."""
+
+
+class DeletionRefused(LedgerError):
+    """The run cannot be deleted: it has begun, or a fork continues it."""

@@ -1,6 +1,6 @@
 """The ledger's tables. Times are milliseconds since 1970 (UTC) by the database's clock; durations are seconds.
 
-Every table refers to a run; results are keyed by (run, branch, iteration). Only types that both SQLite and
+Every table but the last refers to a run; results are keyed by (run, branch, iteration). Only types that both SQLite and
 PostgreSQL support are used.
 """
 
@@ -8,53 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Boolean,
-    Double,
-    ForeignKey,
-    ForeignKeyConstraint,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Text,
-    UniqueConstraint,
-    text,
-)
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
 
-NAMES = {
-    "pk": "%(table_name)s_pk",
-    "fk": "%(table_name)s_%(column_0_name)s_fk",
-    "uq": "%(table_name)s_%(column_0_N_name)s_unique",
-    "ix": "%(table_name)s_%(column_0_N_name)s_index",
-}
-COUNTER = BigInteger().with_variant(Integer, "sqlite")
-"""SQLite assigns primary keys automatically only if the column's type is INTEGER."""
-
-
-class Base(DeclarativeBase):
-    """All tables of the ledger."""
-
-    metadata = MetaData(naming_convention=NAMES)
-    type_annotation_map = {  # noqa: RUF012  (SQLAlchemy reads it from the class)
-        str: Text,
-        int: BigInteger,
-        float: Double,
-        bytes: LargeBinary,
-        bool: Boolean,
-        dict[str, Any]: JSON(none_as_null=True),
-    }
-
-
-def _run_key() -> Mapped[str]:
-    return mapped_column(ForeignKey("run.id"), primary_key=True)
-
-
-def _key() -> Mapped[Any]:
-    return mapped_column(primary_key=True, autoincrement=False)
+from db.core.base import COUNTER, key_part, run_key
+from db.core.base import Base as Base
 
 
 class Run(Base):
@@ -90,8 +48,8 @@ class SpecRevision(Base):
 
     __tablename__ = "spec_revision"
 
-    run: Mapped[str] = _run_key()
-    revision: Mapped[int] = _key()
+    run: Mapped[str] = run_key()
+    revision: Mapped[int] = key_part()
     digest: Mapped[str]
     spec: Mapped[dict[str, Any]]
     reason: Mapped[str]
@@ -103,8 +61,8 @@ class Branch(Base):
 
     __tablename__ = "branch"
 
-    run: Mapped[str] = _run_key()
-    number: Mapped[int] = _key()
+    run: Mapped[str] = run_key()
+    number: Mapped[int] = key_part()
     parent_run: Mapped[str | None] = mapped_column(ForeignKey("run.id"))
     parent_branch: Mapped[int | None]
     parent_iteration: Mapped[int | None]
@@ -117,7 +75,7 @@ class Lease(Base):
 
     __tablename__ = "lease"
 
-    run: Mapped[str] = _run_key()
+    run: Mapped[str] = run_key()
     term: Mapped[int]
     holder: Mapped[str | None]
     host: Mapped[str | None]
@@ -133,8 +91,8 @@ class DriverSession(Base):
 
     __tablename__ = "driver_session"
 
-    run: Mapped[str] = _run_key()
-    term: Mapped[int] = _key()
+    run: Mapped[str] = run_key()
+    term: Mapped[int] = key_part()
     flow_run_id: Mapped[str]
     flow_run_name: Mapped[str]
     started_at: Mapped[int]
@@ -150,9 +108,9 @@ class Iteration(Base):
 
     __tablename__ = "iteration"
 
-    run: Mapped[str] = _run_key()
-    branch: Mapped[int] = _key()
-    iteration: Mapped[int] = _key()
+    run: Mapped[str] = run_key()
+    branch: Mapped[int] = key_part()
+    iteration: Mapped[int] = key_part()
     term: Mapped[int]
     experience_digest: Mapped[str | None]
     weights_digest: Mapped[str | None]
@@ -165,9 +123,9 @@ class ControlState(Base):
 
     __tablename__ = "control_state"
 
-    run: Mapped[str] = _run_key()
-    branch: Mapped[int] = _key()
-    iteration: Mapped[int] = _key()
+    run: Mapped[str] = run_key()
+    branch: Mapped[int] = key_part()
+    iteration: Mapped[int] = key_part()
     state: Mapped[dict[str, Any]]
 
 
@@ -207,11 +165,11 @@ class PhaseAttempt(Base):
         ),
     )
 
-    run: Mapped[str] = _run_key()
-    branch: Mapped[int] = _key()
-    iteration: Mapped[int] = _key()
-    phase: Mapped[str] = _key()
-    number: Mapped[int] = _key()
+    run: Mapped[str] = run_key()
+    branch: Mapped[int] = key_part()
+    iteration: Mapped[int] = key_part()
+    phase: Mapped[str] = key_part()
+    number: Mapped[int] = key_part()
     state: Mapped[str]
     term: Mapped[int]
     planned_at: Mapped[int]
@@ -229,11 +187,11 @@ class Shard(Base):
 
     __tablename__ = "shard"
 
-    run: Mapped[str] = _run_key()
-    branch: Mapped[int] = _key()
-    iteration: Mapped[int] = _key()
-    wave: Mapped[int] = _key()
-    shard: Mapped[int] = _key()
+    run: Mapped[str] = run_key()
+    branch: Mapped[int] = key_part()
+    iteration: Mapped[int] = key_part()
+    wave: Mapped[int] = key_part()
+    shard: Mapped[int] = key_part()
     term: Mapped[int]
     folder: Mapped[str]
     manifest_sha256: Mapped[str]
@@ -250,10 +208,10 @@ class Wave(Base):
 
     __tablename__ = "wave"
 
-    run: Mapped[str] = _run_key()
-    branch: Mapped[int] = _key()
-    iteration: Mapped[int] = _key()
-    wave: Mapped[int] = _key()
+    run: Mapped[str] = run_key()
+    branch: Mapped[int] = key_part()
+    iteration: Mapped[int] = key_part()
+    wave: Mapped[int] = key_part()
     term: Mapped[int]
     plan: Mapped[dict[str, Any]]
     outcome: Mapped[dict[str, Any] | None]
@@ -268,10 +226,10 @@ class Choice(Base):
 
     __tablename__ = "choice"
 
-    run: Mapped[str] = _run_key()
-    branch: Mapped[int] = _key()
-    iteration: Mapped[int] = _key()
-    name: Mapped[str] = _key()
+    run: Mapped[str] = run_key()
+    branch: Mapped[int] = key_part()
+    iteration: Mapped[int] = key_part()
+    name: Mapped[str] = key_part()
     term: Mapped[int]
     body: Mapped[dict[str, Any]]
     recorded_at: Mapped[int]
@@ -282,10 +240,10 @@ class PlacementDecision(Base):
 
     __tablename__ = "placement_decision"
 
-    run: Mapped[str] = _run_key()
-    branch: Mapped[int] = _key()
-    iteration: Mapped[int] = _key()
-    seq: Mapped[int] = _key()
+    run: Mapped[str] = run_key()
+    branch: Mapped[int] = key_part()
+    iteration: Mapped[int] = key_part()
+    seq: Mapped[int] = key_part()
     term: Mapped[int]
     inputs: Mapped[dict[str, Any]]
     decision: Mapped[dict[str, Any]]
@@ -303,10 +261,10 @@ class Checkpoint(Base):
 
     __tablename__ = "checkpoint"
 
-    run: Mapped[str] = _run_key()
-    branch: Mapped[int] = _key()
-    iteration: Mapped[int] = _key()
-    term: Mapped[int] = _key()
+    run: Mapped[str] = run_key()
+    branch: Mapped[int] = key_part()
+    iteration: Mapped[int] = key_part()
+    term: Mapped[int] = key_part()
     folder: Mapped[str]
     manifest_sha256: Mapped[str]
     bytes: Mapped[int]
@@ -331,8 +289,8 @@ class AliasMove(Base):
         ),
     )
 
-    run: Mapped[str] = _run_key()
-    number: Mapped[int] = _key()
+    run: Mapped[str] = run_key()
+    number: Mapped[int] = key_part()
     alias: Mapped[str]
     branch: Mapped[int]
     iteration: Mapped[int]
@@ -365,8 +323,8 @@ class MetricPoint(Base):
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  (without a rowid, the table takes half the space)
 
     series: Mapped[int] = mapped_column(ForeignKey("metric_series.id"), primary_key=True)
-    branch: Mapped[int] = _key()
-    step: Mapped[int] = _key()
+    branch: Mapped[int] = key_part()
+    step: Mapped[int] = key_part()
     value: Mapped[float]
 
 
@@ -405,10 +363,34 @@ class Event(Base):
     __tablename__ = "event"
     __table_args__ = (Index(None, "run", "kind", "seq"),)
 
-    run: Mapped[str] = _run_key()
-    seq: Mapped[int] = _key()
+    run: Mapped[str] = run_key()
+    seq: Mapped[int] = key_part()
     at: Mapped[int]
     kind: Mapped[str]
     body: Mapped[dict[str, Any]]
     prev_hash: Mapped[str]
     hash: Mapped[str]
+
+
+class DeletedRun(Base):
+    """What remains of a deleted run; its other rows are gone, and its number is never given to another run.
+
+    spec: the newest revision.
+    links: the run's audit chain, from its creation to its deletion.
+    outside: what the run may have left outside the ledger and its folder.
+    cleaned_at: when everything outside the ledger was removed; null while something may be left.
+    """
+
+    __tablename__ = "deleted_run"
+
+    run: Mapped[str] = mapped_column(primary_key=True)
+    spec_name: Mapped[str]
+    number: Mapped[int]
+    by: Mapped[str]
+    why: Mapped[str]
+    created_at: Mapped[int]
+    deleted_at: Mapped[int]
+    spec: Mapped[dict[str, Any]]
+    links: Mapped[list[dict[str, Any]]]
+    outside: Mapped[dict[str, Any]]
+    cleaned_at: Mapped[int | None]

@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from db.core.ancestry import IterationRange, ancestry, range_of
 from db.core.engine import Database, Fence
 from db.core.errors import LedgerError, OutOfOrder, RunNotFound
-from db.core.models import Branch, Choice, Iteration, Lease, Run, SpecRevision
+from db.core.models import Branch, Choice, DeletedRun, Iteration, Lease, Run, SpecRevision
 from db.write.events import GENESIS, append, lock_run
 from db.write.outbox import OutboxEntry, enqueue
 
@@ -104,12 +104,17 @@ class Runs:
     def find(self, name: str) -> RunRow:
         """Returns the run with this id, or the only one whose id starts with it.
 
-        Raises `RunNotFound`, which lists the candidates if there are several, and the nearest ids if there are none.
+        Raises `RunNotFound`, which lists the candidates if there are several, and the nearest ids if there are none,
+        or says that the run was deleted.
         """
         with self._database.read() as connection:
             exact = connection.execute(select(*RUN_COLUMNS).where(Run.id == name)).one_or_none()
             if exact is not None:
                 return RunRow(**exact._mapping)
+            # Before the prefixes: the id of a deleted run may be the beginning of another one's.
+            deleted_by = connection.execute(select(DeletedRun.by).where(DeletedRun.run == name)).scalar_one_or_none()
+            if deleted_by is not None:
+                raise RunNotFound(f"run {name!r} was deleted by {deleted_by}; see `yatt runs --deleted`")
             rows = connection.execute(
                 select(*RUN_COLUMNS)
                 .where(func.substr(Run.id, 1, len(name)) == name)
@@ -269,9 +274,12 @@ class Runs:
     def _insert(
         self, connection: Connection, spec_name: str, target_iterations: int, parent: Parent | None, reason: str
     ) -> str:
-        newest = select(func.max(Run.number), self._database.now()).where(Run.spec_name == spec_name)
-        last, now = connection.execute(newest).one()
-        number = (last or 0) + 1
+        last, deleted = (
+            select(func.max(table.number)).where(table.spec_name == spec_name).scalar_subquery()
+            for table in (Run, DeletedRun)
+        )
+        newest, newest_deleted, now = connection.execute(select(last, deleted, self._database.now())).one()
+        number = max(newest or 0, newest_deleted or 0) + 1
         run = f"{spec_name}-{number}"
         row = {
             "id": run,

@@ -19,7 +19,7 @@ from typer.main import get_command
 
 from ops.cli import failures
 from ops.cli.commands.checkpoints import evaluate, export, promote
-from ops.cli.commands.driving import branches, deploy, train
+from ops.cli.commands.driving import branches, deletion, deploy, train
 from ops.cli.commands.inspection import alarms, audit, logs, placement, rollouts, runs
 from ops.cli.commands.planning import check, doctor, plan, schema
 from ops.cli.commands.services import dashboard, group, tokens
@@ -47,6 +47,7 @@ for module in (
     check,
     plan,
     branches,
+    deletion,
     runs,
     alarms,
     logs,

@@ -19,7 +19,7 @@ STATE_TAG = "yatt.state"
 EXTERNAL_TAG = "mlflow.model.isExternal"
 FACTS = ("branch", "iteration", "term", "folder", "weights_digest")
 READY = "READY"
-PRUNED = "pruned"
+PRUNED, DELETED = "pruned", "deleted"
 
 
 def alias_tag(alias: str) -> str:
@@ -52,6 +52,11 @@ class MlflowRegistry:
         self._client.set_model_version_tag(name, version.version, tag, text)
         # Last, because this tag marks the move as complete, so it is not repeated.
         self._client.set_registered_model_tag(name, tag, text)
+
+    def mark_deleted(self, tracking_run: str) -> None:
+        """Tags the versions that a tracking run has registered as those of a deleted run."""
+        for version in self._client.search_model_versions(f"run_id = '{tracking_run}'"):
+            self._client.set_model_version_tag(version.name, version.version, STATE_TAG, DELETED)
 
     def _last_move(self, name: str, tag: str) -> int:
         """Returns the number of the alias's last move; 0 if the tag, which people can edit, has none."""

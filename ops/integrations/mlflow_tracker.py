@@ -70,6 +70,8 @@ class MlflowTracker:
                 for item in rows:
                     if kind == "run":
                         made[item.key] = self._find_run(item) or self._create_run(item)
+                    elif kind == "deleted":
+                        self._delete_runs(item)
                     else:
                         self._send(item)
         return made
@@ -119,6 +121,15 @@ class MlflowTracker:
         wanted = f"tags.`{OUTBOX_TAG}` = '{item.key}' AND tags.`{OWNER_TAG}` = '{item.body['owner']}'"
         found = self._client.search_runs([experiment.experiment_id], wanted, order_by=["attributes.start_time ASC"])
         return str(found[0].info.run_id) if found else None
+
+    def _delete_runs(self, item: OutboxItem) -> None:
+        """Marks every MLflow run of a deleted run as deleted, and the model versions that they have registered."""
+        found = [self._client.get_experiment_by_name(name) for name in item.body["experiments"]]
+        experiments = [experiment.experiment_id for experiment in found if experiment is not None]
+        wanted = f"tags.`{OWNER_TAG}` = '{item.body['owner']}'"
+        for run in self._client.search_runs(experiments, wanted) if experiments else ():
+            self._registry.mark_deleted(run.info.run_id)
+            self._client.delete_run(run.info.run_id)
 
     def _create_run(self, item: OutboxItem) -> str:
         experiment = self._experiment(item.body["experiment"])

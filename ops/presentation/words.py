@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 LONGEST_WORD, LONGEST_LINE = 300, 1_000
 """Maximum lengths of a word and of a line in an error, in characters; YATT's own messages, with a path, are shorter."""
@@ -36,6 +37,11 @@ def place(iteration: int, target: int) -> str:
         if iteration >= 0
         else f"before its first commit, {target} iterations remaining"
     )
+
+
+def moment(at: int) -> str:
+    """Formats a time, in milliseconds since 1970, as the local date and time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at / 1000))
 
 
 def duration(seconds: float) -> str:

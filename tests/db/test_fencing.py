@@ -59,6 +59,7 @@ WRITES: dict[str, Callable[[Ledger, Fence], object]] = {
     "outbox.claim": lambda ledger, fence: ledger.outbox.claim(fence),
     "outbox.give_back": lambda ledger, fence: ledger.outbox.give_back(fence),
     "outbox.delivered": lambda ledger, fence: ledger.outbox.delivered(fence, ["toy-1/params"]),
+    "deletions.delete": lambda ledger, fence: ledger.deletions.delete(fence, "ann", "why", {}),
     "events.append": lambda ledger, fence: ledger.events.append(fence.run, "note", {"a": 1}, fence),
 }
 
@@ -107,6 +108,8 @@ def test_the_holder_writes(ledger: Ledger, prepared: Fence, clock: SimulatedCloc
         ledger.outbox.claim(prepared)
     if write == "leases.end_session":
         ledger.leases.start_session(prepared, "id", "name")
+    if write == "deletions.delete":  # which is for a run without commits
+        prepared = ledger.leases.acquire(ledger.runs.create("toy", {}, "d", 1).id, holder("first"), ttl_seconds=10)
     clock.advance(1)
     before = everything(ledger)
     WRITES[write](ledger, prepared)

@@ -18,7 +18,7 @@ from tests.object_store.scenarios import delete, publish, publish_on_both, store
 from tests.object_store.server import S3Server
 from yatt_core.checkpoints.publish import publish_checkpoint
 from yatt_core.checkpoints.verify import verify_checkpoint
-from yatt_core.errors import DataError, InfrastructureError
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.storage import objects as objects_module
 from yatt_core.storage import run_store
 from yatt_core.storage.fetching import fetching, partial_of
@@ -97,6 +97,25 @@ def test_a_deletion_killed_at_every_step_leaves_no_valid_partial_folder(
         store.sweep("checkpoints", [], term=1)
         assert objects.sizes(f"{folder.name}/") == {}
     assert step > 4
+
+
+def test_all_of_a_run_is_deleted_but_nothing_of_another_ledgers_run(
+    server: S3Server, objects: ObjectStore, run_folder: Path
+) -> None:
+    store = ObjectRunStore(objects, run_folder)
+    store.claim("this ledger")
+    publish_checkpoint(run_folder, FOLDER, IDENTITY, write, NEEDED)
+    store.publish(FOLDER)
+    objects.write(f"{run_folder.name}0/owner.json", b"a run whose name begins with this one's")
+    store.remove_all("another ledger")
+    assert store.folders("checkpoints") == {FOLDER: True}
+    server.strikes.append((r"POST .*\?delete", lambda: server.refuse(403, "AccessDenied")))
+    with pytest.raises(ConfigurationError):
+        store.remove_all("this ledger")
+    assert objects.read(f"{run_folder.name}/owner.json") is not None, "the claim is deleted last"
+    store.remove_all("this ledger")
+    store.remove_all("this ledger")
+    assert list(objects.sizes("")) == [f"{run_folder.name}0/owner.json"]
 
 
 def test_other_contents_are_unpublished_before_they_are_replaced(

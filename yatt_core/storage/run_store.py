@@ -69,6 +69,13 @@ class RunStore(Protocol):
         """Deletes a folder; readers never see half of it."""
         ...
 
+    def remove_all(self, owner: str) -> None:
+        """Deletes everything of this run, if the address belongs to it; may be repeated after a failure.
+
+        owner: the identity with which the run claimed the address.
+        """
+        ...
+
     def sweep(self, below: str, keep: Collection[str], term: int, in_flight: bool = False) -> list[str]:
         """Deletes the folders below a folder, partial ones included, except those to be kept; returns the deleted ones.
 
@@ -101,6 +108,9 @@ class NoStore:
     def remove(self, folder: str) -> None:
         """Does nothing."""
 
+    def remove_all(self, owner: str) -> None:
+        """Does nothing."""
+
     def sweep(self, below: str, keep: Collection[str], term: int, in_flight: bool = False) -> list[str]:
         """Deletes nothing."""
         return []
@@ -117,8 +127,7 @@ class ObjectRunStore:
 
     def claim(self, owner: str) -> None:
         """Records the owner if there is none yet. Raises `ConfigurationError` if the address belongs to another run."""
-        name = self._name(OWNER)
-        wanted = json.dumps({"run": self._run_folder.name, "owner": owner}, sort_keys=True).encode()
+        name, wanted = self._name(OWNER), self._claim_of(owner)
         found = self._objects.read(name)
         if found is None:
             self._objects.create(name, wanted)
@@ -225,6 +234,16 @@ class ObjectRunStore:
         except InfrastructureError as error:
             log.warning("%s stays on the object store until the next sweep: %s", folder, error)
 
+    def remove_all(self, owner: str) -> None:
+        """Deletes the claim last, so that a repetition still knows that the objects are this run's."""
+        claim, below = self._name(OWNER), self._name() + "/"
+        if self._objects.read(claim) != self._claim_of(owner):
+            return
+        self._objects.abort_uploads(below)
+        if others := [name for name in self._objects.sizes(below) if name != claim]:
+            self._objects.delete(others)
+        self._objects.delete([claim])
+
     def sweep(self, below: str, keep: Collection[str], term: int, in_flight: bool = False) -> list[str]:
         """Deletes as `RunStore.sweep` describes; unless something is in flight, also aborts open multipart uploads."""
         removed = []
@@ -258,15 +277,24 @@ class ObjectRunStore:
             raise DataError(f"{missing[0]}: is missing, but its manifest lists it")
         return files, manifest
 
+    def _claim_of(self, owner: str) -> bytes:
+        return json.dumps({"run": self._run_folder.name, "owner": owner}, sort_keys=True).encode()
+
     def _name(self, *parts: str) -> str:
         return str(PurePosixPath(self._run_folder.name, *parts))
 
 
 def open_store(spec: RunSpec, run_folder: Path) -> RunStore:
     """Returns the durable tier that the spec names; it connects on first use."""
-    if spec.storage.url is None:
-        return NoStore()
-    return ObjectRunStore(ObjectStore(spec.storage.url), run_folder)
+    return store_at(spec.storage.url, run_folder)
+
+
+def store_at(url: str | None, run_folder: Path) -> RunStore:
+    """Returns the durable tier at an address; it connects on first use.
+
+    url: None if the run has only its folder.
+    """
+    return NoStore() if url is None else ObjectRunStore(ObjectStore(url), run_folder)
 
 
 def _inode(path: Path) -> int | None:

@@ -33,6 +33,21 @@ def upgrade() -> None:
         sa.UniqueConstraint("spec_name", "number", name=op.f("run_spec_name_number_unique")),
     )
     op.create_table(
+        "deleted_run",
+        sa.Column("run", sa.Text(), nullable=False),
+        sa.Column("spec_name", sa.Text(), nullable=False),
+        sa.Column("number", sa.BigInteger(), nullable=False),
+        sa.Column("by", sa.Text(), nullable=False),
+        sa.Column("why", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("deleted_at", sa.BigInteger(), nullable=False),
+        sa.Column("spec", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("links", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("outside", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("cleaned_at", sa.BigInteger(), nullable=True),
+        sa.PrimaryKeyConstraint("run", name=op.f("deleted_run_pk")),
+    )
+    op.create_table(
         "branch",
         sa.Column("run", sa.Text(), nullable=False),
         sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),

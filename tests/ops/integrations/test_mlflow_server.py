@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from ops.integrations.mlflow_tracker import MlflowTracker
-from tests.ops.integrations.test_mlflow_tracker import created, points, row
-from tests.ops.integrations.test_promotion import body_of
+from tests.ops.integrations.test_mlflow_tracker import body_of, created, points, row
 
 pytestmark = pytest.mark.verify
 START_SECONDS = 120.0

@@ -41,6 +41,20 @@ def row(kind: str, body: Mapping[str, Any], tracking_run: str | None = None, key
     return OutboxItem(key or f"toy-1/{kind}", "toy-1", kind, body, 1_700_000_000_123, tracking_run)
 
 
+def body_of(manifest: str, iteration: int, state: str) -> dict[str, Any]:
+    return {
+        "model": "toy-1",
+        "version_id": f"toy-1/b0/checkpoint-i{iteration}-e1",
+        "branch": 0,
+        "iteration": iteration,
+        "term": 1,
+        "folder": "checkpoints/x",
+        "manifest_sha256": manifest,
+        "weights_digest": "w",
+        "state": state,
+    }
+
+
 def created(tracker: MlflowTracker, experiment: str) -> str:
     item = row("run", {"experiment": experiment, "name": "toy-1", "owner": "a ledger"})
     return tracker.deliver([item])[item.key]
@@ -68,6 +82,21 @@ def test_a_run_whose_creation_got_no_response_is_found_again(store: Path) -> Non
     assert created(tracker_of(store), "ambiguous") == first
     other = row("run", {"experiment": "ambiguous", "name": "toy-2", "owner": "a ledger"}, key="toy-2/run")
     assert tracker_of(store).deliver([other])["toy-2/run"] != first
+
+
+def test_a_deleted_run_is_marked_as_deleted_however_often_it_is_told(store: Path) -> None:
+    client, entity = tracker_of(store)._client, {"experiment": "deletions", "name": "toy-1"}
+    kept = row("run", {**entity, "owner": "another ledger"})
+    gone = [row("run", {**entity, "owner": "this ledger"}, key=key) for key in ("toy-1/run", "toy-1/b1/run")]
+    other, *own = (tracker_of(store).deliver([item])[item.key] for item in (kept, *gone))
+    version = row("checkpoint", body_of("deletions", 0, "kept"), own[0])
+    tracker_of(store).deliver([version])
+    deleted = row("deleted", {"owner": "this ledger", "experiments": ["deletions", "no such experiment"]})
+    for _ in range(2):
+        tracker_of(store).deliver([deleted])
+    assert [client.get_run(run).info.lifecycle_stage for run in (other, *own)] == ["active", "deleted", "deleted"]
+    (found,) = client.search_model_versions(f"run_id = '{own[0]}'")
+    assert found.tags["yatt.state"] == "deleted"
 
 
 def test_runs_of_one_name_in_two_homes_have_separate_mlflow_runs(tmp_path: Path, store: Path) -> None:

@@ -28,7 +28,7 @@ from ops.integrations.mlflow_tracker import MlflowTracker
 from ops.integrations.promotion import deliver, promote
 from tests.ops.audited import weights
 from tests.ops.conftest import Yatt
-from tests.ops.integrations.test_mlflow_tracker import row
+from tests.ops.integrations.test_mlflow_tracker import body_of, row
 from yatt_core.errors import ConfigurationError
 
 RUN = "toy-1"
@@ -322,20 +322,6 @@ def test_a_death_between_ledger_and_mlflow_changes_nothing(registered: Home) -> 
     assert len(client.search_logged_models([experiment])) == 2
     said = json.loads(client.get_registered_model("toy-1").tags[alias_tag("champion")])
     assert (said["number"], said["why"]) == (5, "2 talks nonsense")
-
-
-def body_of(manifest: str, iteration: int, state: str) -> dict[str, Any]:
-    return {
-        "model": "toy-1",
-        "version_id": f"toy-1/b0/checkpoint-i{iteration}-e1",
-        "branch": 0,
-        "iteration": iteration,
-        "term": 1,
-        "folder": "checkpoints/x",
-        "manifest_sha256": manifest,
-        "weights_digest": "w",
-        "state": state,
-    }
 
 
 def test_an_overtaken_move_is_not_repeated(registered: Home) -> None:

@@ -5,8 +5,6 @@ Consumes a run's name, an alias and a reason; records an audited promotion in th
 
 from __future__ import annotations
 
-import getpass
-import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +12,9 @@ import typer
 
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import Alias, HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
+from ops.cli.people import named
 from ops.presentation.output import message, write, write_json, write_table
+from ops.presentation.words import moment
 
 if TYPE_CHECKING:
     from db.write.aliases import AliasMove
@@ -52,7 +52,7 @@ def promote(
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
-    done = promote_checkpoint(place, name, to.value, iteration, by=_login_name() if by is None else by, why=why)
+    done = promote_checkpoint(place, name, to.value, iteration, by=named(by, "promotes the checkpoint"), why=why)
     waits = deliver(place, name) if done.model else None
     if waits:
         message(f"MLflow will be updated later: {waits}")
@@ -92,21 +92,10 @@ def aliases(run: RunArgument, home: HomeOption = None, output: OutputOption = Ou
     write_table(columns, [_row(move) for move in reversed(history)], title="all promotions, newest first")
 
 
-def _login_name() -> str:
-    from yatt_core.errors import ConfigurationError
-
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError) as error:  # KeyError: Python before 3.13
-        raise ConfigurationError(
-            "--by: this account's login name cannot be determined; give the name of the person who promotes the checkpoint"
-        ) from error
-
-
 def _facts(move: AliasMove) -> dict[str, Any]:
     return {name: getattr(move, name) for name in FACTS}
 
 
 def _row(move: AliasMove) -> tuple[object, ...]:
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(move.at / 1000))
+    when = moment(move.at)
     return (move.alias, move.iteration, move.branch, when, move.by, move.why)

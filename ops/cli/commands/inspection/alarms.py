@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import write, write_json, write_table
+from ops.presentation.words import moment
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
@@ -65,7 +65,7 @@ def write_alarms(rows: list[dict[str, Any]], count: int) -> None:
     """
     table = [
         (
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["at"] / 1000)),
+            moment(row["at"]),
             f"{row['iteration']} of branch {row['branch']}",
             row["rule"],
             row["action"],

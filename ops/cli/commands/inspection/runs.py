@@ -12,7 +12,7 @@ from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import write, write_json, write_table
 from ops.presentation.time_accounts import time_facts, write_time
-from ops.presentation.words import cut, duration, place, size
+from ops.presentation.words import cut, duration, moment, place, size
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
@@ -24,12 +24,15 @@ REASON_CHARACTERS = 120
 
 def register(app: typer.Typer) -> None:
     """Adds the commands to the program."""
-    app.command(epilog=examples("yatt runs", "yatt runs --limit 5 -o json"))(runs)
+    app.command(epilog=examples("yatt runs", "yatt runs --limit 5 -o json", "yatt runs --deleted"))(runs)
     app.command(epilog=examples("yatt show latest", "yatt show quickstart-3 -o json"))(show)
 
 
 def runs(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of runs; the newest are kept.")] = 50,
+    deleted: Annotated[
+        bool, typer.Option("--deleted", help="List deleted runs instead: who deleted them, and why.")
+    ] = False,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -37,6 +40,9 @@ def runs(
     from flows.run.home import Home
 
     with opened_ledger(Home.locate(home)) as ledger:
+        if deleted:
+            _show_deleted(ledger, limit, output)
+            return
         lines = ledger.overview.runs(limit)
     if output is Output.JSON:
         write_json({"runs": [_line_json(line) for line in lines]})
@@ -53,6 +59,15 @@ def runs(
         for line in lines
     ]
     write_table(("run", "state", "iteration", "last commit", "driver", "reason"), rows)
+
+
+def _show_deleted(ledger: Ledger, limit: int, output: Output) -> None:
+    rows = ledger.deletions.list(limit)
+    if output is Output.JSON:
+        write_json({"deleted": [asdict(row) for row in rows]})
+        return
+    table = [(row.run, moment(row.deleted_at), row.by, row.why, "" if row.cleaned_at else "yes") for row in rows]
+    write_table(("run", "deleted", "by", "why", "remains"), table)
 
 
 def driver(line: RunLine) -> str:

@@ -1,0 +1,130 @@
+"""Deletes a run that never began, for commands and the dashboard: its rows, its files and its tracking runs.
+
+Consumes the id of a run that nobody drives. A run has begun once it has committed an iteration, published a checkpoint
+(which supervised fine-tuning does before the first commit), or promoted one; such a run is never deleted. Produces the
+ledger's record of the deletion, which stays (`db.write.deletions`).
+
+The ledger comes first: with its transaction the run is gone, as a whole, for everybody. The folder, the objects of the
+durable tier and the tracking runs follow. A kill in between leaves files without a run and a record that says so;
+calling `delete_run` again removes them. The other order could leave a run without its files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from db.core.errors import DeletionRefused, LeaseHeld, LedgerError
+from db.core.holder import is_gone
+from db.ledger import Ledger
+from db.write.deletions import DeletedRow
+from flows.run.home import Home
+from flows.run.lease import is_keeper, take_lease
+from flows.run.owner import owner_of
+from flows.run.protocols import OutboxItem, Tracker
+from yatt_core import durable
+from yatt_core.errors import ConfigurationError, YattError
+from yatt_core.logs import redact
+from yatt_core.storage.run_store import store_at
+from yatt_core.supervisor.client import stop_supervisor
+
+LEASE_SECONDS = 600.0
+"""Lifetime of the lease; on the same host, the lease of a dead process can be taken over at once."""
+STOP_SECONDS = 20.0
+DELETED = "deleted"
+"""Kind of the tracker's row that marks a run's tracking runs as deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A deleted run.
+
+    at: milliseconds since 1970.
+    left: what could not be removed yet, and why; empty if nothing is left.
+    """
+
+    run: str
+    by: str
+    why: str
+    at: int
+    left: tuple[str, ...]
+
+
+def require_deletable(ledger: Ledger, run: str) -> None:
+    """Raises `ConfigurationError` if a run has begun or is held; does nothing if it is deleted already.
+
+    Raises `RunNotFound`.
+    """
+    if ledger.deletions.find(run) is not None:
+        return
+    obstacle = ledger.deletions.obstacle(ledger.runs.find(run).id)
+    if obstacle is not None:
+        raise ConfigurationError(_refusal(run, obstacle))
+    line, holder = ledger.overview.line(run), ledger.leases.holders().get(run)
+    if holder is not None and line.lease_expires_in > 0 and not is_gone(holder) and not is_keeper(holder.text):
+        raise ConfigurationError(_refusal(run, _held_by(run, holder.text)))
+
+
+def delete_run(home: Home, run: str, by: str, why: str, tracker: Tracker) -> Deleted:
+    """Deletes a run that never began, or finishes its deletion.
+
+    by: the person who deletes it.
+    why: the reason; may be empty.
+
+    Raises `ConfigurationError` if the run has begun or is held, `RunNotFound`, and `InfrastructureError` if its
+    services cannot be stopped; in these cases, it is unchanged.
+    """
+    with Ledger.open(home.ledger, migrate=False) as ledger:
+        row = ledger.deletions.find(run) or _delete_rows(home, ledger, run, by, why)
+        left = () if row.cleaned_at is not None else tuple(_clean(home, row, tracker))
+        if not left:
+            ledger.deletions.cleaned(run)
+    return Deleted(row.run, row.by, row.why, row.deleted_at, left)
+
+
+def _delete_rows(home: Home, ledger: Ledger, run: str, by: str, why: str) -> DeletedRow:
+    require_deletable(ledger, run)
+    try:
+        fence = take_lease(ledger, run, f"yatt rm of {run}", LEASE_SECONDS)
+    except LeaseHeld as error:
+        raise ConfigurationError(_refusal(run, _held_by(run, error.holder))) from error
+    try:
+        # A killed driver leaves its services behind, and they would go on writing to the folder.
+        stop_supervisor(home.run_folder(run), STOP_SECONDS, fence.term)
+        return ledger.deletions.delete(fence, by, why, {"owner": owner_of(ledger, run)})
+    except BaseException as error:
+        with suppress(LedgerError):  # the ledger may be gone; the lease of an ended process can be taken over
+            ledger.leases.release(fence)
+        if isinstance(error, DeletionRefused):
+            raise ConfigurationError(_refusal(run, str(error))) from error
+        raise
+
+
+def _clean(home: Home, row: DeletedRow, tracker: Tracker) -> Iterator[str]:
+    """Removes what a deleted run has outside the ledger; yields what could not be removed, and why."""
+    folder, owner = home.run_folder(row.run), row.outside["owner"]
+
+    def tell_tracker() -> None:
+        if row.outside["experiments"]:
+            body = {"owner": owner, "experiments": row.outside["experiments"]}
+            tracker.deliver([OutboxItem(f"{row.run}/{DELETED}", row.run, DELETED, body, row.deleted_at, None)])
+
+    steps: dict[str, Callable[[], object]] = {
+        "its folder": lambda: durable.remove_whole_folder(folder),
+        "its objects": lambda: store_at(row.spec.get("storage", {}).get("url"), folder).remove_all(owner),
+        "its MLflow runs": tell_tracker,
+    }
+    for what, remove in steps.items():
+        try:
+            remove()
+        except YattError as error:
+            yield redact(f"{what}: {error}")
+
+
+def _refusal(run: str, why: str) -> str:
+    return f"run {run} cannot be deleted: {why}. Only a run that never began and that nobody drives can be deleted"
+
+
+def _held_by(run: str, holder: str) -> str:
+    return f"it is held by {holder}; to stop it: `yatt stop {run} --wait`"
