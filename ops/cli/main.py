@@ -21,7 +21,7 @@ from ops.cli import failures
 from ops.cli.commands.checkpoints import evaluate, export, promote
 from ops.cli.commands.driving import branches, deletion, deploy, train
 from ops.cli.commands.inspection import alarms, audit, logs, placement, rollouts, runs
-from ops.cli.commands.planning import check, doctor, plan, schema
+from ops.cli.commands.planning import check, doctor, init, plan, schema
 from ops.cli.commands.services import dashboard, group, tokens
 from ops.cli.options import HomeOption, examples
 from ops.presentation.words import shortened
@@ -44,6 +44,7 @@ app = typer.Typer(
 for module in (
     train,
     deploy,
+    init,
     check,
     plan,
     branches,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from yatt_core.datasets.sources import first_prompts
+from yatt_core.datasets.sources import first_answerless, first_prompts
 from yatt_core.errors import ConfigurationError, InfrastructureError, UnreadableResponseError
 from yatt_core.installed import error_place, failure_text
 from yatt_core.prompts.stream import Prompt
@@ -31,6 +31,7 @@ MADE_UP = {"nothing": "", "a number": "42", "a sentence": "I am not sure, but pe
 class Trial:
     """A part's answer to one response.
 
+    has_answer: whether the prompt has a reference answer.
     given: description of the response.
     error: the reason if the call failed, or if the function could not read the response.
     place: `file:line` of the error; empty if it was not raised by code.
@@ -39,6 +40,7 @@ class Trial:
 
     part: str
     prompt_id: str
+    has_answer: bool
     given: str
     response: str
     score: float
@@ -50,6 +52,8 @@ class Trial:
 def try_rewards(spec: RunSpec) -> list[Trial]:
     """Calls each function on each response. Raises what reading the sources raises."""
     prompts = first_prompts(spec.data, spec.seed, ROWS_PER_SOURCE)
+    known = {prompt.prompt_id for prompt in prompts}
+    prompts += [prompt for prompt in first_answerless(spec.data, spec.seed) if prompt.prompt_id not in known]
     functions = [(part, resolve(part)) for part in spec.rewards.functions]
     return [
         _try(part, function, prompt, given, response)
@@ -67,7 +71,8 @@ def check_rewards(spec: RunSpec) -> list[Trial]:
         if trial.failed and trial.part in stops:
             where = f" at {trial.place}" if trial.place else ""
             raise ConfigurationError(
-                f"rewards.parts {trial.part!r}: its function {trial.error}{where}, for prompt {trial.prompt_id} and "
+                f"rewards.parts {trial.part!r}: its function {trial.error}{where}, for prompt {trial.prompt_id}"
+                f"{'' if trial.has_answer else ', which has no reference answer,'} and "
                 f"the response {trial.response!r} ({trial.given}); mend it, or set on_error: zero"
             )
     return trials
@@ -81,7 +86,10 @@ def _responses(prompt: Prompt) -> Iterator[tuple[str, str]]:
 
 def _try(part: FunctionPart, function: Any, prompt: Prompt, given: str, response: str) -> Trial:
     outcome, place = _called(part, function, prompt, response)
-    return Trial(part.name, prompt.prompt_id, given, response, outcome.value, outcome.reason, place, outcome.failed)
+    has_answer = prompt.answer is not None
+    return Trial(
+        part.name, prompt.prompt_id, has_answer, given, response, outcome.value, outcome.reason, place, outcome.failed
+    )
 
 
 def _called(part: FunctionPart, function: Any, prompt: Prompt, response: str) -> tuple[Outcome, str]:

@@ -76,17 +76,17 @@ def test_a_card_is_found_by_the_drivers_name_and_the_memory():
 
 
 def test_this_machine(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(devices, "_local_gpus", list)
+    monkeypatch.setattr(devices, "local_gpus", list)
     cores = local_cluster(CARDS)
     assert cores.card_name == "core"
     assert cores.host_memory == 0, "its cores share the host's memory, and there is no other"
-    monkeypatch.setattr(devices, "_local_gpus", lambda: [("NVIDIA H100 80GB HBM3", 85_520_809_984)] * 4)
+    monkeypatch.setattr(devices, "local_gpus", lambda: [("NVIDIA H100 80GB HBM3", 85_520_809_984)] * 4)
     assert str(local_cluster(CARDS)) == "4xH100"
     monkeypatch.setattr(
-        devices, "_local_gpus", lambda: [("NVIDIA H100", 85_520_809_984), ("NVIDIA L40S", 48_305_799_168)]
+        devices, "local_gpus", lambda: [("NVIDIA H100", 85_520_809_984), ("NVIDIA L40S", 48_305_799_168)]
     )
     with pytest.raises(ConfigurationError, match=r"NVIDIA H100 and NVIDIA L40S.*--cluster"):
         local_cluster(CARDS)
-    monkeypatch.setattr(devices, "_local_gpus", lambda: [("Abacus", 1)])
+    monkeypatch.setattr(devices, "local_gpus", lambda: [("Abacus", 1)])
     with pytest.raises(ConfigurationError, match=r"Abacus .*--cards FILE"):
         local_cluster(CARDS)

@@ -57,7 +57,7 @@ def read_rows(source: FileSource, split: Split, keep: Keep) -> Iterator[Row]:
     count = 0
     answer_known = source.answer_field == FileSource.model_fields["answer_field"].default
     for file in files:
-        for number, entry in _read_file(file, source):
+        for number, entry in read_entries(file, source):
             answer_known = answer_known or source.answer_field in entry
             yield _row(file, number, entry, f"{split}/{file.name}:{number}", source, keep)
             count += 1
@@ -72,7 +72,8 @@ def read_rows(source: FileSource, split: Split, keep: Keep) -> Iterator[Row]:
         )
 
 
-def _read_file(file: DataFile, source: FileSource) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_entries(file: DataFile, source: FileSource) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the number (from 1) and the values of each row of a file, before anything is checked."""
     heavy = source.image_field is not None
     fields = {source.prompt_field, source.answer_field, source.image_field or source.prompt_field}
     match file.format:

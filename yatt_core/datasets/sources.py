@@ -130,6 +130,19 @@ def first_prompts(data: DataSpec, seed: int, count: int) -> list[Prompt]:
     ]
 
 
+def first_answerless(data: DataSpec, seed: int) -> list[Prompt]:
+    """Returns the first prompt without a reference answer of each file source, if it is among the rows looked over.
+
+    Raises as `collect_prompts` does.
+    """
+    found = []
+    for number, source in enumerate(data.sources):
+        if isinstance(source, FileSource):
+            rows = enumerate(itertools.islice(_train_rows(source, seed, verified_address), LOOKED_OVER))
+            found += [_prompt(row, number, index) for index, row in rows if row.answer is None][:1]
+    return found
+
+
 def look_over(data: DataSpec, seed: int) -> bool:
     """Checks the first rows of every file source; if these are all rows, also divides them into parts.
 

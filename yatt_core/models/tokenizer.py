@@ -22,6 +22,8 @@ from yatt_core.spec.sections.model import TokenizerSpec
 
 PAD, END, SEPARATOR, UNKNOWN = SPECIALS = ("<pad>", "<eos>", "<sep>", "<unk>")
 PAD_ID, END_ID, SEPARATOR_ID, UNKNOWN_ID = range(4)
+LENGTH_WARNING = "sequence-length-is-longer-than-the-specified-maximum"
+"""The library's name for its warning about texts that exceed `model_max_length`."""
 IMAGE, IMAGE_ID = "<image>", 4
 """Represents a patch of an image in a prompt; only models with a vision tower have this token."""
 
@@ -125,17 +127,23 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, longest: int) -> None:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Returns the tokenizer of a local folder. Raises `ConfigurationError` if it cannot be loaded."""
+    """Returns the tokenizer of a local folder; it does not warn about long texts, whose length YATT checks itself.
+
+    Raises `ConfigurationError` if it cannot be loaded.
+    """
     try:
         if (folder / "tokenizer.json").is_file():
             from transformers import PreTrainedTokenizerFast
 
-            return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
-        from transformers import AutoTokenizer
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+        else:
+            from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the tokenizers library raises a bare Exception for a damaged file
         raise ConfigurationError(f"model: the tokenizer in {folder} cannot be loaded: {error}") from error
+    tokenizer.deprecation_warnings[LENGTH_WARNING] = True  # as if it had been given already
+    return tokenizer
 
 
 def _longest_first(phrase: str) -> tuple[int, str]:

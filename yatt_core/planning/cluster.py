@@ -145,7 +145,7 @@ def local_cluster(cards: Mapping[str, Card]) -> DescribedCluster:
 
     Raises `ConfigurationError` if the GPUs differ or have no card.
     """
-    gpus = _local_gpus()
+    gpus = local_gpus()
     if gpus:
         name, memory = gpus[0]
         if others := sorted({other for other, _ in gpus} - {name}):
@@ -201,7 +201,7 @@ def card_of(name: str, memory: int, cards: Mapping[str, Card]) -> str | None:
     return min(fitting, key=lambda key: (-len(cards[key].driver_name), abs(cards[key].memory - memory)), default=None)
 
 
-def _local_gpus() -> list[tuple[str, int]]:
+def local_gpus() -> list[tuple[str, int]]:
     """Returns names and bytes of memory of the local GPUs; empty if there are none."""
     try:
         answer = subprocess.run(QUERY, capture_output=True, text=True, timeout=QUERY_SECONDS, check=False)

@@ -52,6 +52,7 @@ def train(
     """Start a new run and train it to its target; Ctrl-C stops it at the next safe point."""
     from flows.run.home import Home
     from ops.integrations.apprise_notifier import AppriseNotifier
+    from ops.preflight.remarks import remarks
     from ops.preflight.reward_trial import check_rewards
     from ops.preflight.run import check_before_start
     from yatt_core.spec import load_spec
@@ -61,6 +62,8 @@ def train(
     AppriseNotifier.from_environment(checked.guards.notify)
     check_before_start(place.folder, checked)
     check_rewards(checked)
+    for remark in remarks(checked):
+        message(f"warning: {remark}")
     from flows.launch import check_surroundings
     from flows.run.creation import create_run
 

@@ -18,9 +18,10 @@ import typer
 
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, SpecArgument, examples
 from ops.presentation.output import message, write, write_json, write_table
-from ops.presentation.words import size
+from ops.presentation.words import duration, size
 
 if TYPE_CHECKING:
+    from ops.preflight.needs import Needs
     from ops.preflight.reward_trial import Trial
     from yatt_core.protocols.receipts import InputsReceipt
     from yatt_core.spec import RunSpec
@@ -43,8 +44,10 @@ def check(
     Starts no cluster and leaves nothing behind. `yatt train` makes the same checks, of all rows once its cluster is up.
     """
     from flows.run.home import Home
+    from ops.preflight.needs import needs_of
+    from ops.preflight.remarks import remarks
     from ops.preflight.reward_trial import check_rewards
-    from ops.preflight.run import check_before_start, checkpoint_bytes, parameters
+    from ops.preflight.run import check_before_start
     from yatt_core.errors import ConfigurationError, DataError
     from yatt_core.spec import load_spec
 
@@ -55,11 +58,11 @@ def check(
     trials = check_rewards(checked)
     message("reading all rows and encoding all prompts")
     try:
-        with warnings_of("yatt_core.input_building") as warnings:
+        with warnings_of("yatt_core.input_building") as logged:
             receipt, longest, answerless = _inputs(checked, place.folder)
     except DataError as error:
         raise ConfigurationError(str(error)) from error
-    needs = {"parameters": parameters(checked), "checkpoint_bytes": checkpoint_bytes(checked)}
+    needs, warnings = needs_of(checked), [*remarks(checked), *logged]
     if output is Output.JSON:
         prompts = {"train": receipt.train_prompts, "held_out": receipt.held_out_prompts, "probe": receipt.probe_prompts}
         facts = {
@@ -68,12 +71,14 @@ def check(
             "answerless": answerless,
             "warnings": warnings,
         }
-        write_json({"prompts": prompts, **facts, "trials": [asdict(trial) for trial in trials], "needs": needs})
+        write_json({"prompts": prompts, **facts, "trials": [asdict(trial) for trial in trials], "needs": asdict(needs)})
         return
     _print(checked, receipt, longest, answerless, trials)
     for warning in warnings:
         message(f"warning: {warning}")
-    write(f"a checkpoint takes about {size(needs['checkpoint_bytes'])}; `yatt plan {spec}` predicts memory and time")
+    for line in _needed(checked, needs):
+        write(line)
+    write(f"`yatt plan {spec}` explains these figures")
     write(f"the spec is sound; to start a run: yatt train {spec}")
 
 
@@ -124,6 +129,15 @@ def _print(
         write(f"the model has {receipt.parameters:,} parameters and {receipt.vocabulary:,} tokens")
     rows = [(trial.part, trial.prompt_id, trial.given, f"{trial.score:g}", _shown(trial)) for trial in trials]
     write_table(("part", "prompt", "response", "score", ""), rows, title="reward functions on made-up responses")
+
+
+def _needed(spec: RunSpec, needs: Needs) -> Iterator[str]:
+    """Yields what the run will need of this machine."""
+    if needs.memory_bytes is not None and needs.capacity_bytes is not None:
+        yield f"the run needs about {size(needs.memory_bytes)} of {size(needs.capacity_bytes)} memory"
+    if needs.seconds is not None:
+        yield f"{spec.iterations} iterations take about {duration(needs.seconds)}"
+    yield f"a checkpoint takes about {size(needs.checkpoint_bytes)} of disk space"
 
 
 def _shown(trial: Trial) -> str:

@@ -1,0 +1,1 @@
+"""Reward files that `yatt init` copies."""
