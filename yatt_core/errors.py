@@ -60,7 +60,12 @@ class DataError(YattError):
 
 
 class TooLongError(DataError):
-    """A prompt does not fit into the tokens that it may have."""
+    """A prompt does not fit into the tokens that it may have.
+
+    tokens: number of tokens of the prompt; 0 if unknown.
+    """
+
+    tokens: int = 0
 
 
 class UnreadableResponseError(DataError):

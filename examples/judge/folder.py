@@ -27,7 +27,7 @@ from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.spec.rewards.parsing import YesNo
 from yatt_core.spec.rewards.template import PROMPT, RESPONSE, pieces_of
-from yatt_core.spec.sections.model import ModelFolder, ModelFromConfig, SftSpec
+from yatt_core.spec.sections.model import MOST_DEMONSTRATIONS, ModelFolder, ModelFromConfig, SftSpec
 
 
 def make_judge(
@@ -46,7 +46,7 @@ def make_judge(
     if folder.exists():
         raise ConfigurationError(f"{key}: {folder} already exists; expected a new folder: remove it or name another")
     collection = collect_prompts(spec.data, spec.seed)
-    shares = apportion(training.demonstrations, [source.weight for source in spec.data.sources])
+    shares = apportion(training.demonstrations or MOST_DEMONSTRATIONS, [source.weight for source in spec.data.sources])
     prompts = [
         prompt
         for source, share in zip(collection.train, shares, strict=True)
@@ -89,7 +89,7 @@ def judge_of(spec: RunSpec) -> tuple[GenerativePart, Path]:
         raise ConfigurationError(
             f"{key}: template: expected a text that contains {{prompt}} and ends with {{response}}"
         )
-    if not spec.data.probe:
+    if spec.data.probe == 0:
         raise ConfigurationError("data.probe: probe accuracy determines when training stops; expected 1 or more")
     return part, folder
 

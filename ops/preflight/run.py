@@ -15,6 +15,7 @@ from ops.preflight.home_folder import check_folder
 from ops.presentation.words import size
 from yatt_core.datasets.local_files import check_regular
 from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.problems import Problems
 from yatt_core.spec import RunSpec
 from yatt_core.spec.availability import check_available
 from yatt_core.spec.sections.data import JsonlSource, ReasoningGymSource
@@ -28,14 +29,48 @@ FLOAT32_BYTES = 4
 
 
 def check_before_start(home: Path, spec: RunSpec) -> None:
-    """Raises the errors that would otherwise end the run minutes later."""
-    check_available(spec)
+    """Raises the errors that would otherwise end the run minutes later, several as one."""
+    problems = Problems()
+    check_what_is_named(spec, problems)
+    problems.raise_any()
+    check_surroundings(home, spec)
+
+
+def check_what_is_named(spec: RunSpec, problems: Problems) -> bool:
+    """Notes what is wrong with everything that a spec names; returns True if its inputs can be built."""
+    with problems.noting():
+        check_available(spec)
+    check_functions(spec, problems)
+    rows, model = Problems(), Problems()
+    check_files(spec, rows)
+    if not rows:
+        with rows.noting():
+            check_rows(spec)
+    with model.noting():
+        check_model(spec)
+    if not rows and not model:
+        from yatt_core.input_building.fitting import check_first_prompts
+
+        with rows.noting():
+            check_first_prompts(spec)
+    problems.extend(rows)
+    problems.extend(model)
+    return not rows and not model
+
+
+def check_files(spec: RunSpec, problems: Problems) -> None:
+    """Notes the data files that do not exist or that are not regular files."""
     for number, source in enumerate(spec.data.sources):
         if isinstance(source, JsonlSource):
-            check_regular(Path(source.path), f"data.sources.{number}.path")
+            with problems.noting():
+                check_regular(Path(source.path), f"data.sources.{number}.path")
             if source.held_out_path is not None:
-                check_regular(Path(source.held_out_path), f"data.sources.{number}.held_out_path")
-    check_names(spec)
+                with problems.noting():
+                    check_regular(Path(source.held_out_path), f"data.sources.{number}.held_out_path")
+
+
+def check_model(spec: RunSpec) -> None:
+    """Raises what is wrong with the models' folders and the codec."""
     if isinstance(spec.model, ModelFolder) and not spec.virtual:
         from yatt_core.models.model_folder import check_model_folder
 
@@ -52,6 +87,10 @@ def check_before_start(home: Path, spec: RunSpec) -> None:
 
     check_given(spec)
     check_codec(spec)
+
+
+def check_surroundings(home: Path, spec: RunSpec) -> None:
+    """Raises the errors of the object store, of devices without enough memory, and of a full disk."""
     from flows.launch import attached
 
     if spec.storage.url is not None:
@@ -73,37 +112,44 @@ def check_before_start(home: Path, spec: RunSpec) -> None:
         )
 
 
-def check_names(spec: RunSpec) -> None:
-    """Checks that tasks, options, tools, reward functions and judges exist, and that data files start with valid rows.
-
-    Also checks that the files have enough rows.
-    """
+def check_functions(spec: RunSpec, problems: Problems) -> None:
+    """Notes reward functions, judges, placement policies and tools that do not exist."""
+    from yatt_core.input_building.judge_models import check_before_start as check_judges
+    from yatt_core.placement.policies.registry import find_policy
     from yatt_core.rewards.registry import resolve
 
     for part in spec.rewards.functions:
-        resolve(part)
-    from yatt_core.input_building.judge_models import check_before_start as check_judges
-
-    check_judges(spec)
-    from yatt_core.placement.policies.registry import find_policy
-
-    find_policy(spec.placement, constants_known=False)
+        with problems.noting():
+            resolve(part)
+    with problems.noting():
+        check_judges(spec)
+    with problems.noting():
+        find_policy(spec.placement, constants_known=False)
     if spec.rollout.tools is not None:
         from yatt_core.tools.registry import check_tools
 
-        check_tools(spec.rollout.tools.functions)
+        with problems.noting():
+            check_tools(spec.rollout.tools.functions)
+
+
+def check_rows(spec: RunSpec) -> None:
+    """Raises what is wrong with tasks and their options, or with the first rows of the data files and their number."""
+    problems = Problems()
     gym_sources = [source for source in spec.data.sources if isinstance(source, ReasoningGymSource)]
     if gym_sources:
         from yatt_core.datasets.gym import create_task
 
         for source in gym_sources:
-            create_task(source.task, source.options)
+            with problems.noting():
+                create_task(source.task, source.options)
     whole = True
     if len(gym_sources) < len(spec.data.sources):
         from yatt_core.datasets.sources import look_over
 
         # Reports a malformed row, or too few rows, now instead of once the cluster is up.
-        whole = look_over(spec.data, spec.seed)
+        with problems.noting():
+            whole = look_over(spec.data, spec.seed, with_probe=spec.sft is not None)
+    problems.raise_any()
     if spec.sft is not None:
         from yatt_core.input_building.demonstrations import check_demonstrations
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from yatt_core.datasets.data_files import training_files
 from yatt_core.datasets.rows import read_entries
-from yatt_core.errors import ConfigurationError
+from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.models.model_folder import check_model_folder, count_parameters, positions_of, read_config
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.spec.sections.data import HuggingFaceSource, JsonlSource, ParquetSource
@@ -60,7 +60,11 @@ def look_at_data(path: Path, prompt_field: str | None = None, answer_field: str 
     """Returns what the first rows contain; the fields are guessed from their usual names unless they are given."""
     source = _source(path)
     found = itertools.chain.from_iterable(read_entries(file, source) for file in training_files(source))
-    entries = [entry for _, entry in itertools.islice(found, LOOKED_AT + 1)]
+    entries = []
+    for _, entry in itertools.islice(found, LOOKED_AT + 1):
+        if isinstance(entry, DataError):
+            raise entry
+        entries.append(entry)
     if not entries:
         raise ConfigurationError(f"--data {path}: the file has no rows")
     complete, entries = len(entries) <= LOOKED_AT, entries[:LOOKED_AT]

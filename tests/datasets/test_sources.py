@@ -175,3 +175,23 @@ def test_too_few_rows_are_counted(tmp_path):
         ConfigurationError, match=r"data\.sources\.0 \(a\.jsonl\): none of its 3 .*for training after data\.probe"
     ):
         collect(source, held_out=5, probe=3)
+
+
+@pytest.mark.parametrize(
+    ("count", "held_out", "probe"), [(2, 1, 0), (3, 1, 1), (40, 4, 3), (1000, 100, 90), (4000, 300, 200)]
+)
+def test_parts_that_the_spec_does_not_size_follow_the_data(tmp_path, count, held_out, probe):
+    data = run_spec(write_jsonl(tmp_path / "a.jsonl", rows(count)), data={"held_out": None, "probe": None}).data
+    found = collect_prompts(data, 0, with_probe=probe > 0)
+    assert (len(found.held_out), len(found.probe)) == (held_out, probe)
+    assert len(list(found.train[0])) == count - held_out - probe
+    assert found == collect_prompts(data, 0, with_probe=probe > 0)
+
+
+def test_parts_follow_each_source_of_a_mixture_and_its_held_out_file(tmp_path):
+    few = write_jsonl(tmp_path / "few.jsonl", rows(20))
+    other = write_jsonl(tmp_path / "other.jsonl", rows(500, 100))
+    with_file = {**other, "held_out_path": write_jsonl(tmp_path / "h.jsonl", rows(7, 900))["path"]}
+    found = collect(few, with_file, {**SPELL, "size": 60}, held_out=None, probe=None)
+    assert [sum(p.source == s for p in found.held_out) for s in range(3)] == [2, 7, 6]
+    assert [sum(p.source == s for p in found.probe) for s in range(3)][:2] == [1, 50]

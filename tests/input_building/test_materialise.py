@@ -341,3 +341,19 @@ def test_missing_parts_of_a_model_folder_are_named(given, tmp_path, damage, mess
     with pytest.raises(ConfigurationError, match=rf"model\.path: .*{message}"):
         materialise(folder_spec(given), tmp_path / "r")
     assert not (tmp_path / "r" / "inputs").exists()
+
+
+def test_parts_that_follow_the_data_stay_when_the_rule_changes(tmp_path, monkeypatch):
+    rows = [{"prompt": f"q{i}", "answer": "a"} for i in range(40)]
+    source = write_jsonl(tmp_path / "a.jsonl", rows)
+    spec = run_spec(source, data={"held_out": None, "probe": None}, sft={}, **VIRTUAL)
+    receipt = materialise(spec, tmp_path / "r")
+    assert (receipt.train_prompts, receipt.held_out_prompts, receipt.probe_prompts) == (33, 4, 3)
+    assert len(Inputs.open(tmp_path / "r" / "inputs", spec).demonstrations(None)) == 33
+    monkeypatch.setattr("yatt_core.datasets.sources.PART_OF_DATA", 4)
+    monkeypatch.setattr("yatt_core.inputs.demonstrations.MOST_DEMONSTRATIONS", 5)
+    assert materialise(spec, tmp_path / "r") == receipt
+    assert len(Inputs.open(tmp_path / "r" / "inputs", spec).demonstrations(None)) == 33
+    assert materialise(spec, tmp_path / "other").held_out_prompts == 10
+    without = run_spec(source, data={"held_out": None, "probe": None}, **VIRTUAL)
+    assert materialise(without, tmp_path / "without").probe_prompts == 0

@@ -119,6 +119,32 @@ def test_a_mistake_names_its_file(tmp_path):
         assert any(tells(line, *facts) for line in lines), facts
 
 
+def test_unreadable_overrides_and_missing_files_are_reported_beside_the_rest(tmp_path):
+    path = write(tmp_path / "a.yaml", tree(seeed=3, model={"kind": "folder", "path": "nowhere"}))
+    overrides = ["seed", "rollout.max_new_tokens=[", "data.sources.7.task=x", "iterations=1.5"]
+    with pytest.raises(ConfigurationError) as caught:
+        load_spec(path, overrides, with_files=True)
+    lines = str(caught.value).splitlines()
+    expected = [
+        ("--set seed: ", "key=value"),
+        ("--set rollout.max_new_tokens=[: ",),
+        ("--set data.sources.7.task=x: ", "'7'", "1"),
+        ("--set iterations=1.5: iterations: ", "1.5"),
+        (f"{path}: seeed: ", "'seed'"),
+        (f"{path}: model.path: ", str(tmp_path / "nowhere")),
+    ]
+    assert len(lines) == len(expected)
+    assert all(tells(line, *facts) for line, facts in zip(lines, expected, strict=True))
+    assert len(refusal(path, "seed")) == 2, "files are not looked for where another machine has them"
+
+
+def test_all_files_that_a_spec_extends_and_that_are_missing_are_named(tmp_path):
+    path = write(tmp_path / "a.yaml", {"extends": ["b.yaml", "c.yaml"]})
+    first, second, override = refusal(path, "seed")
+    assert str(tmp_path / "b.yaml") in first and str(tmp_path / "c.yaml") in second
+    assert override.startswith("--set seed: ")
+
+
 def test_a_missing_key_is_named_at_its_place(tmp_path):
     base = write(tmp_path / "base.yaml", {"data": {"sources": [{"kind": "jsonl"}]}})
     top = write(tmp_path / "top.yaml", {"extends": "base.yaml", "name": "x"})

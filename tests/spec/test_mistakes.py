@@ -242,3 +242,39 @@ def test_anything_at_any_place_is_a_spec_or_a_readable_refusal(place, value):
             assert not any(tag in f"{key}." for tag in TAGS), line
     else:
         assert RunSpec.model_validate_json(made.model_dump_json()).digest == made.digest
+
+
+def test_contradictions_are_reported_beside_mistakes_in_other_keys():
+    lines = mistakes(
+        iteration=3,
+        data__prompts_per_iteration=4,
+        algorithm={"kind": "grpo", "mini_batches": 8},
+        rollout={"temperature": -1, "batch_samples": 4},
+        rewards__accuracy_part="nope",
+        model={"kind": "from_config", "hidden_size": 130, "layer": 3},
+    )
+    expected = [
+        ("iteration: ", "'iterations'"),
+        ("algorithm.mini_batches: ", "8", "4"),
+        ("rollout.temperature: ", "-1"),
+        ("rollout: batch_samples", "4", "8"),
+        ("rewards.accuracy_part: ", "'nope'"),
+        ("model.layer: ", "'layers'"),
+        ("model: hidden_size", "130"),
+    ]
+    assert len(lines) == len(expected)
+    for facts in expected:
+        assert any(tells(line, *facts) for line in lines), facts
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rollout": {"max_new_token": 8}, "model": {"kind": "from_config", "max_positions": 64}},
+        {"rollout": {"max_new_tokens": "few"}, "model": {"kind": "from_config", "max_positions": 64}},
+        {"rollout__engine": {"kind": "virtul"}, "trainer__engine": {"kind": "virtual"}},
+        {"data__prompts_per_iterations": 8, "algorithm": {"kind": "grpo", "mini_batches": 100}},
+    ],
+)
+def test_what_contradicts_only_the_default_of_a_wrong_key_is_not_reported(changes):
+    assert len(mistakes(**changes)) == 1

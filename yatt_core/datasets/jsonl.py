@@ -1,7 +1,7 @@
 """JSON Lines files: one JSON object per line, in UTF-8.
 
-Consumes a file. Produces its objects. Raises `ConfigurationError` for a file that cannot be opened, and
-`DataError` with file and line for a line that is not an object.
+Consumes a file. Produces its objects, and a `DataError` with file and line for each line that is not an object, so
+that the caller can report several. Raises `ConfigurationError` for a file that cannot be opened.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from yatt_core.datasets.local_files import check_regular
 from yatt_core.errors import ConfigurationError, DataError
 
 
-def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the line number (from 1) and the object of each row; skips blank lines."""
+def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any] | DataError]]:
+    """Yields the line number (from 1) and the object of each row, or what is wrong with it; skips blank lines."""
     check_regular(path)
     try:
         stream = path.open("rb")
@@ -26,7 +26,11 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with stream:
         for number, line in enumerate(stream, start=1):
             if line.strip():
-                yield number, _parse(line, f"{path}:{number}")
+                try:
+                    entry: dict[str, Any] | DataError = _parse(line, f"{path}:{number}")
+                except DataError as error:
+                    entry = error
+                yield number, entry
 
 
 def _parse(line: bytes, place: str) -> dict[str, Any]:

@@ -8,8 +8,10 @@ with file and row for a row that cannot be used.
 from __future__ import annotations
 
 import difflib
+import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,16 +19,23 @@ from typing import Any, Literal
 from yatt_core.datasets import jsonl, tables
 from yatt_core.datasets.data_files import DataFile, held_out_files, training_files
 from yatt_core.datasets.local_files import read_within
-from yatt_core.errors import DataError
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.problems import LISTED
 from yatt_core.prompts.media import MAX_BYTES
 from yatt_core.spec.sections.data import FileSource
 
 log = logging.getLogger(__name__)
+Entry = dict[str, Any] | DataError
+"""A row as plain values, or the reason why it cannot be read."""
 Split = Literal["train", "held_out"]
 Keep = Callable[[bytes, str], str]
 """Receives the bytes of an image and the place where they were found; returns their content address."""
 ROWS_PER_WORD, HEAVY_ROWS_PER_WORD = 100_000, 5_000
 """Number of rows between two progress log lines; heavy rows have images."""
+
+
+ROWS_AFTER_ERROR = 1_000
+"""Number of rows after an unusable one that are checked, so that one attempt reports several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +65,44 @@ def read_rows(source: FileSource, split: Split, keep: Keep) -> Iterator[Row]:
     step = ROWS_PER_WORD if source.image_field is None else HEAVY_ROWS_PER_WORD
     count = 0
     answer_known = source.answer_field == FileSource.model_fields["answer_field"].default
-    for file in files:
-        for number, entry in read_entries(file, source):
-            answer_known = answer_known or source.answer_field in entry
-            yield _row(file, number, entry, f"{split}/{file.name}:{number}", source, keep)
-            count += 1
-            if count % step == 0:
-                log.info("%s: %s %s rows read", file.path, f"{count:,}", split)
+    read = ((file, number, entry) for file in files for number, entry in read_entries(file, source))
+    for file, number, entry in read:
+        try:
+            row = _row(file, number, entry, f"{split}/{file.name}:{number}", source, keep)
+        except DataError as error:
+            raise _with_following(error, itertools.islice(read, ROWS_AFTER_ERROR), source, keep) from None
+        answer_known = answer_known or source.answer_field in row.entry
+        yield row
+        count += 1
+        if count % step == 0:
+            log.info("%s: %s %s rows read", file.path, f"{count:,}", split)
     if not count:
         raise DataError(f"{files[0].path}: the file has no rows")
     if not answer_known:  # a row may lack the key, but a key that is set explicitly must occur in some rows
         raise DataError(
             f"{files[0].path}: none of the {count:,} {split} rows has the key {source.answer_field!r} for the answer "
-            f"(data.sources answer_field); {_hint(source.answer_field, entry)}"
+            f"(data.sources answer_field); {_hint(source.answer_field, row.entry)}"
         )
 
 
-def read_entries(file: DataFile, source: FileSource) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the number (from 1) and the values of each row of a file, before anything is checked."""
+def _with_following(
+    error: DataError, following: Iterable[tuple[DataFile, int, Entry]], source: FileSource, keep: Keep
+) -> DataError:
+    """Returns an error that also names the next rows that cannot be used."""
+    errors = [error]
+    with suppress(DataError, ConfigurationError):  # the file ends the reading; its first unusable row is known
+        for file, number, entry in following:
+            try:
+                _row(file, number, entry, "", source, keep)
+            except DataError as other:
+                errors.append(other)
+                if len(errors) == LISTED:
+                    break
+    return error if len(errors) == 1 else DataError("\n".join(map(str, errors)))
+
+
+def read_entries(file: DataFile, source: FileSource) -> Iterator[tuple[int, Entry]]:
+    """Yields the number (from 1) and the values of each row of a file, or why a row has none; nothing is checked."""
     heavy = source.image_field is not None
     fields = {source.prompt_field, source.answer_field, source.image_field or source.prompt_field}
     match file.format:
@@ -87,7 +116,9 @@ def read_entries(file: DataFile, source: FileSource) -> Iterator[tuple[int, dict
             return jsonl.read_objects(file.path)
 
 
-def _row(file: DataFile, number: int, entry: dict[str, Any], origin: str, source: FileSource, keep: Keep) -> Row:
+def _row(file: DataFile, number: int, entry: Entry, origin: str, source: FileSource, keep: Keep) -> Row:
+    if isinstance(entry, DataError):
+        raise entry
     place = f"{file.path}:{number}"
     text = _prompt(entry, place, source.prompt_field)
     answer = entry.get(source.answer_field)

@@ -22,9 +22,17 @@ from typing import Literal
 
 from yatt_core.datasets.rows import Keep, Row, read_rows, splits_of
 from yatt_core.errors import ConfigurationError
+from yatt_core.problems import Problems
 from yatt_core.prompts.media import verified_address
 from yatt_core.prompts.stream import Prompt, apportion
-from yatt_core.spec.sections.data import DataSpec, FileSource, ReasoningGymSource, Source
+from yatt_core.spec.sections.data import (
+    MOST_PROBE,
+    PART_OF_DATA,
+    DataSpec,
+    FileSource,
+    ReasoningGymSource,
+    Source,
+)
 
 HELD_OUT_SEED = 10_000_000
 TRAIN_SEED, TRAIN_SEED_STRIDE = 20_000_000, 1_000_000
@@ -61,7 +69,7 @@ class TrainingPrompts:
         if not index:
             raise ConfigurationError(
                 f"data.sources.{self.number} ({source_label(source)}): none of its {pool} prompts that are not held "
-                f"out remains for training after data.probe ({self.data.probe}); add rows or lower data.probe"
+                f"out remains for training after data.probe ({len(self.probe)}); add rows or lower data.probe"
             )
 
 
@@ -93,10 +101,17 @@ def source_label(source: Source) -> str:
     return source.task if isinstance(source, ReasoningGymSource) else Path(source.path).name
 
 
-def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address) -> Collection:
+def source_place(data: DataSpec, number: int) -> str:
+    """Returns the key of a source in the spec, with its task or path."""
+    source = data.sources[number]
+    return f"data.sources.{number} ({source.task if isinstance(source, ReasoningGymSource) else source.path})"
+
+
+def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address, with_probe: bool = True) -> Collection:
     """Returns all prompts of a run.
 
     keep: receives each image of a row that is read.
+    with_probe: whether the run needs probe prompts if `data.probe` does not say how many.
 
     Raises `ConfigurationError` for an unknown task or file and for sources with too few prompts, and
     `DataError` for a row that cannot be used.
@@ -104,17 +119,23 @@ def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address) ->
     weights = [source.weight for source in data.sources]
     held_out_keys: set[bytes] = set()
     held_out: list[Prompt] = []
-    for number, share in enumerate(apportion(data.held_out, weights)):
-        taken = _held_out(data.sources[number], share, held_out_keys, keep)
-        _check_enough("held_out", data, number, share, len(taken))
+    for number, most in enumerate(apportion(data.most_held_out, weights)):
+        source, share = data.sources[number], most
+        if data.held_out is None and not _has_held_out_files(source):
+            share = _part_of(_train_rows(source, seed, keep), most)
+        taken = _held_out(source, share, held_out_keys, keep)
+        _check_enough("held_out", data, number, share if data.held_out else min(share, 1), len(taken))
         held_out += [_prompt(row, number, index) for index, row in enumerate(taken)]
 
     probe_keys: set[bytes] = set()
     probe: list[Prompt] = []
-    for number, share in enumerate(apportion(data.probe, weights)):
-        pool = _without(_train_rows(data.sources[number], seed, keep), held_out_keys)
-        taken = _take_distinct(pool, share, probe_keys)
-        _check_enough("probe", data, number, share, len(taken))
+    all_probe = data.probe if data.probe is not None else MOST_PROBE if with_probe else 0
+    for number, most in enumerate(apportion(all_probe, weights)):
+        source, share = data.sources[number], most
+        if data.probe is None:
+            share = _part_of(_without(_train_rows(source, seed, keep), held_out_keys), most)
+        taken = _take_distinct(_without(_train_rows(source, seed, keep), held_out_keys), share, probe_keys)
+        _check_enough("probe", data, number, share if data.probe else min(share, 1), len(taken))
         probe += [_prompt(row, number, index) for index, row in enumerate(taken)]
 
     train = [TrainingPrompts(data, seed, number, held_out_keys, probe_keys, keep) for number in range(len(weights))]
@@ -143,21 +164,26 @@ def first_answerless(data: DataSpec, seed: int) -> list[Prompt]:
     return found
 
 
-def look_over(data: DataSpec, seed: int) -> bool:
+def look_over(data: DataSpec, seed: int, with_probe: bool = True) -> bool:
     """Checks the first rows of every file source; if these are all rows, also divides them into parts.
+
+    with_probe: as for `collect_prompts`.
 
     Errors in the files are thus reported before anything is started, and the time does not depend on the files' size.
     Returns True if all rows were read. Raises as `collect_prompts` does.
     """
-    whole = True
+    whole, problems = True, Problems()
     for source in data.sources:
         if isinstance(source, FileSource):
             most = LOOKED_OVER if source.image_field is None else HEAVY_LOOKED_OVER
-            for split in splits_of(source):
-                rows = itertools.islice(read_rows(source, split, verified_address), most + 1)
-                whole &= sum(1 for _ in rows) <= most
+            with problems.noting():
+                for split in splits_of(source):
+                    rows = itertools.islice(read_rows(source, split, verified_address), most + 1)
+                    whole &= sum(1 for _ in rows) <= most
+    problems.raise_any()
     if whole:
-        for source, prompts in zip(data.sources, collect_prompts(data, seed).train, strict=True):
+        collection = collect_prompts(data, seed, with_probe=with_probe)
+        for source, prompts in zip(data.sources, collection.train, strict=True):
             if isinstance(source, FileSource):
                 deque(prompts, maxlen=0)
     return whole
@@ -174,9 +200,25 @@ def _held_out(source: Source, share: int, taken: set[bytes], keep: Keep) -> list
     """
     if isinstance(source, ReasoningGymSource):
         return _take_distinct(_gym_rows(source, "held_out", HELD_OUT_SEED, share * DRAWS_PER_HELD_OUT), share, taken)
-    if "held_out" in splits_of(source):
+    if _has_held_out_files(source):
         return _take_distinct(read_rows(source, "held_out", keep), share, taken)
     return _take_last_distinct(read_rows(source, "train", keep), share, taken)
+
+
+def _has_held_out_files(source: Source) -> bool:
+    return isinstance(source, FileSource) and "held_out" in splits_of(source)
+
+
+def _part_of(rows: Iterable[Row], most: int) -> int:
+    """Returns the size of a part that follows the data: a fraction of the distinct tasks, from 1 to `most`.
+
+    Reads no more rows than it needs to know that `most` is small enough.
+    """
+    if not most:
+        return 0
+    distinct: set[bytes] = set()
+    _take_distinct(rows, most * PART_OF_DATA, distinct)
+    return min(most, max(1, len(distinct) // PART_OF_DATA))
 
 
 def _take_distinct(rows: Iterable[Row], count: int, taken: set[bytes]) -> list[Row]:
@@ -214,8 +256,10 @@ def _without(rows: Iterable[Row], tasks: Set[bytes]) -> Iterator[Row]:
 def _check_enough(part: Literal["held_out", "probe"], data: DataSpec, number: int, share: int, found: int) -> None:
     if found < share:
         remedy = "widen the task's options" if isinstance(data.sources[number], ReasoningGymSource) else "add rows"
+        total = getattr(data, part)
+        of = "" if total is None else f" of the {total}"
         raise ConfigurationError(
-            f"data.{part}: {share} of the {getattr(data, part)} prompts must come from data.sources.{number} "
+            f"data.{part}: {share}{of} prompts must come from data.sources.{number} "
             f"({source_label(data.sources[number])}), which has only {found} distinct prompts left; "
             f"lower data.{part} or {remedy}"
         )

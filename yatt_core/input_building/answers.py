@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from yatt_core.datasets.sources import source_place
 from yatt_core.errors import DataError
-from yatt_core.prompts.codec import TextCodec, open_codec
+from yatt_core.problems import Problems
+from yatt_core.prompts.codec import TextCodec
 from yatt_core.prompts.prompt_files import PromptFile
 from yatt_core.prompts.stream import Prompt
 from yatt_core.rewards.scoring import RewardScorer
@@ -37,20 +39,19 @@ class LostAnswer:
 
 
 def check_answers(
-    spec: RunSpec, run_folder: Path, model_path: str, train: PromptFile, train_sizes: Sequence[int]
+    spec: RunSpec, run_folder: Path, codec: TextCodec, train: PromptFile, train_sizes: Sequence[int]
 ) -> None:
     """Scores reference answers that the tokenizer changes, as text and as the policy can write them.
 
     run_folder: folder of the run, which has its own copies of reward functions' files.
-    model_path: as for `open_codec`.
     train: the training prompts, source after source.
 
-    Raises `DataError` for a source of which too few right answers remain right.
+    Raises `DataError` for sources of which too few right answers remain right.
     """
     decisive = next(part for part in spec.rewards.parts if part.name == spec.rewards.accuracy_name)
     if spec.virtual or not isinstance(decisive, FunctionPart):
         return
-    codec, scorer, start = open_codec(spec, model_path), RewardScorer(spec.rewards, run_folder), 0
+    scorer, problems, start = RewardScorer(spec.rewards, run_folder), Problems(), 0
     for source, size in enumerate(train_sizes):
         prompts = [train[row] for row in range(start, start + min(size, ROWS_PER_SOURCE))]
         lost = list(lost_answers(codec, scorer, prompts))
@@ -59,11 +60,13 @@ def check_answers(
         if (answered or generated) and not any(_is_right(scorer, prompt) for prompt in answered):
             log.warning(
                 "%s: no reference answer of its first rows scores as right, so nothing shows that a response can",
-                _name(spec, source),
+                source_place(spec.data, source),
             )
         if lost:
-            _report(spec, source, lost, sum(prompt.answer is not None for prompt in prompts))
+            with problems.noting():
+                _report(spec, source, lost, sum(prompt.answer is not None for prompt in prompts))
         start += size
+    problems.raise_any()
 
 
 def lost_answers(codec: TextCodec, scorer: RewardScorer, prompts: Sequence[Prompt]) -> Iterator[LostAnswer]:
@@ -86,12 +89,6 @@ def _is_right(scorer: RewardScorer, prompt: Prompt) -> bool:
         return False
 
 
-def _name(spec: RunSpec, source: int) -> str:
-    """Returns the key of a source in the spec, with its task or file."""
-    entry = spec.data.sources[source]
-    return f"data.sources.{source} ({entry.task if isinstance(entry, ReasoningGymSource) else entry.path})"
-
-
 def _report(spec: RunSpec, source: int, lost: Sequence[LostAnswer], checked: int) -> None:
     rows = "; ".join(
         f"{one.prompt.prompt_id}: {one.prompt.answer!r:.60} becomes {one.written!r:.60}" for one in lost[:3]
@@ -99,7 +96,7 @@ def _report(spec: RunSpec, source: int, lost: Sequence[LostAnswer], checked: int
     lowercase = isinstance(spec.model, ModelFromConfig) and spec.model.tokenizer.lowercase
     advice = "set model.tokenizer.lowercase: false" if lowercase else "use a model whose tokenizer keeps them"
     said = (
-        f"{_name(spec, source)}: {len(lost)} of {checked} reference answers are right as text, but not as the "
+        f"{source_place(spec.data, source)}: {len(lost)} of {checked} reference answers are right as text, but not as the "
         f"model's tokenizer can write them ({rows}); {advice}"
     )
     if len(lost) > (1.0 - LEAST_SHARE) * checked:

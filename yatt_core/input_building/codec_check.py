@@ -32,7 +32,8 @@ def check_codec(spec: RunSpec) -> None:
 
 
 def _check_folder(spec: RunSpec, model: ModelFolder) -> None:
-    codec = open_codec(spec, str(Path(model.path).resolve()))
+    # Whether prompts fit is checked with the prompts, which tells by how much they do not.
+    codec = open_codec(spec, str(Path(model.path).resolve()), roomless=spec.data.over_long == "refuse")
     if spec.data.has_images:
         try:
             codec.encode_prompt("?", "of one image", images=1)

@@ -10,11 +10,13 @@ from yatt_core.inputs.demonstrations import check_enough, take_demonstrations
 from yatt_core.prompts.media import media_address
 from yatt_core.prompts.stream import apportion
 from yatt_core.spec.sections.data import DataSpec, ReasoningGymSource, Source
+from yatt_core.spec.sections.model import MOST_DEMONSTRATIONS
 
 
-def check_demonstrations(data: DataSpec, seed: int, count: int, whole: bool) -> None:
+def check_demonstrations(data: DataSpec, seed: int, count: int | None, whole: bool) -> None:
     """Raises the errors that `take_demonstrations` would raise after the inputs are built.
 
+    count: number of demonstrations; None if it follows the data.
     whole: True if the sources are small enough to be divided into parts here.
 
     For larger sources, only the number of rows is checked, because it is not yet known which rows become training
@@ -23,7 +25,14 @@ def check_demonstrations(data: DataSpec, seed: int, count: int, whole: bool) -> 
     weights = [source.weight for source in data.sources]
     if whole:
         train = collect_prompts(data, seed, _address).train
-        take_demonstrations(count, weights, lambda source, share: tuple(itertools.islice(train[source], share)))
+        if count is None:
+            most = apportion(MOST_DEMONSTRATIONS, weights)
+            shares = [sum(1 for _ in itertools.islice(train[source], share)) for source, share in enumerate(most)]
+        else:
+            shares = list(apportion(count, weights))
+        take_demonstrations(shares, lambda source, share: tuple(itertools.islice(train[source], share)))
+        return
+    if count is None:
         return
     for number, share in enumerate(apportion(count, weights)):
         check_enough(count, number, share, _rows_up_to(share, data.sources[number]), "rows")

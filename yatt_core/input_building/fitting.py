@@ -1,6 +1,6 @@
 """Encodes every prompt once while the inputs are built, so that one that does not fit is reported before it is drawn.
 
-Consumes the spec, the model's folder and the files of prompts. Produces the longest prompt for the manifest,
+Consumes the spec, the run's codec and the files of prompts. Produces the longest prompt for the manifest,
 against which later changes of the spec are checked. Raises `DataError`, which names source, file and row.
 """
 
@@ -9,39 +9,100 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.datasets.sources import first_prompts, source_place
+from yatt_core.errors import ConfigurationError, DataError, TooLongError
 from yatt_core.inputs.manifest import LONGEST
-from yatt_core.prompts.codec import longest_prompt, open_codec
+from yatt_core.problems import LISTED, Problems
+from yatt_core.prompts.codec import TextCodec, longest_prompt, open_codec, positions
 from yatt_core.prompts.stream import Prompt
 from yatt_core.spec.run import RunSpec
-from yatt_core.spec.sections.data import ReasoningGymSource
+from yatt_core.spec.sections.model import ModelFolder
 
 log = logging.getLogger(__name__)
 PROMPTS_PER_WORD = 100_000
 """Number of prompts encoded between two progress log lines."""
 
 
-def check_prompts(spec: RunSpec, model_path: str, files: Iterable[Iterable[Prompt]]) -> dict[str, Any]:
+FIRST_PROMPTS = 200
+"""Number of prompts of each source that are encoded before anything is started."""
+
+
+def prompt_tokens(spec: RunSpec, codec: TextCodec, prompt: Prompt) -> int:
+    """Returns the number of tokens of a prompt as it is given to the model.
+
+    Raises what `encode_prompt` raises, with the place of the prompt's source.
+    """
+    try:
+        return len(codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)))
+    except DataError as error:
+        placed = type(error)(f"{source_place(spec.data, prompt.source)}: {error}")
+        if isinstance(placed, TooLongError) and isinstance(error, TooLongError):
+            placed.tokens = error.tokens
+        raise placed from None
+
+
+def longer(longest: Mapping[str, Any], prompt: Prompt, tokens: int) -> dict[str, Any]:
+    """Returns the manifest's entry about the longest prompt after another prompt; of equal ones, the first."""
+    return {"prompt_id": prompt.prompt_id, "tokens": tokens} if tokens > longest["tokens"] else dict(longest)
+
+
+def check_prompts(
+    spec: RunSpec, codec: TextCodec, model_path: str, files: Iterable[Iterable[Prompt]]
+) -> dict[str, Any]:
     """Encodes all prompts as for generation; returns id and number of tokens of the longest (the first, if several).
 
     model_path: as for `open_codec`.
 
-    Raises what `open_codec` raises, and `DataError` for a prompt that is too long or does not match its images.
+    Raises `DataError` for prompts that are too long or do not match their images. It names the first ones, and the
+    values of the spec with which all would fit.
     """
-    codec = open_codec(spec, model_path)
+    problems, refused, most = Problems(), 0, 0
+    with problems.noting():
+        longest_prompt(spec, model_path)
+    listed = 0 if problems else LISTED  # without any room, every prompt would be named
     longest: dict[str, Any] = {"prompt_id": "", "tokens": 0}
     for count, prompt in enumerate(itertools.chain.from_iterable(files), start=1):
         try:
-            tokens = len(codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)))
+            longest = longer(longest, prompt, prompt_tokens(spec, codec, prompt))
         except DataError as error:
-            raise DataError(f"{_place(spec, prompt.source)}: {error}") from None
-        if tokens > longest["tokens"]:
-            longest = {"prompt_id": prompt.prompt_id, "tokens": tokens}
+            refused += 1
+            most = max(most, error.tokens if isinstance(error, TooLongError) else 0)
+            if refused <= listed:
+                problems.note(error)
         if count % PROMPTS_PER_WORD == 0:
-            log.info("%s prompts fit", f"{count:,}")
+            log.info("%s prompts fit", f"{count - refused:,}")
+    if refused > listed > 0:
+        problems.note(DataError(f"data.sources: {refused - LISTED:,} more prompts do not fit either"))
+    if most:
+        problems.note(DataError(f"the longest prompt has {most} tokens; {room_for(spec, model_path, most)}"))
+    problems.raise_any()
     return longest
+
+
+def check_first_prompts(spec: RunSpec) -> None:
+    """Raises as `check_prompts` does for the first prompts of every source, if the model's tokenizer exists already."""
+    if spec.data.over_long != "refuse" or not (spec.virtual or isinstance(spec.model, ModelFolder)):
+        return
+    model_path = str(Path(spec.model.path).resolve()) if isinstance(spec.model, ModelFolder) else ""
+    codec = open_codec(spec, model_path, roomless=True)
+    check_prompts(spec, codec, model_path, [first_prompts(spec.data, spec.seed, FIRST_PROMPTS)])
+
+
+def room_for(spec: RunSpec, model_path: str, tokens: int) -> str:
+    """Returns the values of the spec that make room for a prompt of so many tokens."""
+    changes, known = [], positions(spec, model_path)
+    if tokens > spec.data.max_prompt_tokens:
+        changes.append(f"data.max_prompt_tokens: {tokens} or more")
+    if known is not None and tokens + spec.rollout.max_response_tokens > known:
+        results = spec.rollout.max_response_tokens - spec.rollout.max_new_tokens
+        room = known - tokens - results
+        if room < 1:
+            return f"no response fits after it into the model's {known} positions; shorten it, or use data.over_long"
+        changes.append(f"rollout.max_new_tokens: {room} or less")
+    return f"to fit it, set {' and '.join(changes)}; or use data.over_long"
 
 
 def check_longest(spec: RunSpec, model_path: str, manifest: Mapping[str, Any]) -> None:
@@ -56,9 +117,3 @@ def check_longest(spec: RunSpec, model_path: str, manifest: Mapping[str, Any]) -
             f"tokens; the maximum is {room} (by this key and by the model's positions minus rollout.max_new_tokens "
             "and tool results)"
         )
-
-
-def _place(spec: RunSpec, number: int) -> str:
-    """Returns the key of a source in the spec, with its file or task."""
-    source = spec.data.sources[number]
-    return f"data.sources.{number} ({source.task if isinstance(source, ReasoningGymSource) else source.path})"

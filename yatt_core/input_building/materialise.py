@@ -27,8 +27,10 @@ from yatt_core.input_building.fitting import check_longest, check_prompts
 from yatt_core.input_building.given_models import check_given, describe_given
 from yatt_core.input_building.judge_models import check_judges, describe_judges
 from yatt_core.input_building.over_long import fit_prompts
+from yatt_core.inputs.demonstrations import fitting_shares
 from yatt_core.inputs.identity import identity
 from yatt_core.inputs.manifest import (
+    DEMONSTRATIONS,
     GIVEN,
     HELD_OUT,
     INPUTS,
@@ -51,7 +53,8 @@ from yatt_core.models.model_folder import (
     make_model,
 )
 from yatt_core.models.tokenizer import save_tokenizer, train_tokenizer
-from yatt_core.prompts.codec import open_codec
+from yatt_core.problems import Problems
+from yatt_core.prompts.codec import TextCodec, open_codec
 from yatt_core.prompts.media import MEDIA, MediaFolder, describe_media
 from yatt_core.prompts.prompt_files import PromptFile, PromptWriter
 from yatt_core.prompts.stream import Prompt
@@ -144,12 +147,7 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
     try:
         facts = _write_prompts(spec, temporary)
         model = _initial_model(spec, temporary)
-        if spec.data.over_long != "refuse":
-            facts |= _fit(spec, temporary, str(temporary / model.model_path))
-        prompts = (PromptFile(temporary / name) for name in (TRAIN, HELD_OUT, PROBE))
-        facts[LONGEST] = check_prompts(spec, str(temporary / model.model_path), prompts)
-        train = PromptFile(temporary / TRAIN)
-        check_answers(spec, run_folder, str(temporary / model.model_path), train, facts["train_sizes"])
+        facts |= _check(spec, run_folder, temporary, str(temporary / model.model_path), facts["train_sizes"])
         if judges := describe_judges(spec):
             facts[JUDGES] = judges
         if given := describe_given(spec, temporary / model.model_path):
@@ -175,7 +173,7 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
 
 def _write_prompts(spec: RunSpec, folder: Path) -> dict[str, Any]:
     """Writes all prompts and their images; returns the manifest's entries about them."""
-    collection = collect_prompts(spec.data, spec.seed, MediaFolder(folder).keep)
+    collection = collect_prompts(spec.data, spec.seed, MediaFolder(folder).keep, with_probe=spec.sft is not None)
     train_sizes = [0] * len(collection.train)
 
     def counted() -> Iterator[Prompt]:
@@ -193,9 +191,32 @@ def _write_prompts(spec: RunSpec, folder: Path) -> dict[str, Any]:
     }
 
 
-def _fit(spec: RunSpec, folder: Path, model_path: str) -> dict[str, Any]:
+def _check(
+    spec: RunSpec, run_folder: Path, folder: Path, model_path: str, train_sizes: Sequence[int]
+) -> dict[str, Any]:
+    """Checks prompts, reference answers and demonstrations; returns the manifest's entries that follow from it.
+
+    Raises what is wrong with any of them as one error.
+    """
+    codec, problems = open_codec(spec, model_path, roomless=spec.data.over_long == "refuse"), Problems()
+    facts: dict[str, Any] = {"train_sizes": list(train_sizes)}
+    with problems.noting():
+        if spec.data.over_long != "refuse":
+            facts |= _fit(spec, codec, folder)
+        else:
+            prompts = (PromptFile(folder / name) for name in (TRAIN, HELD_OUT, PROBE))
+            facts[LONGEST] = check_prompts(spec, codec, model_path, prompts)
+    with problems.noting():
+        check_answers(spec, run_folder, codec, PromptFile(folder / TRAIN), facts["train_sizes"])
+    problems.raise_any()
+    if spec.sft is not None and spec.sft.demonstrations is None:
+        weights = [source.weight for source in spec.data.sources]
+        facts[DEMONSTRATIONS] = list(fitting_shares(weights, facts["train_sizes"]))
+    return facts
+
+
+def _fit(spec: RunSpec, codec: TextCodec, folder: Path) -> dict[str, Any]:
     """Leaves out or cuts prompts that are too long; returns the manifest's entries that follow from it."""
-    codec = open_codec(spec, model_path)
     held_out = fit_prompts(spec, codec, folder / HELD_OUT)
     texts = frozenset(normalise(prompt.text) for prompt in PromptFile(folder / HELD_OUT))
     train, probe = (fit_prompts(spec, codec, folder / name, texts) for name in (TRAIN, PROBE))
@@ -206,6 +227,7 @@ def _fit(spec: RunSpec, folder: Path, model_path: str) -> dict[str, Any]:
         "held_out_prompts": sum(held_out.sizes),
         "probe_prompts": sum(probe.sizes),
         OVER_LONG: train.affected + held_out.affected + probe.affected,
+        LONGEST: max((train.longest, held_out.longest, probe.longest), key=lambda longest: int(longest["tokens"])),
     }
 
 

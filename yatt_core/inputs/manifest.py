@@ -14,6 +14,8 @@ from yatt_core.spec.run import RunSpec
 
 INPUTS, MANIFEST, MODEL = "inputs", "manifest.json", "model"
 TRAIN, HELD_OUT, PROBE = "train.parquet", "held_out.parquet", "probe.parquet"
+DEMONSTRATIONS = "demonstrations"
+"""Manifest key of the number of demonstrations from each source, recorded if the spec leaves it to the data."""
 GIVEN = "given_models"
 """Manifest key of the given models: those other than the policy's and the judges'."""
 JUDGES = "judges"

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from yatt_core.inputs.demonstrations import take_demonstrations
-from yatt_core.inputs.manifest import HELD_OUT, PROBE, TRAIN, read_manifest
+from yatt_core.inputs.manifest import DEMONSTRATIONS, HELD_OUT, PROBE, TRAIN, read_manifest
 from yatt_core.prompts.prompt_files import PromptFile
-from yatt_core.prompts.stream import Prompt, epoch_order, locate
+from yatt_core.prompts.stream import Prompt, apportion, epoch_order, locate
 from yatt_core.protocols.receipts import PromptRef
 from yatt_core.spec.run import RunSpec
 
@@ -26,6 +26,7 @@ class Inputs:
         self._seed = spec.seed
         self._weights = [source.weight for source in spec.data.sources]
         self.train_sizes: tuple[int, ...] = tuple(manifest["train_sizes"])
+        self._fitting_shares: tuple[int, ...] = tuple(manifest.get(DEMONSTRATIONS, ()))
         self._starts = np.concatenate([[0], np.cumsum(self.train_sizes)])
         self._train = PromptFile(folder / TRAIN)
         self._orders: dict[int, tuple[int, npt.NDArray[np.int64]]] = {}
@@ -50,13 +51,17 @@ class Inputs:
         """The training-side tasks that determine when SFT stops."""
         return tuple(PromptFile(self._folder / PROBE))
 
-    def demonstrations(self, count: int) -> Sequence[Prompt]:
-        """Returns the prompts that SFT learns from. Raises as `take_demonstrations` does."""
+    def demonstrations(self, count: int | None) -> Sequence[Prompt]:
+        """Returns the prompts that SFT learns from. Raises as `take_demonstrations` does.
+
+        count: number of demonstrations; None: as many as were recorded when the inputs were built.
+        """
 
         def first(source: int, share: int) -> list[Prompt]:
             return [self._training_prompt(source, index) for index in range(min(share, self.train_sizes[source]))]
 
-        return take_demonstrations(count, self._weights, first)
+        shares = self._fitting_shares if count is None else apportion(count, self._weights)
+        return take_demonstrations(shares, first)
 
     def _training_prompt(self, source: int, index: int) -> Prompt:
         return self._train[int(self._starts[source]) + index]

@@ -25,7 +25,7 @@ from yatt_core.prompts.image_tokens import ImageTokens, image_tokens
 from yatt_core.prompts.result_text import ResultEncoder, TemplateFrame, check_tools_are_shown, frame_by_tags
 from yatt_core.prompts.tool_calls import CALL, CALL_END
 from yatt_core.protocols.generation import Int32
-from yatt_core.spec.run import RunSpec
+from yatt_core.spec.run import RunSpec, no_room
 from yatt_core.spec.sections.rollout import VirtualRollout
 from yatt_core.spec.sections.tools import ToolsSpec
 
@@ -246,10 +246,11 @@ class VirtualCodec:
         return np.array(list(data), dtype=np.int32), data.decode(errors="ignore")
 
 
-def open_codec(spec: RunSpec, model_path: str) -> TextCodec:
+def open_codec(spec: RunSpec, model_path: str, roomless: bool = False) -> TextCodec:
     """Returns the codec of a run.
 
     model_path: the run's Hugging Face folder; unused in a virtual run.
+    roomless: whether a spec that leaves no room for a prompt is accepted; every prompt is then too long.
 
     Raises `ConfigurationError` if the tokenizer cannot be loaded or has no end-of-sequence token, if stop
     strings are not single tokens, or if the chat template does not support the system prompt or tool messages.
@@ -266,27 +267,32 @@ def open_codec(spec: RunSpec, model_path: str) -> TextCodec:
         raise ConfigurationError(f"model: the tokenizer in {folder} has no end-of-sequence token")
     stop = [tokenizer.eos_token_id, *generation_stops(folder, config)]
     stop += [_single_token(tokenizer, text) for text in spec.rollout.stop]
-    images, longest = image_tokens(config, tokenizer), longest_prompt(spec, model_path)
+    images, longest = image_tokens(config, tokenizer), longest_prompt(spec, model_path, roomless)
     return PromptCodec(tokenizer, spec.data.system_prompt, longest, stop, images, spec.rollout.tools)
 
 
-def longest_prompt(spec: RunSpec, model_path: str) -> int:
+def longest_prompt(spec: RunSpec, model_path: str, roomless: bool = False) -> int:
     """Returns the maximum number of prompt tokens that the spec allows and that leaves room for the response.
 
-    model_path: as for `open_codec`.
+    model_path, roomless: as for `open_codec`.
 
     Raises `ConfigurationError` if there is no room for a prompt.
     """
-    positions = None if spec.virtual else positions_of(read_config(Path(model_path)))
-    if positions is None:
+    known = positions(spec, model_path)
+    if known is None:
         return spec.data.max_prompt_tokens
-    room = positions - spec.rollout.max_response_tokens
-    if room < 1:
-        raise ConfigurationError(
-            f"rollout.max_new_tokens: {spec.rollout.max_response_tokens} leaves no room for a prompt in the model's "
-            f"{positions} positions"
-        )
-    return min(spec.data.max_prompt_tokens, room)
+    room = known - spec.rollout.max_response_tokens
+    if room < 1 and not roomless:
+        raise ConfigurationError(no_room(spec, known, f"the model's {known} positions"))
+    return max(0, min(spec.data.max_prompt_tokens, room))
+
+
+def positions(spec: RunSpec, model_path: str) -> int | None:
+    """Returns the maximum number of tokens of prompt and response together; None if the model does not limit it.
+
+    model_path: as for `open_codec`.
+    """
+    return None if spec.virtual else positions_of(read_config(Path(model_path)))
 
 
 def generation_stops(folder: Path, config: dict[str, Any]) -> list[int]:
@@ -320,10 +326,12 @@ def _checked(tokens: Sequence[int], longest: int, prompt_id: str, text: str, sho
     shown: for the message, a phrase that states how many of the tokens are taken by images.
     """
     if len(tokens) > longest:
-        raise TooLongError(
+        error = TooLongError(
             f"prompt {prompt_id or repr(text[:60])} has {len(tokens)} tokens{shown}; at most {longest} fit "
             "(data.max_prompt_tokens, and the model's positions minus rollout.max_new_tokens)"
         )
+        error.tokens = len(tokens)
+        raise error
     if not tokens:
         raise DataError(f"prompt {prompt_id or repr(text[:60])} has no tokens")
     return np.array(tokens, dtype=np.int32)

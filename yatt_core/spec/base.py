@@ -25,9 +25,11 @@ class SpecModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _default_kinds(cls, tree: Any) -> Any:
+        return cls.with_default_kinds(tree) if isinstance(tree, Mapping) else tree
+
+    @classmethod
+    def with_default_kinds(cls, tree: Mapping[str, Any]) -> dict[str, Any]:
         """Gives a section without a kind the kind of its default, so that one of its keys can be set on its own."""
-        if not isinstance(tree, Mapping):
-            return tree
         kinds = {name: getattr(field.default, KIND, None) for name, field in cls.model_fields.items() if name in tree}
         return {
             name: {KIND: kinds[name], **value}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
@@ -21,7 +21,6 @@ from yatt_core.spec.sections.placement import PlacementSpec
 from yatt_core.spec.sections.recovery import RecoverySpec, RetentionSpec
 from yatt_core.spec.sections.rollout import RolloutSpec
 from yatt_core.spec.sections.storage import StorageSpec
-from yatt_core.spec.sections.tools import ToolsSpec
 from yatt_core.spec.sections.trainer import TrainerSpec
 
 
@@ -155,39 +154,70 @@ class RunSpec(SpecModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if mistakes := list(self._contradictions()):
+        if mistakes := [mistake for check in self.checks() for mistake in check()]:
             raise ValueError("\n".join(mistakes))
         return self
 
-    def _contradictions(self) -> Iterator[str]:
-        """Yields one line per contradiction, starting with the key to change."""
-        yield from self._reward_mistakes()
-        yield from self._placement_mistakes()
+    def checks(self) -> tuple[Callable[[], Iterator[str]], ...]:
+        """Returns the checks across sections, each of which yields one line per contradiction, starting with the key.
+
+        They are separate so that those that do not read a wrong key can report their contradictions beside it.
+        """
+        return (
+            self._reward_mistakes,
+            self._placement_mistakes,
+            self._guard_mistakes,
+            self._engine_mistakes,
+            self._adapter_mistakes,
+            self._second_model_mistakes,
+            self._inexact,
+            self._sft_mistakes,
+            self._batch_mistakes,
+            self._group_mistakes,
+            self._tool_mistakes,
+            self._unfit_sampling,
+            self._packed_images,
+            self._position_mistakes,
+        )
+
+    def _guard_mistakes(self) -> Iterator[str]:
         yield from self.guards.mistakes()
+
+    def _engine_mistakes(self) -> Iterator[str]:
         if self.virtual != (self.trainer.engine.kind == "virtual"):
             kinds = f"{self.rollout.engine.kind} and {self.trainer.engine.kind}"
             yield f"rollout.engine and trainer.engine: expected both virtual or both real, not {kinds}"
+
+    def _adapter_mistakes(self) -> Iterator[str]:
         if self.virtual and self.trainer.lora is not None:
             yield "trainer.lora: a virtual trainer has no weight matrices for adapters; use null"
         if self.trainer.lora is not None and self.trainer.engine.kind == "megatron":
             yield "trainer.lora: LoRA is not supported with Megatron-Core; use null, or train with fsdp2 or torch"
-        yield from self._second_model_mistakes()
+
+    def _inexact(self) -> Iterator[str]:
         if self.exact and (obstacles := self.exact_obstacles()):
             yield f"exact: must be false, because {'; '.join(obstacles)}"
-        if self.sft is not None and not self.data.probe:
+
+    def _sft_mistakes(self) -> Iterator[str]:
+        if self.sft is not None and self.data.probe == 0:
             yield "data.probe: supervised fine-tuning stops by its accuracy on probe tasks; expected 1 or more"
+
+    def _batch_mistakes(self) -> Iterator[str]:
         if self.algorithm.mini_batches > self.data.prompts_per_iteration:
             yield (
                 f"algorithm.mini_batches: {self.algorithm.mini_batches} is more than "
                 f"data.prompts_per_iteration {self.data.prompts_per_iteration}"
             )
+
+    def _group_mistakes(self) -> Iterator[str]:
         if self.rollout.samples_per_prompt < 2 and self.critic is None and not self._learns_from_a_teacher_only:
             yield "rollout.samples_per_prompt: grpo compares the responses to a prompt; expected 2 or more"
-        if self.rollout.tools is not None:
-            yield from self._tool_mistakes(self.rollout.tools)
-        yield from self._unfit_sampling()
+
+    def _packed_images(self) -> Iterator[str]:
         if self.data.has_images and getattr(self.trainer.engine, "packed", False):
             yield "trainer.engine.packed: prompts with images cannot be packed; expected false"
+
+    def _position_mistakes(self) -> Iterator[str]:
         if not self.virtual and isinstance(self.model, ModelFromConfig | ModelSizes):
             yield from self._too_long(self.model.max_positions)
             if self.data.has_images and isinstance(self.model, ModelFromConfig):
@@ -273,8 +303,8 @@ class RunSpec(SpecModel):
                     "data.logical_shards"
                 )
 
-    def _tool_mistakes(self, tools: ToolsSpec) -> Iterator[str]:
-        names = [tool.name for tool in tools.functions]
+    def _tool_mistakes(self) -> Iterator[str]:
+        names = [tool.name for tool in self.rollout.tools.functions] if self.rollout.tools else []
         if len(set(names)) < len(names):
             yield f"rollout.tools.functions: duplicate tool name in {names}"
 
@@ -293,14 +323,23 @@ class RunSpec(SpecModel):
             )
 
     def _too_long(self, positions: int) -> Iterator[str]:
-        rollout = self.rollout
-        if rollout.max_response_tokens >= positions:
-            results = (
-                ""
-                if rollout.tools is None
-                else f" plus {rollout.max_response_tokens - rollout.max_new_tokens} for tool results"
-            )
-            yield (
-                f"rollout.max_new_tokens: {rollout.max_new_tokens}{results} leaves no room for a prompt in "
-                f"model.max_positions {positions}"
-            )
+        if self.rollout.max_response_tokens >= positions:
+            yield no_room(self, positions, f"model.max_positions {positions}")
+
+
+def no_room(spec: RunSpec, positions: int, named: str) -> str:
+    """Returns the message for a response that takes all positions of the model.
+
+    named: the positions as the message calls them.
+    """
+    results = spec.rollout.max_response_tokens - spec.rollout.max_new_tokens
+    tools = f" plus {results} for tool results" if results else ""
+    remedy = (
+        f"at most {positions - results} minus the tokens of the longest prompt"
+        if positions - results > 1
+        else "fewer rollout.tools.max_turns or max_result_tokens"
+    )
+    return (
+        f"rollout.max_new_tokens: {spec.rollout.max_new_tokens}{tools} leaves no room for a prompt in {named}; "
+        f"expected {remedy}"
+    )

@@ -148,7 +148,7 @@ def test_a_broken_row_is_reported_before_a_run_is_created(yatt: Yatt, home: Home
     tree["data"]["sources"] = [{"kind": "jsonl", "path": "rows.jsonl"}]
     path = tmp_path / "rows.yaml"
     path.write_text(yaml_text(tree))
-    refused(yatt("train", str(path)), 1, f"{tmp_path / 'rows.jsonl'}:2: is not a JSON object on one line")
+    refused(yatt("train", str(path)), 2, f"{tmp_path / 'rows.jsonl'}:2: is not a JSON object on one line")
     assert not home.folder.exists()
 
 

@@ -99,3 +99,19 @@ def test_a_row_that_is_too_long_is_named(yatt: Yatt, spec: Path) -> None:
         "check", str(spec), "--set", "data.max_prompt_tokens=20", "--set", "data.over_long=skip", "-o", "json"
     )
     assert skipped.document["over_long"] == 1 and skipped.document["longest_prompt"]["tokens"] == 11
+
+
+@pytest.mark.parametrize("command", ["check", "train"])
+def test_what_is_wrong_in_different_places_is_reported_at_once(
+    yatt: Yatt, home: Home, spec: Path, command: str
+) -> None:
+    rows = spec.parent / "rows.jsonl"
+    lines = rows.read_text().splitlines()
+    lines[3], lines[7] = '{"prompt": ""}', '{"prompt": '
+    rows.write_text("\n".join(lines))
+    unknown = "rewards.parts.0.function=exact_mach"
+    answer = yatt(command, str(spec), "--set", unknown, "--set", "rollout.tools={functions: [{name: a, function: b}]}")
+    assert answer.code == 2
+    for said in ("exact_mach", "'b'", "rows.jsonl:4: ", "rows.jsonl:8: "):
+        assert said in answer.err
+    assert not home.folder.exists() or not list(home.folder.iterdir())

@@ -96,7 +96,7 @@ def asked_of_judge(roles: Roles, judge: JudgeRole) -> Asked:
 def _decode_batch(spec: RunSpec) -> int:
     """Returns the number of responses in the largest decode batch, of a shard or of an evaluation."""
     shard = -(-spec.data.prompts_per_iteration // spec.shards) * spec.rollout.samples_per_prompt
-    return min(spec.rollout.batch_samples, max(shard, spec.data.held_out))
+    return min(spec.rollout.batch_samples, max(shard, spec.data.most_held_out))
 
 
 def instances_on(devices: int, each: int, engine: GenerationEngine, key: str) -> int:

@@ -50,7 +50,7 @@ class Override:
     def parse(cls, text: str) -> Override:
         """Parses the text of a `--set`; the value is YAML, and its paths are relative to the working folder."""
         dotted, equals, written = text.partition("=")
-        keys = tuple(dotted.strip().split("."))
+        keys = keys_of(dotted)
         if not equals or not all(keys):
             raise ConfigurationError(
                 f"--set {text}: expected key=value, such as --set seed=1 or --set rollout.temperature=0.7"
@@ -95,6 +95,11 @@ class Override:
                 f"--set {self.text}: {key!r} is not an index into a list of length {len(node)}; indexes start at 0"
             )
         return int(key)
+
+
+def keys_of(text: str) -> tuple[str, ...]:
+    """Returns the keys that the text of a `--set` names, readable or not."""
+    return tuple(text.partition("=")[0].strip().split("."))
 
 
 def origin_of(layers: Sequence[Layer], place: Sequence[str | int], default: str) -> str:

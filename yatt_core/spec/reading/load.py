@@ -2,7 +2,8 @@
 
 Consumes a YAML file, the files it extends (later ones win, and the file itself wins over all) and `a.b=c`
 overrides. Produces a `RunSpec` with absolute paths and the digests of the Python files that it names. Raises
-`ConfigurationError` with one line per mistake.
+`ConfigurationError` with one line per mistake: unknown keys, wrong values, contradictions between keys that are
+sound, files that do not exist, and overrides that cannot be read.
 """
 
 from __future__ import annotations
@@ -14,20 +15,34 @@ from typing import Any
 from pydantic import ValidationError
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.problems import Problems
 from yatt_core.spec.reading.code_files import with_digests
 from yatt_core.spec.reading.documents import described, read_document
-from yatt_core.spec.reading.layers import Layer, Override, lay_over, origin_of
+from yatt_core.spec.reading.layers import Layer, Override, keys_of, lay_over, origin_of
 from yatt_core.spec.reading.mistakes import mistakes_in
+from yatt_core.spec.reading.named_files import missing_files
+from yatt_core.spec.reading.sound_parts import further_mistakes
 from yatt_core.spec.run import RunSpec
 
 EXTENDS = "extends"
 
 
-def load_spec(path: Path, overrides: Sequence[str] = ()) -> RunSpec:
-    """Returns the spec in a YAML file with overrides applied."""
+def load_spec(path: Path, overrides: Sequence[str] = (), with_files: bool = False) -> RunSpec:
+    """Returns the spec in a YAML file with overrides applied.
+
+    with_files: whether the mistakes of a refused spec include files that do not exist.
+    """
     layers: list[Layer] = []
-    tree = _read_tree(path, (), layers)
-    return _with_overrides(tree, overrides, layers, str(path))
+    problems = Problems()
+    tree: Any = None
+    with problems.noting():
+        tree = _read_tree(path, (), layers)
+    if problems:
+        for text in overrides:
+            with problems.noting():
+                Override.parse(text)
+        problems.raise_any()
+    return _with_overrides(tree, overrides, layers, str(path), with_files)
 
 
 def override_spec(spec: RunSpec, overrides: Sequence[str], origin: str) -> RunSpec:
@@ -46,24 +61,52 @@ def parse_spec(tree: Any, origin: str) -> RunSpec:
     return _validate(tree, lambda place: origin)
 
 
-def _with_overrides(tree: Any, overrides: Sequence[str], layers: list[Layer], origin: str) -> RunSpec:
+def _with_overrides(
+    tree: Any, overrides: Sequence[str], layers: list[Layer], origin: str, with_files: bool = False
+) -> RunSpec:
+    problems, unread = Problems(), list[tuple[str, ...]]()
     for text in overrides:
-        override = Override.parse(text)
-        tree = override.apply(tree)
-        layers.append(override.layer())
+        unread.append(keys_of(text))
+        with problems.noting():
+            override = Override.parse(text)
+            tree = override.apply(tree)
+            layers.append(override.layer())
+            unread.pop()
 
     def origin_at(place: Sequence[str | int]) -> str:
         return origin_of(layers, place, origin)
 
-    return with_digests(_validate(tree, origin_at), origin_at)
+    try:
+        spec = with_digests(_validate(tree, origin_at, unread, with_files), origin_at)
+    except ConfigurationError as error:
+        problems.note(error)
+    problems.raise_any()
+    return spec
 
 
-def _validate(tree: Any, origin: Callable[[Sequence[str | int]], str]) -> RunSpec:
+def _validate(
+    tree: Any,
+    origin: Callable[[Sequence[str | int]], str],
+    unread: Sequence[tuple[str, ...]] = (),
+    with_files: bool = False,
+) -> RunSpec:
+    """Returns the spec in a tree.
+
+    unread: places of keys whose values could not be read.
+
+    Raises `ConfigurationError` with one line per mistake.
+    """
     try:
         return RunSpec.model_validate(tree)
     except ValidationError as error:
-        lines = [f"{origin(mistake.place)}: {mistake}" for mistake in mistakes_in(error, RunSpec)]
-        raise ConfigurationError("\n".join(lines)) from None
+        found = list(mistakes_in(error, RunSpec))
+    if unread and all(not mistake.place for mistake in found):
+        found = []  # contradictions that may be due to a key that could not be read
+    found += further_mistakes(tree, found, unread)
+    if with_files:
+        found += missing_files(tree)
+    lines = [f"{origin(mistake.place)}: {mistake}" for mistake in found]
+    raise ConfigurationError("\n".join(lines)) from None
 
 
 def _read_tree(path: Path, above: tuple[Path, ...], layers: list[Layer]) -> Any:
@@ -95,7 +138,6 @@ def _bases(tree: dict[str, Any], path: Path) -> list[Path]:
             f"{path}: {EXTENDS}: expected a file name or a list of file names (given: {described(given)})"
         )
     bases = [path.parent / name for name in names]
-    for base in bases:
-        if not base.is_file():
-            raise ConfigurationError(f"{path}: {EXTENDS}: file {base} does not exist")
+    if missing := [base for base in bases if not base.is_file()]:
+        raise ConfigurationError("\n".join(f"{path}: {EXTENDS}: file {base} does not exist" for base in missing))
     return bases

@@ -24,10 +24,12 @@ class Mistake:
     """One mistake in a spec.
 
     place: keys and list indexes from the top of the spec; empty if the mistake concerns several keys.
+    meant: the known key that an unknown one probably stands for; empty if there is none.
     """
 
     place: tuple[str | int, ...]
     text: str
+    meant: str = ""
 
     def __str__(self) -> str:
         return f"{'.'.join(map(str, self.place))}: {self.text}" if self.place else self.text
@@ -68,7 +70,8 @@ def _explain(item: ErrorDetails, spot: _Spot) -> Iterator[Mistake]:
     match item["type"]:
         case "extra_forbidden":
             keys = sorted({name for model in spot.owners for name in model.model_fields})
-            yield Mistake(place, f"unknown key; {_nearest(str(place[-1]), keys, 'keys')}")
+            meant = difflib.get_close_matches(str(place[-1]), keys, n=1)
+            yield Mistake(place, f"unknown key; {_nearest(str(place[-1]), keys, 'keys')}", "".join(meant))
         case "missing":
             yield Mistake(place, "required but missing")
         case "union_tag_not_found":
@@ -105,17 +108,18 @@ def _locate(location: Sequence[str | int], root: type[BaseModel]) -> _Spot:
         if not models:
             # Below a free-form value, every second part of the location is the name of a JSON type.
             return _Spot((*place, *location[step::2]), (), ())
-        if not chosen and (members := tuple(model for model in models if _kind(model) == part)):
+        if not chosen and (members := tuple(model for model in models if kind_of(model) == part)):
             models, chosen = members, True
             continue
         place.append(part)
         owners, chosen = models, False
         if isinstance(part, str):
-            models = tuple(_models_at(models, part))
+            models = tuple(models_at(models, part))
     return _Spot(tuple(place), owners, models)
 
 
-def _models_at(models: Models, key: str) -> Iterator[type[BaseModel]]:
+def models_at(models: Models, key: str) -> Iterator[type[BaseModel]]:
+    """Yields the models that a key of any of the given models may hold."""
     for model in models:
         if key in model.model_fields:
             yield from _models_in(model.model_fields[key].annotation)
@@ -128,7 +132,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models_in(argument)
 
 
-def _kind(model: type[BaseModel]) -> str | None:
+def kind_of(model: type[BaseModel]) -> str | None:
     """Returns the `kind` that identifies a member of a union; None if it has no single one."""
     field = model.model_fields.get("kind")
     values = get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
@@ -136,4 +140,4 @@ def _kind(model: type[BaseModel]) -> str | None:
 
 
 def _kinds(models: Iterable[type[BaseModel]]) -> list[str]:
-    return [kind for model in models if (kind := _kind(model))]
+    return [kind for model in models if (kind := kind_of(model))]

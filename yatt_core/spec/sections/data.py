@@ -8,6 +8,11 @@ from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt
 
 from yatt_core.spec.base import SpecModel
 
+MOST_HELD_OUT, MOST_PROBE = 300, 200
+"""Sizes of the held-out and probe parts that follow the data: so many tasks, but at most a tenth of them."""
+PART_OF_DATA = 10
+"""A part that follows the data gets one in this many of a source's distinct tasks."""
+
 Weight = Annotated[float, Field(gt=0, le=1e6)]
 """Weight of a source; bounded so that sums and products of weights stay finite."""
 
@@ -86,12 +91,13 @@ class DataSpec(SpecModel):
     """Prompts per iteration; each gets `rollout.samples_per_prompt` responses."""
     logical_shards: PositiveInt = 16
     """Number of fixed shards of an iteration's prompts, which determine files and decode batches."""
-    held_out: PositiveInt = 300
+    held_out: PositiveInt | None = None
     """Number of evaluation tasks, distributed over the sources by weight; no training prompt has the same text and
-    images as one of them."""
-    probe: NonNegativeInt = 200
+    images as one of them. `null`: 300, but at most a tenth of each source's distinct tasks, or as many as the held-out
+    files have."""
+    probe: NonNegativeInt | None = None
     """Number of tasks set aside from the training prompts to determine when SFT stops; they are never trained on.
-    A run without SFT may set it to 0."""
+    `null`: 200, but at most a tenth of each source's distinct tasks, and none in a run without SFT."""
     system_prompt: str | None = None
     """System message before each prompt, if the model's chat template supports one."""
     max_prompt_tokens: PositiveInt = 1024
@@ -99,6 +105,11 @@ class DataSpec(SpecModel):
     over_long: Literal["refuse", "skip", "cut_start", "cut_end"] = "refuse"
     """What to do with longer prompts before the run begins: refuse to start, naming the row; leave them out; or leave
     out the beginning or the end of their text. Prompts that are left out or cut are counted and logged."""
+
+    @property
+    def most_held_out(self) -> int:
+        """Maximum number of held-out tasks."""
+        return MOST_HELD_OUT if self.held_out is None else self.held_out
 
     @property
     def has_images(self) -> bool:

@@ -135,11 +135,16 @@ class ModelSizes(SpecModel):
 ModelSpec = Annotated[ModelFolder | ModelFromConfig | ModelConfigFile | ModelSizes, Field(discriminator="kind")]
 
 
+MOST_DEMONSTRATIONS = 500
+"""Number of demonstrations if the data has enough of them."""
+
+
 class SftSpec(SpecModel):
     """Supervised fine-tuning on demonstrations (prompt, reference answer) before the first iteration."""
 
-    demonstrations: PositiveInt = 500
-    """Number of training prompts used as demonstrations."""
+    demonstrations: PositiveInt | None = None
+    """Number of training prompts used as demonstrations. `null`: 500, or all of a source that has fewer than its
+    share."""
     batch_size: PositiveInt = 64
     """Demonstrations per optimizer step."""
     max_steps: PositiveInt = 400

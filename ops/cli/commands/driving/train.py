@@ -54,20 +54,26 @@ def train(
     from ops.integrations.apprise_notifier import AppriseNotifier
     from ops.preflight.remarks import remarks
     from ops.preflight.reward_trial import check_rewards
-    from ops.preflight.run import check_before_start
+    from ops.preflight.run import check_surroundings, check_what_is_named
+    from yatt_core.problems import Problems
     from yatt_core.spec import load_spec
 
-    checked = load_spec(spec, overrides or ())
+    checked = load_spec(spec, overrides or (), with_files=True)
     place = Home.locate(home)
-    AppriseNotifier.from_environment(checked.guards.notify)
-    check_before_start(place.folder, checked)
-    check_rewards(checked)
+    problems = Problems()
+    with problems.noting():
+        AppriseNotifier.from_environment(checked.guards.notify)
+    if check_what_is_named(checked, problems):
+        with problems.noting():
+            check_rewards(checked)
+    problems.raise_as_configuration()
+    check_surroundings(place.folder, checked)
     for remark in remarks(checked):
         message(f"warning: {remark}")
-    from flows.launch import check_surroundings
+    from flows import launch
     from flows.run.creation import create_run
 
-    check_surroundings()
+    launch.check_surroundings()
     drive(place, create_run(place, checked), output)
 
 

@@ -47,21 +47,22 @@ def check(
     from ops.preflight.needs import needs_of
     from ops.preflight.remarks import remarks
     from ops.preflight.reward_trial import check_rewards
-    from ops.preflight.run import check_before_start
-    from yatt_core.errors import ConfigurationError, DataError
+    from ops.preflight.run import check_surroundings, check_what_is_named
+    from yatt_core.problems import Problems
     from yatt_core.spec import load_spec
 
-    checked, place = load_spec(spec, overrides or ()), Home.locate(home)
+    checked, place = load_spec(spec, overrides or (), with_files=True), Home.locate(home)
+    problems = Problems()
     message("checking what the spec names")
-    check_before_start(place.folder, checked)
-    message("calling the reward functions")
-    trials = check_rewards(checked)
-    message("reading all rows and encoding all prompts")
-    try:
-        with warnings_of("yatt_core.input_building") as logged:
+    if check_what_is_named(checked, problems):
+        message("calling the reward functions")
+        with problems.noting():
+            trials = check_rewards(checked)
+        message("reading all rows and encoding all prompts")
+        with warnings_of("yatt_core.input_building") as logged, problems.noting():
             receipt, longest, answerless = _inputs(checked, place.folder)
-    except DataError as error:
-        raise ConfigurationError(str(error)) from error
+    problems.raise_as_configuration()
+    check_surroundings(place.folder, checked)
     needs, warnings = needs_of(checked), [*remarks(checked), *logged]
     if output is Output.JSON:
         prompts = {"train": receipt.train_prompts, "held_out": receipt.held_out_prompts, "probe": receipt.probe_prompts}
