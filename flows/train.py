@@ -33,6 +33,7 @@ from flows.phases.failure_policy import Paused, PhaseRetry
 from flows.phases.guard_rollback import roll_back
 from flows.phases.recovery import recover
 from flows.phases.tasks import checkpoint, collect, evaluate, learn, place, prepare, sft, sync
+from flows.reports.session_report import publish_reports
 from flows.run.control_state import ControlState
 
 
@@ -44,6 +45,7 @@ def train(run: str) -> Outcome:
         with artifacts.progress(session.context) as progress:
             outcome = drive(session, progress)
         artifacts.report(session.context, outcome)
+        publish_reports(session.context)
     return outcome
 
 

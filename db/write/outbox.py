@@ -16,11 +16,12 @@ from sqlalchemy import ColumnElement, Connection, func, insert, or_, select, upd
 from db.core.engine import Database, Fence
 from db.core.errors import Conflict, OutOfOrder
 from db.core.holder import Holder, holder_of
-from db.core.models import Lease, Outbox
+from db.core.models import Checkpoint, Lease, Outbox
 from db.write.metrics import points_at
 
-METRICS, NOTIFICATION = "metrics", "notification"
-"""Kinds with special handling: metrics, whose points are read when the row is claimed, and notifications to people."""
+METRICS, CHECKPOINT, NOTIFICATION = "metrics", "checkpoint", "notification"
+"""Kinds with special handling: metrics and checkpoints, which are connected when a row is claimed, and notifications to
+people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,9 @@ class ClaimedRow:
 
     claims: number of earlier claims of the row; if it is not 0, the row may have arrived already.
 
-    The payload of kind `metrics` contains branch, iteration and metrics (key -> value).
+    The payload of kind `metrics` contains branch, iteration, metrics (key -> value) and, if there are any, the terms of the
+    iteration's checkpoints (`checkpoint_terms`). That of kind `checkpoint` contains the metrics too and, once they are
+    committed, the time at which they were logged (`measured_at`).
     """
 
     seq: int
@@ -205,7 +208,17 @@ def _of_lane(notifications: bool) -> ColumnElement[bool]:
 
 
 def _with_points(connection: Connection, run: str, row: ClaimedRow) -> ClaimedRow:
-    if row.kind != METRICS:
+    """Adds an iteration's points to its row of kind metrics and to its checkpoints, whichever is written first."""
+    if row.kind not in (METRICS, CHECKPOINT):
         return row
-    points = points_at(connection, run, row.payload["branch"], row.payload["iteration"])
-    return replace(row, payload={**row.payload, "metrics": points})
+    branch, iteration = row.payload["branch"], row.payload["iteration"]
+    added: dict[str, Any] = {"metrics": points_at(connection, run, branch, iteration)}
+    if row.kind == METRICS:
+        place = (Checkpoint.run == run, Checkpoint.branch == branch, Checkpoint.iteration == iteration)
+        terms = list(connection.execute(select(Checkpoint.term).where(*place).order_by(Checkpoint.term)).scalars())
+        added |= {"checkpoint_terms": terms} if terms else {}
+    else:
+        logged = select(Outbox.logged_at).where(Outbox.id == metrics_id(run, branch, iteration))
+        at_ms = connection.execute(logged).scalar_one_or_none()
+        added |= {} if at_ms is None else {"measured_at": at_ms}
+    return replace(row, payload={**row.payload, **added})

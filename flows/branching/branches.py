@@ -27,6 +27,7 @@ from flows.branching.spec_changes import PastSpecs, keys_read_by_samples, keys_r
 from flows.delivery.outbox import creation_id, row_id, row_ids
 from flows.files.storage import claim_store, store_of
 from flows.run.creation import current_spec, first_entries, write_spec
+from flows.run.description import describing_tags
 from flows.run.dotted_keys import dotted_text
 from flows.run.home import Home
 from flows.run.lease import take_lease
@@ -194,9 +195,7 @@ def open_branch(
     """
     run, left = fence.run, ledger.runs.find(fence.run).current_branch
     commit = ledger.commits.at(run, at)
-    tags = {
-        "yatt.run": run,
-        "yatt.spec_digest": spec.digest,
+    parent = {
         "yatt.parent_run": commit.run if commit else run,
         "yatt.parent_branch": str(commit.branch) if commit else "",
         "yatt.parent_iteration": str(at),
@@ -209,7 +208,7 @@ def open_branch(
         created = {
             "experiment": spec.tracking.experiment,
             "name": f"{run} branch {number}",
-            "tags": tags | {"yatt.branch": str(number)},
+            "tags": describing_tags(run, spec, number) | parent,
         }
         now, params = _now(), dotted_text(spec.model_dump(mode="json"))
         entries = [

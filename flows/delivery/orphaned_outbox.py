@@ -14,8 +14,9 @@ from db.core.engine import Fence
 from db.core.errors import Fenced
 from db.core.holder import Holder, is_gone
 from db.ledger import Ledger
-from db.write.outbox import Undelivered
-from flows.delivery.outbox import Deliverer
+from db.write.outbox import OutboxEntry, Undelivered
+from flows.delivery.outbox import Deliverer, row_ids
+from flows.run.creation import current_spec
 from flows.run.lease import KEEPER, LeaseKeeper, take_lease
 
 LEASE_SECONDS = 10.0
@@ -33,6 +34,38 @@ def is_dead(letters: Undelivered, holder_is_gone: Callable[[Holder], bool] = is_
     if letters.holder is None:
         return True
     return letters.silent_seconds > 0 and (holder_is_gone(letters.holder) or letters.silent_seconds > SILENT_SECONDS)
+
+
+def lost_runs(ledger: Ledger, holder_is_gone: Callable[[Holder], bool] = is_gone) -> list[str]:
+    """Returns the runs whose driver disappeared without an orderly end and has no successor, ordered by id."""
+    lost = []
+    for run, holder in ledger.leases.holders().items():
+        line = ledger.overview.line(run)
+        letters = Undelivered(run, 0, holder, -line.lease_expires_in)
+        if line.run.state == "running" and is_dead(letters, holder_is_gone):
+            lost.append(run)
+    return lost
+
+
+def tell_lost(ledger: Ledger, run: str) -> None:
+    """Adds the outbox rows that tell the tracker that a run's driver was killed; the next driver's rows replace that.
+
+    Raises `LeaseHeld` if the run has a driver after all, and what the ledger raises.
+    """
+    line = ledger.overview.line(run)
+    at_ms = int(1000 * (time.time() + min(0.0, line.lease_expires_in)))
+    fence = take_lease(ledger, run, KEEPER, LEASE_SECONDS, patience=0.0)
+    try:
+        if current_spec(ledger, run).tracking.enabled:
+            tags = {"yatt.state": "lost", "yatt.state_reason": "the driver disappeared without an orderly end"}
+            entries = [
+                OutboxEntry(f"{key}/{kind}", kind, body, at_ms)
+                for key in row_ids(run, line.run.current_branch, f"t{line.term}/lost")
+                for kind, body in (("tags", tags), ("status", {"status": "KILLED"}))
+            ]
+            ledger.outbox.enqueue(fence, entries)
+    finally:
+        _give_back(ledger, fence)
 
 
 @dataclass(frozen=True, slots=True)

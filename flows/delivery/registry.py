@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from db.write.aliases import AliasMove
-from db.write.outbox import OutboxEntry
+from db.write.outbox import CHECKPOINT, OutboxEntry
 from flows.delivery.outbox import row_id
 from yatt_core.spec import RunSpec
 
-CHECKPOINT, ALIAS = "checkpoint", "alias"
-"""Kinds of outbox rows."""
+ALIAS = "alias"
+"""The kind of outbox rows about aliases."""
 
 
 class Published(Protocol):
@@ -40,20 +40,25 @@ class Published(Protocol):
     def weights_digest(self) -> str: ...
 
 
-def registered_model(run: str) -> str:
-    """Returns the name under which a run's checkpoints are registered: its id, which has no forbidden characters."""
-    return run
+def registered_model(spec_name: str) -> str:
+    """Returns the name of the model that all runs of a spec share: the spec's name, which has no forbidden characters."""
+    return spec_name
 
 
 def version_id(checkpoint: Published) -> str:
     """Returns the search key for a checkpoint's version: the id of the first outbox row about it."""
-    return row_id(checkpoint.run, checkpoint.branch, f"checkpoint-i{checkpoint.iteration}-t{checkpoint.term}")
+    return version_key(checkpoint.run, checkpoint.branch, checkpoint.iteration, checkpoint.term)
+
+
+def version_key(run: str, branch: int, iteration: int, term: int) -> str:
+    """Returns the search key for the version of the checkpoint with these numbers."""
+    return row_id(run, branch, f"checkpoint-i{iteration}-t{term}")
 
 
 def published_entries(spec: RunSpec, checkpoint: Published) -> list[OutboxEntry]:
     """Returns the rows that announce a new checkpoint; empty if the run is not tracked."""
     return (
-        [OutboxEntry(version_id(checkpoint), CHECKPOINT, _body(checkpoint, "kept"), _now())]
+        [OutboxEntry(version_id(checkpoint), CHECKPOINT, _body(spec, checkpoint, "kept"), _now())]
         if spec.tracking.enabled
         else []
     )
@@ -61,24 +66,24 @@ def published_entries(spec: RunSpec, checkpoint: Published) -> list[OutboxEntry]
 
 def pruned_entries(spec: RunSpec, checkpoint: Published) -> list[OutboxEntry]:
     """Returns the rows that announce the deletion of a checkpoint's files; empty if the run is not tracked."""
-    entry = OutboxEntry(f"{version_id(checkpoint)}/pruned", CHECKPOINT, _body(checkpoint, "pruned"), _now())
+    entry = OutboxEntry(f"{version_id(checkpoint)}/pruned", CHECKPOINT, _body(spec, checkpoint, "pruned"), _now())
     return [entry] if spec.tracking.enabled else []
 
 
 def moved_entries(spec: RunSpec, moves: Sequence[AliasMove]) -> list[OutboxEntry]:
     """Returns the rows that announce alias moves: the new target, by whom and why; empty if the run is not tracked."""
-    return [_moved_entry(move) for move in moves] if spec.tracking.enabled else []
+    return [_moved_entry(spec, move) for move in moves] if spec.tracking.enabled else []
 
 
-def _moved_entry(move: AliasMove) -> OutboxEntry:
+def _moved_entry(spec: RunSpec, move: AliasMove) -> OutboxEntry:
     said = {"alias": move.alias, "number": move.number, "by": move.by, "why": move.why, "at": move.at}
     key = row_id(move.run, move.branch, f"alias-{move.number}")
-    return OutboxEntry(key, ALIAS, {**_body(move, move.state), **said}, move.at)
+    return OutboxEntry(key, ALIAS, {**_body(spec, move, move.state), **said}, move.at)
 
 
-def _body(checkpoint: Published, state: str) -> dict[str, Any]:
+def _body(spec: RunSpec, checkpoint: Published, state: str) -> dict[str, Any]:
     return {
-        "model": registered_model(checkpoint.run),
+        "model": registered_model(spec.name),
         "version_id": version_id(checkpoint),
         "branch": checkpoint.branch,
         "iteration": checkpoint.iteration,

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from threading import Event
 
 from db.write.records import ChoiceRow
+from flows.delivery.datasets import dataset_entries
 from flows.driver.checkpoints import CheckpointKeeper
 from flows.driver.context import RunContext
 from yatt_core.cluster.devices import inventory
@@ -153,7 +154,7 @@ class ActorsStart:
         return demand.resident
 
     def _check_inputs(self, inputs: InputsReceipt) -> None:
-        """Records the digest of the run's inputs, once. Raises `DataError` if the files have changed since."""
+        """Records the digest of the inputs, once, and tells the tracker. Raises `DataError` if they have changed since."""
         context = self._context
         row = ChoiceRow(0, 0, INPUTS, {"manifest_sha256": inputs.manifest_sha256})
         recorded = context.ledger.records.choice(context.fence, row).body["manifest_sha256"]
@@ -162,6 +163,8 @@ class ActorsStart:
                 f"{INPUTS}/{MANIFEST}: sha256 is {inputs.manifest_sha256}, but run {context.run} began with "
                 f"{recorded}; restore the folder, or start a new run with the changed inputs"
             )
+        told = dataset_entries(context.run, context.branch, context.spec, context.folder, context.clock.time_ms())
+        context.ledger.outbox.enqueue(context.fence, told)
 
     def _book_controllers(self) -> None:
         """Records the number of controllers whenever it changes, if it depends on the number of nodes."""

@@ -19,10 +19,11 @@ NEWS = ("paused", "failed")
 TRACKED_STATES = {
     "running": "RUNNING",
     "completed": "FINISHED",
-    "stopped": "KILLED",
-    "paused": "KILLED",
+    "stopped": "FINISHED",
+    "paused": "SCHEDULED",
     "failed": "FAILED",
 }
+"""The tracker's status by state. A requested stop is no failure; a paused run waits for somebody to resume it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ def set_state(context: RunContext, state: str, reason: str) -> None:
     now = context.clock.time_ms()
     news = [state_entry(context.run, context.fence.term, state, reason, now)] if is_news else []
     context.ledger.runs.set_state(context.fence, state, reason, news)
+    _tell_tracker(context, f"{state}/tags", "tags", {"yatt.state": state, "yatt.state_reason": reason})
     _tell_tracker(context, state, "status", {"status": TRACKED_STATES[state]})
 
 

@@ -20,6 +20,7 @@ from flows.driver.checkpoints import CheckpointKeeper
 from flows.driver.context import RunContext
 from flows.driver.deadlines import PhaseDeadlines
 from flows.driver.guards import Ending, Guards
+from flows.driver.machine_meter import MachineMeter
 from flows.driver.run_status import Outcome, conclude, set_state
 from flows.driver.stopping import StopRequests
 from flows.driver.threads import DriverThreads
@@ -60,6 +61,7 @@ class DriverSession:
         spec = context.spec
         self.context, self.window = context, window
         self.meter, self.stops = BytesMeter(), StopRequests()
+        self.machine = MachineMeter(context.home.folder)
         self.guards = Guards(context.ledger, context.fence, spec, context.clock, context.observer, self.stops)
         self.deadlines = PhaseDeadlines(context.ledger, context.run, spec.recovery)
         self.prefetch = PlacementPrefetch(find_policy(spec.placement, constants_known(spec)))
@@ -216,6 +218,7 @@ class DriverSession:
         """Checks for stop requests and stalled phases, in the thread that renews the lease."""
         self._see_requests(ledger)
         self.guards.look_at_phase(ledger)
+        self.machine.sample()
 
     def _see_requests(self, ledger: Ledger) -> None:
         """Turns an operator's request, or the end of the session's window, into a stop request."""

@@ -18,6 +18,7 @@ from flows.files.retention import prune_experience
 from flows.phases.attempts import phase
 from flows.phases.experience import Experience
 from flows.phases.metrics import (
+    device_metrics,
     evaluation_metrics,
     experience_metrics,
     judge_metrics,
@@ -139,7 +140,8 @@ def _timing_metrics(
 ) -> list[Metric]:
     """Returns the metrics of class timing."""
     context, collected = session.context, results.collected
-    sums, gauges = collected.experience.sums, {**collected.gauges, **sync_gauges(results.synced)}
+    sums = collected.experience.sums
+    gauges = {**collected.gauges, **sync_gauges(results.synced), **session.machine.read()}
     metrics = timing_metrics(seconds, meter.seconds, sums["loss_tokens"], sums["samples"], meter.driver_bytes, gauges)
     tools, judges = context.spec.rollout.tools is not None, bool(context.spec.rewards.judges)
     if tools or judges:
@@ -147,6 +149,7 @@ def _timing_metrics(
         usage = collected.work.usage if collected.work else ()
         metrics += [tool_seconds(telemetry)] if tools else []
         metrics += judge_metrics(telemetry, usage) if judges else []
+        metrics += device_metrics(usage)
     return metrics
 
 

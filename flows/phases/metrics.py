@@ -11,7 +11,7 @@ from typing import Any
 
 from db.write.metrics import RESULT, TIMING, Metric
 from yatt_core.experience.telemetry import telemetry_figure
-from yatt_core.placement.actions import JUDGE
+from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.seen import Usage
 from yatt_core.protocols.receipts import (
     JUDGE_PROMPT_TOKENS,
@@ -78,6 +78,22 @@ def judge_metrics(telemetry: Telemetry, usage: Iterable[Usage]) -> list[Metric]:
         Metric("judge/prompt_tokens", _collected(telemetry, JUDGE_PROMPT_TOKENS), TIMING),
         Metric("judge/device_seconds", seconds, TIMING),
     ]
+
+
+def device_metrics(usage: Sequence[Usage]) -> list[Metric]:
+    """Returns the work of each instance that shares its device with judges: seconds by role, tokens per busy second.
+
+    usage: the work of the iteration's `collect`.
+    """
+    values: dict[str, float] = {}
+    for instance in sorted({row.instance for row in usage}):
+        own = [row for row in usage if row.instance == instance]
+        for role, name in ((ROLLOUT, "rollout_seconds"), (JUDGE, "judge_seconds")):
+            spent = math.fsum(row.decode_s + row.prefill_s for row in own if row.role == role)
+            values[f"devices/{instance}/{name}"] = spent
+        tokens, seconds = sum(row.sequence_steps for row in own), math.fsum(row.decode_s for row in own)
+        values[f"devices/{instance}/tokens_per_second"] = tokens / seconds if seconds > 0 else 0.0
+    return [Metric(key, value, TIMING) for key, value in sorted(values.items())]
 
 
 def _collected(telemetry: Telemetry, key: str) -> float:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from db.ledger import Ledger
 from db.write.outbox import OutboxEntry
+from flows.run.description import describing_tags, note_of
 from flows.run.dotted_keys import dotted_text
 from flows.run.home import Home
 from yatt_core import durable
-from yatt_core.code_revision import code_revision
 from yatt_core.rewards.code_files import settle_code
 from yatt_core.spec import RunSpec, parse_spec
 from yatt_core.spec.reading.documents import yaml_text
@@ -52,10 +52,11 @@ def first_entries(run: str, spec: RunSpec) -> list[OutboxEntry]:
     """Returns the outbox rows that create and describe the run in the tracker; their ids are always the same."""
     now = int(time.time() * 1000)
     document = spec.model_dump(mode="json")
-    tags = {"yatt.run": run, "yatt.spec_digest": spec.digest, "yatt.code_revision": code_revision(), "yatt.branch": "0"}
+    tags = describing_tags(run, spec)
     return [
         OutboxEntry(f"{run}/run", "run", {"experiment": spec.tracking.experiment, "name": run}, now),
         OutboxEntry(f"{run}/params", "params", dotted_text(document), now),
         OutboxEntry(f"{run}/tags", "tags", tags, now),
+        OutboxEntry(f"{run}/note", "note", {"text": note_of(run, spec)}, now),
         OutboxEntry(f"{run}/spec", "artifact", {"name": "spec.json", "text": json.dumps(document, indent=1)}, now),
     ]

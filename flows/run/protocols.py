@@ -62,8 +62,9 @@ class OutboxItem:
 
     key: its deterministic id.
     kind: `run` (create the tracking run), `params`, `tags`, `metrics` (branch, iteration and metrics by key),
-        `artifact`, `status`, `checkpoint` or `alias` (`flows.delivery.registry`), or `deleted` (mark the tracking runs
-        of an `owner` in some `experiments` as deleted; `flows.run.deletion`).
+        `artifact`, `note`, `datasets` (`flows.delivery.datasets`), `file` (of the run's folder), `status`, `checkpoint` or
+        `alias` (`flows.delivery.registry`), or `deleted` (mark the tracking runs of an `owner` in some `experiments` as
+        deleted; `flows.run.deletion`).
     body: the payload; for kind `run` it includes the `owner` (`flows.run.owner`).
     at_ms: the time at which the row was written, so that a point that is sent twice counts only once.
     tracking_run: the tracking run to which the row is sent; for kind `run`, the parent of the new tracking run, or None

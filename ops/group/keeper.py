@@ -21,7 +21,7 @@ from types import FrameType
 from db.core.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable
 from db.ledger import Ledger
 from flows.delivery.notifications import NotificationDeliverer
-from flows.delivery.orphaned_outbox import BATCH, Trouble, deliver_dead, is_dead
+from flows.delivery.orphaned_outbox import BATCH, Trouble, deliver_dead, is_dead, lost_runs, tell_lost
 from flows.delivery.outbox import Deliverer, TrackerDeliverer, in_words, is_foreseen
 from flows.run.creation import current_spec
 from flows.run.home import Home
@@ -69,7 +69,12 @@ class Keeper:
                 self._ended.wait(ROUND_SECONDS)
 
     def round(self, ledger: Ledger) -> None:
-        """Tries once to deliver the rows of each dead run that is due, then publishes what is left."""
+        """Tells the tracker of lost drivers, tries once to deliver the rows of each dead run that is due, and reports."""
+        for run in lost_runs(ledger):
+            try:
+                tell_lost(ledger, run)
+            except (LeaseHeld, Fenced) as error:
+                log.info("%s: it has a driver again: %s", run, error)
         dead = [letters for letters in ledger.outbox.undelivered() if is_dead(letters)]
         due = [letters.run for letters in dead if self._trouble(letters.run).again_at <= time.monotonic()]
         self._troubles = {letters.run: self._trouble(letters.run) for letters in dead}

@@ -20,16 +20,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from db.write import outbox
 from flows.delivery import registry
 from flows.run.protocols import OutboxItem
-from ops.integrations.mlflow_registry import MlflowRegistry
+from ops.integrations import mlflow_details
+from ops.integrations.mlflow_registry import POINTS_PER_BATCH, MlflowRegistry
 from yatt_core.errors import InfrastructureError
 from yatt_core.logs import redact
 
 OUTBOX_TAG = "yatt.outbox_id"
 OWNER_TAG = "yatt.owner"
 PARENT_TAG = "mlflow.parentRunId"
-POINTS_PER_BATCH = 1000
+KIND_TAG, KIND = "mlflow.experimentKind", "custom_model_development"
+"""The tag of an experiment whose runs train models, so that MLflow's pages show runs and metrics and not traces."""
 PARAMS_PER_BATCH = 100
 LONGEST_PARAM = 6000
 LONGEST_TAG = 8000
@@ -47,7 +50,7 @@ ENVIRONMENT = {
 class MlflowTracker:
     """Delivers to an MLflow store or server.
 
-    artifacts: the folder for artifacts if no server stores them.
+    artifacts: the folder for artifacts if no server stores them, in the home folder beside the runs' folders.
     """
 
     def __init__(self, tracking_uri: str, artifacts: Path) -> None:
@@ -155,7 +158,7 @@ class MlflowTracker:
             served = urlsplit(self._tracking_uri).scheme in ("http", "https")
             location = None if served else self._artifacts.absolute().as_uri()
             try:
-                return str(self._client.create_experiment(name, artifact_location=location))
+                return str(self._client.create_experiment(name, artifact_location=location, tags={KIND_TAG: KIND}))
             except _mlflow_exception() as error:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
@@ -165,6 +168,8 @@ class MlflowTracker:
                 f"MLflow at {redact(self._tracking_uri)}: experiment {name!r} was deleted; restore it "
                 f"(mlflow experiments restore -x {found.experiment_id}), or name another in tracking.experiment"
             )
+        if not found.tags.get(KIND_TAG):
+            self._client.set_experiment_tag(found.experiment_id, KIND_TAG, KIND)
         return str(found.experiment_id)
 
     def _send_points(self, items: Sequence[OutboxItem]) -> None:
@@ -179,6 +184,8 @@ class MlflowTracker:
         for start in range(0, len(points), POINTS_PER_BATCH):
             batch = points[start : start + POINTS_PER_BATCH]
             self._client.log_batch(_tracking_run(items[0]), metrics=batch)
+        for item in items:
+            self._registry.measure(item, _tracking_run(item))
 
     def _send(self, item: OutboxItem) -> None:
         run = _tracking_run(item)
@@ -190,10 +197,16 @@ class MlflowTracker:
 
                 tags = [RunTag(_key(key), str(value)[:LONGEST_TAG]) for key, value in item.body.items()]
                 self._client.log_batch(run, tags=tags)
-            case registry.CHECKPOINT:
+            case outbox.CHECKPOINT:
                 self._registry.register(item, run)
             case registry.ALIAS:
                 self._registry.point(item, run)
+            case "note":
+                mlflow_details.send_note(self._client, run, item.body["text"])
+            case "datasets":
+                mlflow_details.send_datasets(self._client, run, item.body["datasets"])
+            case "file":
+                mlflow_details.send_file(self._client, run, self._artifacts.parent / item.run, item.body)
             case "artifact":
                 self._client.log_text(run, item.body["text"], item.body["name"])
             case "status" if item.body["status"] == "RUNNING":

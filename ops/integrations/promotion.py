@@ -82,7 +82,7 @@ def promote(
             moves = ledger.aliases.promote(run, alias, target, by, why, tell)
         except AliasRefused as error:
             raise ConfigurationError(str(error)) from error
-    model = f"models:/{registered_model(run)}@{alias}" if spec.tracking.enabled else None
+    model = f"models:/{registered_model(spec.name)}@{alias}" if spec.tracking.enabled else None
     return Promotion(run, alias, row.branch, row.iteration, row.weights_digest, model, tuple(moves))
 
 

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from ops.presentation.learning_curve import write_learning_plot
+from flows.reports.learning_curve import write_learning_plot
 from ops.presentation.output import write
 from ops.presentation.words import duration, place
 

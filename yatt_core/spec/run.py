@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from yatt_core.digests import json_digest
 from yatt_core.spec.base import SpecModel
@@ -53,6 +53,10 @@ class EvaluationSpec(SpecModel):
     """Iterations between evaluations; 0: only the first and the last iteration are evaluated."""
 
 
+TagName = Annotated[str, Field(pattern=r"^[\w\-. :/]{1,200}$")]
+TagValue = Annotated[str, Field(max_length=5000)]
+
+
 class TrackingSpec(SpecModel):
     """Experiment tracking with MLflow."""
 
@@ -60,6 +64,21 @@ class TrackingSpec(SpecModel):
     """Name of the MLflow experiment to which the run belongs."""
     enabled: bool = True
     """If false, metrics are stored in the ledger only."""
+    tags: dict[TagName, TagValue] = Field(default_factory=dict)
+    """Tags of your own for the tracked run, by name; names do not begin with `yatt.` or `mlflow.`."""
+    reports: bool = True
+    """If true, the tracked run receives the learning curve, where the time went and a table of samples whenever a session
+    ends."""
+    samples: int = Field(default=20, ge=0, le=1000)
+    """Number of samples of the newest iteration in that table; 0: none, so that no text leaves the run's folder."""
+
+    @field_validator("tags")
+    @classmethod
+    def _check_tags(cls, tags: dict[str, str]) -> dict[str, str]:
+        taken = [name for name in tags if name.startswith(("yatt.", "mlflow."))]
+        if taken:
+            raise ValueError(f"{taken[0]!r}: names that begin with yatt. or mlflow. are not available; choose another")
+        return tags
 
 
 class RunSpec(SpecModel):

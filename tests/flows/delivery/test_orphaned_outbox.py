@@ -14,11 +14,24 @@ from db.core.errors import Fenced, LeaseHeld
 from db.core.holder import Holder, this_process
 from db.ledger import Ledger
 from db.write.outbox import OutboxEntry, Undelivered
-from flows.delivery.orphaned_outbox import FIRST_DELAY, MAX_DELAY, SILENT_SECONDS, Trouble, deliver_dead, is_dead
+from flows.delivery.orphaned_outbox import (
+    FIRST_DELAY,
+    MAX_DELAY,
+    SILENT_SECONDS,
+    Trouble,
+    deliver_dead,
+    is_dead,
+    lost_runs,
+    tell_lost,
+)
 from flows.delivery.outbox import TrackerDeliverer
+from flows.run.creation import create_run
+from flows.run.home import Home
 from flows.run.lease import KEEPER, take_lease
 from flows.run.protocols import OutboxItem
+from tests.services import ROOT
 from yatt_core.errors import InfrastructureError
+from yatt_core.spec import load_spec
 
 HOLDER = this_process("a driver")
 GONE: Callable[[Holder], bool] = lambda holder: True  # noqa: E731
@@ -162,3 +175,22 @@ def test_a_replaced_keeper_records_nothing(place: str, ledger: Ledger) -> None:
         deliver_dead(place, ledger, run, TrackerDeliverer(Recorder(replaced)))
     assert ledger.outbox.counts(run) == (4, 0)
     assert ledger.overview.line(run).holder is not None
+
+
+def test_the_tracker_learns_that_a_driver_was_killed(tmp_path: Path) -> None:
+    home = Home(tmp_path / "runs")
+    run = create_run(home, load_spec(ROOT / "tests" / "specs" / "virtual.yaml"))
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, HOLDER, 60)
+        ledger.runs.set_state(fence, "running", "")
+        assert lost_runs(ledger, ALIVE) == []
+        ledger.leases.renew(fence, -1)
+        assert lost_runs(ledger, ALIVE) == [] and lost_runs(ledger, GONE) == [run]
+        tell_lost(ledger, run)
+        assert lost_runs(ledger, GONE) == [], "once"
+        tracker, told = Recorder(), ledger.leases.acquire(run, HOLDER, 60)
+        TrackerDeliverer(tracker).deliver(ledger, told, last=True)
+        assert tracker.arrived == [f"{run}/t1/lost/tags", f"{run}/t1/lost/status"]
+        ledger.runs.set_state(told, "stopped", "")
+        ledger.leases.renew(told, -1)
+        assert lost_runs(ledger, GONE) == [], "it had ended already"

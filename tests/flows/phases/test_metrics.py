@@ -9,6 +9,7 @@ import pytest
 
 from flows.phases.metrics import (
     add_sums,
+    device_metrics,
     evaluation_metrics,
     experience_metrics,
     judge_metrics,
@@ -16,6 +17,8 @@ from flows.phases.metrics import (
     timing_metrics,
 )
 from yatt_core.keys import WorkKey
+from yatt_core.placement.actions import JUDGE, ROLLOUT
+from yatt_core.placement.seen import Usage
 from yatt_core.protocols.receipts import JUDGE_TOKENS, EvaluateReceipt, PrepareReceipt, UpdateReceipt
 
 KEY = WorkKey("toy-1", 0, 1, "learn")
@@ -91,3 +94,22 @@ def test_timings_are_of_class_timing() -> None:
         found["seconds/learn"] == 1.0 and found["tokens_per_second"] == 5.0 and found["driver_bytes_per_sample"] == 20
     )
     assert found["object_store/spilled_bytes"] == 7.0
+
+
+def test_the_work_of_a_device_is_given_by_role() -> None:
+    usage = (
+        Usage(0, ROLLOUT, steps=10, sequence_steps=40, decode_s=2.0),
+        Usage(0, JUDGE, steps=5, sequence_steps=10, decode_s=0.5),
+        Usage(1, JUDGE, prompt_tokens=100, prefill_s=3.0),
+    )
+    metrics = device_metrics(usage)
+    assert {metric.metric_class for metric in metrics} == {"timing"}
+    assert values(metrics) == {
+        "devices/0/rollout_seconds": 2.0,
+        "devices/0/judge_seconds": 0.5,
+        "devices/0/tokens_per_second": 20.0,
+        "devices/1/rollout_seconds": 0.0,
+        "devices/1/judge_seconds": 3.0,
+        "devices/1/tokens_per_second": 0.0,
+    }
+    assert device_metrics(()) == []

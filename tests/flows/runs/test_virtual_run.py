@@ -20,7 +20,7 @@ PAIRS = ("controllers.count=2", "rollout.engine.instances=2", "trainer.engine.ra
 
 @pytest.fixture
 def finished(driver: Driver) -> tuple[Driver, str]:
-    run = driver.create("virtual.yaml", "name=everything", *PAIRS)
+    run = driver.create("virtual.yaml", "name=everything", "tracking.reports=true", *PAIRS)
     driver.drive(run)
     return driver, run
 
@@ -95,8 +95,13 @@ def check_mlflow(driver: Driver, run: str) -> None:
     for key, points in expected.items():
         history = client.get_metric_history(row.mlflow_run_id, key)
         assert sorted((point.step, point.value) for point in history) == points, key
-    assert [artifact.path for artifact in client.list_artifacts(row.mlflow_run_id)] == ["spec.json"]
-    versions = client.search_model_versions(f"name = '{run}'")
+    artifacts = [artifact.path for artifact in client.list_artifacts(row.mlflow_run_id)]
+    assert artifacts == ["learning.png", "reports", "spec.json"]
+    assert tracked.data.tags["yatt.state"] == "completed" and run in tracked.data.tags["mlflow.note.content"]
+    uses = sorted(tag.value for data in tracked.inputs.dataset_inputs for tag in data.tags)
+    assert uses[:2] == ["evaluation", "training"]
+    assert "system/cpu_utilization_percentage" in expected
+    versions = client.search_model_versions(f"tags.`yatt.run` = '{run}'")
     states = {int(version.tags["yatt.iteration"]): version.tags["yatt.state"] for version in versions}
     assert states == {0: "kept", 3: "pruned", 6: "kept", 8: "kept"}
 

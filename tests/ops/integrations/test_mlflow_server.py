@@ -84,8 +84,8 @@ def test_a_server_registers_checkpoints_and_moves_aliases_once(server: str, tmp_
     for _ in range(3):
         MlflowTracker(server, tmp_path / "unused").deliver(rows)
     with MlflowTracker(server, tmp_path / "unused").client() as client:
-        found = client.search_model_versions("name = 'toy-1'")
-        champion = client.get_model_version_by_alias("toy-1", "champion")
+        found = client.search_model_versions("name = 'toy'")
+        champion = client.get_model_version_by_alias("toy", "champion")
         model = client.get_logged_model(champion.tags["yatt.model_id"])
     assert {version.tags["yatt.iteration"]: version.tags["yatt.state"] for version in found} == {
         "0": "pruned",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sqlite3
 from collections.abc import Mapping
@@ -17,7 +18,8 @@ from db.ledger import Ledger
 from db.write.outbox import OutboxEntry
 from flows.delivery.outbox import creation_id, deliver_pending
 from flows.run.protocols import OutboxItem
-from ops.integrations.mlflow_tracker import OUTBOX_TAG, MlflowTracker
+from ops.integrations.mlflow_details import NOTE_TAG, TABLES_TAG
+from ops.integrations.mlflow_tracker import KIND, KIND_TAG, OUTBOX_TAG, MlflowTracker
 from tests.db.tools import commit_through
 from yatt_core.errors import InfrastructureError
 
@@ -43,7 +45,7 @@ def row(kind: str, body: Mapping[str, Any], tracking_run: str | None = None, key
 
 def body_of(manifest: str, iteration: int, state: str) -> dict[str, Any]:
     return {
-        "model": "toy-1",
+        "model": "toy",
         "version_id": f"toy-1/b0/checkpoint-i{iteration}-e1",
         "branch": 0,
         "iteration": iteration,
@@ -179,6 +181,50 @@ def test_params_tags_and_artifacts_arrive_and_may_be_repeated(tracker: MlflowTra
     assert found.data.tags[OUTBOX_TAG] == "toy-1/run"
     files = list((store / "artifacts").rglob("spec.json"))
     assert [file.read_text() for file in files if run in file.parts] == ['{"a": 1}']
+
+
+def test_an_experiment_is_one_of_trained_models(tracker: MlflowTracker) -> None:
+    """MLflow's pages show runs and metrics for such an experiment; somebody's own choice is kept."""
+    tracker._client.create_experiment("made by hand")
+    tracker._client.create_experiment("chosen", tags={KIND_TAG: "genai_development"})
+    kinds = {}
+    for name in ("new", "made by hand", "chosen"):
+        created(tracker, name)
+        kinds[name] = tracker._client.get_experiment_by_name(name).tags[KIND_TAG]
+    assert kinds == {"new": KIND, "made by hand": KIND, "chosen": "genai_development"}
+
+
+def test_data_notes_and_files_arrive_once_and_people_keep_their_words(tracker: MlflowTracker, store: Path) -> None:
+    run, folder = created(tracker, "details"), store / "toy-1"
+    (folder / "reports").mkdir(parents=True)
+    (folder / "reports" / "samples.json").write_text('{"columns": ["a"], "data": [[1]]}')
+    tracker._client.set_tag(run, NOTE_TAG, "mine")
+    facts = {"name": "words", "digest": "0123456789abcdef" * 4, "rows": 7, "path": "/inputs/train.parquet"}
+    table = {"name": "reports/samples.json", "path": "reports/samples.json", "table": True}
+    rows = [
+        row("note", {"text": "first"}, run, "n1"),
+        row("datasets", {"datasets": [{**facts, "use": "training"}]}, run),
+        row("file", table, run, "f1"),
+        row("file", {"name": "gone.png", "path": "gone.png"}, run, "f2"),
+        row("note", {"text": "second"}, run, "n2"),
+    ]
+    for _ in range(3):
+        tracker_of(store).deliver(rows)
+    found = tracker._client.get_run(run)
+    note = found.data.tags[NOTE_TAG]
+    assert note.startswith("mine") and "second" in note and "first" not in note and note.count("yatt: begin") == 1
+    (dataset,) = found.inputs.dataset_inputs
+    assert (dataset.dataset.name, dataset.dataset.digest) == ("words", "0123456789abcdef")
+    assert [tag.value for tag in dataset.tags] == ["training"]
+    assert [entry.path for entry in tracker._client.list_artifacts(run, "reports")] == ["reports/samples.json"]
+    assert json.loads(found.data.tags[TABLES_TAG]) == [{"path": "reports/samples.json", "type": "table"}]
+
+
+def test_a_file_outside_the_runs_folder_is_refused(tracker: MlflowTracker, store: Path) -> None:
+    run = created(tracker, "outside")
+    (store / "secret").write_text("secret")
+    with pytest.raises(InfrastructureError, match=r"\.\./secret"):
+        tracker.deliver([row("file", {"name": "secret", "path": "../secret"}, run)])
 
 
 def test_a_run_is_ended_with_its_status(tracker: MlflowTracker) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from db.ledger import Ledger
 from db.write.aliases import ALIASES, PROMOTION, CheckpointKey
 from flows.branching.branches import open_branch, operator_lease
 from flows.delivery.outbox import deliver_pending
-from flows.delivery.registry import pruned_entries, registered_model, version_id
+from flows.delivery.registry import pruned_entries, version_id
 from flows.files.retention import needed_checkpoints
 from flows.run.creation import current_spec
 from flows.run.home import Home
@@ -48,7 +49,7 @@ def client_of(home: Home) -> Any:
 
 def versions(home: Home) -> dict[int, Any]:
     """Returns the versions of the run's registered model by iteration; fails if an iteration has two."""
-    found = client_of(home).search_model_versions(f"name = '{registered_model(RUN)}'")
+    found = client_of(home).search_model_versions("name = 'toy'")
     by_iteration = {int(version.tags["yatt.iteration"]): version for version in found}
     assert len(by_iteration) == len(found), "a checkpoint was registered twice"
     return by_iteration
@@ -57,7 +58,7 @@ def versions(home: Home) -> dict[int, Any]:
 def aliases(home: Home) -> dict[str, int]:
     """Returns the iterations that MLflow's aliases point to, by alias."""
     client, by_version = client_of(home), {version.version: i for i, version in versions(home).items()}
-    found = client.get_registered_model(registered_model(RUN)).aliases
+    found = client.get_registered_model("toy").aliases
     return {alias: by_version[int(version)] for alias, version in found.items()}
 
 
@@ -80,23 +81,57 @@ def test_each_checkpoint_is_an_external_model_and_a_version_of_the_runs_model(re
     assert not [path for path in registered.artifacts.rglob("*") if path.is_file()], "the weights stay where they are"
 
 
+def test_a_checkpoint_has_the_metrics_of_its_iteration_whichever_arrives_first(registered: Home) -> None:
+    """Iteration 2 was committed before its checkpoint was recorded; the metrics of 0 are sent again after it."""
+    client, found = client_of(registered), versions(registered)
+    assert found[2].tags["yatt.reward"] == "0.2"
+    with Ledger.open(registered.ledger) as ledger:
+        mlflow_run = str(ledger.runs.find(RUN).mlflow_run_id)
+    late = {"branch": 0, "iteration": 0, "metrics": {"reward/mean": 0.0, "late": 1.0}, "checkpoint_terms": [1]}
+    MlflowTracker(registered.tracking_uri, registered.artifacts).deliver([row("metrics", late, mlflow_run)])
+    for iteration, expected in ((2, {"reward/mean": 0.2}), (0, {"reward/mean": 0.0, "late": 1.0})):
+        model = client.get_logged_model(found[iteration].tags["yatt.model_id"])
+        measured = {metric.key: (metric.step, metric.value) for metric in model.metrics}
+        assert measured.items() >= {key: (iteration, value) for key, value in expected.items()}.items()
+    outputs = client.get_run(mlflow_run).outputs.model_outputs
+    assert sorted(output.step for output in outputs) == [0, 2]
+
+
+def test_the_champion_of_another_run_becomes_the_rollback_version(registered: Home) -> None:
+    """Runs of one spec share the model; the newest promotion counts, in whatever order the promotions arrive."""
+    promote(registered, RUN, "champion", 2, by="ann", why="why")
+    assert deliver(registered, RUN) is None
+    with Ledger.open(registered.ledger) as ledger:
+        mlflow_run = ledger.runs.find(RUN).mlflow_run_id
+        at = ledger.aliases.history(RUN)[-1].at
+    said = {"alias": "champion", "by": "bob", "why": "why", "number": 1}
+    body = {**body_of("of toy-2", 5, "kept"), "version_id": "toy-2/b0/checkpoint-i5-t1", **said}
+    tracker = MlflowTracker(registered.tracking_uri, registered.artifacts)
+    for time, key in ((at - 1, "too old"), (at + 1, "newer"), (at + 1, "again")):
+        tracker.deliver([replace(row("alias", {**body, "at": time}, mlflow_run, key), run="toy-2")])
+        model = client_of(registered).get_registered_model("toy")
+        held = {alias: client_of(registered).get_model_version("toy", v).tags for alias, v in model.aliases.items()}
+        runs = {alias: tags["yatt.run"] for alias, tags in held.items()}
+        assert runs == ({"champion": RUN} if key == "too old" else {"champion": "toy-2", "rollback": RUN})
+
+
 def test_a_promotion_is_an_event_then_an_alias_with_who_when_and_why(registered: Home, yatt: Yatt) -> None:
     first = yatt(
         "promote", RUN, "--iteration", "0", "--to", "champion", "--why", "the first", "--by", "ann", "-o", "json"
     )
     assert first.code == 0, first.err
-    assert first.document["model"] == "models:/toy-1@champion" and first.document["waits"] is None
+    assert first.document["model"] == "models:/toy@champion" and first.document["waits"] is None
     answer = yatt("promote", "latest", "--to", "champion", "--why", "won 7 of 10 „Tests“", "--by", "bob", "-o", "json")
     moves = [(move["alias"], move["iteration"], move["by"]) for move in answer.document["moves"]]
     assert moves == [("rollback", 0, "bob"), ("champion", 2, "bob")]
     assert aliases(registered) == {"champion": 2, "rollback": 0}
     client = client_of(registered)
-    assert client.get_model_version_by_alias("toy-1", "champion").tags["yatt.weights_digest"] == weights(2)
+    assert client.get_model_version_by_alias("toy", "champion").tags["yatt.weights_digest"] == weights(2)
     with Ledger.open(registered.ledger) as ledger:
         link = ledger.events.of_kind(RUN, PROMOTION)[-1]
         assert (link.body["by"], link.body["why"], link.body["iteration"]) == ("bob", "won 7 of 10 „Tests“", 2)
         assert ledger.outbox.counts(RUN)[0] == 0
-    for tags in (client.get_registered_model("toy-1").tags, versions(registered)[2].tags):
+    for tags in (client.get_registered_model("toy").tags, versions(registered)[2].tags):
         said = json.loads(tags[alias_tag("champion")])
         assert (said["by"], said["why"], said["at"]) == ("bob", "won 7 of 10 „Tests“", link.at)
     again = yatt("promote", RUN, "--to", "champion", "--why", "again")
@@ -301,7 +336,7 @@ def test_a_death_between_ledger_and_mlflow_changes_nothing(registered: Home) -> 
     """The deliverer dies after every call to MLflow, each time after a different one; a version is missing at first."""
     client = client_of(registered)
     for version in versions(registered).values():
-        client.delete_model_version("toy-1", str(version.version))
+        client.delete_model_version("toy", str(version.version))
         client.delete_logged_model(version.tags["yatt.model_id"])
     for iteration, why in ((0, "the first"), (2, "better"), (0, "2 talks nonsense")):
         promote(registered, RUN, "champion", iteration, by="ann", why=why)
@@ -320,7 +355,7 @@ def test_a_death_between_ledger_and_mlflow_changes_nothing(registered: Home) -> 
     assert aliases(registered) == {"champion": 0, "rollback": 2}
     experiment = client.get_experiment_by_name("audit").experiment_id
     assert len(client.search_logged_models([experiment])) == 2
-    said = json.loads(client.get_registered_model("toy-1").tags[alias_tag("champion")])
+    said = json.loads(client.get_registered_model("toy").tags[alias_tag("champion")])
     assert (said["number"], said["why"]) == (5, "2 talks nonsense")
 
 
@@ -335,9 +370,9 @@ def test_an_overtaken_move_is_not_repeated(registered: Home) -> None:
     for items in ([old], [new], [old, new], [old]):
         tracker.deliver(items)
     client = client_of(registered)
-    champion = client.get_model_version_by_alias("toy-1", "champion")
+    champion = client.get_model_version_by_alias("toy", "champion")
     assert (champion.tags["yatt.iteration"], champion.tags["yatt.manifest_sha256"]) == ("0", "another-home")
-    assert len(client.search_model_versions("name = 'toy-1'")) == 4, "another home's checkpoints are different ones"
+    assert len(client.search_model_versions("name = 'toy'")) == 4, "another home's checkpoints are different ones"
 
 
 @pytest.mark.parametrize("text", ["by hand", "[1]", '{"by": "ann"}', '{"number": null}'])
@@ -345,8 +380,8 @@ def test_an_overwritten_tag_does_not_block_a_move(registered: Home, text: str) -
     with Ledger.open(registered.ledger) as ledger:
         mlflow_run = ledger.runs.find(RUN).mlflow_run_id
     client, tag = client_of(registered), alias_tag("champion")
-    client.set_registered_model_tag("toy-1", tag, text)
+    client.set_registered_model_tag("toy", tag, text)
     said = {"alias": "champion", "by": "ann", "why": "why", "at": 1, "number": 3}
     move = row("alias", {**body_of("another-home", 0, "kept"), **said}, mlflow_run, "move")
     MlflowTracker(registered.tracking_uri, registered.artifacts).deliver([move])
-    assert json.loads(client.get_registered_model("toy-1").tags[tag])["number"] == 3
+    assert json.loads(client.get_registered_model("toy").tags[tag])["number"] == 3

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from db.ledger import Ledger
+from flows.reports import learning_curve
 from flows.run.home import Home
 from flows.run.results import run_results
-from ops.presentation import learning_curve, run_summary
+from ops.presentation import run_summary
 from ops.presentation.run_summary import mlflow_command, print_summary
 from tests.ops.seeding import seed_run
 

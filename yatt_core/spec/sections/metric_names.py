@@ -31,7 +31,7 @@ TIMING_METRICS = frozenset(
     }
 )  # fmt: skip
 """Metrics that depend on timing, load and attempts."""
-TIMING_FAMILIES = ("seconds/",)
+TIMING_FAMILIES = ("seconds/", "system/", "devices/")
 
 
 def is_timing(metric: str) -> bool:

@@ -73,12 +73,13 @@ def aliases(run: RunArgument, home: HomeOption = None, output: OutputOption = Ou
 
     with opened_ledger(Home.locate(home)) as ledger:
         name = find_run(ledger, run)
+        model = registered_model(ledger.runs.find(name).spec_name)
         current, history = ledger.aliases.current(name), ledger.aliases.history(name)
     if output is Output.JSON:
         write_json(
             {
                 "run": name,
-                "model": registered_model(name),
+                "model": model,
                 "aliases": {alias: _facts(move) for alias, move in current.items()},
                 "history": [{"alias": move.alias, **_facts(move)} for move in history],
             }

@@ -1,0 +1,122 @@
+"""What the tracker receives at the end of a session: the learning curve, a table of samples, where the time went.
+
+Consumes the ledger and the newest iteration's sealed samples. Produces files in `reports/` of the run's folder and
+outbox rows that name them: samples are read from these files when the rows are delivered, so that no text is in the
+ledger. These files are for display only: a file that cannot be made is left out, and never changes the session's outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from db.core.errors import LedgerError
+from db.ledger import Ledger
+from db.write.outbox import OutboxEntry
+from db.write.records import ShardRow
+from flows.delivery.outbox import row_ids
+from flows.driver.context import RunContext
+from flows.reports.accounting import Accounts, accounts_of
+from flows.reports.learning_curve import write_learning_plot
+from yatt_core.durable import make_folder, write_file, write_json
+from yatt_core.errors import InfrastructureError
+from yatt_core.experience.batch import SAMPLES_FILE
+
+log = logging.getLogger("yatt_core.flow")
+FOLDER = "reports"
+TABLE, TIMES = "samples.json", "time.md"
+COLUMNS = ("prompt_ordinal", "sample", "reward", "correct", "truncated", "prompt", "response")
+LONGEST_TEXT = 4000
+ATTEMPTS = 2000
+"""Maximum number of attempts that the account of the time covers."""
+
+
+def publish_reports(context: RunContext) -> None:
+    """Writes the reports of a session and enqueues their delivery; does nothing if the spec asks for none."""
+    tracking = context.spec.tracking
+    if not (tracking.enabled and tracking.reports):
+        return
+    try:
+        make_folder(context.folder / FOLDER)
+        bodies = list(_reports(context))
+        now = context.clock.time_ms()
+        entries = [
+            OutboxEntry(key, "file", body, now)
+            for body in bodies
+            for key in row_ids(context.run, context.branch, f"t{context.fence.term}/{body['name']}")
+        ]
+        context.ledger.outbox.enqueue(context.fence, entries)
+    except (InfrastructureError, LedgerError, OSError) as error:
+        log.warning("the session's reports are left out: %s", error)
+
+
+def _reports(context: RunContext) -> Iterator[dict[str, Any]]:
+    """Writes the files; yields the body of each one's outbox row, with its path in the run's folder."""
+    plot = write_learning_plot(context.ledger, context.run, context.folder)
+    if plot is not None:
+        yield {"name": plot.name, "path": plot.name}
+    times = context.folder / FOLDER / TIMES
+    text = time_report(context.run, accounts_of(context.ledger.overview.history(context.run, ATTEMPTS)))
+    write_file(times, text.encode())
+    yield {"name": f"{FOLDER}/{TIMES}", "path": f"{FOLDER}/{TIMES}"}
+    table = sample_table(context.ledger, context.run, context.home.folder, context.spec.tracking.samples)
+    if table is not None:
+        write_json(context.folder / FOLDER / TABLE, table)
+        yield {"name": f"{FOLDER}/{TABLE}", "path": f"{FOLDER}/{TABLE}", "table": True}
+
+
+def time_report(run: str, accounts: Accounts) -> str:
+    """Returns where a run's time went, as Markdown."""
+    wall = accounts.wall_seconds
+    lines = [f"# {run}: where the time went", "", f"{wall:.0f} s in all"]
+    if accounts.ettr is not None:
+        lines[-1] += f"; {accounts.ettr:.1%} of the time that was not idle was productive (ETTR)"
+    lines += ["", "| | seconds | of all |", "|---|---|---|"]
+    lines += [
+        f"| {name} | {seconds:.1f} | {seconds / wall:.1%} |" for name, seconds in accounts.buckets.items() if wall
+    ]
+    lines += ["", "| phase | bucket | seconds |", "|---|---|---|"]
+    for bucket, phases in accounts.phases.items():
+        lines += [f"| {phase} | {bucket} | {seconds:.1f} |" for phase, seconds in sorted(phases.items())]
+    lines += ["", f"{len(accounts.crashes)} crashes and failed attempts", ""]
+    return "\n".join(lines)
+
+
+def sample_table(ledger: Ledger, run: str, home: Path, limit: int) -> dict[str, Any] | None:
+    """Returns samples of the newest committed iteration, the same number from each shard, as columns and rows.
+
+    Returns None if there are none, or if a file cannot be read.
+    """
+    iteration = ledger.runs.find(run).iteration
+    if limit == 0 or iteration < 1:
+        return None
+    owner, branch, _ = ledger.commits.maker(run, iteration)
+    shards = ledger.records.shards(owner, branch, iteration)
+    if not shards:
+        return None
+    of_each = -(-limit // len(shards))
+    try:
+        rows = [[iteration, *row] for shard in shards for row in _rows(home / owner, shard, of_each)]
+    except (OSError, pa.ArrowException) as error:
+        log.warning("the table of samples is left out: %s", error)
+        return None
+    return {"columns": ["iteration", *COLUMNS], "data": rows[:limit]}
+
+
+def _rows(folder: Path, shard: ShardRow, count: int) -> list[list[Any]]:
+    """Returns the first samples of a shard; reads no more of the file than it needs."""
+    with pq.ParquetFile(folder / shard.folder / SAMPLES_FILE) as file:
+        batch = next(file.iter_batches(batch_size=count, columns=list(COLUMNS)), None)
+    if batch is None:
+        return []
+    rows = batch.to_pylist()
+    return [[_cell(row[name]) for name in COLUMNS] for row in rows]
+
+
+def _cell(value: Any) -> Any:
+    return value[:LONGEST_TEXT] if isinstance(value, str) else value

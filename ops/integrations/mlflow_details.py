@@ -1,0 +1,90 @@
+"""What makes a run readable in MLflow: its note, its data, and files of its folder as artifacts.
+
+Consumes outbox rows of the kinds `note`, `datasets` and `file`. Every delivery may be repeated: a note replaces the part
+of the description that an earlier note wrote, and keeps what people added; MLflow stores a dataset of the same name and
+digest once; a file replaces the artifact of the same name.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from yatt_core.errors import InfrastructureError
+
+log = logging.getLogger("yatt_core.outbox")
+NOTE_TAG, TABLES_TAG, USE_TAG = "mlflow.note.content", "mlflow.loggedArtifacts", "mlflow.data.context"
+BEGIN, END = "<!-- yatt: begin -->", "<!-- yatt: end -->"
+SHOWN_DIGEST = 16
+"""MLflow allows digests of at most 36 characters; the whole one is in the profile."""
+
+
+def with_note(old: str, text: str) -> str:
+    """Returns a description with a new note: in place of the last one, else after what people have written."""
+    block = f"{BEGIN}\n{text}\n{END}"
+    before, found, rest = old.partition(BEGIN)
+    if found and END in rest:
+        return before + block + rest.partition(END)[2]
+    return f"{old}\n\n{block}" if old.strip() else block
+
+
+def send_note(client: Any, run: str, text: str) -> None:
+    """Writes the note into the run's description."""
+    old = client.get_run(run).data.tags.get(NOTE_TAG, "")
+    new = with_note(old, text)
+    if new != old:
+        client.set_tag(run, NOTE_TAG, new)
+
+
+def send_datasets(client: Any, run: str, datasets: list[Mapping[str, Any]]) -> None:
+    """Records the run's datasets: name, digest, place, number of rows, and what each is used for."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    inputs = [
+        DatasetInput(
+            Dataset(
+                name=each["name"],
+                digest=each["digest"][:SHOWN_DIGEST],
+                source_type="local",
+                source=json.dumps({"uri": each["path"]}),
+                profile=json.dumps({"num_rows": each["rows"], "sha256": each["digest"]}),
+            ),
+            [InputTag(USE_TAG, each["use"])],
+        )
+        for each in datasets
+    ]
+    client.log_inputs(run, datasets=inputs)
+
+
+def send_file(client: Any, run: str, folder: Path, body: Mapping[str, Any]) -> None:
+    """Stores a file of the run's folder as an artifact; a file that is no longer there is skipped.
+
+    body: `name` of the artifact, `path` of the file in the folder, `table` if it is a table of MLflow's format.
+
+    Raises `InfrastructureError` for a path that leaves the folder.
+    """
+    file = (folder / body["path"]).resolve()
+    if not file.is_relative_to(folder.resolve()):
+        raise InfrastructureError(f"{body['path']}: not a file of the run's folder {folder}")
+    if not file.is_file():
+        log.warning("%s is no longer there: MLflow does not receive it", file)
+        return
+    below = str(Path(body["name"]).parent)
+    client.log_artifact(run, str(file), None if below == "." else below)
+    if body.get("table"):
+        _mark_table(client, run, body["name"])
+
+
+def _mark_table(client: Any, run: str, name: str) -> None:
+    """Adds an artifact to the run's list of tables, which MLflow's pages show as such."""
+    said = client.get_run(run).data.tags.get(TABLES_TAG, "[]")
+    mark = {"path": name, "type": "table"}
+    try:
+        tables = json.loads(said)
+    except ValueError:  # people can edit the tag
+        tables = []
+    if mark not in tables:
+        client.set_tag(run, TABLES_TAG, json.dumps([*tables, mark]))

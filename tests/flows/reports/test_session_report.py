@@ -1,0 +1,68 @@
+"""The reports of a session's end: where the time went, and a table of samples without any text in the ledger."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from db.core.holder import this_process
+from db.ledger import Ledger
+from flows.driver.context import RunContext
+from flows.reports import session_report
+from flows.reports.session_report import publish_reports, sample_table
+from flows.run.home import Home
+from flows.run.protocols import SilentObserver
+from tests.ops.seeding import seed_run, toy_spec
+from yatt_core.spec import RunSpec
+from yatt_core.spec.run import TrackingSpec
+
+
+def published(home: Home, spec: RunSpec) -> dict[str, dict[str, object]]:
+    """Publishes the reports of a seeded run; returns the bodies of the outbox rows by name."""
+    run = seed_run(home, spec=spec)
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, this_process("driver"), 60)
+        publish_reports(RunContext.of(home, spec, ledger, fence, SilentObserver()))
+        rows = ledger.outbox.claim(fence, 100)
+        return {str(row.payload["name"]): dict(row.payload) for row in rows if row.kind == "file"}
+
+
+def test_a_session_leaves_a_picture_a_report_and_samples(tmp_path: Path) -> None:
+    home = Home(tmp_path / "runs")
+    bodies = published(home, toy_spec())
+    assert sorted(bodies) == ["learning.png", "reports/samples.json", "reports/time.md"]
+    folder = home.run_folder("toy-1")
+    assert all((folder / str(body["path"])).is_file() for body in bodies.values())
+    table = json.loads((folder / "reports" / "samples.json").read_text())
+    assert {row[0] for row in table["data"]} == {2} and len(table["data"]) == 8
+    ledger = b"".join(path.read_bytes() for path in home.folder.glob("ledger.db*"))
+    texts = {str(row[table["columns"].index("response")]) for row in table["data"]}
+    assert texts and not [text for text in texts if len(text) >= 12 and text.encode() in ledger]
+    assert "| productive |" in (folder / "reports" / "time.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("tracking", "names"),
+    [
+        (TrackingSpec(samples=0), ["learning.png", "reports/time.md"]),
+        (TrackingSpec(reports=False), []),
+        (TrackingSpec(enabled=False), []),
+    ],
+    ids=["no samples", "no reports", "not tracked"],
+)
+def test_the_spec_says_what_leaves_the_folder(tmp_path: Path, tracking: TrackingSpec, names: list[str]) -> None:
+    spec = toy_spec().model_copy(update={"tracking": tracking})
+    assert sorted(published(Home(tmp_path / "runs"), spec)) == names
+
+
+def test_a_damaged_file_leaves_out_the_table(tmp_path: Path) -> None:
+    home = Home(tmp_path / "runs")
+    run = seed_run(home)
+    with Ledger.open(home.ledger) as ledger:
+        few = sample_table(ledger, run, home.folder, 3)
+        assert few is not None and len(few["data"]) == 3
+        for shard in ledger.records.shards(run, 0, 2):
+            (home.run_folder(run) / shard.folder / session_report.SAMPLES_FILE).write_bytes(b"damaged")
+        assert sample_table(ledger, run, home.folder, 3) is None
