@@ -14,7 +14,7 @@ from db.write.events import EventRow
 from db.write.runs import STATES
 from ops.dashboard.context import Before, Iteration, Limit, Number, Offset, RunId, SearchText, Served
 from ops.dashboard.texts import Like, Text, one_of
-from ops.queries import checkpoints, compare, faults, lineage, logs, placement, rollouts, run, run_list, series
+from ops.queries import checkpoints, compare, faults, lineage, logs, placement, run, run_list, series
 from ops.queries.log_files import LEVELS, Filter
 
 router = APIRouter(prefix="/api/v1")
@@ -71,35 +71,6 @@ def list_placements(served: Served, run_id: RunId, limit: Limit = 50, before: Be
 def explain_placement(served: Served, run_id: RunId, iteration: Iteration) -> placement.PlacementView:
     """Explains an iteration's placement, with the role of each device over time."""
     return placement.placement(served.ledger, served.home, run_id, iteration)
-
-
-@router.get("/runs/{run_id}/rollouts/{iteration}", tags=["rollouts"])
-def list_rollouts(
-    served: Served,
-    run_id: RunId,
-    iteration: Iteration,
-    text: SearchText = "",
-    prompt: Annotated[int | None, Query(ge=0, le=2**53)] = None,
-    order: rollouts.Order = rollouts.Order.PROMPT,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    offset: Offset = 0,
-    characters: Annotated[int, Query(ge=1, le=rollouts.CHARACTERS)] = 2_000,
-) -> rollouts.Rollouts:
-    """Searches and sorts the samples of an iteration.
-
-    characters: maximum length of each text.
-    """
-    return rollouts.rollouts(
-        served.ledger, served.home, run_id, iteration, text, prompt, order, limit, offset, characters
-    )
-
-
-@router.get("/runs/{run_id}/rollouts/{before}/compare/{after}", tags=["rollouts"])
-def compare_iterations(
-    served: Served, run_id: RunId, before: Iteration, after: Iteration
-) -> rollouts.RolloutComparison:
-    """Compares the rewards of two iterations, and the prompts that both of them sampled."""
-    return rollouts.compare_rollouts(served.ledger, served.home, run_id, before, after)
 
 
 @router.get("/runs/{run_id}/checkpoints", tags=["checkpoints"])

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 
 from db.core.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable, RunNotFound
 from ops.presentation.words import shortened
+from ops.queries.sample_filters import InvalidQuery
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, YattError
 from yatt_core.logs import redact
 
@@ -69,6 +70,8 @@ def status_of(error: Exception, changing: bool) -> int:
     match error:
         case RunNotFound():
             return HTTPStatus.NOT_FOUND
+        case InvalidQuery():
+            return HTTPStatus.UNPROCESSABLE_ENTITY
         case LedgerUnavailable() | InfrastructureError():
             return HTTPStatus.SERVICE_UNAVAILABLE
         case ConfigurationError():

@@ -33,7 +33,7 @@ def pages_of(home: Home, run: str | None, judged: str | None) -> dict[str, str]:
         "run list": "/",
         "run": place,
         "devices": f"/runs/{judged or chosen.id}/devices",
-        "rollouts": f"{place}/rollouts?iteration={last}&against={max(1, last // 2)}&order=best",
+        "rollouts": f"{place}/rollouts?iteration={last}&against={max(1, last // 2)}&order=reward",
         "checkpoints": f"{place}/checkpoints",
         "faults": f"{place}/faults",
         "logs": f"{place}/logs",

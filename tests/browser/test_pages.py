@@ -19,7 +19,7 @@ PAGES = {
     "run list": "/",
     "run": f"/runs/{DRIVEN}",
     "devices": f"/runs/{JUDGED}/devices?iteration=3",
-    "rollouts": f"/runs/{STOPPED}/rollouts?iteration=2&against=1&order=best",
+    "rollouts": f"/runs/{STOPPED}/rollouts?iteration=2&against=1&order=reward",
     "checkpoints": f"/runs/{STOPPED}/checkpoints",
     "faults": f"/runs/{SHAKEN}/faults",
     "logs": f"/runs/{STOPPED}/logs",
@@ -153,16 +153,22 @@ def test_a_placement_shows_its_reason_and_its_devices_by_arrow_keys(page: Page, 
 def test_rollouts_are_searched_sorted_and_compared_without_a_reload(page: Page, address: str) -> None:
     page.goto(f"{address}/runs/{STOPPED}/rollouts")
     page.evaluate("window.unchanged = true")
+    expect(page.locator(".sample")).to_have_count(4)
+    page.get_by_label("Show", exact=True).select_option("samples")
     expect(page.locator(".sample")).to_have_count(8)
     page.get_by_label("Prompt or response contains").press_sequentially("answer 2.")
     expect(page.locator(".sample")).to_have_count(2)
-    page.get_by_label("Sort by").select_option("best")
+    page.get_by_label("Sort by").select_option("reward")
     expect(page.locator(".sample").first).to_contain_text("answer 2.1")
     assert page.evaluate("window.unchanged") is True
-    assert "order=best" in page.url and "text=answer" in page.url
+    assert "order=reward" in page.url and "text=answer" in page.url
     page.get_by_label("Compare with iteration").fill("1")
     page.get_by_role("button", name="Show").click()
     expect(page.locator("#comparison-title")).to_contain_text(re.compile(r"\b1\b.*\b2\b"))
+    page.get_by_label("Show", exact=True).select_option("prompts")
+    expect(page.locator(".sample")).to_have_count(1)
+    expect(page.locator(".sample")).to_contain_text("same prompt")
+    expect(page.locator(".sample details")).to_have_count(4)
 
 
 def test_actions_need_a_token_and_a_wrong_one_is_refused(page: Page, address: str, errors: Errors) -> None:

@@ -73,7 +73,7 @@ def test_accounts_are_not_recomputed_for_an_older_head(served: Context, monkeypa
 
 def test_rollouts_are_searched_sorted_limited_and_compared(reader: TestClient) -> None:
     path = "/api/v1/runs/toy-1/rollouts/1"
-    best = reader.get(f"{path}?order=best&limit=2").json()
+    best = reader.get(f"{path}?order=reward&limit=2").json()
     assert [row["reward"] for row in best["samples"]] == pytest.approx([0.13, 0.12])
     assert (best["total"], best["matching"]) == (8, 8)
     found = reader.get(f"{path}?text=ANSWER 1.0&characters=3").json()
@@ -85,6 +85,18 @@ def test_rollouts_are_searched_sorted_limited_and_compared(reader: TestClient) -
     assert compared["before"]["samples"] == compared["after"]["samples"] == 8
     assert sum(compared["before"]["counts"]) == 8
     assert [row["prompt_id"] for row in compared["prompts"]] == ["p0", "p1", "p2", "p3"]
+    grouped = reader.get(f"{path}/groups", params={"where": ["reward > 0.1", "sample = 1"], "order": "virtual"}).json()
+    assert [(row["prompt_id"], row["matching"], len(row["samples"])) for row in grouped["groups"]] == [
+        ("p3", 1, 2),
+        ("p2", 1, 2),
+        ("p1", 1, 2),
+    ]
+    pairs = reader.get(f"{path}/compare/2/groups?limit=1").json()["pairs"]
+    assert [(row["same"], row["before"]["prompt_id"], row["after"]["prompt_ordinal"]) for row in pairs] == [
+        (True, "p0", 4)
+    ]
+    for query in ("order=best", "where=reward", "where=rewrad=1"):
+        assert reader.get(f"{path}?{query}").status_code == 422, query
     missing = reader.get("/api/v1/runs/toy-1/rollouts/9")
     assert missing.status_code == 404 and "no experience of iteration 9" in missing.json()["detail"]
 

@@ -84,9 +84,13 @@ def test_pages_show_their_content(browser: TestClient) -> None:
     assert (alarm["rule"], alarm["evidence"]) == ("entropy", {"entropy": [0.5, 0.01]})
     devices = text_of("/runs/judged-1/devices?iteration=2")
     assert "Reason:" in devices and "instances judge" in devices and "Devices during collect" in devices
-    rollouts = text_of("/runs/toy-2/rollouts?iteration=2&order=best")
-    assert rollouts.index("answer 3.1") < rollouts.index("answer 0.0")
+    rollouts = text_of("/runs/toy-2/rollouts?iteration=2&order=reward")
+    assert rollouts.index("answer 3.0") < rollouts.index("answer 3.1") < rollouts.index("answer 0.0")
+    samples = text_of("/runs/toy-2/rollouts?iteration=2&view=samples&order=reward&where=sample+=+1,tokens+>+1")
+    assert samples.index("answer 3.1") < samples.index("answer 0.1") and "answer 3.0" not in samples
     assert "answer 1.1" not in text_of("/runs/toy-2/rollouts?iteration=2&text=answer+3.1")
+    assert "rewrad" in text_of("/runs/toy-2/rollouts?iteration=2&where=rewrad>1")
+    assert "same prompt" in text_of("/runs/toy-2/rollouts?iteration=2&against=1")
     assert "Iteration 1 compared with 2" in text_of("/runs/toy-2/rollouts?iteration=2&against=1")
     assert "no experience of iteration 9" in text_of("/runs/toy-2/rollouts?iteration=9")
     assert "an actor was lost" in text_of("/runs/toy-1/faults")
@@ -150,7 +154,7 @@ def test_third_party_texts_are_shown_as_text(tmp_path: Path) -> None:
             assert run in shown(where + page)
         assert run in shown("/") and run in shown(f"/compare?run={quote(run, safe='')}")
         assert shown(where).count(HOSTILE) >= 2, "alarms"
-        rollouts = check_page(browser.get(f"{where}/rollouts?iteration=1").text)
+        rollouts = check_page(browser.get(f"{where}/rollouts?iteration=1&view=samples").text)
         texts = [element.text for element in rollouts.iter(f"{HTML}pre")]
         assert texts.count(HOSTILE) == texts.count(RESPONSE) == 8
         assert HOSTILE in shown(f"{where}/faults") and HOSTILE in shown(f"{where}/logs")

@@ -16,7 +16,9 @@ from flows.files.storage import claim_store, fetch_sealed, whole_shards
 from flows.reports.audit import verify_run
 from flows.run.home import Home
 from flows.run.results import run_results
-from ops.cli.commands.inspection.rollouts import read_samples
+from ops.cli.commands.inspection.rollouts import fetch_iteration
+from ops.queries.rollouts import rollouts
+from ops.queries.sample_filters import Selection
 from tests.checkpoints.bench import Bench
 from tests.collection.local import collect, spec_with
 from tests.object_store.server import S3Server
@@ -253,9 +255,10 @@ def test_a_lost_folder_is_audited_read_and_forked_from_the_store(sound: tuple[Ho
 
     with Ledger.open(home.ledger) as ledger:
         before = run_results(ledger, run)
-        samples = read_samples(ledger, home, run, 1)
+        samples = rollouts(ledger, home, run, 1, Selection()).samples
         shutil.rmtree(home.run_folder(run))
-        assert read_samples(ledger, home, run, 1) == samples
+        fetch_iteration(ledger, home, run, 1)
+        assert samples and rollouts(ledger, home, run, 1, Selection()).samples == samples
         shutil.rmtree(home.run_folder(run))
         restorable = RestorePoints(ledger, home.run_folder(run), run, 0)
         assert restorable.within() == [0, 1, 2, 3]

@@ -16,7 +16,7 @@ from flows.placement.explain import Gantt
 from flows.reports.accounting import CHECKPOINT, IDLE, PRODUCTIVE, REDONE, RESTART, WAITING
 from ops.presentation.page import WIDTH, text
 from ops.presentation.placement_gantt import gantt_picture
-from ops.queries.rollouts import RolloutComparison
+from ops.queries.rollout_comparison import RolloutComparison
 
 HISTOGRAM_HEIGHT = 120
 BUCKETS = {

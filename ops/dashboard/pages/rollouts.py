@@ -1,92 +1,175 @@
-"""The rollouts page: searches and sorts an iteration's samples, and compares two iterations."""
+"""The rollouts page: an iteration's samples by prompt or one by one, and two iterations side by side."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from ops.dashboard.context import Offset, RunId, SearchText
-from ops.dashboard.pages.frame import Visited
+from ops.dashboard.pages.frame import Visit, Visited
 from ops.dashboard.pages.pictures import histogram
 from ops.dashboard.pages.run import OptionalNumber, number_of
 from ops.dashboard.pages.templating import run_url
-from ops.queries.rollouts import Order, RolloutComparison, Rollouts, compare_rollouts, rollouts
+from ops.dashboard.texts import Like, Text, one_of
+from ops.queries.experience import Validity
+from ops.queries.groups import CORRECT, SPREAD, Groups, groups
+from ops.queries.rollout_comparison import GroupPairs, RolloutComparison, compare_groups, compare_rollouts
+from ops.queries.rollouts import Rollouts, rollouts
+from ops.queries.sample_filters import PROMPT_ORDER, Selection
 from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, FINISH_TURNS
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
-PER_PAGE = 20
-ORDERS = (
-    (Order.PROMPT.value, "prompt and sample"),
-    (Order.BEST.value, "highest reward first"),
-    (Order.WORST.value, "lowest reward first"),
-    (Order.LENGTH.value, "longest response first"),
-)
+BY_PROMPT, BY_SAMPLE = "prompts", "samples"
+VIEWS = ((BY_PROMPT, "by prompt"), (BY_SAMPLE, "one by one"))
+PER_PAGE = {BY_PROMPT: 10, BY_SAMPLE: 20}
+SHORT, LONG = 2_000, 50_000
+"""Maximum length of a text in a list, and when one prompt is chosen, in characters."""
+ORDER_WORDS = {
+    PROMPT_ORDER: "prompt",
+    SPREAD: "spread of rewards",
+    CORRECT: "fraction correct",
+    "tokens": "length in tokens",
+}
+Choice = Annotated[str, Like(r"^(|yes|no)$", "yes, no or nothing")]
+Finish = Annotated[str, one_of(("", FINISH_STOP, FINISH_LENGTH, FINISH_TURNS))]
+ValidityChoice = Annotated[str, one_of(("", *Validity))]
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The values of the form."""
+    """The values of the form; those that are empty or False are left out of addresses."""
 
     iteration: int
+    view: str
     text: str
     prompt: int | None
+    correct: str
+    finish: str
+    validity: str
+    where: str
     order: str
+    ascending: bool
     against: int | None
+
+    @property
+    def selection(self) -> Selection:
+        """What the form selects."""
+        chosen = {"correct": self.correct, "finish": self.finish, "validity": self.validity}
+        written = [part.strip() for part in self.where.split(",") if part.strip()]
+        conditions = (*written, *(f"{name} = {value}" for name, value in chosen.items() if value))
+        return Selection(self.text, self.prompt, conditions, self.order, self.ascending)
+
+    def address(self, run: str, **changes: object) -> str:
+        """Returns the address of the page with some values changed."""
+        given = {name: value for name, value in (asdict(self) | changes).items() if value not in (None, "", False)}
+        return run_url(run, "rollouts", **given)
+
+
+def asked_of(
+    iteration: OptionalNumber = "",
+    view: Annotated[str, one_of((BY_PROMPT, BY_SAMPLE))] = BY_PROMPT,
+    text: SearchText = "",
+    prompt: OptionalNumber = "",
+    correct: Choice = "",
+    finish: Finish = "",
+    validity: ValidityChoice = "",
+    where: Text = "",
+    order: Text = PROMPT_ORDER,
+    ascending: bool = False,
+    against: OptionalNumber = "",
+) -> Asked:
+    """Returns the values of the form."""
+    return Asked(
+        iteration=number_of(iteration) or 0,
+        view=view,
+        text=text,
+        prompt=number_of(prompt),
+        correct=correct,
+        finish=finish,
+        validity=validity,
+        where=where,
+        order=order,
+        ascending=ascending,
+        against=number_of(against),
+    )
+
+
+@dataclass(slots=True)
+class Found:
+    """What could be read, and the error that prevented the rest."""
+
+    page: Groups | Rollouts | None = None
+    pairs: GroupPairs | None = None
+    comparison: RolloutComparison | None = None
+    problem: str = ""
 
 
 @router.get("/rollouts")
 def show_rollouts(
-    visit: Visited,
-    run_id: RunId,
-    iteration: OptionalNumber = "",
-    text: SearchText = "",
-    prompt: OptionalNumber = "",
-    order: Order = Order.PROMPT,
-    against: OptionalNumber = "",
-    offset: Offset = 0,
+    visit: Visited, run_id: RunId, given: Annotated[Asked, Depends(asked_of)], offset: Offset = 0
 ) -> Response:
-    """Shows the samples of an iteration, by default the newest committed one."""
+    """Shows the samples of an iteration, by default the newest committed one, grouped by prompt."""
     run = visit.find(run_id)
-    asked = Asked(
-        number_of(iteration) or max(1, run.iteration), text, number_of(prompt), order.value, number_of(against)
-    )
-    found, comparison, problem = _read(visit, run_id, asked, offset)
-
-    def beginning_at(other: int) -> str:
-        given = {name: value for name, value in asdict(asked).items() if value not in (None, "")}
-        return run_url(run_id, "rollouts", **given, offset=other)
-
-    more = found is not None and offset + len(found.samples) < found.matching
+    asked = Asked(**(asdict(given) | {"iteration": given.iteration or max(1, run.iteration)}))
+    found = _read(visit, run_id, asked, offset)
+    page = found.page
+    shown = 0 if page is None else len(page.groups if isinstance(page, Groups) else page.samples)
+    orders = (PROMPT_ORDER,) if page is None else page.orders
     return visit.render_run(
         "rollouts.html",
         run,
         "rollouts",
         asked=asked,
-        orders=ORDERS,
+        views=VIEWS,
+        orders=[(name, ORDER_WORDS.get(name, name)) for name in dict.fromkeys((*orders, asked.order))],
+        directions=[("false", "largest first"), ("true", "smallest first")],
+        finishes=_choices((FINISH_STOP, FINISH_LENGTH, FINISH_TURNS)),
+        validities=_choices(tuple(each.value for each in Validity)),
         newest=max(1, run.iteration + 1),
-        found=found,
-        comparison=comparison,
-        histogram=histogram(comparison) if comparison else None,
-        problem=problem,
-        earlier=beginning_at(max(0, offset - PER_PAGE)) if offset else None,
-        later=beginning_at(offset + PER_PAGE) if more else None,
+        page=page,
+        shown=shown,
+        pairs=found.pairs,
+        comparison=found.comparison,
+        histogram=histogram(found.comparison) if found.comparison else None,
+        problem=found.problem,
+        **_turns(run_id, asked, page, offset, shown),
     )
 
 
-def _read(
-    visit: Visited, run_id: str, asked: Asked, offset: int
-) -> tuple[Rollouts | None, RolloutComparison | None, str]:
-    """Returns the samples and the comparison, as far as they could be read, and the error that prevented the rest."""
-    ledger, home = visit.served.ledger, visit.served.home
-    found, comparison = None, None
+def _turns(run: str, asked: Asked, page: Groups | Rollouts | None, offset: int, shown: int) -> Mapping[str, Any]:
+    """Returns the addresses of the pages before and after."""
+    size = PER_PAGE[asked.view]
+    more = page is not None and offset + shown < page.matching
+    return {
+        "earlier": asked.address(run, offset=max(0, offset - size)) if offset else None,
+        "later": asked.address(run, offset=offset + size) if more else None,
+    }
+
+
+def _choices(names: tuple[str, ...]) -> list[tuple[str, str]]:
+    return [("", "all"), *((name, name) for name in names)]
+
+
+def _read(visit: Visit, run: str, asked: Asked, offset: int) -> Found:
+    """Reads the samples and the comparison."""
+    ledger, home, found = visit.served.ledger, visit.served.home, Found()
+    limit, characters = PER_PAGE[asked.view], SHORT if asked.prompt is None else LONG
+    wanted, number = asked.selection, asked.iteration
     try:
-        found = rollouts(
-            ledger, home, run_id, asked.iteration, asked.text, asked.prompt, Order(asked.order), PER_PAGE, offset
-        )
+        if asked.view == BY_SAMPLE:
+            found.page = rollouts(ledger, home, run, number, wanted, limit, offset, characters)
+        elif asked.against is None:
+            found.page = groups(ledger, home, run, number, wanted, limit, offset, characters)
+        else:
+            found.pairs = compare_groups(ledger, home, run, asked.against, number, wanted, limit, offset, characters)
+            found.page = found.pairs.after
         if asked.against is not None:
-            comparison = compare_rollouts(ledger, home, run_id, asked.against, asked.iteration)
+            found.comparison = compare_rollouts(ledger, home, run, asked.against, number)
     except (ConfigurationError, DataError) as error:
-        return found, comparison, str(error)
-    return found, comparison, ""
+        found.problem = str(error)
+    return found

@@ -18,6 +18,7 @@ from markupsafe import Markup
 from starlette.templating import Jinja2Templates
 
 from ops.integrations.promotion import LONGEST_REASON
+from ops.presentation.conversation import prompt_messages, response_messages
 from ops.presentation.placement_words import HOW, role_name, roles_text
 from ops.presentation.words import duration, size
 
@@ -48,6 +49,8 @@ def make_templates() -> Jinja2Templates:
         "role": role_name,
         "roles": roles_text,
         "how": HOW.__getitem__,
+        "prompt_messages": prompt_messages,
+        "response_messages": response_messages,
     }
     return Jinja2Templates(env=environment)
 

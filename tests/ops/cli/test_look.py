@@ -162,9 +162,44 @@ def test_rollouts_are_sorted_limited_and_selected(yatt: Yatt, run: str) -> None:
     assert "Spell word 0 backward, please\n>>> answer 0.0" in full
 
 
+def test_rollouts_are_grouped_by_prompt(yatt: Yatt, run: str) -> None:
+    grouped = ("rollouts", run, "--iteration", "1", "--group", "--sort", "virtual", "--limit", "2")
+    found = yatt(*grouped, "-o", "json").document
+    assert [(group["prompt_ordinal"], len(group["samples"])) for group in found["groups"]] == [(3, 2), (2, 2)]
+    text = yatt(*grouped)
+    assert "2 of 4 prompts" in text.err and "Spell word 3 backward" in text.out
+    full = yatt("rollouts", run, "--iteration", "1", "--group", "--full", "--where", "prompt = 1").out
+    assert full.count("Spell word 1 backward") == 1 and ">>> answer 1.0" in full and ">>> answer 1.1" in full
+
+
+def test_rollouts_of_two_iterations_are_compared(yatt: Yatt, run: str) -> None:
+    found = yatt("rollouts", run, "--compare", "1:2", "-o", "json").document
+    assert (found["before"]["iteration"], found["after"]["iteration"], found["shared"]) == (1, 2, 4)
+    assert [(pair["same"], pair["before"]["prompt_ordinal"]) for pair in found["pairs"]] == [
+        (True, ordinal) for ordinal in range(4)
+    ]
+    assert "Spell word 0 backward" in yatt("rollouts", run, "--compare", "1:2").out
+    full = yatt("rollouts", run, "--compare", "1:2", "--full", "--limit", "1").out
+    assert full.count(">>> answer 0.0") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--compare", "1-2"), "--compare '1-2'"),
+        (("--compare", "1:2", "--iteration", "1"), "--iteration"),
+        (("--sort", "rewrad"), "rewrad"),
+        (("--group", "--where", "rewrad > 1"), "rewrad > 1"),
+    ],
+)
+def test_rollouts_refuse_what_does_not_apply(yatt: Yatt, run: str, words: tuple[str, ...], says: str) -> None:
+    answer = yatt("rollouts", run, *words)
+    assert (answer.code, answer.out) == (2, "") and says in answer.err
+
+
 def test_rollouts_of_a_missing_iteration(yatt: Yatt, run: str) -> None:
     answer = yatt("rollouts", run, "--iteration", "3")
-    assert (answer.code, answer.out) == (1, "")
+    assert (answer.code, answer.out) == (2, "")
     assert "no experience of iteration 3 is recorded; the newest commit is 2" in answer.err
 
 

@@ -1,39 +1,42 @@
-"""`yatt rollouts`: shows an iteration's sealed experience, sample by sample, verified against the ledger's digests."""
+"""`yatt rollouts`: shows an iteration's sealed experience, by sample or by prompt, and compares two iterations."""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ops.cli.commands.inspection.rollout_tables import (
+    tell_limit,
+    write_group,
+    write_groups,
+    write_pairs,
+    write_sample,
+    write_samples,
+    write_summary,
+)
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
-from ops.presentation.output import message, write, write_json, write_table
+from ops.presentation.output import write_json
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
     from flows.run.home import Home
+    from ops.queries.sample_filters import Selection
 
-REWARD_PREFIX = "reward/"
-TOOL_COLUMNS = ("turns", "tool_error")
-TEXT_COLUMNS = ("prompt_ordinal", "sample", "prompt_id", "source", "prompt", "response", "finish", "weight_version")
-SHOWN_CHARACTERS = 60
-
-
-class Order(StrEnum):
-    """Sort orders of samples."""
-
-    PROMPT = "prompt"
-    REWARD = "reward"
-    LENGTH = "length"
+ALL = 10**9
+"""The limit in place of 0."""
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command to the program."""
     lines = (
         "yatt rollouts latest --sort reward",
-        "yatt rollouts latest --iteration 12 --sort reward --limit 5 --full",
+        "yatt rollouts latest --iteration 12 --group --sort spread --limit 5 --full",
+        "yatt rollouts latest --where 'reward >= 0.5' --where 'finish = length'",
+        "yatt rollouts quickstart-1 --compare 3:40",
         "yatt rollouts quickstart-1 --iteration 3 --prompt 130 -o json",
     )
     app.command(epilog=examples(*lines))(rollouts)
@@ -44,104 +47,132 @@ def rollouts(
     iteration: Annotated[
         int | None, typer.Option(min=1, help="Iteration number. Default: the newest committed one.")
     ] = None,
+    group: Annotated[bool, typer.Option("--group", help="Group the samples by prompt.")] = False,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A:B",
+            help="Show the prompts of iteration B beside the same or the most similar prompt of iteration A.",
+        ),
+    ] = None,
+    text: Annotated[str, typer.Option(help="Show only samples whose prompt or response contains this text.")] = "",
     prompt: Annotated[int | None, typer.Option(help="Show only samples of the prompt with this ordinal.")] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Maximum number of samples; 0: all.")] = 20,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONDITION", help="Show only samples for which this holds, such as 'reward >= 0.5'; repeatable."
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Maximum number of samples or prompts; 0: all.")] = 20,
     sort: Annotated[
-        Order, typer.Option(help="Sort by prompt and sample, by highest reward, or by longest response.")
-    ] = Order.PROMPT,
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Sort by prompt, or by the largest reward, advantage, tokens or part of the reward; "
+            "groups also by spread (of the reward) or correct.",
+        ),
+    ] = "prompt",
+    ascending: Annotated[bool, typer.Option("--ascending", help="Sort by the smallest value first.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Print full texts instead of a table.")] = False,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show the prompts, responses and rewards of an iteration."""
+    """Show the prompts, responses and rewards of an iteration, or compare two iterations."""
     from flows.run.home import Home
+    from ops.queries.sample_filters import Selection
 
     place = Home.locate(home)
+    wanted = Selection(text, prompt, tuple(where or ()), sort, ascending)
+    compared = None if compare is None else compared_iterations(compare, iteration)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
-        iteration = max(1, ledger.runs.find(name).iteration) if iteration is None else iteration
-        samples = read_samples(ledger, place, name, iteration)
-    if prompt is not None:
-        samples = [row for row in samples if row["prompt_ordinal"] == prompt]
-    total = len(samples)
-    samples = _sorted(samples, sort)[: limit or None]
-    if output is Output.JSON:
-        write_json({"run": name, "iteration": iteration, "total": total, "samples": samples})
-        return
-    if full:
-        _print_whole(samples)
-    else:
-        columns = ("prompt", "sample", "reward", "correct", "tokens", "question", "response")
-        write_table(columns, [_row(row) for row in samples])
-    if total > len(samples):
-        message(f"{len(samples)} of {total} samples shown; --limit 0 shows all")
+        if compared is not None:
+            _compare(ledger, place, name, compared, wanted, limit, full, output)
+            return
+        number = max(1, ledger.runs.find(name).iteration) if iteration is None else iteration
+        (_show_groups if group else _show_samples)(ledger, place, name, number, wanted, limit, full, output)
 
 
-def read_samples(ledger: Ledger, home: Home, run: str, iteration: int) -> list[dict[str, Any]]:
-    """Returns an iteration's sealed samples along the current branch, even if the iteration is still in progress.
+def compared_iterations(text: str, iteration: int | None) -> tuple[int, int]:
+    """Returns the two iterations of `--compare A:B`. Raises `ConfigurationError`."""
+    from yatt_core.errors import ConfigurationError
 
-    Raises `DataError` if no samples are recorded, or if a file does not match its manifest.
-    """
+    numbers = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text, re.ASCII)
+    if numbers is None:
+        raise ConfigurationError(f"--compare {text!r:.60}: expected two iterations, such as 3:40")
+    if iteration is not None:
+        raise ConfigurationError("--iteration and --compare exclude each other; --compare A:B names both iterations")
+    return int(numbers[1]), int(numbers[2])
+
+
+def fetch_iteration(ledger: Ledger, home: Home, run: str, iteration: int) -> None:
+    """Fetches an iteration's shards that the run's folder lacks from the object store, if the run has one."""
     from flows.files.storage import fetch_lacking, store_of
-    from yatt_core.errors import DataError
-    from yatt_core.experience.batch import load_table
-    from yatt_core.protocols.receipts import ShardRef
 
     owner, branch, _ = ledger.commits.maker(run, iteration)
     shards = ledger.records.shards(owner, branch, iteration)
-    if not shards:
-        newest = ledger.runs.find(run).iteration
-        raise DataError(f"run {run}: no experience of iteration {iteration} is recorded; the newest commit is {newest}")
     folder = home.run_folder(owner)
-    fetch_lacking(store_of(ledger, owner, folder), folder, shards)
-    table = load_table(folder, [ShardRef(row.folder, row.manifest_sha256) for row in shards])
-    return [_sample(row) for row in table.drop(["prompt_tokens", "log_probs_sampler", "loss_mask"]).to_pylist()]
+    if shards:
+        fetch_lacking(store_of(ledger, owner, folder), folder, shards)
 
 
-def _sample(row: dict[str, Any]) -> dict[str, Any]:
-    rewards = {key.removeprefix(REWARD_PREFIX): value for key, value in row.items() if key.startswith(REWARD_PREFIX)}
-    return {
-        **{name: row[name] for name in TEXT_COLUMNS},
-        "reward": row["reward"],
-        "rewards": rewards,
-        "reward_error": row["reward_error"],
-        **{name: row[name] for name in TOOL_COLUMNS if name in row},
-        "correct": row["correct"],
-        "truncated": row["truncated"],
-        "tokens": len(row["response_tokens"]),
-    }
+def _show_samples(
+    ledger: Ledger, home: Home, run: str, iteration: int, wanted: Selection, limit: int, full: bool, output: Output
+) -> None:
+    from ops.queries.rollouts import CHARACTERS, rollouts
+
+    fetch_iteration(ledger, home, run, iteration)
+    found = rollouts(ledger, home, run, iteration, wanted, limit or ALL, 0, CHARACTERS)
+    if output is Output.JSON:
+        write_json(asdict(found))
+        return
+    if full:
+        for sample in found.samples:
+            write_sample(sample)
+    else:
+        write_samples(found.samples)
+    tell_limit(len(found.samples), found.matching, "samples")
 
 
-def _sorted(samples: list[dict[str, Any]], order: Order) -> list[dict[str, Any]]:
-    match order:
-        case Order.PROMPT:
-            return samples
-        case Order.REWARD:
-            return sorted(samples, key=lambda row: -row["reward"])
-        case Order.LENGTH:
-            return sorted(samples, key=lambda row: -row["tokens"])
+def _show_groups(
+    ledger: Ledger, home: Home, run: str, iteration: int, wanted: Selection, limit: int, full: bool, output: Output
+) -> None:
+    from ops.queries.groups import groups
+    from ops.queries.rollouts import CHARACTERS
+
+    fetch_iteration(ledger, home, run, iteration)
+    found = groups(ledger, home, run, iteration, wanted, limit or ALL, 0, CHARACTERS)
+    if output is Output.JSON:
+        write_json(asdict(found))
+        return
+    if full:
+        for group in found.groups:
+            write_group(group)
+    else:
+        write_groups(found.groups)
+    tell_limit(len(found.groups), found.matching, "prompts")
 
 
-def _row(row: dict[str, Any]) -> tuple[object, ...]:
-    right = "yes" if row["correct"] else "no"
-    tokens = f"{row['tokens']}{' cut' if row['truncated'] else ''}"
-    texts = (_shortened(row["prompt"]), _shortened(row["response"]))
-    return (row["prompt_ordinal"], row["sample"], row["reward"], right, tokens, *texts)
+def _compare(
+    ledger: Ledger,
+    home: Home,
+    run: str,
+    iterations: tuple[int, int],
+    wanted: Selection,
+    limit: int,
+    full: bool,
+    output: Output,
+) -> None:
+    from ops.queries.rollout_comparison import compare_groups, compare_rollouts
+    from ops.queries.rollouts import CHARACTERS
 
-
-def _shortened(text: str) -> str:
-    """Returns the text on one line, cut at the front, since the end of a prompt often matters most."""
-    line = " ".join(text.split())
-    return line if len(line) <= SHOWN_CHARACTERS else f"...{line[3 - SHOWN_CHARACTERS :]}"
-
-
-def _print_whole(samples: list[dict[str, Any]]) -> None:
-    for row in samples:
-        parts = ", ".join(f"{name} {value:.4g}" for name, value in row["rewards"].items())
-        write(f"--- prompt {row['prompt_ordinal']} ({row['prompt_id']}), sample {row['sample']}")
-        write(f"reward {row['reward']:.4g} ({parts}), {row['tokens']} tokens, ended by {row['finish']}")
-        if row["reward_error"]:
-            write(f"reward failed: {row['reward_error']}")
-        if row.get("tool_error"):
-            write(f"tool failed: {row['tool_error']}")
-        write(f"{row['prompt']}\n>>> {row['response']}\n")
+    for iteration in iterations:
+        fetch_iteration(ledger, home, run, iteration)
+    summary = compare_rollouts(ledger, home, run, *iterations)
+    found = compare_groups(ledger, home, run, *iterations, wanted, limit or ALL, 0, CHARACTERS)
+    if output is Output.JSON:
+        write_json({**asdict(summary), "pairs": [asdict(pair) for pair in found.pairs]})
+        return
+    write_summary(summary)
+    write_pairs(found.pairs, full)
+    tell_limit(len(found.pairs), found.after.matching, "prompts")

@@ -1,0 +1,163 @@
+"""Writes samples, groups of samples and comparisons of two iterations: as tables, or with whole texts.
+
+Consumes the read models of `ops.queries`; produces lines on standard output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ops.presentation.output import message, write, write_table
+
+if TYPE_CHECKING:
+    from ops.queries.groups import GroupView
+    from ops.queries.rollout_comparison import GroupPair, RolloutComparison
+    from ops.queries.rollouts import SampleView
+
+SHOWN_CHARACTERS = 60
+
+
+def write_samples(samples: Sequence[SampleView]) -> None:
+    """Writes samples as a table."""
+    columns = ("prompt", "sample", "reward", "advantage", "correct", "tokens", "valid", "question", "response")
+    write_table(
+        columns,
+        [
+            (
+                row.prompt_ordinal,
+                row.sample,
+                row.reward,
+                row.advantage,
+                "yes" if row.correct else "no",
+                f"{row.tokens}{' cut' if row.truncated else ''}",
+                row.validity,
+                _shortened(row.prompt),
+                _shortened(row.response),
+            )
+            for row in samples
+        ],
+    )
+
+
+def write_sample(row: SampleView) -> None:
+    """Writes a sample with its whole texts."""
+    write(f"--- prompt {row.prompt_ordinal} ({row.prompt_id}), sample {row.sample}")
+    _write_facts(row)
+    write(f"{row.prompt}\n>>> {row.response}\n")
+
+
+def write_groups(groups: Sequence[GroupView]) -> None:
+    """Writes groups as a table of means over their samples."""
+    columns = ("prompt", "samples", "reward", "spread", "correct", "tokens", "valid", "question", "answer")
+    write_table(
+        columns,
+        [
+            (
+                row.prompt_ordinal,
+                len(row.samples),
+                row.reward,
+                row.spread,
+                f"{row.correct_fraction:.0%}",
+                round(row.tokens),
+                ", ".join(row.validity),
+                _shortened(row.prompt),
+                None if row.answer is None else _shortened(row.answer),
+            )
+            for row in groups
+        ],
+    )
+
+
+def write_group(group: GroupView) -> None:
+    """Writes a prompt, its reference answer and all of its responses in full."""
+    write(
+        f"=== prompt {group.prompt_ordinal} ({group.prompt_id}): reward {group.reward:.4g}, spread {group.spread:.4g}, "
+        f"{group.correct_fraction:.0%} of {len(group.samples)} correct"
+    )
+    write(group.prompt)
+    if group.answer is not None:
+        write(f"reference answer: {group.answer}")
+    for row in group.samples:
+        write(f"--- sample {row.sample}")
+        _write_facts(row)
+        write(f">>> {row.response}")
+    write("")
+
+
+def write_summary(found: RolloutComparison) -> None:
+    """Writes the statistics of two iterations."""
+    columns = ("iteration", "samples", "reward", "deviation", "correct", "truncated")
+    sides = (found.before, found.after)
+    write_table(
+        columns,
+        [
+            (
+                side.iteration,
+                side.samples,
+                side.mean,
+                side.deviation,
+                f"{side.correct_fraction:.1%}",
+                f"{side.truncated_fraction:.1%}",
+            )
+            for side in sides
+        ],
+    )
+    write(f"prompts in both iterations: {found.shared}\n")
+
+
+def write_pairs(pairs: Sequence[GroupPair], full: bool) -> None:
+    """Writes groups beside their counterparts in the other iteration, as a table or in full."""
+    if not full:
+        write_table(
+            ("prompt", "before", "similarity", "reward before", "reward", "change", "question", "question before"),
+            [_pair_row(pair) for pair in pairs],
+        )
+        return
+    for pair in pairs:
+        write("##### " + _relation(pair))
+        if pair.before is not None:
+            write_group(pair.before)
+        write_group(pair.after)
+
+
+def tell_limit(shown: int, matching: int, things: str) -> None:
+    """Tells on standard error that there are more than were shown."""
+    if matching > shown:
+        message(f"{shown} of {matching} {things} shown; --limit 0 shows all")
+
+
+def _pair_row(pair: GroupPair) -> tuple[object, ...]:
+    before, after = pair.before, pair.after
+    question = _shortened(after.prompt)
+    if before is None:
+        return (after.prompt_ordinal, None, None, None, after.reward, None, question, None)
+    similarity, change = round(pair.similarity or 0.0, 2), after.reward - before.reward
+    other = None if pair.same else _shortened(before.prompt)
+    return (
+        *(after.prompt_ordinal, before.prompt_ordinal, similarity),
+        *(before.reward, after.reward, change, question, other),
+    )
+
+
+def _relation(pair: GroupPair) -> str:
+    if pair.before is None:
+        return "no similar prompt"
+    return "same prompt" if pair.same else f"most similar prompt, similarity {pair.similarity:.2f}"
+
+
+def _write_facts(row: SampleView) -> None:
+    parts = ", ".join(f"{name} {value:.4g}" for name, value in row.rewards.items())
+    advantage = "" if row.advantage is None else f", advantage {row.advantage:.4g}"
+    valid = "" if row.validity == "used" else f", {row.validity}"
+    write(f"reward {row.reward:.4g} ({parts}){advantage}, {row.tokens} tokens, ended by {row.finish}{valid}")
+    if row.reward_error:
+        write(f"reward failed: {row.reward_error}")
+    if row.tool_error:
+        write(f"tool failed: {row.tool_error}")
+
+
+def _shortened(text: str) -> str:
+    """Returns the text on one line, cut at the front, since the end of a prompt often matters most."""
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN_CHARACTERS else f"...{line[3 - SHOWN_CHARACTERS :]}"

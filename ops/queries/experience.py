@@ -1,0 +1,242 @@
+"""An iteration's experience on disk: its shards, its advantages, and whether each sample was learned from.
+
+Consumes the rows of the ledger and the files that they name. Produces an `Iteration`, verified Parquet files, and one table
+per iteration of everything about its samples except the texts and tokens. Each file is verified against the ledger's
+digests before it is first parsed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from db.ledger import Ledger
+from db.write.records import ShardRow
+from flows.run.home import Home
+from ops.queries.run_list import find_line
+from yatt_core.digests import file_sha256
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.experience.admission import best_and_worst
+from yatt_core.experience.batch import SAMPLES_FILE, SHARD_KIND
+from yatt_core.experience.dynamic_sampling import WaveOutcome
+from yatt_core.experience.prepared import PREPARED_KIND
+from yatt_core.experience.table import PART_PREFIX, group_offsets
+from yatt_core.manifests import load_manifest
+
+SAMPLES = 100_000
+"""Maximum number of samples of an iteration that are examined."""
+BATCH = 256
+"""Number of samples whose texts or tokens are in memory at a time."""
+COLUMNS = (
+    *("prompt_ordinal", "sample", "prompt_id", "source", "reward", "correct", "truncated"),
+    *("finish", "weight_version"),
+)
+NO_ADVANTAGES = "the advantages are not computed yet"
+
+
+class Validity(StrEnum):
+    """Whether the update learned from a sample, and if not, why.
+
+    SURPLUS: the iteration had more valid groups than the update needs. MIDDLE: only the best and the worst samples of a
+    group are kept. UNDECIDED: the wave that drew the prompt is still open.
+    """
+
+    USED = "used"
+    EQUAL_REWARDS = "equal rewards"
+    PADDING = "padding"
+    SURPLUS = "surplus"
+    MIDDLE = "middle"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """The location of an iteration's experience.
+
+    owner: the run that made it.
+    """
+
+    run: str
+    owner: str
+    branch: int
+    number: int
+    committed: bool
+    folder: Path
+    shards: tuple[ShardRow, ...]
+
+    @property
+    def samples(self) -> int:
+        """The number of its samples."""
+        return sum(row.samples for row in self.shards)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTable:
+    """What is known about an iteration's samples, one row each, without texts and tokens, by prompt and sample.
+
+    rows: the columns of the experience that have one value per sample, and `tokens` (length of the response), `failed`
+        (a reward function or a tool failed), `advantage` (null if unknown), `validity`, the sample's `shard` and `row`,
+        and its `position` among all rows of all shards.
+    parts: names of the reward parts.
+    no_advantages: why there are no advantages; empty if there are.
+    """
+
+    rows: pa.Table
+    parts: tuple[str, ...]
+    no_advantages: str
+
+
+def find_iteration(ledger: Ledger, home: Home, run: str, number: int) -> Iteration:
+    """Finds an iteration's shards along the current line, even if the iteration is still in progress.
+
+    Raises `RunNotFound`; `ConfigurationError` if no experience of the iteration is recorded.
+    """
+    line = find_line(ledger, run)
+    owner, branch, committed = ledger.commits.maker(run, number)
+    shards = ledger.records.shards(owner, branch, number)
+    if not shards:
+        raise ConfigurationError(
+            f"run {run}: no experience of iteration {number} is recorded; the newest commit is {line.iteration}"
+        )
+    return Iteration(run, owner, branch, number, committed, home.run_folder(owner), tuple(shards))
+
+
+def sample_table(ledger: Ledger, place: Iteration) -> SampleTable:
+    """Returns everything about an iteration's samples, at most `SAMPLES`. Raises `DataError` for a damaged file."""
+    parts, count = [], 0
+    for number, shard in enumerate(place.shards):
+        if count >= SAMPLES:
+            break
+        with opened(place.folder, shard) as file:
+            part = _columns(file)
+        part = part.append_column("shard", pa.array(np.full(part.num_rows, number, np.int32)))
+        part = part.append_column("row", pa.array(np.arange(part.num_rows, dtype=np.int32)))
+        parts.append(part)
+        count += part.num_rows
+    rows = pa.concat_tables(parts).slice(0, SAMPLES)
+    rows = rows.append_column("position", pa.array(np.arange(rows.num_rows)))
+    rows = rows.sort_by([("prompt_ordinal", "ascending"), ("sample", "ascending")]).combine_chunks()
+    names = tuple(name.removeprefix(PART_PREFIX) for name in rows.column_names if name.startswith(PART_PREFIX))
+    advantages, missing = _advantages(ledger, place, rows)
+    rows = rows.append_column("advantage", advantages)
+    return SampleTable(rows.append_column("validity", _validity(ledger, place, rows)), names, missing)
+
+
+def opened(folder: Path, shard: ShardRow) -> pq.ParquetFile:
+    """Opens a shard's samples. Raises `DataError` if the folder is missing or does not match the ledger."""
+    path = folder / shard.folder
+    if not path.exists():
+        raise DataError(f"{path}: not on this machine; unless the files were pruned, `yatt rollouts` fetches them")
+    entry = load_manifest(path, SHARD_KIND, shard.manifest_sha256).files.get(SAMPLES_FILE)
+    if entry is None:
+        raise DataError(f"{path / SAMPLES_FILE}: does not match its manifest")
+    return _verified(path / SAMPLES_FILE, entry.sha256)
+
+
+def _columns(file: pq.ParquetFile) -> pa.Table:
+    """Returns the columns with one value per sample, reading those of varying length a few rows at a time."""
+    names = file.schema_arrow.names
+    small = [name for name in names if name in (*COLUMNS, "turns") or name.startswith(PART_PREFIX)]
+    errors = [name for name in ("reward_error", "tool_error") if name in names]
+    tokens, failed = [], []
+    for batch in file.iter_batches(batch_size=BATCH, columns=["loss_mask", *errors], use_threads=False):
+        tokens.append(pc.cast(pc.list_value_length(batch["loss_mask"]), pa.int64()))
+        found = [pc.is_valid(batch[name]) for name in errors]
+        failed.append(found[0] if len(found) == 1 else pc.or_(*found))
+    table = file.read(columns=small, use_threads=False)
+    table = table.append_column("tokens", pa.chunked_array(tokens, pa.int64()))
+    return table.append_column("failed", pa.chunked_array(failed, pa.bool_()))
+
+
+def _advantages(ledger: Ledger, place: Iteration, rows: pa.Table) -> tuple[pa.Array, str]:
+    """Returns the samples' advantages, null if unknown, and why all are; empty if some are known."""
+    nothing = pa.nulls(rows.num_rows, pa.float64())
+    done = ledger.phases.done(place.owner, place.branch, place.number, "prepare")
+    if done is None or not done.receipt or "folder" not in done.receipt:
+        return nothing, NO_ADVANTAGES
+    folder = place.folder / done.receipt["folder"]
+    if not folder.exists():
+        return nothing, f"{folder}: the advantages are not on this machine"
+    manifest = load_manifest(folder, PREPARED_KIND)
+    columns = ["prompt_ordinal", "sample", "advantage"]
+    tables = []
+    for name, sha256 in sorted(done.receipt["files"].items()):
+        if name not in manifest.files:
+            raise DataError(f"{folder / name}: does not match its manifest")
+        with _verified(folder / name, sha256) as file:
+            tables.append(file.read(columns=columns, use_threads=False))
+    known = pa.concat_tables(tables)
+    keys = _keys(known["prompt_ordinal"], known["sample"])
+    order = np.argsort(keys, kind="stable")
+    wanted = _keys(rows["prompt_ordinal"], rows["sample"])
+    at = np.searchsorted(keys[order], wanted).clip(0, max(0, len(keys) - 1))
+    found = keys[order][at] == wanted if len(keys) else np.zeros(len(wanted), dtype=np.bool_)
+    values = known["advantage"].to_numpy()[order][at] if len(keys) else np.zeros(len(wanted))
+    return pa.array(values, mask=~found, type=pa.float64()), ""
+
+
+def _keys(ordinals: pa.ChunkedArray, samples: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Returns one number per sample that identifies it within a run."""
+    joined: np.ndarray[tuple[int], np.dtype[np.int64]] = (ordinals.to_numpy().astype(np.int64) << 24) + (
+        samples.to_numpy()
+    )
+    return joined
+
+
+def _validity(ledger: Ledger, place: Iteration, rows: pa.Table) -> pa.Array:
+    """Returns each sample's `Validity`. Without recorded waves, all samples of a committed iteration were used."""
+    waves = ledger.records.waves(place.owner, place.branch, place.number)
+    ordinals, rewards = rows["prompt_ordinal"].to_numpy(), rows["reward"].to_numpy()
+    if not waves:
+        return pa.array(np.full(len(ordinals), str(Validity.USED if place.committed else Validity.UNDECIDED)))
+    outcomes = [WaveOutcome.from_json(wave.outcome) for wave in waves if wave.outcome is not None]
+    admitted = {ordinal for outcome in outcomes for ordinal in outcome.admitted}
+    padding = set(outcomes[-1].padding or ()) if outcomes else set()
+    ends = [dict(wave.plan["cursor"])["ordinal"] + wave.plan["prompts"] for wave in waves if wave.outcome is not None]
+    settled_before = max(ends, default=-1)
+    keep = outcomes[-1].keep if outcomes else None
+    found = np.full(len(ordinals), str(Validity.UNDECIDED), dtype=object)
+    for start, stop in itertools.pairwise(group_offsets(ordinals).tolist()):
+        ordinal, group = int(ordinals[start]), rewards[start:stop]
+        if ordinal >= settled_before:
+            continue
+        found[start:stop] = str(_of_group(ordinal in admitted, ordinal in padding, group))
+        if ordinal in admitted and keep is not None:
+            middle = np.setdiff1d(np.arange(stop - start), best_and_worst(group, keep))
+            found[start + middle] = str(Validity.MIDDLE)
+    return pa.array(found, pa.string())
+
+
+def _of_group(admitted: bool, padding: bool, rewards: Sequence[float]) -> Validity:
+    if admitted:
+        return Validity.USED
+    if padding:
+        return Validity.PADDING
+    return Validity.EQUAL_REWARDS if max(rewards) == min(rewards) else Validity.SURPLUS
+
+
+def _verified(file: Path, sha256: str) -> pq.ParquetFile:
+    if not file.is_file() or file.is_symlink():
+        raise DataError(f"{file}: does not match its manifest")
+    found = file.stat()
+    if _sha256(file, found.st_size, found.st_mtime_ns) != sha256:
+        raise DataError(f"{file}: does not match its manifest")
+    try:
+        return pq.ParquetFile(file)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{file}: cannot be read: {error}") from None
+
+
+@lru_cache(maxsize=4096)
+def _sha256(file: Path, size: int, modified_ns: int) -> str:
+    """Returns the digest of a file, cached until the file changes, since an iteration is read many times."""
+    return file_sha256(file)

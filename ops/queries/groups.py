@@ -1,0 +1,236 @@
+"""The samples of an iteration by prompt: a group is one prompt's responses.
+
+Consumes the same files as `ops.queries.rollouts`; produces `Groups`, a page of groups with all their samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from db.ledger import Ledger
+from flows.run.home import Home
+from ops.queries.answers import answers_of
+from ops.queries.experience import Iteration, SampleTable, Validity, find_iteration, sample_table
+from ops.queries.rollouts import SampleView, sample_views
+from ops.queries.sample_filters import PROMPT_ORDER, Selection, column_of, orders_of, selected
+from yatt_core.experience.table import group_offsets
+
+SPREAD, CORRECT = "spread", "correct"
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """One prompt's samples, and means over them.
+
+    answer: the reference answer; None if there is none, or if it cannot be read.
+    matching: number of its samples that match the search.
+    reward, rewards, tokens: means over the samples; `rewards` has the parts of the reward by name.
+    spread: standard deviation of the reward.
+    advantage: the largest advantage; None if it is unknown.
+    validity: every `Validity` among the samples.
+    """
+
+    prompt_ordinal: int
+    prompt_id: str
+    prompt: str
+    prompt_cut: bool
+    answer: str | None
+    matching: int
+    reward: float
+    spread: float
+    lowest: float
+    highest: float
+    rewards: Mapping[str, float]
+    advantage: float | None
+    correct_fraction: float
+    tokens: float
+    validity: tuple[str, ...]
+    samples: tuple[SampleView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """A page of an iteration's groups.
+
+    total: number of groups examined.
+    samples: number of samples in the iteration; seen: of these, the number examined.
+    matching: number of groups with a sample that matches.
+    parts: names of the reward parts.
+    orders: names by which the groups can be sorted.
+    no_advantages, no_answers: why there are no advantages or reference answers; empty if there are.
+    """
+
+    run: str
+    branch: int
+    iteration: int
+    committed: bool
+    total: int
+    samples: int
+    seen: int
+    matching: int
+    offset: int
+    parts: tuple[str, ...]
+    orders: tuple[str, ...]
+    no_advantages: str
+    no_answers: str
+    groups: tuple[GroupView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedRows:
+    """An iteration's rows in order of prompt and sample, and where each group starts: [groups + 1]."""
+
+    place: Iteration
+    table: SampleTable
+    bounds: Int64
+
+    @property
+    def starts(self) -> Int64:
+        """The first row of each group: [groups]."""
+        return self.bounds[:-1]
+
+    def means(self, name: str) -> Float64:
+        """Returns the mean of a column over each group: [groups]; missing values are NaN."""
+        values = self.table.rows[name].to_numpy().astype(np.float64)
+        means: Float64 = np.add.reduceat(values, self.starts) / np.diff(self.bounds)
+        return means
+
+    def spreads(self) -> Float64:
+        """Returns the standard deviation of the reward in each group: [groups]."""
+        rewards = self.table.rows["reward"].to_numpy()
+        off = rewards - np.repeat(self.means("reward"), np.diff(self.bounds))
+        spreads: Float64 = np.sqrt(np.add.reduceat(off * off, self.starts) / np.diff(self.bounds))
+        return spreads
+
+    def values(self, order: str) -> Float64:
+        """Returns the number by which each group is sorted: [groups]. Raises `InvalidQuery`."""
+        if order == SPREAD:
+            return self.spreads()
+        if order == CORRECT:
+            return self.means("correct")
+        if order == "advantage":
+            known = self.table.rows["advantage"].to_numpy(zero_copy_only=False).astype(np.float64)
+            highest: Float64 = np.fmax.reduceat(known, self.starts)
+            return highest
+        return self.means(column_of(self.table, order))
+
+
+def grouped_rows(ledger: Ledger, home: Home, run: str, iteration: int) -> GroupedRows:
+    """Returns an iteration's rows by group. Raises as `ops.queries.rollouts.rollouts` does."""
+    place = find_iteration(ledger, home, run, iteration)
+    table = sample_table(ledger, place)
+    return GroupedRows(place, table, group_offsets(table.rows["prompt_ordinal"].to_numpy()))
+
+
+def groups(
+    ledger: Ledger,
+    home: Home,
+    run: str,
+    iteration: int,
+    wanted: Selection,
+    limit: int = 10,
+    offset: int = 0,
+    characters: int = 2_000,
+) -> Groups:
+    """Returns the groups that have a matching sample, with all their samples.
+
+    A group is sorted by the mean over its samples, by its largest advantage, or by the `spread` of its rewards.
+
+    Raises as `ops.queries.rollouts.rollouts` does.
+    """
+    return group_page(ledger, home, grouped_rows(ledger, home, run, iteration), wanted, limit, offset, characters)
+
+
+def group_page(
+    ledger: Ledger, home: Home, found: GroupedRows, wanted: Selection, limit: int, offset: int, characters: int
+) -> Groups:
+    """Returns a page of an iteration's groups, as `groups` does."""
+    place, table = found.place, found.table
+    hits = selected(place, table, wanted).to_numpy(zero_copy_only=False).astype(np.bool_)
+    matching = np.add.reduceat(hits, found.starts, dtype=np.int64)
+    order = _order(found, wanted)
+    chosen = order[matching[order] > 0]
+    shown = chosen[offset : offset + limit]
+    views, no_answers = group_views(ledger, home, found, shown, matching, characters)
+    return Groups(
+        run=place.run,
+        branch=place.branch,
+        iteration=place.number,
+        committed=place.committed,
+        total=len(found.starts),
+        samples=place.samples,
+        seen=table.rows.num_rows,
+        matching=len(chosen),
+        offset=offset,
+        parts=table.parts,
+        orders=group_orders(table),
+        no_advantages=table.no_advantages,
+        no_answers=no_answers,
+        groups=views,
+    )
+
+
+def group_orders(table: SampleTable) -> tuple[str, ...]:
+    """Returns the names by which groups can be sorted."""
+    return (*orders_of(table), SPREAD, CORRECT)
+
+
+def group_views(
+    ledger: Ledger, home: Home, found: GroupedRows, shown: Int64, matching: Int64, characters: int
+) -> tuple[tuple[GroupView, ...], str]:
+    """Returns some groups with their texts, and why they have no reference answers; empty if they have.
+
+    shown: indices of the groups.
+    matching: number of matching samples by group: [groups].
+    """
+    counts = np.diff(found.bounds)
+    rows = np.concatenate([np.arange(found.bounds[at], found.bounds[at + 1]) for at in shown] or [shown])
+    chosen = found.table.rows.take(pa.array(rows))
+    answers, no_answers = answers_of(ledger, home, found.place, chosen)
+    samples = list(sample_views(found.place, chosen, answers, characters))
+    views, start = [], 0
+    for at in shown.tolist():
+        views.append(_view(samples[start : start + counts[at]], int(matching[at])))
+        start += int(counts[at])
+    return tuple(views), no_answers
+
+
+def _order(found: GroupedRows, wanted: Selection) -> Int64:
+    """Returns the indices of the groups in the wanted order; groups without a value come last."""
+    if wanted.order == PROMPT_ORDER:
+        return np.arange(len(found.starts))
+    values = found.values(wanted.order)
+    return np.argsort(values if wanted.ascending else -values, kind="stable")
+
+
+def _view(samples: Sequence[SampleView], matching: int) -> GroupView:
+    first = samples[0]
+    rewards = np.array([each.reward for each in samples])
+    known = [each.advantage for each in samples if each.advantage is not None]
+    present = {each.validity for each in samples}
+    return GroupView(
+        prompt_ordinal=first.prompt_ordinal,
+        prompt_id=first.prompt_id,
+        prompt=first.prompt,
+        prompt_cut=first.prompt_cut,
+        answer=first.answer,
+        matching=matching,
+        reward=float(rewards.mean()),
+        spread=float(rewards.std()),
+        lowest=float(rewards.min()),
+        highest=float(rewards.max()),
+        rewards={name: float(np.mean([each.rewards[name] for each in samples])) for name in first.rewards},
+        advantage=max(known, default=None),
+        correct_fraction=float(np.mean([each.correct for each in samples])),
+        tokens=float(np.mean([each.tokens for each in samples])),
+        validity=tuple(each.value for each in Validity if each.value in present),
+        samples=tuple(samples),
+    )

@@ -1,0 +1,199 @@
+"""Compares two iterations of a run: their rewards, the prompts that both sampled, and their groups side by side.
+
+Consumes the tables of `ops.queries.groups`; produces `RolloutComparison` and `GroupPairs`. A group's counterpart is the same
+prompt in the other iteration or, if it did not recur, the most similar one (`ops.queries.nearest`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from db.ledger import Ledger
+from flows.run.home import Home
+from ops.queries.groups import GroupedRows, Groups, GroupView, group_page, group_views, grouped_rows
+from ops.queries.nearest import nearest
+from ops.queries.rollouts import read_texts
+from ops.queries.sample_filters import Selection
+
+BINS = 20
+PROMPTS = 50
+"""Maximum number of shared prompts in a comparison."""
+CANDIDATES = 2_048
+"""Maximum number of prompts of the other iteration among which the most similar one is sought."""
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RewardSummary:
+    """Statistics of the rewards of an iteration's samples.
+
+    counts: number of samples between each two adjacent edges of the comparison.
+    """
+
+    iteration: int
+    samples: int
+    mean: float
+    deviation: float
+    correct_fraction: float
+    truncated_fraction: float
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPrompt:
+    """A prompt that both iterations sampled, with its mean reward in each.
+
+    prompt_ordinal: its ordinal in the later iteration of the comparison.
+    """
+
+    prompt_id: str
+    prompt_ordinal: int
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutComparison:
+    """A comparison of two iterations of a run.
+
+    shared: number of prompts that both iterations sampled.
+    prompts: these prompts, largest change first, at most `PROMPTS`.
+    """
+
+    run: str
+    edges: tuple[float, ...]
+    before: RewardSummary
+    after: RewardSummary
+    shared: int
+    prompts: tuple[SharedPrompt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPair:
+    """A group and its counterpart in the other iteration.
+
+    before: None if no prompt there is similar.
+    similarity: 1 for the same prompt; None without a counterpart.
+    """
+
+    after: GroupView
+    before: GroupView | None
+    same: bool
+    similarity: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPairs:
+    """A page of the groups of iteration `after`, each with its counterpart in iteration `before`."""
+
+    before: int
+    after: Groups
+    pairs: tuple[GroupPair, ...]
+
+
+def compare_rollouts(ledger: Ledger, home: Home, run: str, before: int, after: int) -> RolloutComparison:
+    """Compares two iterations. Raises what `ops.queries.rollouts.rollouts` raises."""
+    sides = [grouped_rows(ledger, home, run, iteration) for iteration in (before, after)]
+    rewards = [side.table.rows["reward"].to_numpy() for side in sides]
+    both = np.concatenate(rewards)
+    edges = np.histogram_bin_edges(both[np.isfinite(both)], bins=BINS)
+    left, right = (_summary(side, values, edges) for side, values in zip(sides, rewards, strict=True))
+    shared = _shared(*sides)
+    return RolloutComparison(
+        run, tuple(float(edge) for edge in edges), left, right, len(shared), tuple(shared[:PROMPTS])
+    )
+
+
+def compare_groups(
+    ledger: Ledger,
+    home: Home,
+    run: str,
+    before: int,
+    after: int,
+    wanted: Selection,
+    limit: int = 10,
+    offset: int = 0,
+    characters: int = 2_000,
+) -> GroupPairs:
+    """Returns groups of iteration `after`, selected as by `groups`, each with its counterpart in iteration `before`."""
+    rows, other = (grouped_rows(ledger, home, run, iteration) for iteration in (after, before))
+    found = group_page(ledger, home, rows, wanted, limit, offset, characters)
+    partners = _partners(rows, other, found.groups)
+    shown = sorted({at for at, _, _ in partners if at is not None})
+    counts = np.diff(other.bounds)
+    views, _ = group_views(ledger, home, other, np.array(shown, np.int64), counts, characters)
+    by_index = dict(zip(shown, views, strict=True))
+    pairs = (
+        GroupPair(group, None if at is None else by_index[at], same, similarity)
+        for group, (at, same, similarity) in zip(found.groups, partners, strict=True)
+    )
+    return GroupPairs(before, found, tuple(pairs))
+
+
+def _partners(
+    rows: GroupedRows, other: GroupedRows, shown: Sequence[GroupView]
+) -> list[tuple[int | None, bool, float | None]]:
+    """Returns for each group the index of its counterpart, whether it is the same prompt, and their similarity."""
+    known = _first_groups(other)
+    missing = [group.prompt_ordinal for group in shown if group.prompt_id not in known]
+    similar = dict(zip(missing, _most_similar(rows, other, missing), strict=True)) if missing else {}
+    found: list[tuple[int | None, bool, float | None]] = []
+    for group in shown:
+        if group.prompt_id in known:
+            found.append((known[group.prompt_id], True, 1.0))
+        else:
+            near = similar[group.prompt_ordinal]
+            found.append((None, False, None) if near is None else (near[0], False, near[1]))
+    return found
+
+
+def _most_similar(rows: GroupedRows, other: GroupedRows, ordinals: Sequence[int]) -> list[tuple[int, float] | None]:
+    """Returns for each prompt of `rows` the index of the most similar one of `other`, and their similarity."""
+    at = np.searchsorted(rows.table.rows["prompt_ordinal"].to_numpy(), np.array(ordinals))
+    return nearest(_prompts(rows, at), _prompts(other, other.starts[:CANDIDATES]))
+
+
+def _prompts(side: GroupedRows, at: npt.NDArray[np.int64]) -> list[str]:
+    """Returns the prompts of the given rows, in order."""
+    chosen = side.table.rows.take(pa.array(at))
+    places = list(zip(chosen["shard"].to_pylist(), chosen["row"].to_pylist(), strict=True))
+    texts = read_texts(side.place, places, ("prompt",))
+    return [texts[place]["prompt"] for place in places]
+
+
+def _summary(side: GroupedRows, rewards: Float64, edges: Float64) -> RewardSummary:
+    rows, finite = side.table.rows, rewards[np.isfinite(rewards)]
+    return RewardSummary(
+        iteration=side.place.number,
+        samples=rows.num_rows,
+        mean=float(finite.mean()) if len(finite) else 0.0,
+        deviation=float(finite.std()) if len(finite) else 0.0,
+        correct_fraction=float(rows["correct"].to_numpy().mean()),
+        truncated_fraction=float(rows["truncated"].to_numpy().mean()),
+        counts=tuple(int(count) for count in np.histogram(finite, edges)[0]),
+    )
+
+
+def _first_groups(side: GroupedRows) -> dict[str, int]:
+    """Returns the index of each prompt's first group, by the prompt's id."""
+    found: dict[str, int] = {}
+    for at, name in enumerate(side.table.rows["prompt_id"].take(pa.array(side.starts)).to_pylist()):
+        found.setdefault(name, at)
+    return found
+
+
+def _shared(before: GroupedRows, after: GroupedRows) -> list[SharedPrompt]:
+    left, right = _first_groups(before), _first_groups(after)
+    old, new = before.means("reward"), after.means("reward")
+    ordinals = after.table.rows["prompt_ordinal"].to_numpy()[after.starts]
+    shared = [
+        SharedPrompt(name, int(ordinals[right[name]]), float(old[left[name]]), float(new[right[name]]))
+        for name in left.keys() & right.keys()
+    ]
+    shared.sort(key=lambda row: (-abs(row.after - row.before), row.prompt_id))
+    return shared

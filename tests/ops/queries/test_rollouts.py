@@ -1,0 +1,174 @@
+"""The rollout browser's queries: groups, order and conditions, validity, advantages, answers, and nearest prompts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from db.ledger import Ledger
+from flows.run.home import Home
+from ops.queries.groups import Groups, groups
+from ops.queries.nearest import nearest
+from ops.queries.rollout_comparison import compare_groups, compare_rollouts
+from ops.queries.rollouts import rollouts
+from ops.queries.sample_filters import InvalidQuery, Selection
+from tests.ops.queries.sampled_run import seed_sampled_run
+from yatt_core.errors import DataError
+from yatt_core.inputs.manifest import INPUTS
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    home = Home(tmp_path_factory.mktemp("sampled") / "runs")
+    seed_sampled_run(home)
+    return home
+
+
+@pytest.fixture(scope="module")
+def ledger(seeded: Home) -> Iterator[Ledger]:
+    with Ledger.open(seeded.ledger) as ledger:
+        yield ledger
+
+
+RUN = "toy-1"
+
+
+def ordinals(found: Groups) -> list[int]:
+    return [group.prompt_ordinal for group in found.groups]
+
+
+def test_a_group_has_all_responses_to_a_prompt_with_its_reference_answer(ledger: Ledger, seeded: Home) -> None:
+    found = groups(ledger, seeded, RUN, 1, Selection())
+    assert ordinals(found) == [0, 1, 2, 3]
+    assert (found.total, found.samples, found.matching, found.parts) == (4, 8, 4, ("exact", "format"))
+    assert (found.no_advantages, found.no_answers) == ("", "")
+    second = found.groups[1]
+    assert [sample.sample for sample in second.samples] == [0, 1]
+    assert (second.reward, second.spread, second.lowest, second.highest) == (0.75, 0.5, 0.25, 1.25)
+    assert second.rewards == {"exact": 0.5, "format": 0.5}
+    assert [sample.rewards["exact"] for sample in second.samples] == [0.0, 1.0]
+    for group in found.groups:
+        word = group.prompt.split()[-1].strip("'\"?.: ")
+        assert group.answer == group.samples[0].answer is not None
+        assert group.answer == word[::-1], "spell_backward"
+
+
+def test_advantages_and_validity_are_those_of_the_update(ledger: Ledger, seeded: Home) -> None:
+    found = groups(ledger, seeded, RUN, 1, Selection())
+    assert [group.validity for group in found.groups] == [("equal rewards",), ("used",), ("used",), ("surplus",)]
+    assert [[sample.advantage for sample in group.samples] for group in found.groups] == [
+        [None, None],
+        [-1.0, 1.0],
+        [-1.0, 1.0],
+        [None, None],
+    ]
+    assert [group.advantage for group in found.groups] == [None, 1.0, 1.0, None]
+
+
+@pytest.mark.parametrize(
+    ("order", "ascending", "expected"),
+    [
+        ("tokens", False, [3, 2, 1, 0]),
+        ("tokens", True, [0, 1, 2, 3]),
+        ("spread", True, [0, 1, 2, 3]),
+        ("exact", False, [1, 2, 3, 0]),
+        ("reward/exact", True, [0, 1, 2, 3]),
+        ("advantage", False, [1, 2, 0, 3]),
+    ],
+)
+def test_groups_are_sorted_by_any_number(
+    ledger: Ledger, seeded: Home, order: str, ascending: bool, expected: list[int]
+) -> None:
+    found = groups(ledger, seeded, RUN, 1, Selection(order=order, ascending=ascending))
+    assert order.removeprefix("reward/") in found.orders
+    assert ordinals(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (("tokens >= 7",), [(2, 1), (3, 0), (3, 1)]),
+        (("exact=1", "validity = used"), [(1, 1), (2, 1)]),
+        (("finish = stop", "reward > 0.2", "prompt != 0"), [(1, 0), (2, 0), (3, 0)]),
+        (("advantage < 0",), [(1, 0), (2, 0)]),
+        (("truncated = yes", "correct = yes", "prompt <= 1"), [(0, 1), (1, 1)]),
+        (("failed = yes",), []),
+    ],
+)
+def test_samples_are_filtered_by_conditions(
+    ledger: Ledger, seeded: Home, where: tuple[str, ...], expected: list[tuple[int, int]]
+) -> None:
+    found = rollouts(ledger, seeded, RUN, 1, Selection(where=where))
+    assert [(row.prompt_ordinal, row.sample) for row in found.samples] == expected
+    by_prompt = groups(ledger, seeded, RUN, 1, Selection(where=where))
+    assert ordinals(by_prompt) == sorted({ordinal for ordinal, _ in expected})
+    assert sum(group.matching for group in by_prompt.groups) == len(expected)
+    assert all(len(group.samples) == 2 for group in by_prompt.groups), "a group is always shown as a whole"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        (Selection(order="rewrad"), "reward, advantage, tokens, exact, format"),
+        (Selection(where=("rewrad > 1",)), "rewrad"),
+        (Selection(where=("reward >",)), "NAME OPERATOR VALUE"),
+        (Selection(where=("reward > high",)), "not a number"),
+        (Selection(where=("finish > stop",)), "= or !="),
+        (Selection(where=("correct = maybe",)), "yes or no"),
+    ],
+)
+def test_what_does_not_apply_is_refused(ledger: Ledger, seeded: Home, wanted: Selection, says: str) -> None:
+    for read in (groups, rollouts):
+        with pytest.raises(InvalidQuery, match=says):
+            read(ledger, seeded, RUN, 1, wanted)
+
+
+def test_groups_are_paged(ledger: Ledger, seeded: Home) -> None:
+    pages = [groups(ledger, seeded, RUN, 1, Selection(text="answer"), 3, offset) for offset in (0, 3, 6)]
+    assert [ordinals(page) for page in pages] == [[0, 1, 2], [3], []]
+    assert {page.matching for page in pages} == {4}
+
+
+def test_a_prompt_is_paired_with_itself_or_with_the_most_similar_one(ledger: Ledger, seeded: Home) -> None:
+    found = compare_groups(ledger, seeded, RUN, 1, 2, Selection())
+    first = {group.prompt_id for group in groups(ledger, seeded, RUN, 1, Selection()).groups}
+    assert len(found.pairs) == 4 and {pair.same for pair in found.pairs} == {True, False}
+    for pair in found.pairs:
+        assert pair.same == (pair.after.prompt_id in first)
+        assert pair.before is not None and pair.before.prompt_id in first
+        if pair.same:
+            assert (pair.before.prompt, pair.similarity) == (pair.after.prompt, 1.0)
+        else:
+            assert pair.similarity is not None and 0.2 <= pair.similarity < 1.0
+    summary = compare_rollouts(ledger, seeded, RUN, 1, 2)
+    assert summary.shared == len(summary.prompts) == len({pair.after.prompt_id for pair in found.pairs if pair.same})
+
+
+def test_the_most_similar_prompt_is_found_despite_a_common_template() -> None:
+    template = "You are a careful assistant. Think step by step and answer briefly. "
+    asked = [template + text for text in ("How many apples does Anna buy?", "Spell the word lantern backward.", "")]
+    known = [template + text for text in ("Spell the word lanterns backward.", "How many apples does Berta buy?")]
+    found = nearest([*asked, "zzzz"], known)
+    assert [each and each[0] for each in found[:2]] == [1, 0]
+    assert found[3] is None
+    assert nearest(known, known) == [(0, pytest.approx(1.0)), (1, pytest.approx(1.0))]
+    assert nearest(["a"], []) == [None] and nearest([], known) == []
+
+
+def test_missing_inputs_and_advantages_are_explained(seeded: Home, tmp_path: Path) -> None:
+    home = Home(Path(shutil.copytree(seeded.folder, tmp_path / "runs")))
+    folder = home.run_folder(RUN)
+    with Ledger.open(home.ledger) as ledger:
+        shutil.rmtree(folder / INPUTS)
+        (prepared,) = folder.glob("experience/b000/i000001/prepared.t*")
+        rank = prepared / "rank-00.parquet"
+        rank.write_bytes(rank.read_bytes()[:-1] + b"x")
+        with pytest.raises(DataError, match=r"rank-00\.parquet"):
+            groups(ledger, home, RUN, 1, Selection())
+        shutil.rmtree(prepared)
+        found = groups(ledger, home, RUN, 1, Selection())
+    assert str(prepared) in found.no_advantages and str(folder / INPUTS) in found.no_answers
+    assert [(group.answer, group.advantage) for group in found.groups] == [(None, None)] * 4
