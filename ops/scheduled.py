@@ -32,7 +32,7 @@ def window(run: str, home: str, owner: str | None = None, for_seconds: float | N
     keep_caches_inside(place)
     outlive_readers(place.run_folder(run) / WINDOW_LOG)
     longest = None if for_seconds is None else timedelta(seconds=for_seconds)
-    with watching(run) as observer:
+    with watching(run, lambda: load_run(place, run)[1].sft is not None) as observer:
         tracker = MlflowTracker(place.tracking_uri, place.artifacts)
         return drive_window(place, run, owner, longest, observer, tracker, lambda: _notifier(place, run))
 

@@ -321,8 +321,8 @@ def forgive(home: Home, run: str, iteration: int, phase: str, reason: str = "") 
             )
             known = f"failed phases: {', '.join(failed)}" if failed else "none of its phases has failed"
             raise ConfigurationError(
-                f"run {run}: {phase} of iteration {iteration} has no failed attempt; {known}. "
-                f"To continue: `yatt resume {run}`"
+                f"run {run}: {phase} of iteration {iteration} has no failed attempt; {known}"
+                + (f". To continue: `yatt resume {run}`" if row.state != "completed" else "")
             )
         return ledger.phases.forgive(fence, row.current_branch, iteration, phase, reason or "yatt retry")
 

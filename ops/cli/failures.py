@@ -18,6 +18,9 @@ from ops.presentation.words import shortened
 from yatt_core.errors import ExitCode, YattError
 from yatt_core.logs import redact
 
+DRIVER = "yatt driver of "
+"""Beginning of the name of a holder that is a driver (`flows.driver.session.DRIVER`, whose import takes long)."""
+
 
 def exit_code(error: BaseException) -> int:
     """Returns the exit code for an error."""
@@ -37,11 +40,18 @@ def describe(error: BaseException) -> str:
 
 def _described(error: BaseException) -> str:
     if isinstance(error, LeaseHeld):
-        return f"{error}\nto stop it first: yatt stop {error.run} --wait"
+        return f"{error}\n{_way_in(error)}"
     if isinstance(error, YattError | LedgerError):
         return str(error)
     name = type(error).__name__
     return f"unexpected {name}: {error}\nrun the command again with --debug to see the traceback"
+
+
+def _way_in(error: LeaseHeld) -> str:
+    """Returns how to get at a run that is held: only a driver can be asked to stop."""
+    if error.holder.startswith("yatt ") and not error.holder.startswith(DRIVER):
+        return "that command ends by itself: try again then"
+    return f"to stop it first: yatt stop {error.run} --wait"
 
 
 def report(error: BaseException, debug: bool) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from yatt_core.spec import RunSpec
 
 LATEST = "latest"
+ALIKE = 0.75
+"""Minimum similarity at which a name counts as a mistyped `latest`."""
 
 
 @contextmanager
@@ -43,7 +46,12 @@ def find_run(ledger: Ledger, name: str) -> str:
     from db.core.errors import RunNotFound
 
     if name != LATEST:
-        return ledger.runs.find(name).id
+        try:
+            return ledger.runs.find(name).id
+        except RunNotFound as error:
+            if SequenceMatcher(None, name, LATEST).ratio() < ALIKE:
+                raise
+            raise RunNotFound(f"{error}; or {LATEST!r}?") from None
     newest = ledger.runs.list(limit=1)
     if not newest:
         raise RunNotFound("there are no runs in this ledger yet; start one with `yatt train SPEC`")

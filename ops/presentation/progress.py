@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from flows.run.protocols import IterationSummary, Observer
 from ops.presentation.output import console, message
-from ops.presentation.words import duration
+from ops.presentation.words import at_the_start, duration, phase_name
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,10 +30,12 @@ ACCURACY, REWARD, SPEED = "evaluation/accuracy", "reward/mean", "tokens_per_seco
 class Picture:
     """The current state of a session.
 
+    sft: returns True if the spec has supervised fine-tuning; called once the run has begun.
     accuracy: (iteration, held-out accuracy) of each evaluation.
     """
 
     run: str
+    sft: Callable[[], bool] = lambda: True
     doing: str = "starting"
     phase: str = ""
     iteration: int = -1
@@ -62,13 +64,16 @@ class Picture:
             return None
         return (self.target - self.iteration) * sum(self.seconds) / len(self.seconds)
 
+    def _has_first(self) -> bool:
+        return len(self.accuracy) > 1 and self.accuracy[0][0] == 0
+
     def facts(self) -> list[str]:
         """Returns the figures as text, leaving out those not known yet."""
         words = []
         if self.reward is not None:
             words.append(f"reward {self.reward:.3f}")
         if self.accuracy:
-            first = f" (SFT {self.accuracy[0][1]:.3f})" if self.accuracy[0][0] == 0 and len(self.accuracy) > 1 else ""
+            first = f" ({at_the_start(self.sft())} {self.accuracy[0][1]:.3f})" if self._has_first() else ""
             words.append(f"accuracy {self.accuracy[-1][1]:.3f}{first}")
         if self.tokens_per_second is not None:
             words.append(f"{self.tokens_per_second:,.0f} tokens/s")
@@ -81,9 +86,13 @@ class LineObserver:
     """Writes a line for each stage, evaluation and warning, and every ten seconds while iterations are committed."""
 
     def __init__(
-        self, run: str, write: Callable[[str], None] = message, now: Callable[[], float] = time.monotonic
+        self,
+        run: str,
+        write: Callable[[str], None] = message,
+        now: Callable[[], float] = time.monotonic,
+        sft: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._picture = Picture(run)
+        self._picture = Picture(run, sft)
         self._write, self._now = write, now
         self._last_line = now()
 
@@ -93,8 +102,8 @@ class LineObserver:
 
     def phase_started(self, iteration: int, phase: str) -> None:
         """Reports SFT, the long phase before the first iteration; other phases need no line."""
-        if phase == "sft":
-            self._write("supervised fine-tuning")
+        if phase == "sft" and self._picture.sft():
+            self._write(phase_name(phase, sft=True))
 
     def committed(self, summary: IterationSummary) -> None:
         """Writes a progress line after an evaluation, or if the last line is ten seconds old."""
@@ -111,8 +120,10 @@ class LineObserver:
 class LiveObserver:
     """Keeps the state that `render` draws; rich calls it a few times per second."""
 
-    def __init__(self, run: str, now: Callable[[], float] = time.monotonic) -> None:
-        self.picture = Picture(run)
+    def __init__(
+        self, run: str, now: Callable[[], float] = time.monotonic, sft: Callable[[], bool] = lambda: True
+    ) -> None:
+        self.picture = Picture(run, sft)
         self._now, self._started = now, now()
 
     def stage(self, text: str) -> None:
@@ -121,7 +132,7 @@ class LiveObserver:
 
     def phase_started(self, iteration: int, phase: str) -> None:
         """Records the phase."""
-        self.picture.doing, self.picture.phase = "", phase.replace("_", " ")
+        self.picture.doing, self.picture.phase = "", phase_name(phase, phase != "sft" or self.picture.sft())
 
     def committed(self, summary: IterationSummary) -> None:
         """Records a committed iteration."""
@@ -151,13 +162,16 @@ class LiveObserver:
 
 
 @contextmanager
-def watching(run: str) -> Iterator[Observer]:
-    """Yields an observer: a live display if standard error is a terminal, lines otherwise."""
+def watching(run: str, sft: Callable[[], bool]) -> Iterator[Observer]:
+    """Yields an observer: a live display if standard error is a terminal, lines otherwise.
+
+    sft: returns True if the spec has supervised fine-tuning; called once the run has begun.
+    """
     if not sys.stderr.isatty():
-        yield LineObserver(run)
+        yield LineObserver(run, sft=sft)
         return
     from rich.live import Live
 
-    observer = LiveObserver(run)
+    observer = LiveObserver(run, sft=sft)
     with Live(get_renderable=observer.render, console=console(to_stderr=True), refresh_per_second=4):
         yield observer

@@ -7,11 +7,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from flows.reports.learning_curve import write_learning_plot
+from ops.presentation.advice import to_continue
 from ops.presentation.output import write
-from ops.presentation.words import duration, place
+from ops.presentation.words import at_the_start, duration, place
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
+    from db.write.runs import RunRow
     from flows.run.home import Home
     from flows.run.results import RunResults
 
@@ -22,9 +24,10 @@ def print_summary(ledger: Ledger, home: Home, results: RunResults) -> None:
     """Writes the summary, and draws the learning curve."""
     run = ledger.runs.find(results.run)
     write(f"\n{run.id} is {run.state}, {place(run.iteration, run.target_iterations)} ({run.state_reason})")
-    for line in improvements(ledger, results):
+    sft = ledger.runs.revision(run.id).spec.get("sft") is not None
+    for line in improvements(ledger, results, sft):
         write(f"  {line}")
-    write(f"  {duration(results.seconds)}, of which SFT {duration(results.sft_seconds or 0.0)}")
+    write(f"  {duration(results.seconds)}" + (f", of which SFT {duration(results.sft_seconds or 0.0)}" if sft else ""))
     write("files")
     folder = home.run_folder(run.id)
     write(f"  run       {folder}")
@@ -33,15 +36,18 @@ def print_summary(ledger: Ledger, home: Home, results: RunResults) -> None:
     write(f"  picture   {plot or 'none: matplotlib is not installed'}")
     write(f"  MLflow    {mlflow_command(home)}")
     write("next commands")
-    for command in next_commands(run.id, run.iteration, run.state):
+    for command in next_commands(run):
         write(f"  {command}")
 
 
-def improvements(ledger: Ledger, results: RunResults) -> list[str]:
-    """Returns lines on how accuracy and reward have changed since SFT."""
+def improvements(ledger: Ledger, results: RunResults, sft: bool) -> list[str]:
+    """Returns lines on how accuracy and reward have changed since iteration 0.
+
+    sft: the spec has supervised fine-tuning.
+    """
     lines = []
     if results.accuracy is not None and results.accuracy_sft is not None:
-        lines.append(f"held-out accuracy {results.accuracy_sft:.3f} after SFT, now {results.accuracy:.3f}")
+        lines.append(f"held-out accuracy {results.accuracy_sft:.3f} {at_the_start(sft)}, now {results.accuracy:.3f}")
     rewards = ledger.metrics.history(results.run, REWARD)
     if rewards:
         lines.append(
@@ -62,12 +68,11 @@ def mlflow_command(home: Home) -> str:
     return command if find_spec("flask") else f"pip install mlflow=={version('mlflow-skinny')}, then {command}"
 
 
-def next_commands(run: str, iteration: int, state: str) -> list[str]:
+def next_commands(run: RunRow) -> list[str]:
     """Returns commands that are useful in the run's state."""
-    commands = [f"yatt show {run}"]
-    if iteration > 0:
-        commands.append(f"yatt rollouts {run} --iteration {iteration} --sort reward")
-        commands.append(f"yatt evaluate {run}")
-    if state != "completed":
-        commands.append(f"yatt resume {run}")
-    return commands
+    commands = [f"yatt show {run.id}"]
+    if run.iteration > 0:
+        commands.append(f"yatt rollouts {run.id} --iteration {run.iteration} --sort reward")
+        commands.append(f"yatt evaluate {run.id}")
+    resume = to_continue(run.id, run.state, run.state_reason, run.iteration, run.target_iterations)
+    return commands if resume is None else [*commands, resume]

@@ -30,6 +30,21 @@ def _ends(text: str, characters: int) -> str:
     return text if len(text) <= characters else f"{text[:half]}…{text[-half:]}"
 
 
+def phase_name(phase: str, sft: bool) -> str:
+    """Returns what a phase does, for display.
+
+    sft: the spec has supervised fine-tuning; without it, the phase of that name only takes the first checkpoint.
+    """
+    if phase == "sft":
+        return "supervised fine-tuning" if sft else "first checkpoint"
+    return phase.replace("_", " ")
+
+
+def at_the_start(sft: bool) -> str:
+    """Returns when the figures of iteration 0 were measured."""
+    return "after SFT" if sft else "before training"
+
+
 def place(iteration: int, target: int) -> str:
     """Describes a run's progress."""
     return (

@@ -68,8 +68,11 @@ def refused(answer: Answer, code: int, says: str) -> None:
 
 def test_a_fork_that_has_already_reached_its_target_says_how_to_continue(yatt: Yatt, run: str) -> None:
     done = yatt("fork", run, "--at", "2", "--set", "iterations=2")
-    assert done.code == 0 and "target of 2 iterations" in done.out and "--set iterations=N" in done.out
-    assert "to start it: yatt resume" in yatt("fork", run, "--at", "2", "--set", "iterations=3").out
+    assert done.code == 0 and "nothing is left to learn" in done.err and "--set iterations=N" in done.out
+    told = yatt("fork", run, "--at", "2", "--set", "iterations=2", "-o", "json")
+    assert told.document["parent_run"] == run and "nothing is left to learn" in told.err
+    again = yatt("fork", run, "--at", "2", "--set", "iterations=3")
+    assert "to start it: yatt resume" in again.out and "nothing is left" not in again.err
 
 
 @pytest.mark.parametrize(

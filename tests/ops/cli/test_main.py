@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from flows.run.home import Home
-from ops.cli.commands.driving.train import after_failure
 from ops.cli.main import main
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
-from yatt_core.errors import ExitCode
 
 COMMANDS = (
     "train", "deploy", "resume", "stop", "runs", "show", "logs", "rollouts", "placement", "evaluate", "promote", "aliases",
@@ -154,19 +152,3 @@ def test_a_closed_reader_is_not_a_crash(home: Home) -> None:
 def test_main_takes_its_arguments_from_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["yatt", "nonsense"])
     assert main() == 2
-
-
-@pytest.mark.parametrize(
-    ("committed", "code", "says"),
-    [
-        (-1, ExitCode.CONFIGURATION, ["nothing has been committed", "--set KEY=VALUE"]),
-        (2, ExitCode.CONFIGURATION, ["committed work is kept", "--set KEY=VALUE"]),
-        (2, ExitCode.FAILURE, ["committed work is kept", "yatt resume toy-1` continues"]),
-    ],
-)
-def test_the_advice_after_a_failure_is_one_that_helps(home: Home, committed: int, code: int, says: list[str]) -> None:
-    """A resume under a spec that is wrong would fail in the same way."""
-    run = seed_run(home, committed=committed)
-    advice = after_failure(home, run, code)
-    assert all(words in advice for words in says), advice
-    assert ("continues" in advice) == (code != ExitCode.CONFIGURATION)

@@ -45,7 +45,7 @@ def test_a_line_at_each_evaluation_and_at_least_every_ten_seconds() -> None:
         "supervised fine-tuning",
         "iteration 0/40  accuracy 0.100",
         "iteration 5/40  reward 0.250  accuracy 0.100  1,500 tokens/s  about 1 min 10 s remaining",
-        "iteration 8/40  reward 0.250  accuracy 0.500 (SFT 0.100)  1,500 tokens/s  about 1 min 4 s remaining",
+        "iteration 8/40  reward 0.250  accuracy 0.500 (after SFT 0.100)  1,500 tokens/s  about 1 min 4 s remaining",
         "warning: collect failed",
     ]
 
@@ -83,7 +83,7 @@ def test_the_live_picture_shows_everything() -> None:
         "collect",
         "1 min 15 s",
         "reward 0.250",
-        "accuracy 0.500 (SFT 0.100)",
+        "accuracy 0.500 (after SFT 0.100)",
         "1,500 tokens/s",
         "trouble 4 [bold]",
     ):
@@ -92,7 +92,7 @@ def test_the_live_picture_shows_everything() -> None:
 
 
 def test_without_a_terminal_lines_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    with watching("toy-1") as observer:
+    with watching("toy-1", lambda: True) as observer:
         assert isinstance(observer, LineObserver)
         observer.stage("starting")
     captured = capsys.readouterr()
@@ -109,3 +109,15 @@ def test_durations_and_sizes_in_readable_form() -> None:
         "2 d 7 h",
     ]
     assert [size(n) for n in (512, 2048, 5 << 30, 3 << 40)] == ["512 B", "2.0 KiB", "5.0 GiB", "3.0 TiB"]
+
+
+def test_sft_is_named_only_where_the_spec_has_it() -> None:
+    lines: list[str] = []
+    plain, live = LineObserver("toy-1", lines.append, sft=lambda: False), LiveObserver("toy-1", sft=lambda: False)
+    for iteration, accuracy in ((0, 0.1), (8, 0.5)):
+        for observer in (plain, live):
+            observer.phase_started(iteration, "sft" if iteration == 0 else "collect")
+        doing = live.picture.phase
+        plain.committed(summary(iteration, accuracy))
+        assert "fine-tuning" not in doing
+    assert "accuracy 0.500 (before training 0.100)" in lines[-1] and not any("SFT" in line for line in lines)

@@ -10,7 +10,8 @@ from flows.run.home import Home
 from flows.run.results import run_results
 from ops.presentation import run_summary
 from ops.presentation.run_summary import mlflow_command, print_summary
-from tests.ops.seeding import seed_run
+from tests.ops.seeding import seed_run, toy_spec
+from yatt_core.spec.sections.model import SftSpec
 
 
 def closing_words(home: Home, run: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -22,7 +23,7 @@ def closing_words(home: Home, run: str, capsys: pytest.CaptureFixture[str]) -> s
 def test_it_names_improvements_files_and_next_steps(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     text = closing_words(home, seed_run(home), capsys)
     assert "toy-1 is stopped, iteration 2 of 4 (stop requested)" in text
-    assert "held-out accuracy 0.250 after SFT, now 0.500" in text
+    assert "held-out accuracy 0.250 before training, now 0.500" in text and "SFT" not in text
     assert "reward 0.100 in iteration 1, 0.200 in iteration 2" in text
     for path in (
         home.run_folder("toy-1"),
@@ -35,6 +36,12 @@ def test_it_names_improvements_files_and_next_steps(home: Home, capsys: pytest.C
     picture = (home.run_folder("toy-1") / "learning.png").read_bytes()
     assert picture.startswith(b"\x89PNG")
     assert len(picture) > 10_000
+
+
+def test_sft_is_named_where_the_spec_has_it(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = toy_spec().model_copy(update={"sft": SftSpec()})
+    text = closing_words(home, seed_run(home, spec=spec), capsys)
+    assert "held-out accuracy 0.250 after SFT, now 0.500" in text and "of which SFT 3.5 s" in text
 
 
 def test_missing_matplotlib_is_reported(

@@ -15,7 +15,8 @@ import typer
 
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, RunArgument, examples
-from ops.presentation.output import console, write, write_json, write_table
+from ops.presentation.advice import to_continue
+from ops.presentation.output import console, message, write, write_json, write_table
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -63,18 +64,19 @@ def fork(
         parent = find_run(ledger, run)
     changes = [*(overrides or ()), *([f"name={name}"] if name is not None else [])]
     made = branches.fork(place, parent, at, changes, branch)
+    with opened_ledger(place) as ledger:
+        target = ledger.runs.find(made.run).target_iterations
+    if target <= at:
+        message(
+            f"nothing is left to learn: {made.run} begins at its target of {target} iterations, which has to be raised"
+        )
     if output is Output.JSON:
         write_json(asdict(made))
         return
     write(
         f"{made.run} begins after iteration {at} of {made.parent_run}{_from_checkpoint(made.checkpoint, made.replayed)}"
     )
-    with opened_ledger(place) as ledger:
-        target = ledger.runs.find(made.run).target_iterations
-    if target <= at:
-        write(f"it has already reached its target of {target} iterations: yatt resume {made.run} --set iterations=N")
-    else:
-        write(f"to start it: yatt resume {made.run}")
+    write(f"to start it: {to_continue(made.run, 'created', '', at, target)}")
 
 
 def rollback(
@@ -101,7 +103,9 @@ def rollback(
     write(f"{name} is at iteration {to}, on branch {done.branch}{_from_checkpoint(done.checkpoint, done.replayed)}")
     if done.superseded:
         write(f"{done.superseded} iterations of branch {done.left_branch} are superseded and remain on record")
-    write(f"to continue: yatt resume {name}")
+    with opened_ledger(place) as ledger:
+        target = ledger.runs.find(name).target_iterations
+    write(f"to continue: {to_continue(name, 'stopped', '', to, target)}")
 
 
 def _from_checkpoint(checkpoint: int, replayed: int) -> str:
@@ -124,7 +128,6 @@ def retry(
     from flows.branching import branches
     from flows.run.home import Home
     from ops.cli.commands.driving.train import drive
-    from ops.presentation.output import message
 
     place = Home.locate(home)
     with opened_ledger(place) as ledger:

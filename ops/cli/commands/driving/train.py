@@ -14,6 +14,7 @@ import typer
 
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, RunArgument, SpecArgument, examples
+from ops.presentation.advice import RESUME
 from ops.presentation.output import message, write, write_json
 from ops.process import keep_caches_inside
 
@@ -113,7 +114,7 @@ def resume(
     if row.state == "paused":
         message(f"{name} was paused: {row.state_reason}")
         if unless_paused:
-            _leave(place, name, output)
+            _leave(place, name, row.state_reason, output)
             return
     if overrides:
         number = revise(place, name, overrides)
@@ -121,32 +122,29 @@ def resume(
     drive(place, name, output, accept_drift)
 
 
-def _leave(home: Home, run: str, output: Output) -> None:
+def _leave(home: Home, run: str, reason: str, output: Output) -> None:
     """Reports a paused run's status and leaves the run paused."""
     from flows.run.results import run_results
 
-    message(f"it stays paused; `yatt resume {run}` continues it")
+    message(f"it stays paused{'' if RESUME in reason else f'; `{RESUME} {run}` continues it'}")
     if output is Output.JSON:
         with opened_ledger(home) as ledger:
             write_json(asdict(run_results(ledger, run)))
 
 
-def after_failure(home: Home, run: str, code: int) -> str:
-    """Returns what is kept after a session has failed, and what to do next."""
+def _advise(home: Home, run: str, error: BaseException) -> None:
+    """Writes what is kept after a session has failed, and what to do next."""
     from db.core.errors import LedgerError
-    from yatt_core.errors import ExitCode
+    from ops.presentation.advice import after_failure
 
     try:
         with opened_ledger(home) as ledger:
             begun = ledger.runs.find(run).iteration >= 0
     except LedgerError:  # perhaps the failure itself
         begun = True
-    if code == ExitCode.CONFIGURATION:
-        # Resuming under the same spec would fail in the same way.
-        mend = f"correct it, or change the spec with `yatt resume {run} --set KEY=VALUE`"
-        return f"committed work is kept; {mend}" if begun else f"nothing has been committed; {mend}"
-    kept = "committed work is kept" if begun else "nothing has been committed yet"
-    return f"{kept}; see `yatt logs {run}` for details, `yatt resume {run}` continues the run"
+    advice = after_failure(error, run, begun)
+    if advice is not None:
+        message(advice)
 
 
 def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> None:
@@ -161,15 +159,16 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> N
     from yatt_core.errors import ExitCode
 
     keep_caches_inside(home)
-    notifier = AppriseNotifier.from_environment(load_run(home, run)[1].guards.notify)
+    spec = load_run(home, run)[1]
+    notifier = AppriseNotifier.from_environment(spec.guards.notify)
     message(f"run {run} in {home.run_folder(run)}")
     try:
-        with watching(run) as observer:
+        with watching(run, lambda: spec.sft is not None) as observer:
             tracker = MlflowTracker(home.tracking_uri, home.artifacts)
             outcome = run_session(home, run, observer, tracker, accept_drift, notifier)
     except BaseException as error:
         if exit_code(error) != ExitCode.LEASE_HELD:
-            message(after_failure(home, run, exit_code(error)))
+            _advise(home, run, error)
         raise
     with opened_ledger(home) as ledger:
         results = _results_now(ledger, run)
@@ -225,7 +224,8 @@ def stop(
     if output is Output.JSON:
         write_json({"run": name, "state": state, "asked": driven})
     elif not driven:
-        write(f"{name} is {state} and has no driver: nothing to stop")
+        lost = f"; it was lost, and `{RESUME} {name}` continues the run" if state == "running" else ": nothing to stop"
+        write(f"{name} is {state} and has no driver{lost}")
     else:
         limit = "after its current iteration" if within is None else f"within {within:g} s"
         write(f"{name} is {state}" if wait else f"{name} is asked to stop {limit}")

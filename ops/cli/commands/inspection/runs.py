@@ -12,7 +12,7 @@ from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import write, write_json, write_table
 from ops.presentation.time_accounts import time_facts, write_time
-from ops.presentation.words import cut, duration, moment, place, size
+from ops.presentation.words import at_the_start, cut, duration, moment, place, size
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
@@ -114,6 +114,7 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
         "term": line.term,
         "driver": driver(line),
         "last_commit_age": line.last_commit_age,
+        "sft": revision.spec.get("sft") is not None,
         "spec_revision": revision.revision,
         "spec_digest": revision.digest,
         "mlflow_run_id": line.run.mlflow_run_id,
@@ -172,7 +173,10 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
     traffic, spent = facts["flow_bytes_per_sample"], facts["spent"]
     return [
-        ("held-out accuracy", f"{share(facts['accuracy'])}, after SFT {share(facts['accuracy_sft'])}"),
+        (
+            "held-out accuracy",
+            f"{share(facts['accuracy'])}, {at_the_start(facts['sft'])} {share(facts['accuracy_sft'])}",
+        ),
         ("time", duration(facts["seconds"])),
         ("samples, tokens", f"{facts['samples']:,}, {facts['tokens']:,}"),
         ("used", f"{spent['wall_hours']:.3g} h, {spent['device_hours']:.3g} device-hours"),
