@@ -138,7 +138,7 @@ def test_a_fork_is_created_with_all_that_it_depends_on(yatt: Yatt, home: Home, r
         fence = ledger.leases.acquire("heir-1", holder(), 60)
         assert fence.term == 2, "nothing holds it"
         (told,) = [row.payload for row in ledger.outbox.claim(fence) if row.kind == "checkpoint"]
-        assert (told["model"], told["iteration"], told["term"], told["state"]) == ("heir-1", 2, 0, "kept")
+        assert (told["model"], told["iteration"], told["term"], told["state"]) == ("heir", 2, 0, "kept")
     folder = home.run_folder("heir-1")
     assert (folder / checkpoint.folder / "state").read_text() == "state 2"
     assert all((folder / shard.folder / "samples.parquet").exists() for shard in shards)
