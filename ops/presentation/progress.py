@@ -5,6 +5,8 @@ Consumes the flow's calls to its `Observer`, from any of the flow's threads; `Pi
 
 from __future__ import annotations
 
+import logging
+import math
 import sys
 import time
 from collections import deque
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 LINE_SECONDS = 10.0
+LOGGED_SECONDS = 2.0
+"""Minimum pause between two lines of logged progress."""
 WARNINGS_SHOWN = 3
 PACE_ITERATIONS = 20
 ACCURACY, REWARD, SPEED = "evaluation/accuracy", "reward/mean", "tokens_per_second"
@@ -159,6 +163,41 @@ class LiveObserver:
         lines = [Text("  ".join(picture.facts()))] if picture.facts() else []
         lines += [Text(f"warning: {warning}", style="yellow") for warning in picture.warnings]
         return Group(head, *lines)
+
+
+@contextmanager
+def logged_progress(
+    *loggers: str, write: Callable[[str], None] = message, now: Callable[[], float] = time.monotonic
+) -> Iterator[None]:
+    """Writes the progress that packages log within the context, with a pause after each line.
+
+    loggers: names of the packages.
+    """
+    handler = _Lines(write, now)
+    levels = {name: logging.getLogger(name).level for name in loggers}
+    for name in loggers:
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).removeHandler(handler)
+            logging.getLogger(name).setLevel(level)
+
+
+class _Lines(logging.Handler):
+    """Writes records of progress; leaves warnings to those who collect them."""
+
+    def __init__(self, write: Callable[[str], None], now: Callable[[], float]) -> None:
+        super().__init__(logging.INFO)
+        self._write, self._now, self._next_line = write, now, -math.inf
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes the text of a record."""
+        if record.levelno == logging.INFO and self._now() >= self._next_line:
+            self._next_line = self._now() + LOGGED_SECONDS
+            self._write(record.getMessage())
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from yatt_core.datasets.limits import bounded_lines
 from yatt_core.datasets.local_files import check_regular
 from yatt_core.errors import ConfigurationError, DataError
 
@@ -24,7 +25,7 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any] | DataError]]
     except OSError as error:
         raise ConfigurationError(f"data.sources: {path} cannot be read: {error.strerror}") from None
     with stream:
-        for number, line in enumerate(stream, start=1):
+        for number, line in enumerate(bounded_lines(path, stream), start=1):
             if line.strip():
                 try:
                     entry: dict[str, Any] | DataError = _parse(line, f"{path}:{number}")

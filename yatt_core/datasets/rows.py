@@ -107,7 +107,7 @@ def read_entries(file: DataFile, source: FileSource) -> Iterator[tuple[int, Entr
     fields = {source.prompt_field, source.answer_field, source.image_field or source.prompt_field}
     match file.format:
         case "parquet":
-            return tables.read_parquet(file.path, fields, heavy)
+            return tables.read_parquet(file.path, source.prompt_field, fields, heavy)
         case "arrow":
             return tables.read_arrow_stream(file.path, fields, heavy)
         case "csv":

@@ -11,6 +11,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
+from yatt_core.datasets.limits import MAX_ROW_BYTES
 from yatt_core.datasets.local_files import check_regular
 from yatt_core.errors import ConfigurationError
 
@@ -81,6 +82,8 @@ def saved_files(folder: Path, split: str) -> list[Path]:
 def _read(path: Path, kind: type[Kind]) -> Kind:
     check_regular(path)
     try:
+        if (size := path.stat().st_size) > MAX_ROW_BYTES:
+            raise ConfigurationError(f"data.sources: {path} has {size:,} bytes; at most {MAX_ROW_BYTES:,} are read")
         return kind.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

@@ -1,6 +1,7 @@
 """Rows of tables on disk: Parquet, Arrow streams (as Hugging Face `datasets` writes them) and CSV.
 
-Consumes a file. Produces its rows as plain JSON values, a few at a time, so that a file may be of any size.
+Consumes a file. Produces its rows as plain JSON values, a few at a time, so that a file may be of any size, and so
+that Ctrl-C ends the reading at once. What a file may unpack to is bounded (`limits`).
 Times and decimals become text, non-finite numbers become null, and columns that JSON cannot represent (bytes,
 maps, times within lists) are dropped unless the caller needs them. Raises `ConfigurationError` for a file that
 cannot be opened, and `DataError` for one that is damaged or has duplicate column names.
@@ -20,28 +21,41 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from yatt_core.datasets.limits import (
+    bounded_lines,
+    bounded_parts,
+    check_depth,
+    check_message,
+    check_parquet,
+    check_rows,
+    rows_at_once,
+)
 from yatt_core.datasets.local_files import check_regular
 from yatt_core.errors import ConfigurationError, DataError
 
 ROWS_AT_ONCE = 64
 HEAVY_ROWS_AT_ONCE = 8
 """Used instead of `ROWS_AT_ONCE` for rows with images."""
+IMAGES_OF_A_ROW = 2
+"""Number of the largest images that a row has room for; of smaller ones it may have more."""
 BUFFER_BYTES = 1 << 20
 """Buffer size per Parquet column; without a buffer, whole columns of a row group would be read at once."""
 Rows = Iterator[tuple[int, dict[str, Any]]]
 """Pairs of row number (from 1) and row."""
 
 
-def read_parquet(path: Path, needed: Set[str], heavy: bool) -> Rows:
+def read_parquet(path: Path, prompt: str, needed: Set[str], heavy: bool) -> Rows:
     """Yields the rows of a Parquet file.
 
+    prompt: the column of the prompts.
     needed: columns that are read whatever their type.
     heavy: True if rows contain images.
     """
     with _reading(path), pq.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
+        check_parquet(path, file.metadata, prompt)
         columns = _columns(path, file.schema_arrow, needed)
-        size = HEAVY_ROWS_AT_ONCE if heavy else ROWS_AT_ONCE
-        yield from _rows(file.iter_batches(batch_size=size, columns=columns, use_threads=False), size)
+        size = rows_at_once(file.metadata, HEAVY_ROWS_AT_ONCE if heavy else ROWS_AT_ONCE)
+        yield from _rows(path, file.iter_batches(batch_size=size, columns=columns, use_threads=False), size, heavy)
 
 
 def read_arrow_stream(path: Path, needed: Set[str], heavy: bool) -> Rows:
@@ -49,16 +63,19 @@ def read_arrow_stream(path: Path, needed: Set[str], heavy: bool) -> Rows:
 
     needed, heavy: as for `read_parquet`.
     """
-    with _reading(path), pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
-        columns = _columns(path, stream.schema, needed)
-        batches = (batch.select(columns) for batch in stream)
-        yield from _rows(map(_validated, batches), HEAVY_ROWS_AT_ONCE if heavy else ROWS_AT_ONCE)
+    with _reading(path):
+        _check_messages(path)
+        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+            columns = _columns(path, stream.schema, needed)
+            batches = (batch.select(columns) for batch in stream)
+            size = HEAVY_ROWS_AT_ONCE if heavy else ROWS_AT_ONCE
+            yield from _rows(path, map(_validated, batches), size, heavy)
 
 
 def read_csv(path: Path) -> Rows:
     """Yields the rows of a UTF-8 CSV file with a header line; every value is text, and empty values are null."""
     with _reading(path), path.open(encoding="utf-8-sig", newline="") as stream:
-        reader = csv.DictReader(stream, strict=True)
+        reader = csv.DictReader(bounded_lines(path, stream), strict=True)
         _check_names(path, reader.fieldnames or ())
         for number, row in enumerate(reader, start=1):
             if None in row or None in row.values():
@@ -80,6 +97,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _columns(path: Path, schema: pa.Schema, needed: Set[str]) -> list[str]:
     """Returns the columns to read, in the table's order."""
+    check_depth(path, schema)
     _check_fields(path, schema)
     return [field.name for field in schema if field.name in needed or _is_text(field.type) or _is_plain(field.type)]
 
@@ -134,17 +152,27 @@ def _is_plain(kind: pa.DataType) -> bool:
     return any(test(kind) for test in simple)
 
 
-def _rows(batches: Iterator[pa.RecordBatch], size: int) -> Rows:
+def _check_messages(path: Path) -> None:
+    """Checks the messages of an Arrow stream; reads their metadata only."""
+    with pa.memory_map(str(path)) as file:
+        for message in pa.ipc.MessageReader.open_stream(file):
+            check_message(path, message)
+
+
+def _rows(path: Path, batches: Iterator[pa.RecordBatch], size: int, heavy: bool) -> Rows:
     """Yields the rows of all batches.
 
     size: maximum number of rows that exist as Python objects at once.
+    heavy: True if rows contain images.
     """
     number = 0
     for batch in batches:
+        check_rows(path, number + batch.num_rows)
         for start in range(0, batch.num_rows, size):
-            for row in _as_text(batch.slice(start, size)).to_pylist():
-                number += 1
-                yield number, {key: _finite(value) for key, value in row.items()}
+            for part in bounded_parts(path, batch.slice(start, size), number + 1, IMAGES_OF_A_ROW if heavy else 0):
+                for row in _as_text(part).to_pylist():
+                    number += 1
+                    yield number, {key: _finite(value) for key, value in row.items()}
 
 
 def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:

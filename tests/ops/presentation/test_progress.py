@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import logging
 
 import pytest
 from rich.console import Console
 
 from flows.run.protocols import IterationSummary
-from ops.presentation.progress import LineObserver, LiveObserver, Picture, watching
+from ops.presentation.progress import LineObserver, LiveObserver, Picture, logged_progress, watching
 from ops.presentation.words import duration, size
 
 METRICS = {"reward/mean": 0.25, "tokens_per_second": 1500.0}
@@ -121,3 +122,16 @@ def test_sft_is_named_only_where_the_spec_has_it() -> None:
         plain.committed(summary(iteration, accuracy))
         assert "fine-tuning" not in doing
     assert "accuracy 0.500 (before training 0.100)" in lines[-1] and not any("SFT" in line for line in lines)
+
+
+def test_logged_progress_is_shown_with_pauses_and_only_within_the_context() -> None:
+    lines: list[str] = []
+    clock = [0.0]
+    log = logging.getLogger("yatt_core.datasets.rows")
+    with logged_progress("yatt_core.datasets", write=lines.append, now=lambda: clock[0]):
+        for second in range(5):
+            clock[0] = float(second)
+            log.info("%d rows read", second)
+            log.warning("collected elsewhere")
+    log.info("after")
+    assert lines == ["0 rows read", "2 rows read", "4 rows read"]

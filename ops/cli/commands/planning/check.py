@@ -48,6 +48,7 @@ def check(
     from ops.preflight.remarks import remarks
     from ops.preflight.reward_trial import check_rewards
     from ops.preflight.run import check_surroundings, check_what_is_named
+    from ops.presentation.progress import logged_progress
     from yatt_core.problems import Problems
     from yatt_core.spec import load_spec
 
@@ -59,7 +60,8 @@ def check(
         with problems.noting():
             trials = check_rewards(checked)
         message("reading all rows and encoding all prompts")
-        with warnings_of("yatt_core.input_building") as logged, problems.noting():
+        shown = logged_progress("yatt_core.datasets", "yatt_core.input_building")
+        with shown, warnings_of("yatt_core.input_building") as logged, problems.noting():
             receipt, longest, answerless = _inputs(checked, place.folder)
     problems.raise_as_configuration()
     check_surroundings(place.folder, checked)
