@@ -47,10 +47,11 @@ def without_an_answer(folder: Path) -> list[str]:
         (with_reward("return 1 / len(response)"), ["ZeroDivisionError", "reward.py:2"]),
         (with_reward("pass"), ["NoneType", "'score'"]),
         (without_an_answer, ["My rows.jsonl:8", "no reference answer", "reward.py:2"]),
+        (lambda folder: rewrite_rows(folder, 9, question="1 + " * 200), ["My rows.jsonl:10", "max_prompt_tokens"]),
         (lambda _: ["--set", "algorithm.mini_batches=40"], ["algorithm.mini_batches", "40"]),
         (lambda _: ["--set", "rollout.max_new_tokens=400"], ["max_new_tokens", "128"]),
     ],
-    ids=["key", "data", "model", "raises", "none", "answer", "batch", "context"],
+    ids=["key", "data", "model", "raises", "none", "answer", "over-long", "batch", "context"],
 )
 def test_a_mistake_is_named_before_anything_starts(
     yatt: Yatt, folder: Path, command: str, mistake: Mistake, says: list[str]
