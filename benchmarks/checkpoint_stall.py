@@ -89,7 +89,7 @@ def measure(iterations: int = ITERATIONS, overrides: Sequence[str] = ()) -> Repo
     with tempfile.TemporaryDirectory(prefix="yatt") as folder:
         home = Home(Path(folder))
         run = create_run(home, spec)
-        run_session(home, run, Watcher(), None)
+        run_session(home, run, Watcher(), {})
         with Ledger.open(home.ledger) as ledger:
             seconds = ledger.metrics.history(run, "seconds/iteration")
             checkpoints = [value for _, value in ledger.metrics.history(run, "seconds/checkpoint")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from db.ledger import Ledger
 from flows.driver.context import RunContext
@@ -43,7 +43,7 @@ def run_session(
     home: Home,
     name: str,
     observer: Observer,
-    tracker: Tracker | None,
+    trackers: Mapping[str, Tracker],
     accept_drift: bool = False,
     notifier: Notifier | None = None,
     window: Window | None = None,
@@ -51,6 +51,7 @@ def run_session(
     """Drives one session in this process and returns once it has ended.
 
     accept_drift: replay updates even if the environment differs from the recorded one.
+    trackers: the trackers by name; those that the spec does not name are not used.
     notifier: sends notifications if the spec asks for them.
     window: set if this process is a scheduled flow run. The session then belongs to that flow run, uses its Prefect
         server and stops at the end of the window.
@@ -61,8 +62,8 @@ def run_session(
     if window is None:
         check_surroundings()
     run, spec = load_run(home, name)
-    tracker = tracker if spec.tracking.enabled else None
-    session = open_session(home, run, spec, observer, tracker, accept_drift, notifier, window)
+    trackers = {name: trackers[name] for name in spec.tracking.names if name in trackers}
+    session = open_session(home, run, spec, observer, trackers, accept_drift, notifier, window)
     try:
         with ended_in_order():
             return session.already_finished() or session.out_of_budget() or _drive(home, run, spec, session)
@@ -143,7 +144,7 @@ def open_session(
     run: str,
     spec: RunSpec,
     observer: Observer,
-    tracker: Tracker | None,
+    trackers: Mapping[str, Tracker],
     accept_drift: bool = False,
     notifier: Notifier | None = None,
     window: Window | None = None,
@@ -158,10 +159,9 @@ def open_session(
         ledger.close()
         raise
     actor_logs(home.run_folder(run), "driver", fence.term)
-    if spec.tracking.enabled:
-        ledger.outbox.enqueue(fence, first_entries(run, spec))
+    ledger.outbox.enqueue(fence, first_entries(run, spec))
     context = RunContext.of(home, spec, ledger, fence, observer, accept_drift=accept_drift)
-    session = DriverSession(context, tracker, notifier, window)
+    session = DriverSession(context, trackers, notifier, window)
     session.threads.start()
     return session
 

@@ -1,4 +1,4 @@
-"""The flow that workers start for a deployment made by `yatt deploy`, with progress lines and MLflow tracking.
+"""The flow that workers start for a deployment made by `yatt deploy`, with progress lines and tracking.
 
 Its module path is the entrypoint of every deployment, so its name and parameters must not change.
 """
@@ -12,7 +12,7 @@ from flows.run.creation import load_run
 from flows.run.home import Home
 from flows.schedule.scheduled import Ending, drive_window, window_flow
 from ops.integrations.apprise_notifier import AppriseNotifier
-from ops.integrations.mlflow_tracker import MlflowTracker
+from ops.integrations.trackers import trackers_of
 from ops.presentation.progress import watching
 from ops.process import keep_caches_inside, outlive_readers
 
@@ -33,8 +33,8 @@ def window(run: str, home: str, owner: str | None = None, for_seconds: float | N
     outlive_readers(place.run_folder(run) / WINDOW_LOG)
     longest = None if for_seconds is None else timedelta(seconds=for_seconds)
     with watching(run, lambda: load_run(place, run)[1].sft is not None) as observer:
-        tracker = MlflowTracker(place.tracking_uri, place.artifacts)
-        return drive_window(place, run, owner, longest, observer, tracker, lambda: _notifier(place, run))
+        trackers = trackers_of(place, load_run(place, run)[1])
+        return drive_window(place, run, owner, longest, observer, trackers, lambda: _notifier(place, run))
 
 
 def _notifier(home: Home, run: str) -> AppriseNotifier | None:

@@ -331,6 +331,7 @@ class MetricPoint(Base):
 class Outbox(Base):
     """A row to deliver to the tracker or to people.
 
+    lane: the tracker that receives the row, or `people`; each lane is delivered on its own.
     logged_at: timestamp of the points in the tracker, so that a point that is sent twice remains a single point.
     """
 
@@ -348,6 +349,7 @@ class Outbox(Base):
     seq: Mapped[int] = mapped_column(COUNTER, primary_key=True)
     id: Mapped[str] = mapped_column(unique=True)
     run: Mapped[str] = mapped_column(ForeignKey("run.id"))
+    lane: Mapped[str]
     kind: Mapped[str]
     payload: Mapped[dict[str, Any]]
     logged_at: Mapped[int]

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from db.core.engine import Database
 from db.core.models import Iteration, MetricPoint, MetricSeries, Outbox
 from db.write.commit import COMMITTED, CommitRow
-from db.write.outbox import METRICS
+from db.write.outbox import METRICS, MLFLOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,15 @@ class Audits:
             return [CommitRow(**row._mapping) for row in connection.execute(query)]
 
     def told(self, run: str) -> list[ToldIteration]:
-        """Returns the metrics in the outbox, in the order in which they were written."""
+        """Returns the metrics in the outbox for MLflow, in the order in which they were written."""
         points: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
         values = (
             select(MetricSeries.key, MetricPoint.branch, MetricPoint.step, MetricPoint.value)
             .join(MetricSeries, MetricPoint.series == MetricSeries.id)
             .where(MetricSeries.run == run)
         )
-        rows = select(*Outbox.__table__.columns).where(Outbox.run == run, Outbox.kind == METRICS).order_by(Outbox.seq)
+        rows = select(*Outbox.__table__.columns).where(Outbox.run == run, Outbox.lane == MLFLOW)
+        rows = rows.where(Outbox.kind == METRICS).order_by(Outbox.seq)
         with self._database.read() as connection:
             for point in connection.execute(values):
                 points[point.branch, point.step][point.key] = point.value

@@ -21,7 +21,7 @@ from db.core.models import ControlState, Iteration, Lease, Run
 from db.write.alarms import ALARM
 from db.write.events import append, lock_run
 from db.write.metrics import Metric, write_points
-from db.write.outbox import METRICS, OutboxEntry, enqueue, metrics_id
+from db.write.outbox import METRICS, MLFLOW, OutboxEntry, enqueue, metrics_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class IterationCommit:
     fingerprint: what a replay of its update must reproduce.
     event: contents of the audit link in addition to the digests.
     alarms: alarms that guards have raised; each becomes a link of the audit chain after the commit's link.
-    tracked: whether the tracker receives the metrics.
+    trackers: the trackers that receive the metrics.
     """
 
     branch: int
@@ -45,7 +45,7 @@ class IterationCommit:
     outbox: Sequence[OutboxEntry] = ()
     event: Mapping[str, Any] = field(default_factory=dict)
     alarms: Sequence[Mapping[str, Any]] = ()
-    tracked: bool = True
+    trackers: Sequence[str] = (MLFLOW,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +171,11 @@ def _insert_iteration(connection: Connection, fence: Fence, commit: IterationCom
 
 def _outbox(run: str, commit: IterationCommit) -> list[OutboxEntry]:
     entries = list(commit.outbox)
-    if commit.tracked and commit.metrics:
+    if commit.metrics:
         place = {"branch": commit.branch, "iteration": commit.iteration}
         name = metrics_id(run, commit.branch, commit.iteration)
-        entries.append(OutboxEntry(name, METRICS, place, commit.logged_at_ms))
+        entry = OutboxEntry(name, METRICS, place, commit.logged_at_ms)
+        entries += [entry.to(tracker) for tracker in commit.trackers]
     return entries
 
 

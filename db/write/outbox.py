@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, insert, or_, select, update
+from sqlalchemy import Connection, func, insert, or_, select, update
 
 from db.core.engine import Database, Fence
 from db.core.errors import Conflict, OutOfOrder
@@ -19,6 +19,8 @@ from db.core.holder import Holder, holder_of
 from db.core.models import Checkpoint, Lease, Outbox
 from db.write.metrics import points_at
 
+MLFLOW, PEOPLE = "mlflow", "people"
+"""Lanes: a row is delivered to MLflow unless it names another tracker; notifications are delivered to people."""
 METRICS, CHECKPOINT, NOTIFICATION = "metrics", "checkpoint", "notification"
 """Kinds with special handling: metrics and checkpoints, which are connected when a row is claimed, and notifications to
 people."""
@@ -30,12 +32,18 @@ class OutboxEntry:
 
     id: identical each time the same entry is written.
     kind: `run`, `params`, `tags`, `metrics`, `artifact`, ... for the tracker; `notification` for people.
+    lane: the tracker that receives it; has no effect on notifications.
     """
 
     id: str
     kind: str
     payload: Mapping[str, Any]
     logged_at_ms: int
+    lane: str = MLFLOW
+
+    def to(self, lane: str) -> OutboxEntry:
+        """Returns the same message for a lane, with an id of its own."""
+        return self if lane == self.lane else replace(self, id=lane_id(self.id, lane), lane=lane)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,11 @@ class Undelivered:
     silent_seconds: float
 
 
+def lane_id(entry_id: str, lane: str) -> str:
+    """Returns the id of an entry's row in a lane."""
+    return entry_id if lane == MLFLOW else f"{entry_id}@{lane}"
+
+
 def metrics_id(run: str, branch: int, iteration: int) -> str:
     """Returns the id of an iteration's row of kind metrics."""
     return f"{run}/b{branch}/i{iteration}/metrics"
@@ -91,6 +104,7 @@ def enqueue(connection: Connection, run: str, entries: Sequence[OutboxEntry]) ->
         {
             "id": entry.id,
             "run": run,
+            "lane": PEOPLE if entry.kind == NOTIFICATION else entry.lane,
             "kind": entry.kind,
             "payload": entry.payload,
             "logged_at": entry.logged_at_ms,
@@ -115,17 +129,17 @@ class Deliveries:
         with self._database.fenced(fence) as (connection, _):
             return enqueue(connection, fence.run, entries)
 
-    def claim(self, fence: Fence, limit: int = 100, notifications: bool = False) -> list[ClaimedRow]:
+    def claim(self, fence: Fence, limit: int = 100, lane: str = MLFLOW) -> list[ClaimedRow]:
         """Returns the oldest undelivered rows that this term has not claimed, or has given back. Raises `Fenced`.
 
-        notifications: claim rows for people instead of rows for the tracker. The two are delivered independently.
+        lane: the tracker, or `people`. Lanes are delivered independently.
         """
         with self._database.fenced(fence) as (connection, _):
             rows = connection.execute(
                 select(*Outbox.__table__.columns)
                 .where(Outbox.run == fence.run, Outbox.delivered_at.is_(None))
                 .where(or_(Outbox.claimed_term.is_(None), Outbox.claimed_term != fence.term))
-                .where(_of_lane(notifications))
+                .where(Outbox.lane == lane)
                 .order_by(Outbox.seq)
                 .limit(limit)
             ).all()
@@ -137,13 +151,13 @@ class Deliveries:
             claimed = [ClaimedRow(row.seq, row.id, row.kind, row.payload, row.logged_at, row.claims) for row in rows]
             return [_with_points(connection, fence.run, row) for row in claimed]
 
-    def give_back(self, fence: Fence, notifications: bool = False) -> None:
+    def give_back(self, fence: Fence, lane: str = MLFLOW) -> None:
         """Makes this term's claimed but undelivered rows available again. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, _):
             connection.execute(
                 update(Outbox)
                 .where(Outbox.run == fence.run, Outbox.delivered_at.is_(None), Outbox.claimed_term == fence.term)
-                .where(_of_lane(notifications))
+                .where(Outbox.lane == lane)
                 .values(claimed_term=None)
             )
 
@@ -179,12 +193,18 @@ class Deliveries:
             last, now = connection.execute(query).one()
         return None if last is None else (now - last) / 1000
 
-    def counts(self, run: str, notifications: bool = False) -> tuple[int, int]:
-        """Returns (pending, delivered) rows for the tracker, or for people if `notifications` is set."""
-        query = select(func.count(), func.count(Outbox.delivered_at)).where(Outbox.run == run, _of_lane(notifications))
+    def counts(self, run: str, lane: str = MLFLOW) -> tuple[int, int]:
+        """Returns (pending, delivered) rows of a lane."""
+        query = select(func.count(), func.count(Outbox.delivered_at)).where(Outbox.run == run, Outbox.lane == lane)
         with self._database.read() as connection:
             total, delivered = connection.execute(query).one()
         return total - delivered, delivered
+
+    def lanes(self, run: str) -> tuple[str, ...]:
+        """Returns the lanes in which a run has undelivered rows, by name."""
+        query = select(Outbox.lane).where(Outbox.run == run, Outbox.delivered_at.is_(None)).distinct()
+        with self._database.read() as connection:
+            return tuple(connection.execute(query.order_by(Outbox.lane)).scalars())
 
     def undelivered(self) -> tuple[Undelivered, ...]:
         """Returns the runs with undelivered rows, ordered by id."""
@@ -201,10 +221,6 @@ class Deliveries:
                 Undelivered(row.run, row.rows, holder_of(row), (row.now - row.expires_at) / 1000)
                 for row in connection.execute(query)
             )
-
-
-def _of_lane(notifications: bool) -> ColumnElement[bool]:
-    return Outbox.kind == NOTIFICATION if notifications else Outbox.kind != NOTIFICATION
 
 
 def _with_points(connection: Connection, run: str, row: ClaimedRow) -> ClaimedRow:

@@ -31,6 +31,7 @@ from flows.run.description import describing_tags
 from flows.run.dotted_keys import dotted_text
 from flows.run.home import Home
 from flows.run.lease import take_lease
+from flows.run.trackers import for_trackers
 from yatt_core import durable
 from yatt_core.errors import ConfigurationError
 from yatt_core.input_building.codec_check import check_codec
@@ -147,7 +148,7 @@ def finish_fork(home: Home, ledger: Ledger, run: str, source: RestorePoints | No
         if spec.tracking.enabled:
             tags = {"yatt.parent_run": parent, "yatt.parent_branch": str(branch), "yatt.parent_iteration": str(at)}
             told = OutboxEntry(f"{run}/parent", "tags", tags, _now())
-            ledger.outbox.enqueue(fence, [*first_entries(run, spec), told])
+            ledger.outbox.enqueue(fence, [*first_entries(run, spec), *for_trackers(spec, [told])])
         store = claim_store(ledger, run, spec, folder)
         settle_code(spec.rewards, folder, store, home.run_folder(parent))
         fetch_inputs(home.run_folder(source.run), store_of(ledger, source.run, home.run_folder(source.run)))
@@ -218,7 +219,7 @@ def open_branch(
         if left:
             ended = row_id(run, left, f"left-for-{number}")
             entries.append(OutboxEntry(ended, "status", {"status": "KILLED"}, now))
-        return entries
+        return for_trackers(spec, entries)
 
     return ledger.runs.start_branch(fence, at, reason, tell, choices)
 
@@ -292,7 +293,7 @@ def _revision_entries(run: str, branch: int, number: int, spec: RunSpec) -> list
     now, name = _now(), f"revision-{number}"
     text = json.dumps(spec.model_dump(mode="json"), indent=1)
     tags = {"yatt.spec_revision": str(number), "yatt.spec_digest": spec.digest}
-    return [
+    entries = [
         entry
         for key in row_ids(run, branch, name)
         for entry in (
@@ -300,6 +301,7 @@ def _revision_entries(run: str, branch: int, number: int, spec: RunSpec) -> list
             OutboxEntry(f"{key}/spec", "artifact", {"name": f"spec-{number}.json", "text": text}, now),
         )
     ]
+    return for_trackers(spec, entries)
 
 
 # -- a new budget -----------------------------------------------------------------------------------------------------

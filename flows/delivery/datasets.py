@@ -10,6 +10,7 @@ from typing import Any
 
 from db.write.outbox import OutboxEntry
 from flows.delivery.outbox import row_ids
+from flows.run.trackers import in_mlflow
 from yatt_core.inputs.manifest import HELD_OUT, INPUTS, PROBE, TRAIN, read_manifest
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.data import ReasoningGymSource, Source
@@ -20,13 +21,13 @@ USES = {TRAIN: "training", HELD_OUT: "evaluation", PROBE: "validation"}
 
 
 def dataset_entries(run: str, branch: int, spec: RunSpec, folder: Path, at_ms: int) -> list[OutboxEntry]:
-    """Returns the rows that name the run's data; empty if the run is not tracked.
+    """Returns the rows that name the run's data; empty if MLflow is not one of its trackers.
 
     folder: the run's folder, whose inputs have been built.
 
     Raises what `read_manifest` raises.
     """
-    if not spec.tracking.enabled:
+    if not in_mlflow(spec):
         return []
     body = {"datasets": _datasets(spec, folder)}
     return [OutboxEntry(key, "datasets", body, at_ms) for key in row_ids(run, branch, "datasets")]

@@ -17,7 +17,7 @@ from typing import Any
 
 from db.core.engine import Fence
 from db.ledger import Ledger
-from db.write.outbox import NOTIFICATION, ClaimedRow, OutboxEntry
+from db.write.outbox import NOTIFICATION, PEOPLE, ClaimedRow, OutboxEntry
 from flows.run.protocols import Notice, Notifier
 from yatt_core.errors import InfrastructureError
 from yatt_core.logs import redact
@@ -78,7 +78,7 @@ class NotificationDeliverer:
         Raises `InfrastructureError` as long as a recipient has not accepted some rows, and what the ledger raises.
         """
         if last or self._is_due(ledger, fence.run):
-            while new := ledger.outbox.claim(fence, notifications=True):
+            while new := ledger.outbox.claim(fence, lane=PEOPLE):
                 self._undelivered += new
                 self._newest_sent_at = time.monotonic()
         if not self._undelivered:
@@ -95,11 +95,11 @@ class NotificationDeliverer:
     def start_over(self, ledger: Ledger, fence: Fence) -> None:
         """Releases the rows that are not marked as delivered; the notifier knows who has accepted them."""
         self._undelivered = []
-        ledger.outbox.give_back(fence, notifications=True)
+        ledger.outbox.give_back(fence, lane=PEOPLE)
 
     def waiting(self, ledger: Ledger, run: str) -> int:
         """Returns the number of rows that not all recipients have accepted."""
-        return ledger.outbox.counts(run, notifications=True)[0]
+        return ledger.outbox.counts(run, lane=PEOPLE)[0]
 
     def _is_due(self, ledger: Ledger, run: str) -> bool:
         """Returns True if the last message was long enough ago, according to both the ledger and this process."""

@@ -18,6 +18,7 @@ from db.write.outbox import OutboxEntry, Undelivered
 from flows.delivery.outbox import Deliverer, row_ids
 from flows.run.creation import current_spec
 from flows.run.lease import KEEPER, LeaseKeeper, take_lease
+from flows.run.trackers import for_trackers
 
 LEASE_SECONDS = 10.0
 SLICE_SECONDS = 5.0
@@ -56,14 +57,14 @@ def tell_lost(ledger: Ledger, run: str) -> None:
     at_ms = int(1000 * (time.time() + min(0.0, line.lease_expires_in)))
     fence = take_lease(ledger, run, KEEPER, LEASE_SECONDS, patience=0.0)
     try:
-        if current_spec(ledger, run).tracking.enabled:
+        if (spec := current_spec(ledger, run)).tracking.enabled:
             tags = {"yatt.state": "lost", "yatt.state_reason": "the driver disappeared without an orderly end"}
             entries = [
                 OutboxEntry(f"{key}/{kind}", kind, body, at_ms)
                 for key in row_ids(run, line.run.current_branch, f"t{line.term}/lost")
                 for kind, body in (("tags", tags), ("status", {"status": "KILLED"}))
             ]
-            ledger.outbox.enqueue(fence, entries)
+            ledger.outbox.enqueue(fence, for_trackers(spec, entries))
     finally:
         _give_back(ledger, fence)
 

@@ -17,7 +17,7 @@ from typing import Protocol
 from db.core.engine import Fence
 from db.core.errors import Fenced, LedgerError
 from db.ledger import Ledger
-from db.write.outbox import ClaimedRow
+from db.write.outbox import MLFLOW, ClaimedRow, lane_id
 from flows.run.owner import owner_of
 from flows.run.protocols import OutboxItem, Tracker
 from yatt_core.errors import InfrastructureError, YattError
@@ -51,28 +51,29 @@ def branch_of(run: str, entry_id: str) -> int:
     return int(named[1]) if named else 0
 
 
-def tracking_run(ledger: Ledger, run: str, branch: int) -> str | None:
+def tracking_run(ledger: Ledger, run: str, branch: int, lane: str = MLFLOW) -> str | None:
     """Returns the tracker's id of a branch's tracking run; None until it is created.
 
     A branch without a tracking run of its own (because tracking was off when it was opened) uses the run's.
     """
-    own = ledger.runs.find(run).mlflow_run_id
-    return own if branch == 0 else ledger.outbox.external_id(creation_id(run, branch)) or own
+    first = lane_id(creation_id(run, 0), lane)
+    own = ledger.runs.find(run).mlflow_run_id if lane == MLFLOW else ledger.outbox.external_id(first)
+    return own if branch == 0 else ledger.outbox.external_id(lane_id(creation_id(run, branch), lane)) or own
 
 
-def deliver_pending(ledger: Ledger, fence: Fence, tracker: Tracker, batch: int = BATCH) -> int:
-    """Sends one batch of a run's undelivered rows; returns the size of the batch.
+def deliver_pending(ledger: Ledger, fence: Fence, tracker: Tracker, batch: int = BATCH, lane: str = MLFLOW) -> int:
+    """Sends one batch of a run's undelivered rows for one tracker; returns the size of the batch.
 
     A row that creates a tracking run is sent alone, since others need its id; rows of several branches are sent
     branch by branch. Raises what tracker and ledger raise; rows that an unreachable tracker did not accept are
     released.
     """
-    rows = ledger.outbox.claim(fence, batch)
+    rows = ledger.outbox.claim(fence, batch, lane)
     try:
         for _, group in groupby(rows, key=lambda row: _destination(fence.run, row)):
-            _deliver(ledger, fence, tracker, list(group))
+            _deliver(ledger, fence, tracker, list(group), lane)
     except InfrastructureError:
-        ledger.outbox.give_back(fence)
+        ledger.outbox.give_back(fence, lane)
         raise
     return len(rows)
 
@@ -82,17 +83,17 @@ def _destination(run: str, row: ClaimedRow) -> tuple[int, str]:
     return branch_of(run, row.id), row.id if row.kind == CREATION else ""
 
 
-def _deliver(ledger: Ledger, fence: Fence, tracker: Tracker, rows: list[ClaimedRow]) -> None:
+def _deliver(ledger: Ledger, fence: Fence, tracker: Tracker, rows: list[ClaimedRow], lane: str) -> None:
     """Sends rows of one destination and marks them as delivered."""
     branch, creates = branch_of(fence.run, rows[0].id), rows[0].kind == CREATION
     # A branch's tracking run is nested in the run's own, which is at the top level.
-    target = tracking_run(ledger, fence.run, 0 if creates else branch) if branch or not creates else None
+    target = tracking_run(ledger, fence.run, 0 if creates else branch, lane) if branch or not creates else None
     # A run of another ledger may have the same name in this tracker.
     told = {"owner": owner_of(ledger, fence.run)} if creates else {}
     items = [OutboxItem(row.id, fence.run, row.kind, {**row.payload, **told}, row.logged_at_ms, target) for row in rows]
     made = tracker.deliver(items)
     ids = [row.id for row in rows]
-    if creates and branch == 0:
+    if creates and branch == 0 and lane == MLFLOW:
         ledger.runs.set_mlflow_run(fence, made[ids[0]])
     ledger.outbox.delivered(fence, ids, made.get(ids[0]))
 
@@ -128,27 +129,33 @@ class Deliverer(Protocol):
 
 
 class TrackerDeliverer:
-    """Delivers rows to the tracker.
+    """Delivers rows to one tracker.
 
     batch: number of rows at a time.
+    lane: the tracker's name.
     """
 
-    name, longest_wait = "outbox", RETRY_SECONDS
+    longest_wait = RETRY_SECONDS
 
-    def __init__(self, tracker: Tracker, batch: int = BATCH) -> None:
-        self._tracker, self._batch = tracker, batch
+    def __init__(self, tracker: Tracker, batch: int = BATCH, lane: str = MLFLOW) -> None:
+        self._tracker, self._batch, self._lane = tracker, batch, lane
+
+    @property
+    def name(self) -> str:
+        """The tracker's name."""
+        return self._lane
 
     def deliver(self, ledger: Ledger, fence: Fence, last: bool) -> int:
         """Sends one batch, whether or not the session is ending."""
-        return deliver_pending(ledger, fence, self._tracker, self._batch)
+        return deliver_pending(ledger, fence, self._tracker, self._batch, self._lane)
 
     def start_over(self, ledger: Ledger, fence: Fence) -> None:
         """Releases the claimed rows that are not marked as delivered."""
-        ledger.outbox.give_back(fence)
+        ledger.outbox.give_back(fence, self._lane)
 
     def waiting(self, ledger: Ledger, run: str) -> int:
         """Returns the number of rows that the tracker does not have yet."""
-        return ledger.outbox.counts(run)[0]
+        return ledger.outbox.counts(run, self._lane)[0]
 
 
 class OutboxPump:

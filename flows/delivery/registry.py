@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from db.write.aliases import AliasMove
 from db.write.outbox import CHECKPOINT, OutboxEntry
 from flows.delivery.outbox import row_id
+from flows.run.trackers import in_mlflow
 from yatt_core.spec import RunSpec
 
 ALIAS = "alias"
@@ -56,23 +57,23 @@ def version_key(run: str, branch: int, iteration: int, term: int) -> str:
 
 
 def published_entries(spec: RunSpec, checkpoint: Published) -> list[OutboxEntry]:
-    """Returns the rows that announce a new checkpoint; empty if the run is not tracked."""
+    """Returns the rows that announce a new checkpoint; empty if it is not in MLflow."""
     return (
         [OutboxEntry(version_id(checkpoint), CHECKPOINT, _body(spec, checkpoint, "kept"), _now())]
-        if spec.tracking.enabled
+        if in_mlflow(spec)
         else []
     )
 
 
 def pruned_entries(spec: RunSpec, checkpoint: Published) -> list[OutboxEntry]:
-    """Returns the rows that announce the deletion of a checkpoint's files; empty if the run is not tracked."""
+    """Returns the rows that announce the deletion of a checkpoint's files; empty if it is not in MLflow."""
     entry = OutboxEntry(f"{version_id(checkpoint)}/pruned", CHECKPOINT, _body(spec, checkpoint, "pruned"), _now())
-    return [entry] if spec.tracking.enabled else []
+    return [entry] if in_mlflow(spec) else []
 
 
 def moved_entries(spec: RunSpec, moves: Sequence[AliasMove]) -> list[OutboxEntry]:
-    """Returns the rows that announce alias moves: the new target, by whom and why; empty if the run is not tracked."""
-    return [_moved_entry(spec, move) for move in moves] if spec.tracking.enabled else []
+    """Returns the rows that announce alias moves: the new target, by whom and why; empty if it is not in MLflow."""
+    return [_moved_entry(spec, move) for move in moves] if in_mlflow(spec) else []
 
 
 def _moved_entry(spec: RunSpec, move: AliasMove) -> OutboxEntry:

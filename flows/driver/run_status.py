@@ -11,6 +11,7 @@ from flows.delivery.outbox import row_ids
 from flows.driver.context import RunContext
 from flows.driver.guards import Ending
 from flows.run.results import run_results
+from flows.run.trackers import for_trackers
 from yatt_core.logs import redact
 
 DIGESTS = ("weights_digest", "experience_digest", "metrics_digest")
@@ -71,7 +72,6 @@ def _tell_digests(context: RunContext) -> None:
 
 def _tell_tracker(context: RunContext, name: str, kind: str, body: Mapping[str, str]) -> None:
     """Adds a row for each tracking run (the run's, and a later branch's own), at most once per session and name."""
-    if context.spec.tracking.enabled:
-        keys = row_ids(context.run, context.branch, f"t{context.fence.term}/{name}")
-        now = context.clock.time_ms()
-        context.ledger.outbox.enqueue(context.fence, [OutboxEntry(key, kind, body, now) for key in keys])
+    keys, now = row_ids(context.run, context.branch, f"t{context.fence.term}/{name}"), context.clock.time_ms()
+    entries = for_trackers(context.spec, [OutboxEntry(key, kind, body, now) for key in keys])
+    context.ledger.outbox.enqueue(context.fence, entries)

@@ -8,6 +8,7 @@ left in a recorded state.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -53,7 +54,7 @@ class DriverSession:
     def __init__(
         self,
         context: RunContext,
-        tracker: Tracker | None = None,
+        trackers: Mapping[str, Tracker] | None = None,
         notifier: Notifier | None = None,
         window: Window | None = None,
         actors: RunActors | None = None,
@@ -65,7 +66,7 @@ class DriverSession:
         self.guards = Guards(context.ledger, context.fence, spec, context.clock, context.observer, self.stops)
         self.deadlines = PhaseDeadlines(context.ledger, context.run, spec.recovery)
         self.prefetch = PlacementPrefetch(find_policy(spec.placement, constants_known(spec)))
-        self.threads = DriverThreads(context, tracker, notifier, self._beat)
+        self.threads = DriverThreads(context, trackers or {}, notifier, self._beat)
         self.start = ActorsStart(self.threads.check)
         self.claimed = False
         """True once the flow has taken the session over."""

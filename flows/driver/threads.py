@@ -1,9 +1,12 @@
-"""The driver's threads: one renews the lease, one touches the heartbeat file, and one or two deliver the outbox."""
+"""The driver's threads: one renews the lease, one touches the heartbeat file, the others deliver the outbox.
+
+Each tracker has a thread of its own, and so have notifications.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 from db.ledger import Ledger
@@ -27,7 +30,11 @@ class DriverThreads:
     """
 
     def __init__(
-        self, context: RunContext, tracker: Tracker | None, notifier: Notifier | None, beat: Callable[[Ledger], None]
+        self,
+        context: RunContext,
+        trackers: Mapping[str, Tracker],
+        notifier: Notifier | None,
+        beat: Callable[[Ledger], None],
     ) -> None:
         ledger, fence, recovery = context.home.ledger, context.fence, context.spec.recovery
         notify = context.spec.guards.notify
@@ -35,14 +42,16 @@ class DriverThreads:
         self._observer, self._folder, self._fence = context.observer, context.folder, fence
         self._lease = LeaseKeeper(ledger, fence, recovery.lease_seconds, recovery.ledger_wait_seconds, beat)
         self._heartbeat = ExitStack()
-        self._metrics = OutboxPump(ledger, fence, TrackerDeliverer(tracker)) if tracker else None
+        self._trackers = {
+            name: OutboxPump(ledger, fence, TrackerDeliverer(tracker, lane=name)) for name, tracker in trackers.items()
+        }
         self._notifications = OutboxPump(ledger, fence, deliverer) if deliverer else None
 
     def start(self) -> None:
         """Starts all threads; the caller must end them."""
         self._lease.start()
         self._heartbeat.enter_context(Heartbeat(self._folder, self._fence.term))
-        for pump in filter(None, (self._metrics, self._notifications)):
+        for pump in filter(None, (*self._trackers.values(), self._notifications)):
             pump.start()
 
     def check(self) -> None:
@@ -59,8 +68,11 @@ class DriverThreads:
 
     def drain(self) -> None:
         """Delivers the rest of the outbox within a time limit, and ends the threads that deliver it."""
-        if self._metrics and not self._metrics.stop(OUTBOX_DRAIN_SECONDS):
-            self._observer.warned("MLflow did not accept all points; the rest wait in the ledger for the next resume")
+        for name, pump in self._trackers.items():
+            if not pump.stop(OUTBOX_DRAIN_SECONDS):
+                self._observer.warned(
+                    f"{name} did not accept all points; the rest wait in the ledger for the next resume"
+                )
         if self._notifications and not self._notifications.stop(NOTIFICATION_DRAIN_SECONDS):
             self._observer.warned("not all alarms could be sent; the rest wait in the ledger for the next resume")
 

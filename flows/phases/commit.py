@@ -175,7 +175,7 @@ def _commit(
         metrics=metrics,
         outbox=judged.entries,
         alarms=judged.alarms,
-        tracked=context.spec.tracking.enabled,
+        trackers=context.spec.tracking.names,
     )
     context.ledger.commits.commit(context.fence, row)
     session.guards.committed(judged)

@@ -23,6 +23,7 @@ from flows.delivery.outbox import row_ids
 from flows.driver.context import RunContext
 from flows.reports.accounting import Accounts, accounts_of
 from flows.reports.learning_curve import write_learning_plot
+from flows.run.trackers import for_trackers
 from yatt_core.durable import make_folder, write_file, write_json
 from yatt_core.errors import InfrastructureError
 from yatt_core.experience.batch import SAMPLES_FILE
@@ -50,7 +51,7 @@ def publish_reports(context: RunContext) -> None:
             for body in bodies
             for key in row_ids(context.run, context.branch, f"t{context.fence.term}/{body['name']}")
         ]
-        context.ledger.outbox.enqueue(context.fence, entries)
+        context.ledger.outbox.enqueue(context.fence, for_trackers(context.spec, entries))
     except (InfrastructureError, LedgerError, OSError) as error:
         log.warning("the session's reports are left out: %s", error)
 

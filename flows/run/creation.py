@@ -11,6 +11,7 @@ from db.write.outbox import OutboxEntry
 from flows.run.description import describing_tags, note_of
 from flows.run.dotted_keys import dotted_text
 from flows.run.home import Home
+from flows.run.trackers import for_trackers
 from yatt_core import durable
 from yatt_core.rewards.code_files import settle_code
 from yatt_core.spec import RunSpec, parse_spec
@@ -49,14 +50,15 @@ def load_run(home: Home, name: str) -> tuple[str, RunSpec]:
 
 
 def first_entries(run: str, spec: RunSpec) -> list[OutboxEntry]:
-    """Returns the outbox rows that create and describe the run in the tracker; their ids are always the same."""
+    """Returns the outbox rows that create and describe the run in its trackers; their ids are always the same."""
     now = int(time.time() * 1000)
     document = spec.model_dump(mode="json")
     tags = describing_tags(run, spec)
-    return [
+    entries = [
         OutboxEntry(f"{run}/run", "run", {"experiment": spec.tracking.experiment, "name": run}, now),
         OutboxEntry(f"{run}/params", "params", dotted_text(document), now),
         OutboxEntry(f"{run}/tags", "tags", tags, now),
         OutboxEntry(f"{run}/note", "note", {"text": note_of(run, spec)}, now),
         OutboxEntry(f"{run}/spec", "artifact", {"name": "spec.json", "text": json.dumps(document, indent=1)}, now),
     ]
+    return for_trackers(spec, entries)

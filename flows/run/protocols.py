@@ -67,8 +67,8 @@ class OutboxItem:
         deleted; `flows.run.deletion`).
     body: the payload; for kind `run` it includes the `owner` (`flows.run.owner`).
     at_ms: the time at which the row was written, so that a point that is sent twice counts only once.
-    tracking_run: the tracking run to which the row is sent; for kind `run`, the parent of the new tracking run, or None
-        for a run's first one.
+    tracking_run: the tracker's id of the tracking run to which the row is sent; for kind `run`, the parent of the new
+        tracking run, or None for a run's first one.
     """
 
     key: str

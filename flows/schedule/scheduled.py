@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -65,7 +65,7 @@ def drive_window(
     owner: str | None,
     longest: timedelta | None,
     observer: Observer,
-    tracker: Tracker,
+    trackers: Mapping[str, Tracker],
     notifier: Callable[[], Notifier | None] = lambda: None,
     clock: Clock | None = None,
 ) -> Ending:
@@ -85,7 +85,7 @@ def drive_window(
             record_window(ledger, run, str(flow_run.id), own, this_process(f"window of {run}"))
             _close_dead(ledger, home)
             reason = _reason_to_leave(ledger, run, own, _now(clock))
-            outcome = reason or _drive(ledger, home, run, own, observer, tracker, notifier(), clock)
+            outcome = reason or _drive(ledger, home, run, own, observer, trackers, notifier(), clock)
             if isinstance(outcome, Outcome):
                 return _ending(outcome)
             record_left(ledger, run, str(flow_run.id), outcome.message or "")
@@ -179,7 +179,7 @@ def _drive(
     run: str,
     own: Window,
     observer: Observer,
-    tracker: Tracker,
+    trackers: Mapping[str, Tracker],
     notifier: Notifier | None,
     clock: Clock,
 ) -> Outcome | Ending:
@@ -187,7 +187,7 @@ def _drive(
     patient_until: datetime | None = None
     while True:
         try:
-            return run_session(home, run, observer, tracker, notifier=notifier, window=own)
+            return run_session(home, run, observer, trackers, notifier=notifier, window=own)
         except LeaseHeld as held:
             now = _now(clock)
             if is_keeper(held.holder):  # it is about to release the lease

@@ -20,6 +20,7 @@ from types import FrameType
 
 from db.core.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable
 from db.ledger import Ledger
+from db.write.outbox import MLFLOW, PEOPLE
 from flows.delivery.notifications import NotificationDeliverer
 from flows.delivery.orphaned_outbox import BATCH, Trouble, deliver_dead, is_dead, lost_runs, tell_lost
 from flows.delivery.outbox import Deliverer, TrackerDeliverer, in_words, is_foreseen
@@ -31,6 +32,7 @@ from ops.group.members import KEEPER_READY
 from ops.group.reaping import start_reaping
 from ops.integrations.apprise_notifier import AppriseNotifier
 from ops.integrations.mlflow_tracker import MlflowTracker
+from ops.integrations.trackers import tracker_of
 from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.logs import redact
 
@@ -87,11 +89,9 @@ class Keeper:
 
     def _try(self, ledger: Ledger, run: str) -> None:
         sent, reasons = 0, list[str]()
-        for notifications, send in ((False, self._send_to_tracker), (True, self._send_to_people)):
-            if not ledger.outbox.counts(run, notifications=notifications)[0]:
-                continue
+        for lane in ledger.outbox.lanes(run):
             try:
-                sent += send(ledger, run)
+                sent += self._send_to_people(ledger, run) if lane == PEOPLE else self._send_to(lane, ledger, run)
             except (LeaseHeld, Fenced, FencedError) as error:
                 log.info("%s: it has a driver again: %s", run, error)
                 return
@@ -109,9 +109,12 @@ class Keeper:
         else:
             self._troubles.pop(run, None)
 
-    def _send_to_tracker(self, ledger: Ledger, run: str) -> int:
-        self._reachable()  # before taking the lease, which writes to the ledger
-        return self._deliver(ledger, run, TrackerDeliverer(self._tracker, BATCH))
+    def _send_to(self, lane: str, ledger: Ledger, run: str) -> int:
+        if lane == MLFLOW:
+            self._reachable()  # before taking the lease, which writes to the ledger
+            return self._deliver(ledger, run, TrackerDeliverer(self._tracker, BATCH))
+        tracker = tracker_of(lane, self._home, current_spec(ledger, run))
+        return self._deliver(ledger, run, TrackerDeliverer(tracker, BATCH, lane))
 
     def _send_to_people(self, ledger: Ledger, run: str) -> int:
         notify = current_spec(ledger, run).guards.notify

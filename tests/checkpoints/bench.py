@@ -61,7 +61,7 @@ class Bench:
             if sealed and iteration:
                 seal_iteration(self.home, self.ledger, self.fence, iteration)
             digest = "x" if iteration else None
-            row = IterationCommit(self.branch, iteration, {}, 1, digest, weights(iteration), tracked=False)
+            row = IterationCommit(self.branch, iteration, {}, 1, digest, weights(iteration), trackers=())
             self.ledger.commits.commit(self.fence, row)
 
     def publish(self, iteration: int, **changes: Any) -> CheckpointRow:

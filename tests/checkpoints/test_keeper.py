@@ -56,7 +56,7 @@ def test_an_unusable_checkpoint_is_deleted(bench: Bench, flaw: str, caplog: pyte
     elif flaw == "damaged":
         (bench.folder / bench.publish(1).folder / "weights.safetensors").write_bytes(b"x")
     else:
-        bench.ledger.commits.commit(bench.fence, IterationCommit(0, 3, {}, 1, "x", weights(9), tracked=False))
+        bench.ledger.commits.commit(bench.fence, IterationCommit(0, 3, {}, 1, "x", weights(9), trackers=()))
         bench.publish(3)
     bench.take_over()
     assert bench.keeper().attach(in_flight=False) == []

@@ -17,7 +17,7 @@ from flows.run.creation import load_run
 from flows.run.home import Home
 from flows.run.protocols import IterationSummary, SilentObserver
 from ops.integrations.apprise_notifier import AppriseNotifier
-from ops.integrations.mlflow_tracker import MlflowTracker
+from ops.integrations.trackers import trackers_of
 from yatt_core.errors import ExitCode, YattError
 
 
@@ -70,10 +70,10 @@ def main() -> int:
     if arguments.kill:
         phase, iteration, *wave = arguments.kill.split(":")
         observer = KillingObserver(home, arguments.run, phase, int(iteration), int(wave[0]) if wave else 0)
-    tracker = MlflowTracker(home.tracking_uri, home.artifacts)
     try:
-        notifier = AppriseNotifier.from_environment(load_run(home, arguments.run)[1].guards.notify)
-        outcome = run_session(home, arguments.run, observer, tracker, arguments.accept_drift, notifier)
+        spec = load_run(home, arguments.run)[1]
+        notifier = AppriseNotifier.from_environment(spec.guards.notify)
+        outcome = run_session(home, arguments.run, observer, trackers_of(home, spec), arguments.accept_drift, notifier)
     except LeaseHeld as error:
         sys.stdout.write(f"{error}\n")
         return ExitCode.LEASE_HELD

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.installed import MEGATRON, PEFT, S3FS, VLLM, VLLM_FOR_CPUS, has_distribution
+from yatt_core.installed import MEGATRON, PEFT, S3FS, TRACKERS, VLLM, VLLM_FOR_CPUS, has_distribution
 from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
@@ -47,6 +47,13 @@ def _unavailable_sharding(spec: RunSpec, engine: Fsdp2Trainer | MegatronTrainer)
         yield f"trainer.engine.{key}: 0 leaves the number to `yatt plan`; training needs 1 or more"
     if spec.data.has_images:
         yield f"trainer.engine.kind: {engine.kind!r} supports text prompts only; use torch for images"
+
+
+def _missing_trackers(spec: RunSpec) -> Iterator[str]:
+    for tracker in spec.tracking.names:
+        package = TRACKERS.get(tracker)
+        if package is not None and not has_distribution(package):
+            yield f"tracking.trackers: {package} is not installed; install yatt[{tracker}], or leave {tracker} out"
 
 
 def _vllm_obstacles(place: str, engine: VllmRollout) -> Iterator[str]:
@@ -90,6 +97,7 @@ def unavailable(spec: RunSpec) -> list[str]:
             "storage.url: s3fs is not installed; install yatt[s3], or leave storage out to keep everything in the "
             "run's folder"
         )
+    lines += _missing_trackers(spec)
     for number, part in enumerate(spec.rewards.parts):
         if isinstance(part, GenerativePart):
             lines += _unavailable_judge(f"rewards.parts.{number}", part)

@@ -58,12 +58,16 @@ TagValue = Annotated[str, Field(max_length=5000)]
 
 
 class TrackingSpec(SpecModel):
-    """Experiment tracking with MLflow."""
+    """Experiment tracking with MLflow and TensorBoard."""
 
+    trackers: tuple[Literal["mlflow", "tensorboard"], ...] = Field(default=("mlflow",), min_length=1)
+    """Where metrics go: `mlflow`, `tensorboard` (extra `tensorboard`), or both."""
     experiment: str = "yatt"
     """Name of the MLflow experiment to which the run belongs."""
     enabled: bool = True
     """If false, metrics are stored in the ledger only."""
+    tensorboard_folder: str | None = None
+    """Folder of the event files, which receives a folder for each run; by default `tensorboard/` in the run's folder."""
     tags: dict[TagName, TagValue] = Field(default_factory=dict)
     """Tags of your own for the tracked run, by name; names do not begin with `yatt.` or `mlflow.`."""
     reports: bool = True
@@ -71,6 +75,18 @@ class TrackingSpec(SpecModel):
     ends."""
     samples: int = Field(default=20, ge=0, le=1000)
     """Number of samples of the newest iteration in that table; 0: none, so that no text leaves the run's folder."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the trackers; empty if tracking is off."""
+        return self.trackers if self.enabled else ()
+
+    @field_validator("trackers")
+    @classmethod
+    def _check_trackers(cls, trackers: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(trackers)) < len(trackers):
+            raise ValueError("each tracker can be listed once only")
+        return trackers
 
     @field_validator("tags")
     @classmethod

@@ -113,6 +113,7 @@ def upgrade() -> None:
         sa.Column("seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("run", sa.Text(), nullable=False),
+        sa.Column("lane", sa.Text(), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("payload", sa.JSON(none_as_null=True), nullable=False),
         sa.Column("logged_at", sa.BigInteger(), nullable=False),

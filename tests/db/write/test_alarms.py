@@ -10,7 +10,7 @@ import pytest
 from db.core.engine import Fence
 from db.core.errors import Fenced, OutOfOrder
 from db.ledger import Ledger
-from db.write.outbox import NOTIFICATION, OutboxEntry
+from db.write.outbox import NOTIFICATION, PEOPLE, OutboxEntry
 from tests.db.tools import SimulatedClock, commit_of, commit_through, holder
 
 
@@ -30,7 +30,7 @@ def test_an_alarm_and_its_notification_are_recorded_once(ledger: Ledger, run: st
     assert [(row.id, row.evidence) for row in ledger.alarms.of(run)] == [
         ("toy-1/a", {"window": [[0, 1.5]]}), ("toy-1/b", {"window": [[0, 1.5]]}),
     ]  # fmt: skip
-    assert ledger.outbox.counts(run, notifications=True) == (1, 0)
+    assert ledger.outbox.counts(run, lane=PEOPLE) == (1, 0)
     assert ledger.outbox.counts(run) == (0, 0)
     assert ledger.events.verify(run) is None
 

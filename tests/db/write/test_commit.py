@@ -71,7 +71,7 @@ def test_a_commit_extends_the_lease(ledger: Ledger, run: str, fence: Fence, cloc
 
 
 def test_an_untracked_commit_adds_nothing_to_the_outbox(ledger: Ledger, run: str, fence: Fence) -> None:
-    ledger.commits.commit(fence, replace(commit_of(0), tracked=False))
+    ledger.commits.commit(fence, replace(commit_of(0), trackers=()))
     assert ledger.outbox.counts(run) == (0, 0)
     assert point_count(ledger, run) == 2
 

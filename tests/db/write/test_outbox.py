@@ -7,7 +7,7 @@ import pytest
 from db.core.engine import Fence
 from db.core.errors import Conflict, OutOfOrder
 from db.ledger import Ledger
-from db.write.outbox import NOTIFICATION, OutboxEntry, Undelivered
+from db.write.outbox import MLFLOW, NOTIFICATION, PEOPLE, OutboxEntry, Undelivered
 from tests.db.tools import SimulatedClock, commit_of, commit_through, holder
 
 
@@ -85,10 +85,10 @@ def test_a_row_given_back_is_first_again(ledger: Ledger, fence: Fence) -> None:
 def test_rows_are_given_back_by_kind(ledger: Ledger, fence: Fence) -> None:
     told = OutboxEntry("toy-1/alarm", NOTIFICATION, {"text": "entropy fell"}, 7)
     ledger.outbox.enqueue(fence, [entry("a"), told])
-    for notifications in (False, True):
-        ledger.outbox.claim(fence, notifications=notifications)
-    ledger.outbox.give_back(fence, notifications=True)
-    assert ledger.outbox.claim(fence) == [] and len(ledger.outbox.claim(fence, notifications=True)) == 1
+    for lane in (MLFLOW, PEOPLE):
+        ledger.outbox.claim(fence, lane=lane)
+    ledger.outbox.give_back(fence, lane=PEOPLE)
+    assert ledger.outbox.claim(fence) == [] and len(ledger.outbox.claim(fence, lane=PEOPLE)) == 1
     ledger.outbox.give_back(fence)
     assert [row.id for row in ledger.outbox.claim(fence)] == ["toy-1/a"]
 

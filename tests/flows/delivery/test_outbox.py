@@ -12,7 +12,7 @@ from db.core.engine import Fence
 from db.core.errors import LedgerUnavailable
 from db.core.holder import this_process
 from db.ledger import Ledger
-from db.write.outbox import NOTIFICATION, Deliveries, OutboxEntry
+from db.write.outbox import NOTIFICATION, PEOPLE, Deliveries, OutboxEntry
 from flows.delivery import outbox
 from flows.delivery.notifications import NotificationDeliverer
 from flows.delivery.outbox import Deliverer, OutboxPump, TrackerDeliverer, deliver_pending, tracking_run
@@ -187,7 +187,7 @@ def test_people_are_notified_once_although_the_ledgers_answer_was_lost(
     pump = pumped(address, fence, NotificationDeliverer(people, NotifySpec(interval_seconds=0.0)), monkeypatch)
     for name in ("a", "b"):
         ledger.outbox.enqueue(fence, [OutboxEntry(name, NOTIFICATION, {"text": name}, 0)])
-        wait_until(lambda: ledger.outbox.counts(fence.run, notifications=True)[0] == 0, seconds=30.0)
+        wait_until(lambda: ledger.outbox.counts(fence.run, lane=PEOPLE)[0] == 0, seconds=30.0)
     assert pump.stop(30)
     assert people.heard == ["a", "b"]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from db.ledger import Ledger
+from db.write.outbox import PEOPLE
 from flows.branching.branches import revise
 from flows.driver.guards import Guards
 from flows.driver.run_status import set_state
@@ -71,7 +72,7 @@ def test_an_alarm_comes_with_its_commit_and_its_evidence(opener: Opener) -> None
     kinds = [link.kind for link in session.context.ledger.events.links(session.context.run)]
     assert [kinds[place - 1] for place, kind in enumerate(kinds) if kind == "alarm"] == ["commit", "commit"]
     assert session.context.ledger.events.verify(session.context.run) is None
-    told = session.context.ledger.outbox.claim(session.context.fence, notifications=True)
+    told = session.context.ledger.outbox.claim(session.context.fence, lane=PEOPLE)
     assert [row.id for row in told] == [row.id for row in rows]
     assert {row.kind for row in session.context.ledger.outbox.claim(session.context.fence)} == {"metrics"}, (
         "the tracker gets no alarm"

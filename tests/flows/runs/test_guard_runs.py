@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from db.write.alarms import AlarmRow
+from db.write.outbox import PEOPLE
 from flows.run.results import RunResults
 from tests.faults import hang_at, not_finite_at
 from tests.flows.tools import Driver, same_result
@@ -38,7 +39,7 @@ def test_a_guard_pauses_a_run_and_notifies_people_and_a_resume_continues(driver:
             assert ledger.records.checkpoints(run)[0].iteration == 2, "a pause leaves a checkpoint"
             points = ledger.metrics.history(run, "reward/mean")
             assert alarm.evidence["window"] == [list(point) for point in points]
-            assert ledger.outbox.counts(run, notifications=True) == (0, 2)
+            assert ledger.outbox.counts(run, lane=PEOPLE) == (0, 2)
         assert alarm.id in sink.taken and "the run is paused: guard any_reward" in sink.taken
 
         driver.drive(run)

@@ -84,7 +84,7 @@ def ending_of_window(
     owner = own(home, run) if owner == "" else owner
     flow_run = FlowRun(flow_id=uuid4(), auto_scheduled=begins is not None, expected_start_time=begins or NOON)
     with FlowRunContext.model_construct(flow_run=flow_run):
-        return drive_window(home, run, owner, hours * HOUR, SilentObserver(), NoTracker(), clock=clock)
+        return drive_window(home, run, owner, hours * HOUR, SilentObserver(), {"mlflow": NoTracker()}, clock=clock)
 
 
 def said(home: Home, run: str) -> list[str]:

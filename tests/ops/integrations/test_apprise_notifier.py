@@ -11,7 +11,7 @@ import pytest
 from db.core.engine import Fence
 from db.core.holder import this_process
 from db.ledger import Ledger
-from db.write.outbox import NOTIFICATION, OutboxEntry
+from db.write.outbox import NOTIFICATION, PEOPLE, OutboxEntry
 from flows.delivery import outbox
 from flows.delivery.notifications import LONGEST_LIST, NotificationDeliverer, message_of
 from flows.delivery.outbox import OutboxPump
@@ -139,7 +139,7 @@ def test_alarms_within_the_interval_go_into_one_message(place: tuple[str, Ledger
     assert len(sink.posts) == 1 and people.waiting(ledger, fence.run) == 2
     assert people.deliver(ledger, fence, last=True) == 2, "the end of a session does not wait"
     assert sink.posts[1]["message"].splitlines() == ["- text of b [toy-1/b]", "- text of c [toy-1/c]"]
-    assert ledger.outbox.counts(fence.run, notifications=True) == (0, 3)
+    assert ledger.outbox.counts(fence.run, lane=PEOPLE) == (0, 3)
     assert deliverer(sink, interval=0.0).deliver(ledger, fence, last=False) == 0, "nothing twice"
 
 
@@ -156,7 +156,7 @@ def test_an_undelivered_message_is_sent_again_by_the_pump(
     wait_until(lambda: len(sink.posts) >= 2, seconds=30.0)
     enqueue(ledger, fence, "b")
     sink.status = 200
-    wait_until(lambda: ledger.outbox.counts(fence.run, notifications=True) == (0, 2), seconds=30.0)
+    wait_until(lambda: ledger.outbox.counts(fence.run, lane=PEOPLE) == (0, 2), seconds=30.0)
     assert pump.stop(30)
     assert "[toy-1/a]" in sink.taken and "[toy-1/b]" in sink.taken
 

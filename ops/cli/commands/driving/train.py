@@ -153,19 +153,18 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> N
     from flows.run.creation import load_run
     from ops.cli.failures import exit_code
     from ops.integrations.apprise_notifier import AppriseNotifier
-    from ops.integrations.mlflow_tracker import MlflowTracker
+    from ops.integrations.trackers import trackers_of
     from ops.presentation.progress import watching
     from ops.presentation.run_summary import print_summary
     from yatt_core.errors import ExitCode
 
     keep_caches_inside(home)
     spec = load_run(home, run)[1]
-    notifier = AppriseNotifier.from_environment(spec.guards.notify)
+    notifier, trackers = AppriseNotifier.from_environment(spec.guards.notify), trackers_of(home, spec)
     message(f"run {run} in {home.run_folder(run)}")
     try:
         with watching(run, lambda: spec.sft is not None) as observer:
-            tracker = MlflowTracker(home.tracking_uri, home.artifacts)
-            outcome = run_session(home, run, observer, tracker, accept_drift, notifier)
+            outcome = run_session(home, run, observer, trackers, accept_drift, notifier)
     except BaseException as error:
         if exit_code(error) != ExitCode.LEASE_HELD:
             _advise(home, run, error)
