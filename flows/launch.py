@@ -23,6 +23,7 @@ from flows.prefect_io import prefect_server
 from flows.run.creation import first_entries, load_run
 from flows.run.home import Home
 from flows.run.lease import take_lease
+from flows.run.pages import Pages
 from flows.run.protocols import Notifier, Observer, Tracker
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
@@ -47,6 +48,7 @@ def run_session(
     accept_drift: bool = False,
     notifier: Notifier | None = None,
     window: Window | None = None,
+    pages: Pages | None = None,
 ) -> Outcome:
     """Drives one session in this process and returns once it has ended.
 
@@ -55,6 +57,7 @@ def run_session(
     notifier: sends notifications if the spec asks for them.
     window: set if this process is a scheduled flow run. The session then belongs to that flow run, uses its Prefect
         server and stops at the end of the window.
+    pages: the servers whose pages show runs, for links.
 
     Raises `ConfigurationError` if an external Ray cluster is named but no Prefect server,
     `db.core.errors.LeaseHeld` if another driver holds the run, and any error that ended the session.
@@ -63,7 +66,7 @@ def run_session(
         check_surroundings()
     run, spec = load_run(home, name)
     trackers = {name: trackers[name] for name in spec.tracking.names if name in trackers}
-    session = open_session(home, run, spec, observer, trackers, accept_drift, notifier, window)
+    session = open_session(home, run, spec, observer, trackers, accept_drift, notifier, window, pages)
     try:
         with ended_in_order():
             return session.already_finished() or session.out_of_budget() or _drive(home, run, spec, session)
@@ -148,6 +151,7 @@ def open_session(
     accept_drift: bool = False,
     notifier: Notifier | None = None,
     window: Window | None = None,
+    pages: Pages | None = None,
 ) -> DriverSession:
     """Takes the lease and opens the session; the caller must end it."""
     ledger = Ledger.open(home.ledger)
@@ -160,7 +164,7 @@ def open_session(
         raise
     actor_logs(home.run_folder(run), "driver", fence.term)
     ledger.outbox.enqueue(fence, first_entries(run, spec))
-    context = RunContext.of(home, spec, ledger, fence, observer, accept_drift=accept_drift)
+    context = RunContext.of(home, spec, ledger, fence, observer, accept_drift=accept_drift, pages=pages)
     session = DriverSession(context, trackers, notifier, window)
     session.threads.start()
     return session

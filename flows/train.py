@@ -31,6 +31,7 @@ from flows.phases import artifacts
 from flows.phases.commit import IterationResults, commit, commit_start
 from flows.phases.failure_policy import Paused, PhaseRetry
 from flows.phases.guard_rollback import roll_back
+from flows.phases.links import publish_links
 from flows.phases.recovery import recover
 from flows.phases.tasks import checkpoint, collect, evaluate, learn, place, prepare, sft, sync
 from flows.reports.session_report import publish_reports
@@ -42,6 +43,7 @@ def train(run: str) -> Outcome:
     """Drives the run from its last commit towards its target; a stop request, a guard or a failure may end it early."""
     with claimed_session(run) as session:
         session.book(flow_run.get_id() or "", flow_run.get_name() or "")
+        publish_links(session.context, flow_run.get_id() or "")
         with artifacts.progress(session.context) as progress:
             outcome = drive(session, progress)
         artifacts.report(session.context, outcome)

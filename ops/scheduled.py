@@ -11,6 +11,7 @@ from pathlib import Path
 from flows.run.creation import load_run
 from flows.run.home import Home
 from flows.schedule.scheduled import Ending, drive_window, window_flow
+from ops.group.pages import live_pages
 from ops.integrations.apprise_notifier import AppriseNotifier
 from ops.integrations.trackers import trackers_of
 from ops.presentation.progress import watching
@@ -34,7 +35,9 @@ def window(run: str, home: str, owner: str | None = None, for_seconds: float | N
     longest = None if for_seconds is None else timedelta(seconds=for_seconds)
     with watching(run, lambda: load_run(place, run)[1].sft is not None) as observer:
         trackers = trackers_of(place, load_run(place, run)[1])
-        return drive_window(place, run, owner, longest, observer, trackers, lambda: _notifier(place, run))
+        return drive_window(
+            place, run, owner, longest, observer, trackers, lambda: _notifier(place, run), pages=live_pages(place)
+        )
 
 
 def _notifier(home: Home, run: str) -> AppriseNotifier | None:

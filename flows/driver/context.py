@@ -9,6 +9,7 @@ from db.core.engine import Fence
 from db.ledger import Ledger
 from flows.run.clock import Clock, SystemClock
 from flows.run.home import Home
+from flows.run.pages import NO_PAGES, Pages
 from flows.run.protocols import Observer
 from yatt_core.spec import RunSpec
 from yatt_core.storage.run_store import RunStore, open_store
@@ -24,6 +25,7 @@ class RunContext:
     store: the run's durable tier.
     branch: the current branch; a rollback replaces the context (`flows.driver.session.DriverSession.enter_branch`).
     accept_drift: whether updates may be replayed in an environment that differs from the recorded one.
+    pages: the servers whose pages show runs.
     """
 
     home: Home
@@ -37,6 +39,7 @@ class RunContext:
     store: RunStore
     branch: int
     accept_drift: bool
+    pages: Pages = NO_PAGES
 
     @classmethod
     def of(
@@ -48,6 +51,7 @@ class RunContext:
         observer: Observer,
         clock: Clock | None = None,
         accept_drift: bool = False,
+        pages: Pages | None = None,
     ) -> RunContext:
         """Builds the context of the driver that holds the lease `fence`, on the run's current branch."""
         folder = home.run_folder(fence.run)
@@ -63,6 +67,7 @@ class RunContext:
             store=open_store(spec, folder),
             branch=ledger.runs.find(fence.run).current_branch,
             accept_drift=accept_drift,
+            pages=pages or NO_PAGES,
         )
 
     @property

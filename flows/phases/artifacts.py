@@ -58,6 +58,12 @@ def progress(context: RunContext) -> Iterator[Progress]:
     yield Progress(artifact if isinstance(artifact, UUID) else None, context.spec.iterations)
 
 
+def publish_note(key: str, markdown: str, description: str) -> None:
+    """Publishes a Markdown artifact of the current flow run."""
+    with _optional():
+        create_markdown_artifact(markdown, key=key, description=description)
+
+
 def report(context: RunContext, outcome: Outcome) -> None:
     """Publishes the closing report: the outcome of the session and the latest metrics."""
     newest = context.ledger.metrics.latest(context.run)

@@ -31,7 +31,8 @@ from yatt_core.experience.batch import SAMPLES_FILE
 log = logging.getLogger("yatt_core.flow")
 FOLDER = "reports"
 TABLE, TIMES = "samples.json", "time.md"
-COLUMNS = ("prompt_ordinal", "sample", "reward", "correct", "truncated", "prompt", "response")
+COLUMNS = ("prompt", "response", "reward", "correct", "truncated", "prompt_ordinal", "sample")
+"""MLflow's pages show the first few."""
 LONGEST_TEXT = 4000
 ATTEMPTS = 2000
 """Maximum number of attempts that the account of the time covers."""
@@ -102,11 +103,11 @@ def sample_table(ledger: Ledger, run: str, home: Path, limit: int) -> dict[str, 
         return None
     of_each = -(-limit // len(shards))
     try:
-        rows = [[iteration, *row] for shard in shards for row in _rows(home / owner, shard, of_each)]
+        rows = [[*row, iteration] for shard in shards for row in _rows(home / owner, shard, of_each)]
     except (OSError, pa.ArrowException) as error:
         log.warning("the table of samples is left out: %s", error)
         return None
-    return {"columns": ["iteration", *COLUMNS], "data": rows[:limit]}
+    return {"columns": [*COLUMNS, "iteration"], "data": rows[:limit]}
 
 
 def _rows(folder: Path, shard: ShardRow, count: int) -> list[list[Any]]:

@@ -37,6 +37,7 @@ from flows.run.clock import Clock, SystemClock
 from flows.run.home import Home
 from flows.run.lease import is_keeper
 from flows.run.owner import owner_of
+from flows.run.pages import Pages
 from flows.run.protocols import Notifier, Observer, Tracker
 from flows.schedule.reaper import FLOW, reap
 from flows.schedule.schedule_times import following
@@ -68,6 +69,7 @@ def drive_window(
     trackers: Mapping[str, Tracker],
     notifier: Callable[[], Notifier | None] = lambda: None,
     clock: Clock | None = None,
+    pages: Pages | None = None,
 ) -> Ending:
     """Drives the run until the end of this flow run's window.
 
@@ -85,7 +87,7 @@ def drive_window(
             record_window(ledger, run, str(flow_run.id), own, this_process(f"window of {run}"))
             _close_dead(ledger, home)
             reason = _reason_to_leave(ledger, run, own, _now(clock))
-            outcome = reason or _drive(ledger, home, run, own, observer, trackers, notifier(), clock)
+            outcome = reason or _drive(ledger, home, run, own, observer, trackers, notifier(), clock, pages)
             if isinstance(outcome, Outcome):
                 return _ending(outcome)
             record_left(ledger, run, str(flow_run.id), outcome.message or "")
@@ -182,12 +184,13 @@ def _drive(
     trackers: Mapping[str, Tracker],
     notifier: Notifier | None,
     clock: Clock,
+    pages: Pages | None,
 ) -> Outcome | Ending:
     """Drives a session; returns its outcome, or the final state of the window if another driver holds the run."""
     patient_until: datetime | None = None
     while True:
         try:
-            return run_session(home, run, observer, trackers, notifier=notifier, window=own)
+            return run_session(home, run, observer, trackers, notifier=notifier, window=own, pages=pages)
         except LeaseHeld as held:
             now = _now(clock)
             if is_keeper(held.holder):  # it is about to release the lease

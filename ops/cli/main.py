@@ -20,7 +20,7 @@ from typer.main import get_command
 from ops.cli import failures
 from ops.cli.commands.checkpoints import evaluate, export, promote
 from ops.cli.commands.driving import branches, deletion, deploy, train
-from ops.cli.commands.inspection import alarms, audit, logs, placement, rollouts, runs
+from ops.cli.commands.inspection import alarms, audit, logs, pages, placement, rollouts, runs
 from ops.cli.commands.planning import check, doctor, init, plan, schema
 from ops.cli.commands.services import dashboard, group, tokens
 from ops.cli.options import HomeOption, examples
@@ -50,6 +50,7 @@ for module in (
     branches,
     deletion,
     runs,
+    pages,
     alarms,
     logs,
     rollouts,

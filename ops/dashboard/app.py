@@ -6,7 +6,7 @@ Consumes the home folder (ledger, run folders, tokens). Produces pages, the JSON
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from importlib.metadata import version
@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 from db.ledger import Ledger
 from flows.run.home import Home
+from flows.run.pages import Pages
 from ops.dashboard import access, actions, api, live, metrics, problems, rollouts_api
 from ops.dashboard.context import Context, OpenStreams
 from ops.dashboard.pages import routes as pages
@@ -40,8 +41,10 @@ class Guarded(FastAPI):
         return Guard(super().build_middleware_stack())
 
 
-def create_app(home: Home | None = None) -> FastAPI:
+def create_app(home: Home | None = None, pages_of: Callable[[], Pages] = Pages) -> FastAPI:
     """Creates the application for a home folder, by default the one named by the environment.
+
+    pages_of: returns the servers whose pages show runs, for links.
 
     Creates the folder and an empty ledger if they do not exist. Raises `LedgerUnavailable`, `LedgerVersionError`.
     """
@@ -65,7 +68,7 @@ def create_app(home: Home | None = None) -> FastAPI:
         openapi_url=OPENAPI_PATH,
         lifespan=lifespan,
     )
-    app.state.context = Context(place, ledger, tokens, Sessions(tokens), OpenStreams())
+    app.state.context = Context(place, ledger, tokens, Sessions(tokens), OpenStreams(), pages_of)
     problems.install(app)
     for part in (api, rollouts_api, access, actions, live, metrics):
         app.include_router(part.router)

@@ -6,7 +6,7 @@ The context is created with the application and stored in its state.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -17,6 +17,7 @@ from pydantic import Field
 
 from db.ledger import Ledger
 from flows.run.home import Home
+from flows.run.pages import Pages
 from ops.dashboard.driving import Drivers
 from ops.dashboard.sessions import Sessions
 from ops.dashboard.texts import Text
@@ -42,6 +43,7 @@ class Context:
 
     tokens: named tokens that allow changes.
     sessions: browser sessions opened with these tokens.
+    pages: returns the servers whose pages show runs.
     """
 
     home: Home
@@ -49,6 +51,7 @@ class Context:
     tokens: TokenStore
     sessions: Sessions
     streams: OpenStreams
+    pages: Callable[[], Pages] = Pages
     drivers: Drivers = field(default_factory=Drivers)
     reads: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(READS))
 

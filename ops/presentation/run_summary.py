@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from flows.reports.learning_curve import write_learning_plot
@@ -18,10 +20,14 @@ if TYPE_CHECKING:
     from flows.run.results import RunResults
 
 REWARD = "reward/mean"
+NONE: Mapping[str, str] = MappingProxyType({})
 
 
-def print_summary(ledger: Ledger, home: Home, results: RunResults) -> None:
-    """Writes the summary, and draws the learning curve."""
+def print_summary(ledger: Ledger, home: Home, results: RunResults, links: Mapping[str, str] = NONE) -> None:
+    """Writes the summary, and draws the learning curve.
+
+    links: addresses of the run's pages, by the name of the service.
+    """
     run = ledger.runs.find(results.run)
     write(f"\n{run.id} is {run.state}, {place(run.iteration, run.target_iterations)} ({run.state_reason})")
     sft = ledger.runs.revision(run.id).spec.get("sft") is not None
@@ -34,7 +40,11 @@ def print_summary(ledger: Ledger, home: Home, results: RunResults) -> None:
     write(f"  logs      {folder / 'logs'}")
     plot = write_learning_plot(ledger, run.id, folder)
     write(f"  picture   {plot or 'none: matplotlib is not installed'}")
-    write(f"  MLflow    {mlflow_command(home)}")
+    write("pages")
+    write(f"  dashboard {links.get('dashboard', '`yatt dashboard` serves it, and so does `yatt up`')}")
+    write(f"  MLflow    {links.get('MLflow') or mlflow_command(home)}")
+    if "Prefect" in links:
+        write(f"  Prefect   {links['Prefect']}")
     write("next commands")
     for command in next_commands(run):
         write(f"  {command}")

@@ -11,7 +11,10 @@ from urllib.parse import quote, urlsplit
 import pytest
 from fastapi.testclient import TestClient
 
+from db.core.holder import this_process
+from db.ledger import Ledger
 from flows.run.home import Home
+from flows.run.pages import Pages
 from ops.dashboard.app import create_app
 from ops.dashboard.pages.charts import LEARNING, THROUGHPUT
 from ops.dashboard.pages.frame import TABS
@@ -170,3 +173,16 @@ def test_third_party_texts_are_shown_as_text(tmp_path: Path) -> None:
         lost = browser.get("/runs/" + quote(f"{NAME}x", safe=""))
         assert lost.status_code == 404
         check_page(lost.text)
+
+
+def test_a_runs_page_links_to_the_pages_of_other_services(home: Home) -> None:
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire("toy-1", this_process("driver"), 60)
+        ledger.runs.set_mlflow_run(fence, "abc")
+        ledger.leases.release(fence)
+    pages = Pages("http://127.0.0.1:8686", "http://127.0.0.1:5000", "http://127.0.0.1:4200")
+    for known, there in ((lambda: pages, True), (Pages, False)):
+        with TestClient(create_app(home, known), base_url=ORIGIN) as client:
+            text = client.get("/runs/toy-1").text
+        assert ('href="http://127.0.0.1:5000/#/runs/abc?workflowType=machine_learning"' in text) is there
+        assert 'href="http://127.0.0.1:4200' not in text, "no session of the run has a flow run"

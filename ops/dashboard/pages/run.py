@@ -22,6 +22,7 @@ from ops.presentation.time_accounts import advice_line
 from ops.queries.checkpoints import aliases, checkpoints
 from ops.queries.faults import faults
 from ops.queries.lineage import lineage
+from ops.queries.links import DASHBOARD, run_links
 from ops.queries.log_files import LEVELS, Filter
 from ops.queries.logs import logs
 from ops.queries.run import RunView, run_view
@@ -47,6 +48,7 @@ def show_run(visit: Visited, run_id: RunId) -> Response:
         learning=charts_of(run_id, LEARNING),
         throughput=charts_of(run_id, THROUGHPUT),
         advice=advice_line(asdict(view.advice)),
+        links=[link for link in run_links(visit.served.ledger, run_id, visit.served.pages()) if link.name != DASHBOARD],
         live_url=f"/api/v1{run_url(run_id, 'live')}",
         **_standing(view),
     )

@@ -36,7 +36,7 @@ def test_a_session_leaves_a_picture_a_report_and_samples(tmp_path: Path) -> None
     folder = home.run_folder("toy-1")
     assert all((folder / str(body["path"])).is_file() for body in bodies.values())
     table = json.loads((folder / "reports" / "samples.json").read_text())
-    assert {row[0] for row in table["data"]} == {2} and len(table["data"]) == 8
+    assert {row[-1] for row in table["data"]} == {2} and len(table["data"]) == 8
     ledger = b"".join(path.read_bytes() for path in home.folder.glob("ledger.db*"))
     texts = {str(row[table["columns"].index("response")]) for row in table["data"]}
     assert texts and not [text for text in texts if len(text) >= 12 and text.encode() in ledger]

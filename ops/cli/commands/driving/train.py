@@ -152,19 +152,22 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> N
     from flows.launch import run_session
     from flows.run.creation import load_run
     from ops.cli.failures import exit_code
+    from ops.group.pages import live_pages
     from ops.integrations.apprise_notifier import AppriseNotifier
     from ops.integrations.trackers import trackers_of
     from ops.presentation.progress import watching
     from ops.presentation.run_summary import print_summary
+    from ops.queries.links import link_addresses
     from yatt_core.errors import ExitCode
 
     keep_caches_inside(home)
     spec = load_run(home, run)[1]
+    pages = live_pages(home)
     notifier, trackers = AppriseNotifier.from_environment(spec.guards.notify), trackers_of(home, spec)
     message(f"run {run} in {home.run_folder(run)}")
     try:
         with watching(run, lambda: spec.sft is not None) as observer:
-            outcome = run_session(home, run, observer, trackers, accept_drift, notifier)
+            outcome = run_session(home, run, observer, trackers, accept_drift, notifier, pages=pages)
     except BaseException as error:
         if exit_code(error) != ExitCode.LEASE_HELD:
             _advise(home, run, error)
@@ -172,7 +175,7 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> N
     with opened_ledger(home) as ledger:
         results = _results_now(ledger, run)
         if output is Output.TEXT:
-            print_summary(ledger, home, results)
+            print_summary(ledger, home, results, link_addresses(ledger, run, pages))
     if output is Output.JSON:
         write_json(asdict(results))
     raise typer.Exit(outcome.exit_code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from contextlib import suppress
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -38,6 +39,7 @@ def dashboard(
 
     from flows.run.home import Home
     from ops.dashboard.app import create_app
+    from ops.group.pages import live_pages
     from ops.preflight.home_folder import check_folder
 
     place = Home.locate(home)
@@ -46,7 +48,7 @@ def dashboard(
     keep_caches_inside(place)
     with socket.socket() as listener:
         _bind(listener, port)
-        app = create_app(place)
+        app = create_app(place, partial(live_pages, place))
         address = f"http://{HOST}:{listener.getsockname()[1]}/"
         if output is Output.JSON:
             write_json({"address": address, "home": str(place.folder)})

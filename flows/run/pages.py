@@ -1,0 +1,75 @@
+"""The addresses of a run's pages in the dashboard, MLflow and Prefect.
+
+Consumes the addresses of servers; produces links without credentials. Pure, except that `prefect_of_environment` reads
+the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from urllib.parse import quote, urlsplit
+
+from yatt_core.logs import redact
+
+PREFECT_VARIABLE = "PREFECT_API_URL"
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The servers whose pages show runs; an empty address if there is none.
+
+    dashboard, mlflow, prefect: addresses without credentials and without a slash at the end.
+    """
+
+    dashboard: str = ""
+    mlflow: str = ""
+    prefect: str = ""
+
+    def in_dashboard(self, run: str) -> str:
+        """Returns the run's page in the dashboard; empty if there is none."""
+        return f"{self.dashboard}/runs/{quote(run)}" if self.dashboard else ""
+
+    def in_mlflow(self, mlflow_run: str | None) -> str:
+        """Returns the page of an MLflow run, in the mode that shows metrics; empty if there is none."""
+        if not self.mlflow or not mlflow_run:
+            return ""
+        return f"{self.mlflow}/#/runs/{quote(mlflow_run)}?workflowType=machine_learning"
+
+    def in_prefect(self, flow_run: str) -> str:
+        """Returns the page of a flow run; empty if there is none."""
+        return f"{self.prefect}/runs/flow-run/{quote(flow_run)}" if self.prefect and flow_run else ""
+
+    def links(self, run: str, mlflow_run: str | None, flow_run: str) -> dict[str, str]:
+        """Returns the run's pages that there are, by the name of the server."""
+        found = {
+            "Dashboard": self.in_dashboard(run),
+            "MLflow": self.in_mlflow(mlflow_run),
+            "Prefect": self.in_prefect(flow_run),
+        }
+        return {name: address for name, address in found.items() if address}
+
+
+NO_PAGES = Pages()
+
+
+def page_address(address: str | None) -> str:
+    """Returns the address of a server's pages: scheme, host, port and path without credentials, query and `/api`.
+
+    Empty for an address that a browser cannot open, such as a database's.
+    """
+    try:
+        parts = urlsplit(address or "")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return ""
+    if parts.scheme not in ("http", "https") or not host:
+        return ""
+    named = f"[{host}]" if ":" in host else host
+    path = parts.path.rstrip("/").removesuffix("/api")
+    return redact(f"{parts.scheme}://{named}{f':{port}' if port else ''}{path}")
+
+
+def prefect_of_environment() -> str:
+    """Returns the address of the Prefect server that this process uses; empty if it uses none."""
+    return page_address(os.environ.get(PREFECT_VARIABLE))
