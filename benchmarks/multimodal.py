@@ -27,7 +27,7 @@ from yatt_core.inputs.reader import Inputs
 from yatt_core.prompts.codec import TextCodec, open_codec
 from yatt_core.prompts.stream import Prompt, media_of
 from yatt_core.protocols.engines import RolloutEngine
-from yatt_core.rewards.scoring import RewardScorer
+from yatt_core.rewards.scoring import RewardScorer, Scored
 from yatt_core.spec import RunSpec
 from yatt_core.tools.dialogue import Dialogue, greedy_request
 
@@ -66,10 +66,8 @@ class Asker:
         version = self._engine.version
         dialogue = Dialogue(self._spec.rollout, self._codec, tokens, media)
         dialogue.hear(self._engine.generate(greedy_request(dialogue, self._codec.stop_tokens, version)))
-        scores = [
-            self._scorer.score(prompt, response.text, sample=0)
-            for prompt, response in zip(self.held_out, dialogue.responses, strict=True)
-        ]
+        pairs = enumerate(zip(self.held_out, dialogue.responses, strict=True))
+        scores = self._scorer.score([Scored(prompt, said.completion, group) for group, (prompt, said) in pairs])
         return sum(score.correct for score in scores) / len(scores)
 
 

@@ -39,7 +39,7 @@ from yatt_core.input_building.materialise import check_prompt_lengths
 from yatt_core.input_building.settling import fetch_inputs
 from yatt_core.keys import iteration_folder
 from yatt_core.rewards.code_files import fetch_code, settle_code
-from yatt_core.rewards.registry import resolve
+from yatt_core.rewards.functions import load_part
 from yatt_core.spec import RunSpec, override_spec
 from yatt_core.tools.registry import check_tools
 
@@ -385,7 +385,7 @@ def _refuse_change(before: RunSpec, after: RunSpec, committed: int, folder: Path
             f"--set iterations={after.iterations}: iteration {committed} is committed; expected {committed} or more"
         )
     for part in after.rewards.functions:
-        resolve(part, folder)
+        load_part(part, folder)
     if after.rollout.tools is not None:
         check_tools(after.rollout.tools.functions)
     check_codec(after)

@@ -6,20 +6,17 @@ Judges are not asked.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from yatt_core.datasets.sources import first_answerless, first_prompts
-from yatt_core.errors import ConfigurationError, InfrastructureError, UnreadableResponseError
-from yatt_core.installed import error_place, failure_text
-from yatt_core.prompts.stream import Prompt
-from yatt_core.rewards.registry import resolve
-from yatt_core.rewards.scoring import Outcome, as_outcome
-from yatt_core.rewards.time_limit import TimeLimitReached, call_within
+from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.prompts.prompt import Completion, Prompt
+from yatt_core.prompts.tool_calls import split_turns
+from yatt_core.rewards.calls import Outcome
+from yatt_core.rewards.conventions import Candidate
+from yatt_core.rewards.functions import PartFunction, load_part
 from yatt_core.spec import RunSpec
-from yatt_core.spec.rewards.scheme import FunctionPart
 
 ROWS_PER_SOURCE = 2
 ANSWER = "the reference answer"
@@ -49,23 +46,15 @@ class Trial:
     failed: bool
 
 
-def try_rewards(spec: RunSpec) -> list[Trial]:
-    """Calls each function on each response. Raises what reading the sources raises."""
+def check_rewards(spec: RunSpec) -> list[Trial]:
+    """Calls each function on each response, and returns the trials.
+
+    Raises `ConfigurationError` for a part that fails and that would stop the run, and what reading the sources raises.
+    """
     prompts = first_prompts(spec.data, spec.seed, ROWS_PER_SOURCE)
     known = {prompt.prompt_id for prompt in prompts}
     prompts += [prompt for prompt in first_answerless(spec.data, spec.seed) if prompt.prompt_id not in known]
-    functions = [(part, resolve(part)) for part in spec.rewards.functions]
-    return [
-        _try(part, function, prompt, given, response)
-        for part, function in functions
-        for prompt in prompts
-        for given, response in _responses(prompt)
-    ]
-
-
-def check_rewards(spec: RunSpec) -> list[Trial]:
-    """Returns the trials. Raises `ConfigurationError` for a part that fails and that would stop the run."""
-    trials = try_rewards(spec)
+    trials = [trial for part in spec.rewards.functions for prompt in prompts for trial in _try(load_part(part), prompt)]
     stops = {part.name for part in spec.rewards.functions if part.on_error == "stop"}
     for trial in trials:
         if trial.failed and trial.part in stops:
@@ -84,24 +73,24 @@ def _responses(prompt: Prompt) -> Iterator[tuple[str, str]]:
     yield from MADE_UP.items()
 
 
-def _try(part: FunctionPart, function: Any, prompt: Prompt, given: str, response: str) -> Trial:
-    outcome, place = _called(part, function, prompt, response)
-    has_answer = prompt.answer is not None
-    return Trial(
-        part.name, prompt.prompt_id, has_answer, given, response, outcome.value, outcome.reason, place, outcome.failed
-    )
-
-
-def _called(part: FunctionPart, function: Any, prompt: Prompt, response: str) -> tuple[Outcome, str]:
-    """Returns the outcome of a call, and the place of the error that ended it."""
-    try:
-        value = call_within(part.timeout_seconds, functools.partial(function, prompt, response))
-    except TimeLimitReached as reached:
-        return Outcome(0.0, f"took longer than {part.timeout_seconds:g} s", failed=True), error_place(reached)
-    except UnreadableResponseError as error:
-        return Outcome(0.0, f"cannot read the response: {error}"), ""
-    except InfrastructureError as error:  # a service that the function asks; the run would try again
-        return Outcome(0.0, str(error)), ""
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception is a failure of the user's function
-        return Outcome(0.0, f"raised {failure_text(error)}", failed=True), error_place(error)
-    return as_outcome(value, part.weight), ""
+def _try(function: PartFunction, prompt: Prompt) -> Iterator[Trial]:
+    """Yields the outcomes for the responses to a prompt, of which each is a group and a batch of its own."""
+    name = function.part.name
+    for given, response in _responses(prompt):
+        spoken = split_turns(response)[0]
+        completion = Completion.of_turns(response, spoken, len(response.split()))
+        try:
+            ((outcome,),) = function.evaluate([[Candidate(prompt, completion, function.part.reads)]])
+        except InfrastructureError as error:  # a service that the function asks; the run would try again
+            outcome = Outcome(0.0, str(error))
+        yield Trial(
+            name,
+            prompt.prompt_id,
+            prompt.answer is not None,
+            given,
+            response,
+            outcome.value,
+            outcome.reason,
+            outcome.place,
+            outcome.failed,
+        )

@@ -116,11 +116,11 @@ def check_functions(spec: RunSpec, problems: Problems) -> None:
     """Notes reward functions, judges, placement policies and tools that do not exist."""
     from yatt_core.input_building.judge_models import check_before_start as check_judges
     from yatt_core.placement.policies.registry import find_policy
-    from yatt_core.rewards.registry import resolve
+    from yatt_core.rewards.functions import load_part
 
     for part in spec.rewards.functions:
         with problems.noting():
-            resolve(part)
+            load_part(part)
     with problems.noting():
         check_judges(spec)
     with problems.noting():

@@ -20,7 +20,7 @@ from yatt_core.datasets.sources import first_prompts
 from yatt_core.errors import ConfigurationError, TooLongError
 from yatt_core.planning.cluster import local_gpus
 from yatt_core.prompts.codec import open_codec
-from yatt_core.rewards.registry import resolve
+from yatt_core.rewards.functions import load_part
 from yatt_core.spec import RunSpec, load_spec
 from yatt_core.spec.reading.load import parse_spec
 
@@ -51,7 +51,7 @@ def write_starter(folder: Path, name: str, data: DataLook, model: ModelLook, rew
                 undo.callback(path.unlink)
                 file.write(text)
         for part in load_spec(spec).rewards.functions:
-            resolve(part)
+            load_part(part)
         undo.pop_all()
     return list(texts)
 

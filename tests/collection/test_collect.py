@@ -52,17 +52,17 @@ def test_scoring_starts_during_the_batch_and_responses_are_durable_before_the_la
     monkeypatch.setattr(generation, "ray", SimpleNamespace(wait=pool.wait, get=get, exceptions=ray.exceptions))
     monkeypatch.setattr(controller, "Presence", LocalPresence)
     monkeypatch.setattr(controller, "actor_logs", lambda *_: ActorIdentity("controller-0", 1, "here"))
-    score, keep = RewardScorer.score, ShardLog.append_responses
+    total, keep = RewardScorer.total, ShardLog.append_responses
 
     def scored(self: RewardScorer, *arguments: Any) -> SampleScore:
         events.append("score")
-        return score(self, *arguments)
+        return total(self, *arguments)
 
     def kept(self: ShardLog, batch: int, table: pa.Table) -> None:
         keep(self, batch, table)
         events.append("durable")
 
-    monkeypatch.setattr(RewardScorer, "score", scored)
+    monkeypatch.setattr(RewardScorer, "total", scored)
     monkeypatch.setattr(ShardLog, "append_responses", kept)
     # An actor whose driver is silent for longer than the grace period exits; here that would end the tests.
     spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", ["recovery.grace_seconds=1e9"])

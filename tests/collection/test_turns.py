@@ -249,9 +249,9 @@ class NotingScorer(RewardScorer):
         super().__init__(made.rewards)
         self._notes = notes
 
-    def score(self, *arguments: Any) -> SampleScore:
+    def total(self, *arguments: Any) -> SampleScore:
         self._notes.append("score")
-        return super().score(*arguments)
+        return super().total(*arguments)
 
 
 def test_responses_are_scored_during_decoding_and_the_last_ones_once_all_are_durable(

@@ -11,7 +11,7 @@ import pytest
 from examples.letters_reward import letters_in_place
 from tests.services import ROOT
 from yatt_core.prompts.stream import Prompt
-from yatt_core.rewards.registry import resolve
+from yatt_core.rewards.functions import load_part
 from yatt_core.spec import load_spec
 
 
@@ -30,7 +30,7 @@ def test_the_readme_shows_the_file(language: str, name: str) -> None:
 def test_the_spec_names_a_reward_that_can_be_called() -> None:
     made = load_spec(ROOT / "examples" / "letters.yaml")
     assert [part.name for part in made.rewards.parts] == ["exact", "letters"]
-    assert all(callable(resolve(part)) for part in made.rewards.parts if part.kind == "function")
+    assert [load_part(part).unit for part in made.rewards.functions] == ["response", "response"]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import pytest
 
 from yatt_core.errors import ConfigurationError, DataError
-from yatt_core.prompts.stream import Prompt
+from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.rewards.code_files import CODE, COPY, fetch_code, settle_code
-from yatt_core.rewards.registry import resolve
+from yatt_core.rewards.scoring import RewardScorer, Scored
 from yatt_core.spec import load_spec, override_spec, parse_spec
 from yatt_core.storage.run_store import NoStore
 
@@ -24,7 +24,8 @@ def write(folder, value, spec="name: own\n" + BASE):
 
 
 def scored(spec, run_folder=None):
-    return resolve(spec.rewards.functions[0], run_folder)(PROMPT, "response")
+    (score,) = RewardScorer(spec.rewards, run_folder).score([Scored(PROMPT, Completion.of_turns("text", ["text"], 1))])
+    return score.total
 
 
 def test_the_path_is_relative_to_the_file_that_names_it_and_files_of_one_name_do_not_collide(tmp_path):

@@ -4,8 +4,9 @@ import pytest
 
 from tests.rewards.broken_rewards import length
 from yatt_core.errors import ConfigurationError
-from yatt_core.prompts.stream import Prompt
-from yatt_core.rewards.registry import resolve
+from yatt_core.prompts.prompt import Completion, Prompt
+from yatt_core.rewards.conventions import Candidate
+from yatt_core.rewards.functions import load_part
 from yatt_core.spec.rewards.scheme import FunctionPart
 
 PROMPT = Prompt(0, 0, "p", "text", "answer", {})
@@ -15,12 +16,17 @@ def part(function, **options):
     return FunctionPart(name="quality", function=function, options=options)
 
 
+def value(part, response):
+    ((outcome,),) = load_part(part).evaluate([[Candidate(PROMPT, Completion.of_turns(response, [response], 1))]])
+    return outcome.value
+
+
 def test_entry_points_and_dotted_names():
-    assert resolve(part("exact_match"))(PROMPT, "answer") == 1.0
-    assert resolve(part("exact_match", case_sensitive=False))(PROMPT, "Answer ") == 1.0
-    assert resolve(part("tests.rewards.broken_rewards:length", scale=2.0))(PROMPT, "abc") == 2 * length(PROMPT, "abc")
+    assert value(part("exact_match"), "answer") == 1.0
+    assert value(part("exact_match", case_sensitive=False), "Answer ") == 1.0
+    assert value(part("tests.rewards.broken_rewards:length", scale=2.0), "abc") == 2 * length(PROMPT, "abc")
     for name in ("reasoning_gym", "virtual_score"):
-        assert callable(resolve(part(name)))
+        assert load_part(part(name)).unit == "response"
 
 
 @pytest.mark.parametrize(
@@ -43,4 +49,4 @@ def test_entry_points_and_dotted_names():
 )
 def test_an_unusable_function_is_a_configuration_error(function, options, message):
     with pytest.raises(ConfigurationError, match=rf"rewards\.parts 'quality': function .*{message}"):
-        resolve(part(function, **options))
+        load_part(part(function, **options))

@@ -11,9 +11,9 @@ from tests.spec.trees import tells
 from yatt_core.datasets.gym import entries
 from yatt_core.datasets.sources import collect_prompts
 from yatt_core.errors import DataError, InfrastructureError
-from yatt_core.prompts.stream import Prompt
+from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.rewards.builtin import virtual_score
-from yatt_core.rewards.scoring import RewardScorer
+from yatt_core.rewards.scoring import NOT_JUDGED, RewardScorer, Scored
 from yatt_core.rewards.time_limit import TimeLimitReached, call_within
 from yatt_core.spec.rewards.scheme import RewardSpec
 
@@ -39,8 +39,20 @@ def part(name, function, **rest):
     return {"name": name, "function": function, **rest}
 
 
+class Scorer(RewardScorer):
+    """Scores one response of one turn."""
+
+    def one(self, prompt, response, sample=0, judged=NOT_JUDGED):
+        completion = Completion.of_turns(response, [response], len(response))
+        scored = Scored(prompt, completion, 0, sample)
+        outcomes = {}
+        for unit in ("response", "group", "batch"):
+            outcomes |= self.outcomes(unit, [scored])[0]
+        return self.total(scored, outcomes, judged)
+
+
 def scorer(*parts, **rest):
-    return RewardScorer(RewardSpec.model_validate({"parts": parts, **rest}))
+    return Scorer(RewardSpec.model_validate({"parts": parts, **rest}))
 
 
 def test_parts_are_weighted_and_one_decides_correctness():
@@ -49,7 +61,7 @@ def test_parts_are_weighted_and_one_decides_correctness():
         part("right", "exact_match"),
         accuracy_part="right",
     )
-    right, wrong = rewards.score(PROMPT, "answer", 0), rewards.score(PROMPT, "abc", 1)
+    right, wrong = rewards.one(PROMPT, "answer", 0), rewards.one(PROMPT, "abc", 1)
     assert (dict(right.parts), right.total, right.correct) == ({"length": 12.0, "right": 1.0}, -5.0, True)
     assert (dict(wrong.parts), wrong.total, wrong.correct, wrong.error) == (
         {"length": 6.0, "right": 0.0},
@@ -60,14 +72,14 @@ def test_parts_are_weighted_and_one_decides_correctness():
 
 
 def test_a_boolean_is_a_number():
-    assert scorer(part("v", "verdict")).score(PROMPT, "yes", 0).total == 1.0
+    assert scorer(part("v", "verdict")).one(PROMPT, "yes", 0).total == 1.0
 
 
 @pytest.mark.parametrize(("function", "reason"), FAILURES.items())
 def test_a_failure_stops_the_run_and_names_everything(function, reason):
     rewards = scorer(part("fine", "length"), part("quality", function, timeout_seconds=0.2))
     with pytest.raises(DataError) as caught:
-        rewards.score(PROMPT, "abc", 3)
+        rewards.one(PROMPT, "abc", 3)
     place = f"reward part 'quality' (function 'tests.rewards.broken_rewards:{function}') "
     assert tells(str(caught.value), place, "prompt 0/train/a.jsonl:5, sample 3: ", reason, "on_error: zero")
 
@@ -77,14 +89,14 @@ def test_a_failure_may_flag_the_sample(function, reason):
     rewards = scorer(
         part("fine", "length"), part("quality", function, timeout_seconds=0.2, on_error="zero", weight=5.0)
     )
-    score = rewards.score(PROMPT, "abc", 3)
+    score = rewards.one(PROMPT, "abc", 3)
     assert (dict(score.parts), score.total, score.error) == ({"fine": 3.0, "quality": 0.0}, 3.0, f"quality: {reason}")
 
 
 @pytest.mark.parametrize(("function", "weight"), [("enormous", 1.0), ("enormous", 1e-280), ("nearly_enormous", 100.0)])
 def test_a_reward_too_large_for_sums_is_a_failure(function, weight):
     rewards = scorer(part("fine", "length"), part("quality", function, weight=weight, on_error="zero"))
-    score = rewards.score(PROMPT, "abc", 0)
+    score = rewards.one(PROMPT, "abc", 0)
     value = "1e+300" if function == "enormous" else "1e+29"
     assert tells(score.error, f"quality: returned {value} ", f"weight {weight:g};", "1e+30")
     assert score.total == 3.0
@@ -92,28 +104,22 @@ def test_a_reward_too_large_for_sums_is_a_failure(function, weight):
 
 def test_a_failure_has_the_same_message_in_every_process():
     """The message enters the experience digest, so it must not contain memory addresses."""
-    score = scorer(part("quality", "addressed", on_error="zero")).score(PROMPT, "abc", 0)
+    score = scorer(part("quality", "addressed", on_error="zero")).one(PROMPT, "abc", 0)
     assert score.error == "quality: raised TypeError: cannot judge <object object at 0x...>"
 
 
 def test_an_unreachable_service_is_not_a_verdict():
     with pytest.raises(InfrastructureError, match="the judge is away"):
-        scorer(part("judge", "unavailable", on_error="zero")).score(PROMPT, "abc", 0)
+        scorer(part("judge", "unavailable", on_error="zero")).one(PROMPT, "abc", 0)
 
 
-def test_off_the_main_thread_there_is_no_limit_and_no_score():
-    errors = []
-
-    def run():
-        try:
-            scorer(part("length", "length", on_error="zero")).score(PROMPT, "abc", 0)
-        except InfrastructureError as error:
-            errors.append(str(error))
-
-    thread = threading.Thread(target=run)
+def test_the_time_limit_holds_in_any_thread():
+    scores = []
+    rewards = scorer(part("slow", "sleeping", on_error="zero", timeout_seconds=0.2))
+    thread = threading.Thread(target=lambda: scores.append(rewards.one(PROMPT, "abc")))
     thread.start()
     thread.join()
-    assert len(errors) == 1 and "main thread" in errors[0]
+    assert scores[0].error == "slow: took longer than 0.2 s"
 
 
 def test_a_swallowed_alarm_is_repeated(monkeypatch):
@@ -158,11 +164,11 @@ def test_a_tasks_own_score_over_a_mixture():
     exact = scorer(part("exact", "reasoning_gym", options={"exact": True}))
     assert {p.entry["task"] for p in prompts} == {"spell_backward", "chain_sum"}
     for prompt in prompts:
-        assert graded.score(prompt, prompt.answer, 0).total == exact.score(prompt, prompt.answer, 0).total == 1.0
-        assert exact.score(prompt, prompt.answer + "x", 0).total == 0.0
-    near = graded.score(prompts[0], prompts[0].answer[:-1], 0)
+        assert graded.one(prompt, prompt.answer, 0).total == exact.one(prompt, prompt.answer, 0).total == 1.0
+        assert exact.one(prompt, prompt.answer + "x", 0).total == 0.0
+    near = graded.one(prompts[0], prompts[0].answer[:-1], 0)
     assert 0.0 < near.total < 1.0 and not near.correct
-    assert exact.score(prompts[0], prompts[0].answer.lower(), 0).correct
+    assert exact.one(prompts[0], prompts[0].answer.lower(), 0).correct
 
 
 @pytest.mark.parametrize(
@@ -173,17 +179,17 @@ def test_a_response_that_a_tasks_scoring_cannot_parse_scores_0_and_is_marked(tas
     """The default `on_error: stop` concerns failures of the function, and a wrong answer is not such a failure."""
     (entry,) = entries(task, {}, 0, 1)
     prompt = Prompt(0, 0, "p", entry["question"], entry["answer"], entry)
-    score = scorer(part("graded", "reasoning_gym")).score(prompt, response, 0)
+    score = scorer(part("graded", "reasoning_gym")).one(prompt, response, 0)
     assert (score.total, score.correct) == (0.0, False)
     assert score.error.startswith("graded: cannot read the response: ") and task in score.error
 
 
 def test_a_prompt_that_lacks_what_a_function_needs_is_named():
     with pytest.raises(DataError, match=r"0/train/a\.jsonl:5, sample 0: .*reasoning-gym entry"):
-        scorer(part("exact", "reasoning_gym")).score(PROMPT, "x", 0)
+        scorer(part("exact", "reasoning_gym")).one(PROMPT, "x", 0)
     bare = Prompt(0, 0, "p", "text", None, {})
     with pytest.raises(DataError, match="no reference answer to compare with"):
-        scorer(part("exact", "exact_match")).score(bare, "x", 0)
+        scorer(part("exact", "exact_match")).one(bare, "x", 0)
 
 
 def test_virtual_scores_are_stable_and_spread():
@@ -198,7 +204,7 @@ JUDGE = {"kind": "generative", "name": "judge", "engine": {"kind": "virtual"}, "
 
 def test_judgements_are_passed_in_and_weighted_like_other_parts():
     rewards = scorer(JUDGE, part("right", "exact_match", weight=2.0))
-    score = rewards.score(PROMPT, "answer", 0, judged={"judge": (0.8, "")})
+    score = rewards.one(PROMPT, "answer", 0, judged={"judge": (0.8, "")})
     assert (dict(score.parts), score.total, score.correct, score.error) == (
         {"judge": 0.8, "right": 1.0},
         2.4,
@@ -210,18 +216,19 @@ def test_judgements_are_passed_in_and_weighted_like_other_parts():
 
 def test_a_judge_may_decide_alone_while_the_rule_only_measures():
     rewards = scorer(part("right", "exact_match", weight=0.0), JUDGE)
-    fooled = rewards.score(PROMPT, "wrong", 0, judged={"judge": (1.0, "")})
+    fooled = rewards.one(PROMPT, "wrong", 0, judged={"judge": (1.0, "")})
     assert (fooled.total, fooled.correct) == (0.5, False)
 
 
 def test_evaluation_asks_no_judge():
-    measured = scorer(JUDGE, part("right", "exact_match", weight=2.0)).measure(PROMPT, "answer")
+    response = Scored(PROMPT, Completion.of_turns("answer", ["answer"], 1))
+    (measured,) = scorer(JUDGE, part("right", "exact_match", weight=2.0)).score([response])
     assert (dict(measured.parts), measured.total, measured.correct) == ({"right": 1.0}, 2.0, True)
 
 
 def test_a_judge_that_was_not_asked_is_never_a_zero():
     with pytest.raises(ValueError, match=r"\['judge'\] .*prompt 0/train/a\.jsonl:5, sample 0"):
-        scorer(JUDGE, part("right", "exact_match")).score(PROMPT, "answer", 0)
+        scorer(JUDGE, part("right", "exact_match")).one(PROMPT, "answer", 0)
 
 
 @pytest.mark.parametrize(
@@ -234,9 +241,9 @@ def test_a_judge_that_was_not_asked_is_never_a_zero():
 )
 def test_a_judge_that_failed_stops_or_flags_the_sample(said, reason):
     with pytest.raises(DataError) as caught:
-        scorer(JUDGE, part("right", "exact_match")).score(PROMPT, "answer", 3, judged={"judge": said})
+        scorer(JUDGE, part("right", "exact_match")).one(PROMPT, "answer", 3, judged={"judge": said})
     place = "reward part 'judge' (judge of kind generative) "
     assert tells(str(caught.value), place, "prompt 0/train/a.jsonl:5, sample 3: ", reason, "on_error: zero")
     flagged = scorer({**JUDGE, "on_error": "zero"}, part("right", "exact_match"))
-    score = flagged.score(PROMPT, "answer", 3, judged={"judge": said})
+    score = flagged.one(PROMPT, "answer", 3, judged={"judge": said})
     assert (score.parts["judge"], score.total, score.error) == (0.0, 1.0, f"judge: {reason}")

@@ -30,7 +30,7 @@ from yatt_core.protocols.receipts import (
     ShardReceipt,
     ShardTask,
 )
-from yatt_core.rewards.scoring import RewardScorer
+from yatt_core.rewards.scoring import RewardScorer, Scored
 from yatt_core.spec import RunSpec
 from yatt_core.storage.run_store import open_store
 from yatt_core.tools.dialogue import Dialogue, greedy_request
@@ -41,7 +41,7 @@ _Rows = tuple[range, Dialogue]
 
 
 class Controller:
-    """One of the run's controllers. Rewards run in the actor's main thread, where a hanging call can be interrupted."""
+    """One of the run's controllers."""
 
     def __init__(self, spec_json: str, run_folder: str, index: int, term: int) -> None:
         self._spec = RunSpec.model_validate_json(spec_json)
@@ -113,8 +113,9 @@ class Controller:
                 if dialogue.members:
                     stream.submit((rows, dialogue), greedy_request(dialogue, codec.stop_tokens, task.weight_version))
                     continue
-                for row, response in zip(rows, dialogue.responses, strict=True):
-                    score = self._scorer.measure(prompts[row], response.text, response.last_turn)
+                responses = zip(rows, dialogue.responses, strict=True)
+                scored = [Scored(prompts[row], response.completion, row) for row, response in responses]
+                for row, score in zip(rows, self._scorer.score(scored), strict=True):
                     correct += score.correct
                     rewards[row] = score.total
         return EvaluateReceipt(task.key, len(prompts), correct, tuple(rewards))

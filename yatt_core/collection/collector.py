@@ -18,7 +18,7 @@ from yatt_core.collection.scores import BatchScores, Questions, merged
 from yatt_core.collection.shard_plan import shard_plan
 from yatt_core.collection.shard_rows import (
     Member,
-    last_turns,
+    completions_of,
     members_of,
     next_turn_request,
     response_table,
@@ -104,7 +104,7 @@ class PromptSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Produces the shards of a run. Rewards run in the calling thread, which must be the process's main thread."""
+    """Produces the shards of a run."""
 
     spec: RunSpec
     run_folder: Path
@@ -241,8 +241,8 @@ class Collector:
     def _score(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
         """Scores the responses that have ended, or has them judged first."""
         with timed(batch.shard.timing, "reward"):
-            ended = [(number, r) for number, r in enumerate(batch.dialogue.responses) if r.finish]
-            questions = [batch.scores.hear(number, r.text, r.last_turn) for number, r in ended]
+            ended = {number: r.completion for number, r in enumerate(batch.dialogue.responses) if r.finish}
+            questions = batch.scores.hear(ended)
         self._ask(batch, questions, stream)
 
     def _score_logged(self, batch: OpenBatch, responses: pa.Table, stream: Stream[OpenBatch]) -> None:
@@ -253,10 +253,8 @@ class Collector:
             self._keep(batch, responses, scores)
             self._note(batch, len(batch.members), len(batch.members), stream)
             return
-        texts = responses.column("response").to_pylist()
         with timed(shard.timing, "reward"):
-            rows = enumerate(zip(texts, last_turns(responses, self.codec), strict=True))
-            questions = [batch.scores.hear(number, text, last_turn) for number, (text, last_turn) in rows]
+            questions = batch.scores.hear(dict(enumerate(completions_of(responses, self.codec))))
         self._ask(batch, questions, stream)
 
     def _ask(self, batch: OpenBatch, questions: Sequence[Questions], stream: Stream[OpenBatch]) -> None:

@@ -1,8 +1,7 @@
 """The judging and scoring of one decode batch's responses: questions to judges, their verdicts, and the scores.
 
 Consumes responses as they end and verdicts as they arrive; produces questions to judges and `SampleScore`s. A
-verdict is durable before it is used. Reward functions run in the calling thread, which must be the process's
-main thread.
+verdict is durable before it is used.
 """
 
 from __future__ import annotations
@@ -14,9 +13,11 @@ from yatt_core.collection.shard_rows import Member
 from yatt_core.experience.judge_log import JudgeLog
 from yatt_core.judges.seeds import judgement_seeds
 from yatt_core.keys import WorkKey
-from yatt_core.prompts.stream import Prompt
+from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.protocols.judges import JudgeItem, Verdict, aggregate
-from yatt_core.rewards.scoring import RewardScorer, SampleScore
+from yatt_core.rewards.calls import Outcome
+from yatt_core.rewards.conventions import Unit
+from yatt_core.rewards.scoring import RewardScorer, SampleScore, Scored
 from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import JudgePart
 
@@ -26,13 +27,18 @@ Questions = Mapping[str, Sequence[JudgeItem]]
 
 @dataclass(slots=True)
 class _Heard:
-    text: str
-    last_turn: str
+    """A response that has ended, and what is known of its score."""
+
+    response: Scored
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
 
 
 class BatchScores:
     """The scores of a decode batch's responses.
+
+    A function of one response is called when the response has ended, a function of a group when all responses to
+    the prompt have, and a function of a batch when all responses have.
 
     members, prompts: the identity and the prompt of each response in the batch.
     key: the key of the batch's shard.
@@ -68,48 +74,74 @@ class BatchScores:
         """Returns all scores in the order of the responses."""
         return [self.scores[number] for number in range(len(self._members))]
 
-    def hear(self, number: int, text: str, last_turn: str) -> Questions:
-        """Takes an ended response and returns the questions to judges about it; scores it at once if there are none.
+    def hear(self, ended: Mapping[int, Completion]) -> list[Questions]:
+        """Takes ended responses by number, scores what can be scored, and returns the questions to judges about them.
 
-        Raises the same errors as `RewardScorer.score`. A response that was taken before is ignored.
+        Raises the same errors as `RewardScorer`. Responses that were taken before are ignored.
         """
-        if number in self._heard:
-            return {}
-        heard = self._heard[number] = _Heard(text, last_turn)
-        questions: dict[str, list[JudgeItem]] = {}
-        for part in self._spec.rewards.judges:
-            item = self._items[part.name, number] = self._item(part, number, heard)
-            known = self.log.find(part.name, item)
-            if known is None:
-                questions[part.name] = [item]
-            else:
-                heard.verdicts[part.name] = known
-        self._score_if_judged(number)
+        new = sorted(ended.keys() - self._heard.keys())
+        for number in new:
+            member = self._members[number]
+            response = Scored(self._prompts[number], ended[number], member.ordinal, member.sample)
+            self._heard[number] = _Heard(response)
+        questions = [self._questions(number) for number in new]
+        self._call("response", new)
+        for group in self._completed_groups(new):
+            self._call("group", group)
+        if new and len(self._heard) == len(self._members):
+            self._call("batch", range(len(self._members)))
+        for number in sorted(self._heard.keys() - self.scores.keys()):
+            self._score_if_known(number)
         return questions
 
     def be_told(self, part: str, verdicts: Sequence[Verdict]) -> None:
-        """Makes verdicts durable, then scores responses that lack none. Raises like `RewardScorer.score`."""
+        """Makes verdicts durable, then scores responses that lack none. Raises like `RewardScorer.total`."""
         news = [verdict for verdict in verdicts if part not in self._heard[verdict.number].verdicts]
         self.log.append(part, [self._items[part, verdict.number] for verdict in news], news)
         for verdict in news:
             self._heard[verdict.number].verdicts[part] = verdict
-            self._score_if_judged(verdict.number)
+            self._score_if_known(verdict.number)
 
-    def _item(self, part: JudgePart, number: int, heard: _Heard) -> JudgeItem:
+    def _questions(self, number: int) -> Questions:
+        """Returns the questions about a response that no verdict on disk answers."""
+        questions: dict[str, list[JudgeItem]] = {}
+        for part in self._spec.rewards.judges:
+            item = self._items[part.name, number] = self._item(part, number)
+            known = self.log.find(part.name, item)
+            if known is None:
+                questions[part.name] = [item]
+            else:
+                self._heard[number].verdicts[part.name] = known
+        return questions
+
+    def _completed_groups(self, new: Sequence[int]) -> list[list[int]]:
+        """Returns the groups that the new responses have completed, in order."""
+        groups: dict[int, list[int]] = {}
+        for number, member in enumerate(self._members):
+            groups.setdefault(member.ordinal, []).append(number)
+        touched = sorted({self._members[number].ordinal for number in new})
+        return [groups[ordinal] for ordinal in touched if self._heard.keys() >= set(groups[ordinal])]
+
+    def _call(self, unit: Unit, numbers: Sequence[int]) -> None:
+        found = self._scorer.outcomes(unit, [self._heard[number].response for number in numbers])
+        for number, outcomes in zip(numbers, found, strict=True):
+            self._heard[number].outcomes.update(outcomes)
+
+    def _item(self, part: JudgePart, number: int) -> JudgeItem:
         member, prompt, key = self._members[number], self._prompts[number], self._key
         seeds = judgement_seeds(
             part.name, part.judgements, self._spec.seed, key.branch, key.iteration, member.ordinal, member.sample
         )
-        text = heard.text if part.reads == "response" else heard.last_turn
+        completion = self._heard[number].response.completion
+        text = completion.text if part.reads == "response" else completion.last_turn
         return JudgeItem(number, prompt.text, text, prompt.answer, seeds)
 
-    def _score_if_judged(self, number: int) -> None:
+    def _score_if_known(self, number: int) -> None:
         heard, parts = self._heard[number], self._spec.rewards.judges
-        if len(heard.verdicts) < len(parts):
+        if len(heard.verdicts) < len(parts) or len(heard.outcomes) < len(self._scorer.functions):
             return
         judged = {part.name: aggregate(part, heard.verdicts[part.name]) for part in parts}
-        prompt, sample = self._prompts[number], self._members[number].sample
-        self.scores[number] = self._scorer.score(prompt, heard.text, sample, heard.last_turn, judged)
+        self.scores[number] = self._scorer.total(heard.response, heard.outcomes, judged)
 
 
 def merged(questions: Sequence[Questions]) -> dict[str, tuple[JudgeItem, ...]]:

@@ -7,11 +7,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from yatt_core.experience.table import FINISH_STOP, PART_PREFIX, experience_schema
 from yatt_core.keys import WorkKey, sample_seed
 from yatt_core.prompts.codec import TextCodec
+from yatt_core.prompts.prompt import Completion
 from yatt_core.prompts.stream import Prompt
 from yatt_core.protocols.generation import GenerateRequest, GenerateResult, Int32
 from yatt_core.protocols.receipts import PromptRef
@@ -180,18 +182,25 @@ def response_table(
     return pa.table(columns, schema=response_schema(columns))
 
 
-def last_turns(responses: pa.Table, codec: TextCodec) -> list[str]:
-    """Returns the text of each response's last turn; for a response without turns, its whole text."""
+def completions_of(responses: pa.Table, codec: TextCodec) -> list[Completion]:
+    """Returns the responses in a table as reward functions see them: those from which the table was built."""
     texts: list[str] = responses.column("response").to_pylist()
-    if "turns" not in responses.column_names:
-        return texts
+    finishes: list[str] = responses.column("finish").to_pylist()
     tokens, offsets = ragged_column(responses, "response_tokens")
     mask, _ = ragged_column(responses, "loss_mask")
-    for row, (start, stop) in enumerate(itertools.pairwise(offsets.tolist())):
-        told = np.flatnonzero(~mask[start:stop])
-        if len(told):
-            texts[row] = codec.decode(tokens[start + int(told[-1]) + 1 : stop])
-    return texts
+    several = "turns" in responses.column_names
+    completions = []
+    for text, finish, (start, stop) in zip(texts, finishes, itertools.pairwise(offsets.tolist()), strict=True):
+        own = mask[start:stop]
+        spoken = _turn_texts(tokens[start:stop], own, codec) if several else [text]
+        completions.append(Completion.of_turns(text, spoken, int(own.sum()), finish))
+    return completions
+
+
+def _turn_texts(tokens: Int32, mask: npt.NDArray[np.bool_], codec: TextCodec) -> list[str]:
+    """Returns the text of each of the policy's turns; between them are the tokens of tool results."""
+    changes = np.flatnonzero(np.diff(mask)) + 1
+    return [codec.decode(part) for part in np.split(tokens, changes)[::2]]
 
 
 def score_table(parts: Sequence[str], scores: Sequence[SampleScore]) -> pa.Table:

@@ -15,9 +15,10 @@ from yatt_core.datasets.sources import source_place
 from yatt_core.errors import DataError
 from yatt_core.problems import Problems
 from yatt_core.prompts.codec import TextCodec
+from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.prompts.prompt_files import PromptFile
-from yatt_core.prompts.stream import Prompt
-from yatt_core.rewards.scoring import RewardScorer
+from yatt_core.prompts.tool_calls import split_turns
+from yatt_core.rewards.scoring import RewardScorer, SampleScore, Scored
 from yatt_core.spec.rewards.scheme import FunctionPart
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.data import ReasoningGymSource
@@ -77,16 +78,22 @@ def lost_answers(codec: TextCodec, scorer: RewardScorer, prompts: Sequence[Promp
         written = codec.decode(codec.encode_answer(prompt.answer))
         if written == prompt.answer:
             continue
-        if _is_right(scorer, prompt) and not scorer.measure(prompt, written).correct:
+        if _is_right(scorer, prompt) and not _measure(scorer, prompt, written).correct:
             yield LostAnswer(prompt, written)
 
 
 def _is_right(scorer: RewardScorer, prompt: Prompt) -> bool:
     """Returns True if the reference answer scores as right; False also for a function that fails on it."""
     try:
-        return prompt.answer is not None and scorer.measure(prompt, prompt.answer).correct
+        return prompt.answer is not None and _measure(scorer, prompt, prompt.answer).correct
     except DataError:  # reported where responses are scored, with the remedy
         return False
+
+
+def _measure(scorer: RewardScorer, prompt: Prompt, text: str) -> SampleScore:
+    """Scores a reference answer as a response; its number of tokens is estimated by its words."""
+    spoken = split_turns(text)[0]
+    return scorer.score([Scored(prompt, Completion.of_turns(text, spoken, len(text.split())))])[0]
 
 
 def _report(spec: RunSpec, source: int, lost: Sequence[LostAnswer], checked: int) -> None:

@@ -18,29 +18,9 @@ import numpy.typing as npt
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.keys import stable_seed
+from yatt_core.prompts.prompt import Prompt as Prompt
 from yatt_core.protocols.receipts import PromptRef
 from yatt_core.spec.sections.data import DataSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """One task.
-
-    source: index of its source in the spec's mixture.
-    index: number of the prompt's row among the source's rows of the same split.
-    prompt_id: an id that is unique within a run's inputs and names split, source and original row.
-    answer: the reference answer; None if the row has none.
-    entry: the original row as plain JSON values, for the reward functions.
-    media: content addresses of its images, in the order in which they appear in the text.
-    """
-
-    source: int
-    index: int
-    prompt_id: str
-    text: str
-    answer: str | None
-    entry: Mapping[str, Any]
-    media: tuple[str, ...] = ()
 
 
 def media_of(prompts: Sequence[Prompt]) -> tuple[tuple[str, ...], ...]:

@@ -1,28 +1,21 @@
-"""Scores responses: calls every part's function under its time limit and handles failures.
+"""Scores responses: has every part's function called, combines the values, and handles failures.
 
-Consumes the spec's rewards, a prompt, a response, and the judges' values for it. Produces the values of the
-parts, their weighted sum and, for parts that may fail, the reasons for failures. Runs in the main thread of a
-controller's process.
+Consumes the spec's rewards, prompts, completions, and the judges' values for them. Produces the values of the
+parts, their weighted sum and, for parts that may fail, the reasons for failures.
 """
 
 from __future__ import annotations
 
-import functools
-import math
-import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-import numpy as np
-
-from yatt_core.errors import DataError, InfrastructureError, UnreadableResponseError
-from yatt_core.installed import failure_text
-from yatt_core.prompts.stream import Prompt
-from yatt_core.rewards.registry import RewardFunction, resolve
-from yatt_core.rewards.time_limit import TimeLimitReached, call_within
+from yatt_core.errors import DataError
+from yatt_core.prompts.prompt import Completion, Prompt
+from yatt_core.rewards.calls import Outcome, as_outcome
+from yatt_core.rewards.conventions import Candidate, Unit
+from yatt_core.rewards.functions import load_part
 from yatt_core.spec.rewards.scheme import FunctionPart, RewardPart, RewardSpec
 
 Judged = Mapping[str, tuple[float, str]]
@@ -30,10 +23,8 @@ Judged = Mapping[str, tuple[float, str]]
 (`judges.aggregate`)."""
 
 NOT_JUDGED: Judged = MappingProxyType({})
-
-LARGEST = 1e30
-"""Maximum absolute value that a part may add to the total: squares and sums of such rewards stay finite in float64,
-and their advantages stay finite in float32."""
+Outcomes = Mapping[str, Outcome]
+"""The outcomes of a response by name of the part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,141 +45,121 @@ class SampleScore:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The value that a part gave a response.
+class Scored:
+    """A response to be scored.
 
-    reason: why the value was set to 0 instead of being computed by the part; empty if the part computed it.
-    failed: whether the part is at fault, rather than the response.
+    group: a number that it shares with exactly the other responses of its group.
+    sample: its index among the prompt's responses, for messages.
     """
 
-    value: float
-    reason: str = ""
-    failed: bool = False
+    prompt: Prompt
+    completion: Completion
+    group: int = 0
+    sample: int = 0
 
 
 class RewardScorer:
     """The reward functions of a spec, looked up and checked once; the values of its judges are passed in.
 
-    run_folder: as for `registry.resolve`.
+    run_folder: folder of the run, which has its own copies of files; None before there is a run.
 
-    Raises `ConfigurationError` as `registry.resolve` does.
+    Raises `ConfigurationError` as `load_part` does.
     """
 
     def __init__(self, spec: RewardSpec, run_folder: Path | None = None) -> None:
         self._parts = spec.parts
-        self._functions: dict[str, tuple[FunctionPart, RewardFunction]] = {
-            part.name: (part, resolve(part, run_folder)) for part in spec.functions
-        }
+        self._functions = {part.name: load_part(part, run_folder) for part in spec.functions}
         self._accuracy_part = spec.accuracy_name
         self._correct_at = spec.correct_at
 
-    def score(
-        self,
-        prompt: Prompt,
-        response: str,
-        sample: int,
-        last_turn: str | None = None,
-        judged: Judged = NOT_JUDGED,
-    ) -> SampleScore:
-        """Scores one response.
+    @property
+    def functions(self) -> Sequence[str]:
+        """The names of the parts that are functions."""
+        return tuple(self._functions)
 
-        sample: its index among the prompt's responses, for messages.
-        last_turn: the last turn of a multi-turn response.
+    def outcomes(self, unit: Unit, responses: Sequence[Scored]) -> list[dict[str, Outcome]]:
+        """Returns the outcomes of the parts whose functions take one response, a group, or a batch.
+
+        responses: whole groups for `group`, and a whole batch for `batch`.
+
+        Raises `DataError` for a part that fails and whose `on_error` is `stop`.
+        """
+        found: list[dict[str, Outcome]] = [{} for _ in responses]
+        for name, function in self._functions.items():
+            if function.unit != unit or not responses:
+                continue
+            part, calls = function.part, _calls(function.function.unit, responses)
+            results = function.evaluate(
+                [[Candidate(responses[i].prompt, responses[i].completion, part.reads) for i in call] for call in calls]
+            )
+            for call, outcomes in zip(calls, results, strict=True):
+                for index, outcome in zip(call, outcomes, strict=False):  # there are none after a failure that stops
+                    _refuse(part, outcome, responses[index])
+                    found[index][name] = outcome
+        return found
+
+    def score(self, responses: Sequence[Scored]) -> list[SampleScore]:
+        """Scores responses with the functions only, as SFT and evaluation do.
+
+        Judges are not asked and do not contribute to the total. Raises `DataError` as `outcomes` does.
+        """
+        units: Sequence[Unit] = ("response", "group", "batch")
+        found = [self.outcomes(unit, responses) for unit in units]
+        functions = [function.part for function in self._functions.values()]
+        return [
+            self._sum(functions, {**one, **group, **batch}, response)
+            for response, one, group, batch in zip(responses, *found, strict=True)
+        ]
+
+    def total(self, response: Scored, outcomes: Outcomes, judged: Judged = NOT_JUDGED) -> SampleScore:
+        """Returns the score of a response.
+
+        outcomes: those of all parts that are functions.
         judged: the results of all parts that are judges.
 
-        Raises `DataError` for a part that fails and whose `on_error` is `stop`, and `ValueError` if a judge's
-        value is missing.
+        Raises `DataError` for a judge that fails and whose `on_error` is `stop`, and `ValueError` if a value is missing.
         """
-        if missing := [
-            part.name for part in self._parts if part.name not in self._functions and part.name not in judged
-        ]:
+        if missing := [part.name for part in self._parts if part.name not in outcomes and part.name not in judged]:
             raise ValueError(
-                f"the values of the judges {missing} are missing for prompt {prompt.prompt_id}, sample {sample}"
+                f"the values of {missing} are missing for prompt {response.prompt.prompt_id}, sample {response.sample}"
             )
-        return self._sum(self._parts, prompt, response, sample, last_turn, judged)
+        judgements = {part.name: _judgement(part, judged) for part in self._parts if part.name in judged}
+        return self._sum(self._parts, {**outcomes, **judgements}, response)
 
-    def measure(self, prompt: Prompt, response: str, last_turn: str | None = None) -> SampleScore:
-        """Scores one response with the functions only, as SFT and evaluation do.
-
-        Judges are not asked and do not contribute to the total. Raises `DataError` as `score` does.
-        """
-        functions = [part for part, _ in self._functions.values()]
-        return self._sum(functions, prompt, response, 0, last_turn, NOT_JUDGED)
-
-    def _sum(
-        self,
-        parts: Iterable[RewardPart],
-        prompt: Prompt,
-        response: str,
-        sample: int,
-        last_turn: str | None,
-        judged: Judged,
-    ) -> SampleScore:
+    def _sum(self, parts: Sequence[RewardPart], outcomes: Outcomes, response: Scored) -> SampleScore:
         values: dict[str, float] = {}
         errors: list[str] = []
         total = 0.0
         for part in parts:
-            outcome = self._outcome(part, prompt, response, last_turn, judged)
-            if outcome.failed and part.on_error == "stop":
-                raise DataError(
-                    f"reward part {part.name!r} ({_described(part)}) failed on prompt {prompt.prompt_id}, "
-                    f"sample {sample}: {outcome.reason}; set `on_error: zero` to give such samples a score of 0"
-                )
+            outcome = outcomes[part.name]
+            _refuse(part, outcome, response)
             if outcome.reason:
                 errors.append(f"{part.name}: {outcome.reason}")
             values[part.name] = outcome.value
             total += part.weight * outcome.value
         return SampleScore(values, total, values[self._accuracy_part] >= self._correct_at, "; ".join(errors))
 
-    def _outcome(
-        self, part: RewardPart, prompt: Prompt, response: str, last_turn: str | None, judged: Judged
-    ) -> Outcome:
-        if part.name in self._functions:
-            return _evaluate(*self._functions[part.name], prompt, _read(part, response, last_turn))
-        value, reason = judged[part.name]
-        return Outcome(0.0, reason, failed=True) if reason else as_outcome(value, part.weight)
+
+def _calls(unit: Unit, responses: Sequence[Scored]) -> list[list[int]]:
+    """Returns the calls of a function, each as the indexes of its responses."""
+    if unit == "batch":
+        return [list(range(len(responses)))]
+    calls: dict[int, list[int]] = {}
+    for index, response in enumerate(responses):
+        calls.setdefault(index if unit == "response" else response.group, []).append(index)
+    return list(calls.values())
 
 
-def _read(part: RewardPart, response: str, last_turn: str | None) -> str:
-    """Returns the text of a response that a part is given."""
-    return response if last_turn is None or part.reads == "response" else last_turn
+def _judgement(part: RewardPart, judged: Judged) -> Outcome:
+    value, reason = judged[part.name]
+    return Outcome(0.0, reason, failed=True) if reason else as_outcome(value, part.weight)
 
 
-def _described(part: RewardPart) -> str:
-    return part.described if isinstance(part, FunctionPart) else f"judge of kind {part.kind}"
-
-
-def _evaluate(part: FunctionPart, function: RewardFunction, prompt: Prompt, response: str) -> Outcome:
-    try:
-        return call_within(part.timeout_seconds, functools.partial(_call, function, prompt, response, part.weight))
-    except TimeLimitReached:
-        return Outcome(0.0, f"took longer than {part.timeout_seconds:g} s", failed=True)
-
-
-def _call(function: RewardFunction, prompt: Prompt, response: str, weight: float) -> Outcome:
-    """Runs all user code: the function, and the methods of what it returns or raises."""
-    try:
-        return as_outcome(function(prompt, response), weight)
-    except InfrastructureError:  # a service is unavailable: a retry may help
-        raise
-    except UnreadableResponseError as error:
-        return Outcome(0.0, f"cannot read the response: {error}")
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception is a failure of the user's function
-        return Outcome(0.0, f"raised {failure_text(error)}", failed=True)
-
-
-def as_outcome(value: Any, weight: float) -> Outcome:
-    """Returns the outcome of a function that returned a value; a failure unless that is a usable number."""
-    if not isinstance(value, numbers.Real | np.bool_):
-        return Outcome(0.0, f"returned {type(value).__name__}, not a number", failed=True)
-    try:
-        number = float(value)
-    except OverflowError:  # raised for integers and fractions
-        reason = f"returned a number beyond float64; a reward times its weight may be at most {LARGEST:g}"
-        return Outcome(0.0, reason, failed=True)
-    if not math.isfinite(number):
-        return Outcome(0.0, f"returned {number}, not a finite number", failed=True)
-    if max(abs(number), abs(number * weight)) > LARGEST:
-        reason = f"returned {number:g} with weight {weight:g}; a reward, weighted too, may be at most ±{LARGEST:g}"
-        return Outcome(0.0, reason, failed=True)
-    return Outcome(number)
+def _refuse(part: RewardPart, outcome: Outcome, response: Scored) -> None:
+    """Raises `DataError` if the part has failed and must stop the run."""
+    if outcome.failed and part.on_error == "stop":
+        described = part.described if isinstance(part, FunctionPart) else f"judge of kind {part.kind}"
+        raise DataError(
+            f"reward part {part.name!r} ({described}) failed on prompt {response.prompt.prompt_id}, "
+            f"sample {response.sample}: {outcome.reason}; set `on_error: zero` to give such samples a score of 0"
+        )

@@ -26,7 +26,7 @@ class TimeLimitReached(BaseException):
 
 
 def call_within(seconds: float, function: Callable[[], Result]) -> Result:
-    """Returns the function's result. Raises `TimeLimitReached` if the call takes too long.
+    """Returns the function's result. Raises `TimeLimitReached` if the call takes too long, even if it then returns.
 
     Raises `InfrastructureError` outside the main thread, where no limit can be enforced. Afterwards, the previous
     signal handler is restored, and the previous timer with its remaining time.
@@ -37,20 +37,25 @@ def call_within(seconds: float, function: Callable[[], Result]) -> Result:
             "enforced"
         )
     started = time.monotonic()
-    handler = signal.signal(signal.SIGALRM, _interrupt)
+    fired = list[bool]()
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+        fired.append(True)
+        raise TimeLimitReached
+
+    handler = signal.signal(signal.SIGALRM, interrupt)
     remaining, interval = 0.0, 0.0
     try:
         remaining, interval = signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_SECONDS)
         try:
-            return function()
+            result = function()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
+        if fired:  # the call has swallowed the interrupt
+            raise TimeLimitReached
+        return result
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, handler)
         if remaining:
             signal.setitimer(signal.ITIMER_REAL, max(remaining - (time.monotonic() - started), 1e-3), interval)
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise TimeLimitReached

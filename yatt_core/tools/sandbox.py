@@ -8,7 +8,6 @@ ends, the leash is cut, and the guard stops early. Nothing therefore outlives th
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
@@ -16,22 +15,16 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from yatt_core.installed import failure_text
+from yatt_core.orphans import adopt_orphans, death, end_children, end_with_parent
 from yatt_core.prompts.tool_calls import DIED, MEMORY, RAISED, TIMEOUT
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-LIBC = ctypes.CDLL(None)
 LONGEST_REASON = 300
 """Maximum length of a failed call's message in characters."""
-SIGNALS = {number.value: number.name for number in signal.Signals}
-"""Signal names by number; real-time signals have only a number."""
 
 Outcome = dict[str, str]
 """Either `value`, the result's text, or `kind` and `reason`."""
@@ -59,7 +52,7 @@ def sandbox_call(number: int, tool: Bounds, arguments: Mapping[str, Any], answer
     deadline = time.monotonic() + tool.seconds
     # A group of its own: a signal to the parent's group, such as a terminal's interrupt, must not end the guard.
     os.setpgid(0, 0)
-    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -79,14 +72,6 @@ def sandbox_call(number: int, tool: Bounds, arguments: Mapping[str, Any], answer
     else:
         outcome = {"kind": DIED, "reason": death(status)}
     write_line(answer, {"number": number, **outcome})
-
-
-def death(status: int) -> str:
-    """Describes the end of a process from its wait status."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        return f"its process was ended by {SIGNALS.get(number, f'signal {number}')}"
-    return f"its process ended with exit code {os.waitstatus_to_exitcode(status)}"
 
 
 def write_line(descriptor: int, message: Mapping[str, Any]) -> None:
@@ -124,13 +109,7 @@ def _end(pid: int) -> int:
     # Until it is waited for, its pid cannot be reused.
     os.kill(pid, signal.SIGKILL)
     status = os.waitpid(pid, 0)[1]
-    # Orphans become children of this process. Processes of other users cannot be ended.
-    with suppress(ChildProcessError, psutil.AccessDenied):
-        while True:
-            if os.waitpid(-1, os.WNOHANG) == (0, 0):
-                for orphan in psutil.Process().children():
-                    orphan.kill()
-                os.waitpid(-1, 0)
+    end_children()
     return status
 
 
@@ -141,7 +120,7 @@ def _make_call(tool: Bounds, arguments: Mapping[str, Any], answer: int) -> None:
     """
     own = os.getpid()
     os.setpgid(0, 0)
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     limits = resource.getrlimit(resource.RLIMIT_AS)
     bound = _address_space() + tool.memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (bound if limits[0] < 0 else min(bound, limits[0]), limits[1]))

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.orphans import death
 from yatt_core.prompts.tool_calls import DIED
 from yatt_core.tools.registry import find_tool
-from yatt_core.tools.sandbox import Bounds, death, sandbox_call, write_line
+from yatt_core.tools.sandbox import Bounds, sandbox_call, write_line
 
 
 @dataclass(slots=True)

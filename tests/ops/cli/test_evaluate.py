@@ -23,9 +23,10 @@ from yatt_core.inputs.manifest import INPUTS
 from yatt_core.inputs.reader import Inputs
 from yatt_core.keys import checkpoint_folder
 from yatt_core.prompts.codec import open_codec
+from yatt_core.prompts.prompt import Completion
 from yatt_core.protocols.engines import RankContext
 from yatt_core.protocols.generation import GenerateRequest
-from yatt_core.rewards.scoring import RewardScorer
+from yatt_core.rewards.scoring import RewardScorer, Scored
 
 
 @pytest.fixture
@@ -60,7 +61,8 @@ def answered_one_by_one(home: Home, run: str) -> int:
     for prompt in Inputs.open(folder / INPUTS, spec).held_out:
         tokens = [codec.encode_prompt(prompt.text)]
         request = GenerateRequest(tokens, np.zeros((1, 1), np.uint64), 8, codec.stop_tokens, 0, greedy=True)
-        correct += scorer.score(prompt, codec.decode(engine.generate(request).tokens), 0).correct
+        text = codec.decode(engine.generate(request).tokens)
+        correct += scorer.score([Scored(prompt, Completion.of_turns(text, [text], 1))])[0].correct
     return correct
 
 

@@ -29,6 +29,8 @@ class FunctionPart(RewardPartBase):
     """Keyword arguments passed to the function."""
     timeout_seconds: PositiveFloat = Field(default=10.0, le=LONGEST_CALL_SECONDS)
     """A call that takes longer counts as failed."""
+    concurrency: int = Field(default=16, ge=1, le=1024)
+    """Maximum number of calls of a coroutine function (`async def`) that a controller makes at once."""
 
     @field_validator("file")
     @classmethod

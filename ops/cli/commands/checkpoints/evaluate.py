@@ -78,7 +78,7 @@ def evaluate_checkpoint(run_folder: Path, run: str, spec: RunSpec, row: Checkpoi
     from yatt_core.inputs.reader import Inputs
     from yatt_core.prompts.codec import open_codec
     from yatt_core.prompts.stream import media_of
-    from yatt_core.rewards.scoring import RewardScorer
+    from yatt_core.rewards.scoring import RewardScorer, Scored
     from yatt_core.tools.dialogue import Dialogue, greedy_request, hold
     from yatt_core.tools.toolbox import Toolbox
 
@@ -97,8 +97,8 @@ def evaluate_checkpoint(run_folder: Path, run: str, spec: RunSpec, row: Checkpoi
             batch = prompts[start : start + spec.rollout.batch_samples]
             tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in batch]
             responses = hold(Dialogue(spec.rollout, codec, tokens, media_of(batch)), generate, toolbox)
-            for prompt, response in zip(batch, responses, strict=True):
-                score = scorer.measure(prompt, response.text, response.last_turn)
+            pairs = enumerate(zip(batch, responses, strict=True))
+            for score in scorer.score([Scored(prompt, said.completion, group) for group, (prompt, said) in pairs]):
                 correct += score.correct
                 rewards.append(score.total)
     low, high = wilson_interval(correct, len(prompts))

@@ -33,7 +33,7 @@ from yatt_core.prompts.codec import TextCodec
 from yatt_core.prompts.stream import Prompt, media_of
 from yatt_core.prompts.tool_calls import split_turns
 from yatt_core.protocols.generation import GenerateResult
-from yatt_core.rewards.scoring import RewardScorer
+from yatt_core.rewards.scoring import RewardScorer, Scored
 from yatt_core.spec.run import RunSpec
 from yatt_core.tools.dialogue import Dialogue, Response, greedy_request, hold
 from yatt_core.tools.toolbox import Toolbox
@@ -146,8 +146,7 @@ class SftTraining:
         self, probe: Sequence[tuple[Prompt, Int32]], responses: Sequence[Response], scorer: RewardScorer, total: int
     ) -> float:
         """Returns the fraction of all ranks' probe tasks that are answered correctly."""
-        correct = sum(
-            scorer.measure(prompt, response.text, response.last_turn).correct
-            for (prompt, _), response in zip(probe, responses, strict=True)
-        )
+        pairs = enumerate(zip(probe, responses, strict=True))
+        scored = [Scored(prompt, response.completion, group) for group, ((prompt, _), response) in pairs]
+        correct = sum(score.correct for score in scorer.score(scored))
         return float(self._collective.sum(torch.tensor(float(correct), dtype=torch.float64))) / total

@@ -1,0 +1,91 @@
+"""Functions of groups and batches, and coroutine functions: their scores depend on neither arrivals nor crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.collection.local import LocalStream, collect, digests, spec_with, tool
+from yatt_core.dispatch.stream import Arrival, Judged
+from yatt_core.experience import shard_log
+from yatt_core.experience.batch import load_table
+from yatt_core.protocols.receipts import ShardRef
+from yatt_core.spec import RunSpec
+
+OWN = "tests.rewards.own_rewards:"
+PARTS = [
+    {"name": "facts", "function": f"{OWN}facts", "reads": "response"},
+    {"name": "results", "function": f"{OWN}results"},
+    {"name": "relative", "function": f"{OWN}relative_length"},
+    {"name": "rank", "function": f"{OWN}rank", "reads": "response"},
+    {"name": "asking", "function": f"{OWN}asking", "options": {"seconds": 0.01}},
+]
+
+
+class Killed(BaseException):
+    """Ends a collector as a kill would."""
+
+
+def with_parts(tools: bool) -> RunSpec:
+    named = [tool("calculator", "yatt_core.tools.builtin:calculator")] if tools else []
+    return spec_with(*named, rewards__parts=PARTS, rollout__batch_samples=4)
+
+
+class Backward(LocalStream):
+    """Delivers the responses of each decode batch one at a time, the last one first."""
+
+    def arrivals(self) -> Iterator[Arrival[Any] | Judged[Any]]:
+        held = list[Arrival[Any]]()
+        for arrival in super().arrivals():
+            assert isinstance(arrival, Arrival)
+            held.append(arrival)
+            if arrival.complete:
+                *others, first = (replace(one, complete=False) for one in reversed(held))
+                yield from others
+                yield replace(first, complete=True)
+                held.clear()
+
+
+@pytest.mark.parametrize("tools", [False, True])
+def test_the_order_of_arrival_and_the_split_over_controllers_do_not_change_scores(tmp_path: Path, tools: bool) -> None:
+    made = with_parts(tools)
+    expected, _ = collect(tmp_path / "forward", made, shards=2)
+    backward, _ = collect(tmp_path / "backward", made, shards=2, stream=Backward(made))
+    assert digests(backward) == digests(expected)
+
+
+@pytest.mark.parametrize("tools", [False, True])
+def test_killed_before_or_after_any_chunk_the_scores_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tools: bool
+) -> None:
+    made, real = with_parts(tools), shard_log.write_chunk
+    expected, _ = collect(tmp_path / "undisturbed", made, shards=1)
+    table = load_table(
+        tmp_path / "undisturbed", [ShardRef(receipt.folder, receipt.manifest_sha256) for receipt in expected]
+    )
+    assert len(set(table.column("reward").to_pylist())) > 3
+    kill_at, killed = 0, True
+    while killed:
+        written: list[str] = []
+
+        def write(path: Path, *arguments: Any, written: list[str] = written, last: int = kill_at) -> str:
+            if len(written) == last:
+                raise Killed
+            written.append(path.name)
+            return real(path, *arguments)
+
+        monkeypatch.setattr(shard_log, "write_chunk", write)
+        try:
+            collect(tmp_path / str(kill_at), made, shards=1)
+            killed = False
+        except Killed:
+            pass
+        monkeypatch.setattr(shard_log, "write_chunk", real)
+        receipts, _ = collect(tmp_path / str(kill_at), made, term=2, shards=1)
+        assert digests(receipts) == digests(expected), kill_at
+        kill_at += 1
+    assert kill_at > 3

@@ -1,0 +1,71 @@
+"""Reward functions that break out of their call, each in its own way, unless the response is `polite`."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+calls = 0
+
+
+def counting(prompt, response):
+    """Returns the number of calls in this process so far."""
+    global calls
+    calls += 1
+    return calls
+
+
+def forking(prompt, response):
+    """Returns in two processes."""
+    if response != "polite":
+        os.fork()
+    return 0.5
+
+
+def stubborn(prompt, response):
+    """Swallows every interrupt."""
+    while response != "polite":
+        with contextlib.suppress(BaseException):
+            time.sleep(60)
+    return 0.5
+
+
+def late(prompt, response):
+    """Swallows the interrupt, and then returns a value."""
+    with contextlib.suppress(BaseException):
+        time.sleep(60 if response != "polite" else 0)
+    return 0.5
+
+
+def dying(prompt, response):
+    if response != "polite":
+        os._exit(9)
+    return 0.5
+
+
+def printing(prompt, response):
+    for _ in range(100):
+        sys.stdout.write("x" * 100_000 + "\n")
+        sys.stderr.write("y" * 1_000)
+    os.write(1, b'{"end": true}\n')
+    return 0.5
+
+
+def leaving_behind(prompt, response, file):
+    """Starts a process in a session of its own, and one whose parent ends at once."""
+    quiet = "stdout=subprocess.DEVNULL, start_new_session=True"
+    script = f"import subprocess; print(subprocess.Popen(['sleep', '600'], {quiet}).pid)"
+    orphan = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=True).stdout
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+    Path(file).write_text(f"{child} {orphan}")
+    return 0.5
+
+
+async def blocking_the_loop(prompt, response):
+    if response != "polite":
+        time.sleep(60)
+    await asyncio.sleep(0.05)
+    return 0.5

@@ -1,0 +1,151 @@
+"""Calls reward functions under their time limit, and turns whatever happens into outcomes.
+
+Consumes a `RewardFunction` and the candidates of its calls. Produces one `Outcome` for each candidate. Runs in the main
+thread of the process of rewards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import math
+import numbers
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from yatt_core.errors import InfrastructureError, UnreadableResponseError
+from yatt_core.installed import error_place, failure_text
+from yatt_core.rewards.conventions import Candidate, RewardFunction
+from yatt_core.rewards.time_limit import TimeLimitReached, call_within
+
+LARGEST = 1e30
+"""Maximum absolute value that a part may add to the total: squares and sums of such rewards stay finite in float64,
+and their advantages stay finite in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The value that a part gave a response.
+
+    reason: why the value was set to 0 instead of being computed by the part; empty if the part computed it.
+    failed: whether the part is at fault, rather than the response.
+    place: `file:line` of the exception; empty if there was none.
+    """
+
+    value: float
+    reason: str = ""
+    failed: bool = False
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds the calls of a part.
+
+    seconds: time limit of a call.
+    weight: the part's weight, which a value must not overflow.
+    concurrency: maximum number of calls of a coroutine function at once.
+    """
+
+    seconds: float
+    weight: float
+    concurrency: int = 1
+
+
+Call = Sequence[Candidate]
+"""The candidates of one call."""
+
+
+def evaluate(function: RewardFunction, call: Call, limits: Limits) -> list[Outcome]:
+    """Returns the outcomes of one call. Raises `InfrastructureError` if a service that the function needs is away."""
+    try:
+        return call_within(limits.seconds, functools.partial(made, function, call, limits.weight))
+    except TimeLimitReached as reached:
+        return [Outcome(0.0, too_long(limits.seconds), failed=True, place=error_place(reached))] * len(call)
+
+
+async def evaluate_concurrently(
+    function: RewardFunction, calls: Sequence[Call], limits: Limits
+) -> AsyncGenerator[tuple[int, list[Outcome]], None]:
+    """Yields each call's index and outcomes as the calls of a coroutine function end. Raises as `evaluate` does."""
+    free = asyncio.Semaphore(limits.concurrency)
+
+    async def one(index: int) -> tuple[int, list[Outcome]]:
+        async with free:
+            return index, await _awaited(function, calls[index], limits)
+
+    tasks = [asyncio.create_task(one(index)) for index in range(len(calls))]
+    try:
+        for ended in asyncio.as_completed(tasks):
+            yield await ended
+    finally:
+        for task in tasks:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def too_long(seconds: float) -> str:
+    """Returns the reason of a call that exceeded its time limit."""
+    return f"took longer than {seconds:g} s"
+
+
+def made(function: RewardFunction, call: Call, weight: float) -> list[Outcome]:
+    """Returns the outcomes of one call without a time limit. Raises as `evaluate` does.
+
+    Runs all user code: the function, and the methods of what it returns or raises.
+    """
+    try:
+        return _outcomes(function, function(call), call, weight)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception is a failure of the user's function
+        return _failure(error, call)
+
+
+async def _awaited(function: RewardFunction, call: Call, limits: Limits) -> list[Outcome]:
+    try:
+        async with asyncio.timeout(limits.seconds) as limit:
+            return _outcomes(function, await function(call), call, limits.weight)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception is a failure of the user's function
+        if isinstance(error, TimeoutError) and limit.expired():
+            return [Outcome(0.0, too_long(limits.seconds), failed=True, place=error_place(error))] * len(call)
+        return _failure(error, call)
+
+
+def _failure(error: BaseException, call: Call) -> list[Outcome]:
+    if isinstance(error, InfrastructureError):  # a service is unavailable: a retry may help
+        raise error
+    if isinstance(error, UnreadableResponseError):
+        return [Outcome(0.0, f"cannot read the response: {error}")] * len(call)
+    return [Outcome(0.0, f"raised {failure_text(error)}", failed=True, place=error_place(error))] * len(call)
+
+
+def _outcomes(function: RewardFunction, value: Any, call: Call, weight: float) -> list[Outcome]:
+    if function.unit == "response":
+        return [as_outcome(value, weight)]
+    if isinstance(value, np.ndarray):
+        value = list(value)
+    if not isinstance(value, list | tuple) or len(value) != len(call):
+        found = f"{len(value)} values" if isinstance(value, list | tuple) else type(value).__name__
+        return [Outcome(0.0, f"returned {found}, not a list of {len(call)} numbers", failed=True)] * len(call)
+    return [as_outcome(one, weight) for one in value]
+
+
+def as_outcome(value: Any, weight: float) -> Outcome:
+    """Returns the outcome of a function that returned a value; a failure unless that is a usable number."""
+    if not isinstance(value, numbers.Real | np.bool_):
+        return Outcome(0.0, f"returned {type(value).__name__}, not a number", failed=True)
+    try:
+        number = float(value)
+    except OverflowError:  # raised for integers and fractions
+        reason = f"returned a number beyond float64; a reward times its weight may be at most {LARGEST:g}"
+        return Outcome(0.0, reason, failed=True)
+    if not math.isfinite(number):
+        return Outcome(0.0, f"returned {number}, not a finite number", failed=True)
+    if max(abs(number), abs(number * weight)) > LARGEST:
+        reason = f"returned {number:g} with weight {weight:g}; a reward, weighted too, may be at most ±{LARGEST:g}"
+        return Outcome(0.0, reason, failed=True)
+    return Outcome(number)

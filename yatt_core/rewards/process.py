@@ -1,0 +1,244 @@
+"""The scoring process's side of the process of rewards: starts it, asks it, and replaces it when a function breaks it.
+
+Consumes functions to load and their calls. Produces outcomes. A function that hangs although its time limit has
+interrupted it, or ends its process, has failed on the candidates of that call; the calls after it are made in a new
+process, so that each outcome is the same as if the call had been the only one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.prompts.prompt import Prompt
+from yatt_core.rewards.calls import Call, Limits, Outcome, too_long
+from yatt_core.rewards.conventions import Unit
+from yatt_core.rewards.registry import FunctionName
+
+START_SECONDS = 120.0
+"""Time limit for importing a function's module."""
+GRACE_SECONDS = 5.0
+"""Added to the time limit of a call, which first interrupts the call; afterwards its process is ended."""
+END_SECONDS = 10.0
+"""Time limit for the process to end after its leash is cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A function that can be called in the process of rewards.
+
+    identity: a text that identifies the function with its options.
+    """
+
+    name: FunctionName
+    identity: str
+    unit: Unit
+    awaits: bool
+
+
+class ProcessLostError(Exception):
+    """The process did not answer in time, or has ended; the text is the reason."""
+
+
+class RewardProcess:
+    """The process of rewards of this process. It starts with the first function, and ends with this process."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._leash = -1
+        self._unread = bytearray()
+        self._keys: dict[str, int] = {}
+        self._loads = 0
+        self._lock = threading.Lock()
+
+    def load(self, name: FunctionName) -> Loaded:
+        """Loads a function.
+
+        Raises `ConfigurationError` as `registry.resolve` does, and if importing it ends the process or takes too long.
+        """
+        identity = json.dumps(asdict(name), sort_keys=True)
+        with self._lock:
+            key = self._keys.get(identity, self._loads)
+            try:
+                self._start()
+                self._send({"load": asdict(name), "key": key})
+                answer = self._receive(START_SECONDS)
+            except ProcessLostError as lost:
+                self.close()
+                raise ConfigurationError(f"{name.place}: its import failed: {lost}") from None
+            if "refused" in answer:
+                raise ConfigurationError(answer["refused"])
+            self._keys[identity], self._loads = key, self._loads + 1
+            return Loaded(name, identity, **answer["loaded"])
+
+    def evaluate(self, loaded: Loaded, calls: Sequence[Call], limits: Limits, stop: bool) -> list[list[Outcome]]:
+        """Returns the outcomes of each call.
+
+        stop: make no further calls after one that has failed; calls that were not made have no outcomes.
+
+        Raises `InfrastructureError` if a service that the function needs is away.
+        """
+        outcomes: list[list[Outcome]] = [[] for _ in calls]
+        left = list(range(len(calls)))
+        one_by_one = False
+        while left:
+            part = left[:1] if one_by_one else left
+            lost = self._evaluate(loaded, calls, part, limits, stop, outcomes)
+            if lost:
+                # Calls of a coroutine function share their process: who has broken it shows when each is alone.
+                one_by_one = one_by_one or loaded.awaits
+                unanswered = [index for index in part if not outcomes[index]]
+                if len(part) == 1 or not loaded.awaits:
+                    guilty = unanswered[0]
+                    outcomes[guilty] = [Outcome(0.0, lost, failed=True)] * len(calls[guilty])
+            if stop and any(outcome.failed for call in outcomes for outcome in call):
+                break
+            left = [index for index in left if not outcomes[index]]
+        return outcomes
+
+    def close(self) -> None:
+        """Ends the process with everything that it has started; the next function starts a new one."""
+        process, self._process = self._process, None
+        self._unread.clear()
+        self._keys.clear()
+        if process is None:
+            return
+        os.close(self._leash)
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _evaluate(
+        self,
+        loaded: Loaded,
+        calls: Sequence[Call],
+        part: Sequence[int],
+        limits: Limits,
+        stop: bool,
+        outcomes: list[list[Outcome]],
+    ) -> str:
+        """Makes some of the calls, and adds their outcomes; returns why the process was lost, or an empty text."""
+        if loaded.identity not in self._keys:  # the process is a new one
+            self.load(loaded.name)
+        with self._lock:
+            key = self._keys[loaded.identity]
+            try:
+                self._send(
+                    {**_packed([calls[index] for index in part]), "key": key, "limits": asdict(limits), "stop": stop}
+                )
+                while True:
+                    answer = self._receive(limits.seconds + GRACE_SECONDS, too_long(limits.seconds))
+                    if "unavailable" in answer:
+                        raise InfrastructureError(answer["unavailable"])
+                    if "end" in answer:
+                        return ""
+                    outcomes[part[answer["call"]]] = [Outcome(*one) for one in answer["outcomes"]]
+            except ProcessLostError as lost:
+                self.close()
+                return str(lost)
+
+    def _start(self) -> None:
+        if self._process is not None:
+            return
+        leash, self._leash = os.pipe()
+        # Everything importable in this process must be importable in the process of rewards.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "yatt_core.rewards.worker", str(leash)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                pass_fds=(leash,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(leash)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        assert self._process is not None and self._process.stdin is not None, "the process has been started"
+        with suppress(BrokenPipeError):  # its last message says why it has ended
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _receive(self, seconds: float, silence: str = "") -> dict[str, Any]:
+        """Returns the next message. Raises `ProcessLostError` if the process has ended, or is silent for too long."""
+        assert self._process is not None and self._process.stdout is not None, "the process has been started"
+        deadline = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._unread:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise ProcessLostError(silence or too_long(seconds))
+                data = os.read(self._process.stdout.fileno(), 1 << 16)
+                if not data:
+                    raise ProcessLostError("its process has ended")
+                self._unread += data
+        line, _, rest = self._unread.partition(b"\n")
+        self._unread = rest
+        message: dict[str, Any] = json.loads(line)
+        if "died" in message:
+            raise ProcessLostError(message["died"])
+        return message
+
+
+@functools.cache
+def _process_of(pid: int) -> RewardProcess:
+    process = RewardProcess()
+    atexit.register(process.close)
+    return process
+
+
+def reward_process() -> RewardProcess:
+    """Returns the process of rewards that belongs to this process; it is shared by all scorers."""
+    return _process_of(os.getpid())
+
+
+def _packed(calls: Sequence[Call]) -> dict[str, Any]:
+    """Returns calls as plain values; each prompt appears once."""
+    prompts: dict[int, int] = {}
+    packed_prompts = list[dict[str, Any]]()
+    packed_calls = list[list[dict[str, Any]]]()
+    for call in calls:
+        packed = list[dict[str, Any]]()
+        for candidate in call:
+            if id(candidate.prompt) not in prompts:
+                prompts[id(candidate.prompt)] = len(packed_prompts)
+                packed_prompts.append(_plain(candidate.prompt))
+            completion = candidate.completion
+            turns = completion.turns
+            packed.append(
+                {
+                    "prompt": prompts[id(candidate.prompt)],
+                    "reads": candidate.reads,
+                    "text": completion.text,
+                    "spoken": [turn.text for turn in turns] if len(turns) > 1 else None,
+                    "tokens": completion.tokens,
+                    "stop_reason": completion.stop_reason,
+                }
+            )
+        packed_calls.append(packed)
+    return {"prompts": packed_prompts, "calls": packed_calls}
+
+
+def _plain(prompt: Prompt) -> dict[str, Any]:
+    """Returns the fields of a prompt, without copying them."""
+    return {field.name: getattr(prompt, field.name) for field in fields(prompt)}

@@ -1,0 +1,134 @@
+"""The process in which reward functions run: `python -m yatt_core.rewards.worker`, one for each process that scores.
+
+Consumes JSON lines on standard input: functions to load, and calls of loaded functions. Produces JSON lines on standard
+output. There are two processes. The outer one, the guard, loads nothing; it ends the inner one and everything that
+it has left behind when its leash is cut: a pipe of which only the scoring process holds the other end. The inner one
+executes the functions, and keeps them loaded. Output printed by functions goes to standard error. All of this limits
+faults; it is not a security sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from typing import Any, BinaryIO
+
+from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.orphans import adopt_orphans, death, end_children, end_with_parent
+from yatt_core.prompts.prompt import Completion, Prompt
+from yatt_core.rewards.calls import Call, Limits, Outcome, evaluate, evaluate_concurrently
+from yatt_core.rewards.conventions import Candidate, RewardFunction
+from yatt_core.rewards.registry import FunctionName, resolve
+
+
+class Server:
+    """Loads functions and calls them, one request after the other.
+
+    answers: descriptor for outgoing lines.
+    """
+
+    def __init__(self, requests: BinaryIO, answers: int) -> None:
+        self._requests, self._answers = requests, answers
+        self._functions: dict[int, RewardFunction] = {}
+        self._pid = os.getpid()
+
+    def run(self) -> None:
+        """Serves until the end of the requests."""
+        for line in self._requests:
+            request = json.loads(line)
+            if "load" in request:
+                self._load(request)
+            else:
+                self._evaluate(request)
+
+    def _load(self, request: dict[str, Any]) -> None:
+        try:
+            function = resolve(FunctionName(**request["load"]))
+        except ConfigurationError as error:
+            self._say({"refused": str(error)})
+            return
+        self._functions[request["key"]] = function
+        self._say({"loaded": {"unit": function.unit, "awaits": function.awaits}})
+
+    def _evaluate(self, request: dict[str, Any]) -> None:
+        function, limits, stop = self._functions[request["key"]], Limits(**request["limits"]), request["stop"]
+        calls = _calls(request)
+        try:
+            if function.awaits:
+                asyncio.run(self._await_all(function, calls, limits, stop))
+            else:
+                for index, call in enumerate(calls):
+                    failed = self._report(index, evaluate(function, call, limits))
+                    end_children()
+                    if failed and stop:
+                        break
+        except InfrastructureError as error:
+            self._say({"unavailable": str(error)})
+        else:
+            self._say({"end": True})
+        end_children()
+
+    async def _await_all(self, function: RewardFunction, calls: Sequence[Call], limits: Limits, stop: bool) -> None:
+        async with aclosing(evaluate_concurrently(function, calls, limits)) as ended:
+            async for index, outcomes in ended:
+                if self._report(index, outcomes) and stop:
+                    break
+
+    def _report(self, index: int, outcomes: Sequence[Outcome]) -> bool:
+        """Reports a call; returns whether it failed."""
+        self._say({"call": index, "outcomes": [(one.value, one.reason, one.failed, one.place) for one in outcomes]})
+        return any(outcome.failed for outcome in outcomes)
+
+    def _say(self, message: dict[str, Any]) -> None:
+        if os.getpid() != self._pid:  # a function that forks returns in both processes
+            os._exit(0)
+        data = json.dumps(message).encode() + b"\n"
+        while data:
+            data = data[os.write(self._answers, data) :]
+
+
+def _calls(request: dict[str, Any]) -> list[Call]:
+    prompts = [Prompt(**{**prompt, "media": tuple(prompt["media"])}) for prompt in request["prompts"]]
+    return [list(_candidates(prompts, call)) for call in request["calls"]]
+
+
+def _candidates(prompts: Sequence[Prompt], call: Sequence[dict[str, Any]]) -> Iterator[Candidate]:
+    for one in call:
+        completion = Completion.of_turns(one["text"], one["spoken"] or [one["text"]], one["tokens"], one["stop_reason"])
+        yield Candidate(prompts[one["prompt"]], completion, one["reads"])
+
+
+def main() -> int:
+    """Starts the inner process, and ends it and its descendants when it ends or the leash is cut."""
+    leash, guard = int(sys.argv[1]), os.getpid()
+    adopt_orphans()
+    answers, requests = os.dup(1), os.dup(0)
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    pid = os.fork()
+    if pid == 0:
+        end_with_parent()
+        if os.getppid() == guard:
+            os.close(leash)
+            adopt_orphans()
+            with os.fdopen(requests, "rb") as lines:
+                Server(lines, answers).run()
+        return 0
+    os.close(requests)
+    ended = os.pidfd_open(pid)
+    cut = leash in select.select([leash, ended], [], [])[0]
+    os.kill(pid, 9)
+    status = os.waitpid(pid, 0)[1]
+    end_children()
+    if not cut:
+        os.write(answers, json.dumps({"died": death(status)}).encode() + b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
