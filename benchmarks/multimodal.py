@@ -24,7 +24,7 @@ from ops.cli.lookup import opened_checkpoint
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.inputs.reader import Inputs
-from yatt_core.prompts.codec import TextCodec, open_codec
+from yatt_core.prompts.codec import TextCodec, encode_question, open_codec
 from yatt_core.prompts.stream import Prompt, media_of
 from yatt_core.protocols.engines import RolloutEngine
 from yatt_core.rewards.scoring import RewardScorer, Scored
@@ -60,9 +60,7 @@ class Asker:
 
     def accuracy(self, media: Sequence[tuple[str, ...]]) -> float:
         """Returns the share of tasks answered correctly if their prompts show these images."""
-        tokens = [
-            self._codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in self.held_out
-        ]
+        tokens = [encode_question(prompt, self._codec) for prompt in self.held_out]
         version = self._engine.version
         dialogue = Dialogue(self._spec.rollout, self._codec, tokens, media)
         dialogue.hear(self._engine.generate(greedy_request(dialogue, self._codec.stop_tokens, version)))

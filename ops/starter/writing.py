@@ -19,7 +19,7 @@ from ops.starter.texts import reward_text, spec_text
 from yatt_core.datasets.sources import first_prompts
 from yatt_core.errors import ConfigurationError, TooLongError
 from yatt_core.planning.cluster import local_gpus
-from yatt_core.prompts.codec import open_codec
+from yatt_core.prompts.codec import encode_question, open_codec
 from yatt_core.rewards.functions import load_part
 from yatt_core.spec import RunSpec, load_spec
 from yatt_core.spec.reading.load import parse_spec
@@ -85,7 +85,7 @@ def _longest_prompt(spec: RunSpec, model: ModelLook) -> int:
     codec, longest = open_codec(spec, str(model.path)), 0
     for prompt in first_prompts(spec.data, spec.seed, LOOKED_AT):
         try:
-            longest = max(longest, len(codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media))))
+            longest = max(longest, len(encode_question(prompt, codec)))
         except TooLongError:
             return model.positions or longest
     return longest

@@ -146,10 +146,10 @@ def with_row(number: int, **values: Any) -> list[dict[str, Any]]:
         ([{"promt": "a"}], r"a\.parquet:1: the row has no key 'prompt' for the prompt .*did you mean 'promt'"),
         ([{"prompt": "a", "answer": 3}], r"a\.parquet:1: 'answer' is int; .*string"),
         ([{"prompt": "a", "answer": b"3"}], r"a\.parquet:1: 'answer' is bytes; .*string"),
-        ([{"prompt": []}], r"a\.parquet:1: 'prompt' .*chat .*one user message"),
+        ([{"prompt": []}], r"a\.parquet:1: 'prompt'.* no messages"),
         (
-            [{"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "a"}]}],
-            r"a\.parquet:1: 'prompt' .*chat .*one user message.*data\.system_prompt",
+            [{"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}],
+            r"a\.parquet:1: 'prompt': .*ends with the role assistant",
         ),
         (pa.table({"prompt": pa.array([], pa.string())}), r"a\.parquet: the file has no rows"),
     ],

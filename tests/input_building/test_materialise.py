@@ -280,7 +280,7 @@ def test_demonstrations_need_answers_and_enough_prompts(tmp_path):
 
 def test_other_libraries_can_read_the_tables(made):
     table = pq.read_table(made[0] / "inputs" / "train.parquet")
-    assert table.column_names == ["source", "index", "prompt_id", "text", "answer", "entry"]
+    assert table.column_names == ["source", "index", "prompt_id", "text", "answer", "entry", "messages"]
     assert np.array_equal(table["index"].to_numpy(), np.arange(len(table)))
     assert json.loads(table["entry"][0].as_py())["task"] == "spell_backward"
 

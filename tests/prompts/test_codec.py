@@ -13,6 +13,7 @@ from tests.inputs.example_specs import SPELL, VIRTUAL, run_spec
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.models.tokenizer import save_tokenizer, train_tokenizer
 from yatt_core.prompts.codec import open_codec
+from yatt_core.prompts.prompt import Message
 from yatt_core.spec.sections.model import TokenizerSpec
 
 PROMPTS = [f"Spell this word backward: {word}" for word in ("sun", "moon", "star", "gnu", "ape")]
@@ -246,3 +247,40 @@ def test_a_controllers_codec_loads_without_torch(trained):
     )
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
     assert printed == "False"
+
+
+CHAT = (Message("user", "Spell sun"), Message("assistant", "nus"), Message("user", "And gnu"))
+
+
+def test_a_conversation_is_rendered_by_the_chat_template(byte_pairs):
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(byte_pairs)
+    brief, kind = Message("system", "Be brief."), Message("system", "Be kind.")
+    for system_prompt, messages, expected in (
+        (None, CHAT, CHAT),
+        ("Be brief.", CHAT, (brief, *CHAT)),
+        ("Be brief.", (kind, *CHAT), (kind, *CHAT)),
+    ):
+        codec = open_codec(run_spec(SPELL, data={"system_prompt": system_prompt}), str(byte_pairs))
+        turns = [{"role": message.role, "content": message.content} for message in expected]
+        rendered = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        tokens = codec.encode_prompt("transcript", messages=messages)
+        assert (
+            tokenizer.decode(tokens)
+            == rendered
+            == "".join([*(f"<|{message.role}|>{message.content}<|end|>" for message in expected), "<|assistant|>"])
+        )
+
+
+@pytest.mark.parametrize(
+    ("template", "system", "says"),
+    [
+        (None, "", "chat template; .*has none"),
+        ("{{ raise_exception('roles must alternate') }}", "", "rejected .*roles must alternate"),
+        (TURNS.replace("%}<|{{", "if m.role != 'system' %}<|{{", 1), "Be kind.", "system message.*ignores"),
+    ],
+)
+def test_a_conversation_that_a_model_cannot_take_is_named(byte_pairs, template, system, says):
+    codec = open_codec(run_spec(SPELL), str(set_template(byte_pairs, template)))
+    messages = (*([Message("system", system)] if system else []), *CHAT)
+    with pytest.raises(DataError, match=rf"prompt 0/train/a:7 .*{says}"):
+        codec.encode_prompt("transcript", "0/train/a:7", messages=messages)

@@ -83,3 +83,9 @@ def plain(prompt, response, tokens=3):
 def sleeping_a_little(prompt, response):
     time.sleep(0.001)
     return len(response)
+
+
+def messages(prompt, response):
+    """Returns the number of the conversation's messages, if they arrive as they were."""
+    assert [message.role for message in prompt.messages][-1] == "user"
+    return len(prompt.messages)

@@ -20,7 +20,7 @@ from yatt_core.errors import InfrastructureError
 from yatt_core.input_building.settling import settle_inputs
 from yatt_core.inputs.reader import Inputs
 from yatt_core.logs import actor_logs, log_context
-from yatt_core.prompts.codec import TextCodec, open_codec
+from yatt_core.prompts.codec import TextCodec, encode_question, open_codec
 from yatt_core.prompts.stream import media_of
 from yatt_core.protocols.receipts import (
     ActorIdentity,
@@ -105,7 +105,7 @@ class Controller:
             for start in range(0, len(prompts), size):
                 rows = range(start, min(start + size, len(prompts)))
                 batch = [prompts[i] for i in rows]
-                tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in batch]
+                tokens = [encode_question(prompt, codec) for prompt in batch]
                 dialogue = Dialogue(self._spec.rollout, codec, tokens, media_of(batch))
                 stream.submit((rows, dialogue), greedy_request(dialogue, codec.stop_tokens, task.weight_version))
             for (rows, dialogue), result in stream.results():

@@ -33,7 +33,7 @@ from yatt_core.experience.shard_log import ShardLog, adopt
 from yatt_core.experience.turn_log import TurnLog
 from yatt_core.keys import wave_name
 from yatt_core.logs import timed
-from yatt_core.prompts.codec import TextCodec
+from yatt_core.prompts.codec import TextCodec, encode_question
 from yatt_core.prompts.stream import Prompt, media_of
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult, Int32
 from yatt_core.protocols.judges import JudgeRequest
@@ -142,7 +142,7 @@ class Collector:
 
     def _open(self, task: ShardTask) -> OpenShard:
         prompts = [self.inputs.prompt(ref) for ref in task.prompts]
-        tokens = [self.codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in prompts]
+        tokens = [encode_question(prompt, self.codec) for prompt in prompts]
         log = ShardLog(self.run_folder, task.key, task.term, shard_plan(self.spec, task))
         return OpenShard(task, log, prompts, tokens, split_batches(len(prompts), self.spec))
 

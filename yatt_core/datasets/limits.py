@@ -29,9 +29,12 @@ MAX_DEPTH = 32
 MAX_RATIO = 1_000
 """Unpacked bytes per stored byte of a column."""
 LEAST_UNPACKED = 32 << 20
-"""Unpacked bytes of a column below which its ratio does not matter."""
+"""Unpacked bytes of the prompts below which their ratio does not matter; for other columns, `MAX_BATCH_BYTES` of a row
+group."""
 MAX_BATCH_BYTES = 256 << 20
-"""Unpacked bytes of a batch of rows, or of the largest row of a file."""
+"""Unpacked bytes of a batch of an Arrow stream, and of a column below which its ratio does not matter."""
+READ_BYTES = 64 << 20
+"""Unpacked bytes of a Parquet file that are read at once, even if every row is as large as a whole column."""
 VALUE_BYTES = 8
 """Assumed size of an unpacked value whose encoding stores less, such as a repeated one."""
 _COMPRESSED_FIELD, _BUFFERS_FIELD, _HEADER_FIELD = 3, 2, 2
@@ -50,21 +53,22 @@ def check_parquet(path: Path, metadata: pq.FileMetaData, prompt: str) -> None:
             column = metadata.row_group(group).column(index)
             name, stored = column.path_in_schema, column.total_compressed_size
             unpacked = max(column.total_uncompressed_size, VALUE_BYTES * column.num_values)
-            _check_ratio(path, name, unpacked, stored)
             if name.partition(".")[0] == prompt:
                 prompts, prompts_stored = prompts + unpacked, prompts_stored + stored
-    _check_ratio(path, prompt, prompts, prompts_stored)
+            else:
+                _check_ratio(path, name, unpacked, stored, MAX_BATCH_BYTES)
+    _check_ratio(path, prompt, prompts, prompts_stored, LEAST_UNPACKED)
 
 
 def rows_at_once(metadata: pq.FileMetaData, most: int) -> int:
     """Returns the number of rows to unpack at once, so that even rows as large as a whole column fit the bound."""
     groups = (metadata.row_group(group) for group in range(metadata.num_row_groups))
     sizes = (group.column(index).total_uncompressed_size for group in groups for index in range(metadata.num_columns))
-    return max(1, min(most, MAX_BATCH_BYTES // max(1, max(sizes, default=1))))
+    return max(1, min(most, READ_BYTES // max(1, max(sizes, default=1))))
 
 
-def _check_ratio(path: Path, name: str, unpacked: int, stored: int) -> None:
-    if unpacked > LEAST_UNPACKED and unpacked > MAX_RATIO * stored:
+def _check_ratio(path: Path, name: str, unpacked: int, stored: int, least: int) -> None:
+    if unpacked > least and unpacked > MAX_RATIO * stored:
         raise DataError(
             f"{path}: column {name!r} unpacks from {stored:,} to {unpacked:,} bytes or more; at most {MAX_RATIO:,} times "
             "the stored size is read; write the file with fewer repetitions, or leave the column out"

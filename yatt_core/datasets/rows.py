@@ -21,7 +21,9 @@ from yatt_core.datasets.data_files import DataFile, held_out_files, training_fil
 from yatt_core.datasets.local_files import read_within
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.problems import LISTED
+from yatt_core.prompts.conversations import read_messages, transcript
 from yatt_core.prompts.media import MAX_BYTES
+from yatt_core.prompts.prompt import Message
 from yatt_core.spec.sections.data import FileSource
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,7 @@ class Row:
     origin: where the row comes from: its split, its file or task, and its number.
     entry: the original row as plain JSON values.
     media: addresses of its images.
+    messages: the conversation; empty for a single question.
     """
 
     origin: str
@@ -52,6 +55,7 @@ class Row:
     answer: str | None
     entry: Mapping[str, Any]
     media: tuple[str, ...] = ()
+    messages: tuple[Message, ...] = ()
 
 
 def splits_of(source: FileSource) -> tuple[Split, ...]:
@@ -120,12 +124,12 @@ def _row(file: DataFile, number: int, entry: Entry, origin: str, source: FileSou
     if isinstance(entry, DataError):
         raise entry
     place = f"{file.path}:{number}"
-    text = _prompt(entry, place, source.prompt_field)
+    text, messages = _prompt(entry, place, source.prompt_field)
     answer = entry.get(source.answer_field)
     if answer is not None and not isinstance(answer, str):
         raise DataError(f"{place}: {source.answer_field!r} is {type(answer).__name__}; expected the answer as a string")
     if source.image_field is None:
-        return Row(origin, text, answer, entry)
+        return Row(origin, text, answer, entry, messages=messages)
     given = _value(entry, place, source.image_field, "image_field")
     images = given if isinstance(given, list) else [] if given is None else [given]
     media = []
@@ -134,22 +138,21 @@ def _row(file: DataFile, number: int, entry: Entry, origin: str, source: FileSou
         media.append(keep(_image_bytes(image, file.path.parent, what), what))
     if any(not isinstance(image, str) for image in images):
         entry = {key: value for key, value in entry.items() if key != source.image_field}
-    return Row(origin, text, answer, entry, tuple(media))
+    return Row(origin, text, answer, entry, tuple(media), messages)
 
 
-def _prompt(entry: Mapping[str, Any], place: str, key: str) -> str:
-    """Returns the text of the prompt, or of the single message if it is a chat."""
+def _prompt(entry: Mapping[str, Any], place: str, key: str) -> tuple[str, tuple[Message, ...]]:
+    """Returns the text of the prompt, and its messages if it is a conversation of several."""
     value = _value(entry, place, key, "prompt_field")
     if isinstance(value, list):
-        if len(value) != 1 or not isinstance(value[0], dict) or value[0].get("role") != "user":
-            raise DataError(
-                f"{place}: {key!r} is not a chat of exactly one user message; expected the text only, "
-                "with a system message in data.system_prompt"
-            )
-        value = value[0].get("content")
+        try:
+            messages = read_messages(value)
+        except DataError as error:
+            raise DataError(f"{place}: {key!r}: {error}") from None
+        return (messages[0].content, ()) if len(messages) == 1 else (transcript(messages), messages)
     if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{place}: {key!r} must be a non-empty string")
-    return value
+        raise DataError(f"{place}: {key!r} must be a non-empty string or a list of messages")
+    return value, ()
 
 
 def _value(entry: Mapping[str, Any], place: str, key: str, field: str) -> Any:

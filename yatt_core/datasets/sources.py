@@ -190,7 +190,7 @@ def look_over(data: DataSpec, seed: int, with_probe: bool = True) -> bool:
 
 
 def _prompt(row: Row, source: int, index: int) -> Prompt:
-    return Prompt(source, index, f"{source}/{row.origin}", row.text, row.answer, row.entry, row.media)
+    return Prompt(source, index, f"{source}/{row.origin}", row.text, row.answer, row.entry, row.media, row.messages)
 
 
 def _held_out(source: Source, share: int, taken: set[bytes], keep: Keep) -> list[Row]:

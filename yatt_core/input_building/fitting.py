@@ -16,7 +16,7 @@ from yatt_core.datasets.sources import first_prompts, source_place
 from yatt_core.errors import ConfigurationError, DataError, TooLongError
 from yatt_core.inputs.manifest import LONGEST
 from yatt_core.problems import LISTED, Problems
-from yatt_core.prompts.codec import TextCodec, longest_prompt, open_codec, positions
+from yatt_core.prompts.codec import TextCodec, encode_question, longest_prompt, open_codec, positions
 from yatt_core.prompts.stream import Prompt
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.model import ModelFolder
@@ -36,7 +36,7 @@ def prompt_tokens(spec: RunSpec, codec: TextCodec, prompt: Prompt) -> int:
     Raises what `encode_prompt` raises, with the place of the prompt's source.
     """
     try:
-        return len(codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)))
+        return len(encode_question(prompt, codec))
     except DataError as error:
         placed = type(error)(f"{source_place(spec.data, prompt.source)}: {error}")
         if isinstance(placed, TooLongError) and isinstance(error, TooLongError):

@@ -14,7 +14,7 @@ import os
 import shutil
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ from yatt_core.models.tokenizer import save_tokenizer, train_tokenizer
 from yatt_core.problems import Problems
 from yatt_core.prompts.codec import TextCodec, open_codec
 from yatt_core.prompts.media import MEDIA, MediaFolder, describe_media
-from yatt_core.prompts.prompt_files import PromptFile, PromptWriter
+from yatt_core.prompts.prompt_files import PromptFile, PromptWriter, read_column
 from yatt_core.prompts.stream import Prompt
 from yatt_core.prompts.tool_calls import CALL, split_turns
 from yatt_core.protocols.receipts import InputsReceipt
@@ -286,7 +286,8 @@ class _Texts:
 
     def __iter__(self) -> Iterator[str]:
         for file in self.files:
-            yield from file.column("text")
+            for text, messages in zip(file.column("text"), file.column("messages"), strict=True):
+                yield from (message.content for message in read_column(messages)) if messages else (text,)
         for answer in self._answers() if self.with_tools else ():
             if answer is not None and CALL in answer:
                 yield from split_turns(answer)[0]
@@ -297,4 +298,6 @@ class _Texts:
 
 def _row_digest(part: str, prompt: Prompt) -> str:
     row = [part, prompt.source, prompt.index, prompt.prompt_id, prompt.text, prompt.answer, dict(prompt.entry)]
+    if prompt.messages:
+        row.append({"messages": [astuple(message) for message in prompt.messages]})
     return json_digest([*row, list(prompt.media)] if prompt.media else row)

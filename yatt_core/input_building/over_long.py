@@ -102,10 +102,9 @@ def _tokens(spec: RunSpec, codec: TextCodec, prompt: Prompt) -> int | None:
 
 def _shortened(spec: RunSpec, codec: TextCodec, prompt: Prompt) -> Prompt:
     """Returns the prompt with as much of its text as fits, found by bisection."""
-    if prompt.media:
-        raise DataError(
-            f"prompt {prompt.prompt_id}: a prompt with images cannot be shortened; use data.over_long: skip"
-        )
+    if prompt.media or prompt.messages:
+        what = "prompt with images" if prompt.media else "conversation"
+        raise DataError(f"prompt {prompt.prompt_id}: a {what} cannot be shortened; use data.over_long: skip")
 
     def cut(characters: int) -> Prompt:
         at_start = spec.data.over_long == "cut_start"

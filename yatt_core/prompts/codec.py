@@ -22,7 +22,14 @@ from yatt_core.errors import ConfigurationError, DataError, TooLongError
 from yatt_core.models.model_folder import positions_of, read_config
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.prompts.image_tokens import ImageTokens, image_tokens
-from yatt_core.prompts.result_text import ResultEncoder, TemplateFrame, check_tools_are_shown, frame_by_tags
+from yatt_core.prompts.prompt import Message, Prompt
+from yatt_core.prompts.result_text import (
+    ChatMessage,
+    ResultEncoder,
+    TemplateFrame,
+    check_tools_are_shown,
+    frame_by_tags,
+)
 from yatt_core.prompts.tool_calls import CALL, CALL_END
 from yatt_core.protocols.generation import Int32
 from yatt_core.spec.run import RunSpec, no_room
@@ -50,10 +57,11 @@ class TextCodec(Protocol):
         """Number of tokens."""
         ...
 
-    def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0) -> Int32:
+    def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0, messages: Sequence[Message] = ()) -> Int32:
         """Returns the tokens of a prompt, ready for generation: [length].
 
         images: number of images in the prompt.
+        messages: the conversation of which the text is the transcript; empty for a single question.
 
         Raises `DataError`, which names the prompt, if it is too long, or if the model or the text has no place
         for its images.
@@ -108,10 +116,11 @@ class PromptCodec:
         """Number of tokens, including added ones."""
         return len(self._tokenizer)
 
-    def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0) -> Int32:
+    def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0, messages: Sequence[Message] = ()) -> Int32:
         """Returns the tokens of a prompt, ready for generation: [length].
 
         images: number of images in the prompt.
+        messages: the conversation of which the text is the transcript; empty for a single question.
 
         Raises `DataError`, which names the prompt, if it is too long, or if the model or the text has no place
         for its images.
@@ -120,30 +129,53 @@ class PromptCodec:
             raise DataError(
                 f"prompt {prompt_id or repr(text[:60])} contains {images} images, but the model supports text only"
             )
-        tokens = self._encode(text) if self._images is None else self._encode_with_images(text, prompt_id, images)
+        try:
+            turns = self._turns(text, messages)
+            tokens = self._encode(turns) if self._images is None else self._encode_with_images(turns, images)
+        except DataError as error:
+            raise DataError(f"prompt {prompt_id or repr(text[:60])} {error}") from None
         shown = "" if self._images is None or not images else f", {images * self._images.count} for {images} images"
         return _checked(tokens, self._longest, prompt_id, text, shown)
 
-    def _encode(self, text: str) -> list[int]:
+    def _turns(self, text: str, messages: Sequence[Message]) -> list[ChatMessage]:
+        """Returns what the chat template gets; a system message of the prompt takes the place of the spec's."""
+        if not messages:
+            return [*self._system, {"role": "user", "content": text}]
         if self._tokenizer.chat_template is None:
-            return list(self._tokenizer(text)["input_ids"])
-        return self._encode_bare(self._render([*self._system, {"role": "user", "content": text}]))
+            raise DataError("is a conversation, which needs a chat template; the model's tokenizer has none")
+        system = [] if messages[0].role == "system" else self._system
+        return [*system, *({"role": message.role, "content": message.content} for message in messages)]
 
-    def _encode_with_images(self, text: str, prompt_id: str, images: int) -> list[int]:
+    def _encode(self, turns: Sequence[ChatMessage]) -> list[int]:
+        if self._tokenizer.chat_template is None:
+            return list(self._tokenizer(turns[-1]["content"])["input_ids"])
+        return self._encode_bare(self._rendered(turns))
+
+    def _encode_with_images(self, turns: Sequence[ChatMessage], images: int) -> list[int]:
         """Returns the tokens of a prompt for a vision-language model, including image placeholders."""
         assert self._images is not None
-        try:
-            marked = self._images.marked(text, images)
-            if self._tokenizer.chat_template is None:
-                tokens = list(self._tokenizer(self._images.expanded(self._images.plain(marked)))["input_ids"])
-            else:
-                content = self._images.plain(marked) if self._takes_text else self._images.parts(marked)
-                rendered = self._render([*self._system, {"role": "user", "content": content}])
-                tokens = self._encode_bare(self._images.expanded(rendered))
-            self._images.check(tokens, images)
-        except DataError as error:
-            raise DataError(f"prompt {prompt_id or repr(text[:60])} {error}") from None
+        marked = self._images.marked(turns, images)
+        if self._tokenizer.chat_template is None:
+            plain = self._images.plain(marked[-1]["content"])
+            tokens = list(self._tokenizer(self._images.expanded(plain))["input_ids"])
+        else:
+            shown = self._images.plain if self._takes_text else self._images.parts
+            # A system message cannot contain images, and templates expect it as text.
+            contents = [turn["content"] if turn["role"] == "system" else shown(turn["content"]) for turn in marked]
+            given = [{**turn, "content": content} for turn, content in zip(marked, contents, strict=True)]
+            tokens = self._encode_bare(self._images.expanded(self._rendered(given)))
+        self._images.check(tokens, images)
         return tokens
+
+    def _rendered(self, turns: Sequence[Mapping[str, Any]]) -> str:
+        """Returns the prompt in the chat template. Raises `DataError` for a conversation that it does not support."""
+        try:
+            rendered = self._render(turns)
+        except TemplateError as error:
+            raise DataError(f"is rejected by the model's chat template: {error}") from None
+        if turns[0]["role"] == "system" and turns[0]["content"].strip() not in rendered:
+            raise DataError("has a system message, which the model's chat template ignores")
+        return rendered
 
     @cached_property
     def _takes_text(self) -> bool:
@@ -203,6 +235,11 @@ class PromptCodec:
             )
 
 
+def encode_question(prompt: Prompt, codec: TextCodec) -> Int32:
+    """Returns the tokens of a prompt, ready for generation: [length]. Raises as `TextCodec.encode_prompt` does."""
+    return codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media), prompt.messages)
+
+
 class VirtualCodec:
     """The codec of a virtual run.
 
@@ -220,8 +257,8 @@ class VirtualCodec:
         self._longest_result = tools.max_result_tokens if tools else 0
         self._calls_below = tool_call_fraction * vocabulary if tools else 0.0
 
-    def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0) -> Int32:
-        """Returns the bytes of a prompt: [length]; images take no tokens.
+    def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0, messages: Sequence[Message] = ()) -> Int32:
+        """Returns the bytes of a prompt or of its transcript: [length]; images take no tokens.
 
         Raises `DataError`, which names the prompt, if it is too long.
         """

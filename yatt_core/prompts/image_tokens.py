@@ -44,17 +44,19 @@ class ImageTokens:
     token: int
     count: int
 
-    def marked(self, text: str, images: int) -> str:
-        """Returns the text with one mark per image, all added at the start if the text itself contains none.
+    def marked(self, turns: Sequence[Mapping[str, str]], images: int) -> list[dict[str, str]]:
+        """Returns the messages with one mark per image, all before the first of the user if there are none.
 
-        Raises `DataError` if the text contains marks, but not one per image.
+        Raises `DataError` if the messages contain marks, but not one per image.
         """
-        marks = text.count(IMAGE)
+        marks = sum(turn["content"].count(IMAGE) for turn in turns if turn["role"] != "system")
         if marks not in (0, images):
             raise DataError(
                 f"has {images} images, but contains {IMAGE} {marks} times; write it once per image, or not at all"
             )
-        return text if marks else IMAGE * images + text
+        first = next(number for number, turn in enumerate(turns) if turn["role"] == "user")
+        before = {first: "" if marks else IMAGE * images}
+        return [{**turn, "content": before.get(number, "") + turn["content"]} for number, turn in enumerate(turns)]
 
     def plain(self, text: str) -> str:
         """Returns a marked text in which the model's own token replaces each mark."""

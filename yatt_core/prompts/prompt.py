@@ -13,15 +13,28 @@ STOPPED = "stop"
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation.
+
+    role: `system`, `user` or `assistant`.
+    """
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """One task.
 
     source: index of its source in the spec's mixture.
     index: number of the prompt's row among the source's rows of the same split.
+    text: the question, or the transcript of a conversation.
     prompt_id: an id that is unique within a run's inputs and names split, source and original row.
     answer: the reference answer; None if the row has none.
     entry: the original row as plain JSON values, for the reward functions.
     media: content addresses of its images, in the order in which they appear in the text.
+    messages: the conversation; empty for a single question.
     """
 
     source: int
@@ -31,6 +44,7 @@ class Prompt:
     answer: str | None
     entry: Mapping[str, Any]
     media: tuple[str, ...] = ()
+    messages: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 
 from yatt_core.digests import canonical_json
 from yatt_core.errors import DataError
-from yatt_core.prompts.stream import Prompt
+from yatt_core.prompts.prompt import Message, Prompt
 
 SCHEMA = pa.schema(
     [
@@ -29,6 +30,7 @@ SCHEMA = pa.schema(
         pa.field("text", pa.large_string(), nullable=False),
         pa.field("answer", pa.large_string()),
         pa.field("entry", pa.large_string(), nullable=False),
+        pa.field("messages", pa.large_string()),
     ]
 )
 MEDIA_FIELD = pa.field("media", pa.list_(pa.string()), nullable=False)
@@ -50,10 +52,12 @@ class PromptWriter:
     def add(self, prompt: Prompt) -> None:
         """Appends a prompt."""
         entry = canonical_json(prompt.entry)
-        row = (prompt.source, prompt.index, prompt.prompt_id, prompt.text, prompt.answer, entry, prompt.media)
+        messages = canonical_json([astuple(message) for message in prompt.messages]) if prompt.messages else None
+        texts = (prompt.prompt_id, prompt.text, prompt.answer, entry, messages)
+        row = (prompt.source, prompt.index, *texts, prompt.media)
         # Files of prompts that cannot have images have no column for media.
         self._rows.append(dict(zip(self._schema.names, row, strict=False)))
-        self._characters += len(entry) + len(prompt.text)
+        self._characters += len(entry) + len(prompt.text) + len(messages or "")
         if len(self._rows) == GROUP_ROWS or self._characters >= GROUP_CHARACTERS:
             self._end_group()
 
@@ -113,6 +117,11 @@ class PromptFile:
             raise DataError(f"{self._path} cannot be read: {error}") from None
 
 
+def read_column(messages: str | None) -> tuple[Message, ...]:
+    """Returns the messages in a value of the column `messages`."""
+    return tuple(Message(*message) for message in json.loads(messages)) if messages else ()
+
+
 def _prompts(table: pa.Table) -> list[Prompt]:
     return [
         Prompt(
@@ -123,6 +132,7 @@ def _prompts(table: pa.Table) -> list[Prompt]:
             row["answer"],
             json.loads(row["entry"]),
             tuple(row.get("media", ())),
+            read_column(row["messages"]),
         )
         for row in table.to_pylist()
     ]

@@ -17,12 +17,13 @@ from yatt_core.prompts.tool_calls import write_result
 from yatt_core.protocols.generation import Int32
 from yatt_core.spec.sections.tools import ToolsSpec
 
-Message = dict[str, str]
-Render = Callable[[Sequence[Message]], str]
+ChatMessage = dict[str, str]
+"""A message as chat templates expect it."""
+Render = Callable[[Sequence[ChatMessage]], str]
 
 TURN = "the-turn-before-the-result"
 SAMPLE = "a-result"
-QUESTION: Message = {"role": "user", "content": "?"}
+QUESTION: ChatMessage = {"role": "user", "content": "?"}
 
 
 def frame_by_tags(text: str) -> str:
@@ -33,7 +34,7 @@ def frame_by_tags(text: str) -> str:
 class TemplateFrame:
     """The frame of a chat template. Raises `ConfigurationError` if the template does not support tool messages."""
 
-    def __init__(self, render: Render, system: Sequence[Message]) -> None:
+    def __init__(self, render: Render, system: Sequence[ChatMessage]) -> None:
         self._render, self._before = render, [*system, QUESTION, {"role": "assistant", "content": TURN}]
         try:
             shown = SAMPLE in self(SAMPLE)
@@ -88,7 +89,9 @@ class ResultEncoder:
         return tokens[1:] if tokens and tokens[0] in self._stop_tokens else tokens
 
 
-def check_tools_are_shown(template: str | None, render: Render, system: Sequence[Message], tools: ToolsSpec) -> None:
+def check_tools_are_shown(
+    template: str | None, render: Render, system: Sequence[ChatMessage], tools: ToolsSpec
+) -> None:
     """Raises `ConfigurationError` if the descriptions of tools would be dropped silently."""
     rendered = "" if template is None else render([*system, QUESTION])
     for tool in tools.functions:

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
 from typing import Any
 
 from yatt_core.errors import ConfigurationError, InfrastructureError
@@ -240,5 +240,6 @@ def _packed(calls: Sequence[Call]) -> dict[str, Any]:
 
 
 def _plain(prompt: Prompt) -> dict[str, Any]:
-    """Returns the fields of a prompt, without copying them."""
-    return {field.name: getattr(prompt, field.name) for field in fields(prompt)}
+    """Returns the fields of a prompt, without copying its row."""
+    plain = {field.name: getattr(prompt, field.name) for field in fields(prompt)}
+    return {**plain, "messages": [astuple(message) for message in prompt.messages]}

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.orphans import adopt_orphans, death, end_children, end_with_parent
-from yatt_core.prompts.prompt import Completion, Prompt
+from yatt_core.prompts.prompt import Completion, Message, Prompt
 from yatt_core.rewards.calls import Call, Limits, Outcome, evaluate, evaluate_concurrently
 from yatt_core.rewards.conventions import Candidate, RewardFunction
 from yatt_core.rewards.registry import FunctionName, resolve
@@ -93,8 +93,14 @@ class Server:
 
 
 def _calls(request: dict[str, Any]) -> list[Call]:
-    prompts = [Prompt(**{**prompt, "media": tuple(prompt["media"])}) for prompt in request["prompts"]]
+    prompts = [_prompt(plain) for plain in request["prompts"]]
     return [list(_candidates(prompts, call)) for call in request["calls"]]
+
+
+def _prompt(plain: dict[str, Any]) -> Prompt:
+    """Returns the prompt of which `plain` has the fields."""
+    messages = tuple(Message(*message) for message in plain["messages"])
+    return Prompt(**{**plain, "media": tuple(plain["media"]), "messages": messages})
 
 
 def _candidates(prompts: Sequence[Prompt], call: Sequence[dict[str, Any]]) -> Iterator[Candidate]:

@@ -13,10 +13,9 @@ from tests.engines.train.letters import letters_engine, letters_spec
 from tests.engines.train.support import update, write_shards
 from yatt_core.engines.rollout.torch.decoding import decode
 from yatt_core.engines.rollout.torch.runners import open_runner
-from yatt_core.engines.train.roles.sft import encode_question
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.inputs.reader import Inputs
-from yatt_core.prompts.codec import open_codec
+from yatt_core.prompts.codec import encode_question, open_codec
 from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.spec.run import RunSpec
 

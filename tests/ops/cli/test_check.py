@@ -115,3 +115,15 @@ def test_what_is_wrong_in_different_places_is_reported_at_once(
     for said in ("exact_mach", "'b'", "rows.jsonl:4: ", "rows.jsonl:8: "):
         assert said in answer.err
     assert not home.folder.exists() or not list(home.folder.iterdir())
+
+
+def test_conversations_are_counted_and_the_first_is_shown(yatt: Yatt, home: Home, spec: Path) -> None:
+    chat = [{"role": "user", "content": "How many?"}, {"role": "assistant", "content": "2"}]
+    rows = [{"prompt": [*chat, {"role": "user", "content": f"And {n}?"}], "answer": "3"} for n in range(30)]
+    (spec.parent / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    answer = yatt("check", str(spec), "-o", "json")
+    assert answer.code == 0, answer.err
+    text = "user: How many?\n\nassistant: 2\n\nuser: And 2?"
+    assert answer.document["conversations"] == 30
+    assert answer.document["conversation"] == {"prompt_id": "0/train/rows.jsonl:3", "text": text}
+    assert "    assistant: 2\n" in yatt("check", str(spec)).out

@@ -35,7 +35,8 @@ class FileSource(SpecModel):
     """Rows of local files, one prompt per row; the options shared by all file sources."""
 
     prompt_field: str = "prompt"
-    """Key (or column) of the prompt in a row: a string, or a chat of one message, `[{role: user, content: TEXT}]`."""
+    """Key (or column) of the prompt in a row: a string, or a conversation, `[{role: ROLE, content: TEXT}, ...]`, with
+    the roles system (first message only), user and assistant and a user's message at the end."""
     answer_field: str = "answer"
     """Key of the reference answer in a row; optional in each row."""
     image_field: str | None = None
@@ -99,7 +100,8 @@ class DataSpec(SpecModel):
     """Number of tasks set aside from the training prompts to determine when SFT stops; they are never trained on.
     `null`: 200, but at most a tenth of each source's distinct tasks, and none in a run without SFT."""
     system_prompt: str | None = None
-    """System message before each prompt, if the model's chat template supports one."""
+    """System message before each prompt, if the model's chat template supports one; a conversation with a system message
+    of its own keeps that one."""
     max_prompt_tokens: PositiveInt = 1024
     """Maximum prompt length, including the chat template."""
     over_long: Literal["refuse", "skip", "cut_start", "cut_end"] = "refuse"

@@ -76,7 +76,7 @@ def evaluate_checkpoint(run_folder: Path, run: str, spec: RunSpec, row: Checkpoi
     from yatt_core.input_building.materialise import initial_model
     from yatt_core.inputs.manifest import INPUTS
     from yatt_core.inputs.reader import Inputs
-    from yatt_core.prompts.codec import open_codec
+    from yatt_core.prompts.codec import encode_question, open_codec
     from yatt_core.prompts.stream import media_of
     from yatt_core.rewards.scoring import RewardScorer, Scored
     from yatt_core.tools.dialogue import Dialogue, greedy_request, hold
@@ -95,7 +95,7 @@ def evaluate_checkpoint(run_folder: Path, run: str, spec: RunSpec, row: Checkpoi
     with closing(Toolbox(spec.rollout.tools)) as toolbox:
         for start in range(0, len(prompts), spec.rollout.batch_samples):
             batch = prompts[start : start + spec.rollout.batch_samples]
-            tokens = [codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media)) for prompt in batch]
+            tokens = [encode_question(prompt, codec) for prompt in batch]
             responses = hold(Dialogue(spec.rollout, codec, tokens, media_of(batch)), generate, toolbox)
             pairs = enumerate(zip(batch, responses, strict=True))
             for score in scorer.score([Scored(prompt, said.completion, group) for group, (prompt, said) in pairs]):

@@ -6,11 +6,13 @@ functions. Writes tables or one JSON object; exits with 2 for a spec that could 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,21 +64,24 @@ def check(
         message("reading all rows and encoding all prompts")
         shown = logged_progress("yatt_core.datasets", "yatt_core.input_building")
         with shown, warnings_of("yatt_core.input_building") as logged, problems.noting():
-            receipt, longest, answerless = _inputs(checked, place.folder)
+            found = _inputs(checked, place.folder)
     problems.raise_as_configuration()
     check_surroundings(place.folder, checked)
     needs, warnings = needs_of(checked), [*remarks(checked), *logged]
     if output is Output.JSON:
+        receipt = found.receipt
         prompts = {"train": receipt.train_prompts, "held_out": receipt.held_out_prompts, "probe": receipt.probe_prompts}
         facts = {
-            "longest_prompt": longest,
+            "longest_prompt": found.longest,
             "over_long": receipt.over_long,
-            "answerless": answerless,
+            "answerless": found.answerless,
+            "conversations": found.conversations,
+            "conversation": found.shown,
             "warnings": warnings,
         }
         write_json({"prompts": prompts, **facts, "trials": [asdict(trial) for trial in trials], "needs": asdict(needs)})
         return
-    _print(checked, receipt, longest, answerless, trials)
+    _print(checked, found, trials)
     for warning in warnings:
         message(f"warning: {warning}")
     for line in _needed(checked, needs):
@@ -102,8 +107,25 @@ def warnings_of(logger: str) -> Iterator[list[str]]:
         logging.getLogger(logger).removeHandler(collector)
 
 
-def _inputs(spec: RunSpec, home: Path) -> tuple[InputsReceipt, dict[str, Any], int]:
-    """Builds the inputs in a scratch folder; returns their receipt, the longest prompt and the prompts without answer."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the inputs contain.
+
+    longest: id and number of tokens of the longest prompt.
+    answerless: number of prompts without a reference answer.
+    conversations: number of prompts of several messages.
+    shown: id and transcript of the first of these; None if there are none.
+    """
+
+    receipt: InputsReceipt
+    longest: dict[str, Any]
+    answerless: int
+    conversations: int
+    shown: dict[str, str] | None
+
+
+def _inputs(spec: RunSpec, home: Path) -> Found:
+    """Builds the inputs in a scratch folder, and returns what they contain."""
     from yatt_core.input_building.materialise import materialise
     from yatt_core.inputs.manifest import HELD_OUT, LONGEST, PROBE, TRAIN, read_manifest
     from yatt_core.prompts.prompt_files import PromptFile
@@ -113,21 +135,28 @@ def _inputs(spec: RunSpec, home: Path) -> tuple[InputsReceipt, dict[str, Any], i
         receipt = materialise(spec, Path(scratch))
         folder = Path(scratch) / receipt.folder
         longest: dict[str, Any] = read_manifest(folder, spec)[LONGEST]
-        answers = (answer for name in (TRAIN, HELD_OUT, PROBE) for answer in PromptFile(folder / name).column("answer"))
-        return receipt, longest, sum(answer is None for answer in answers)
+        files = [PromptFile(folder / name) for name in (TRAIN, HELD_OUT, PROBE)]
+        answerless = sum(answer is None for file in files for answer in file.column("answer"))
+        conversations = sum(messages is not None for file in files for messages in file.column("messages"))
+        prompts = itertools.chain.from_iterable(files) if conversations else ()
+        first = next((prompt for prompt in prompts if prompt.messages), None)
+        shown = None if first is None else {"prompt_id": first.prompt_id, "text": first.text}
+        return Found(receipt, longest, answerless, conversations, shown)
 
 
-def _print(
-    spec: RunSpec, receipt: InputsReceipt, longest: dict[str, Any], answerless: int, trials: list[Trial]
-) -> None:
+def _print(spec: RunSpec, found: Found, trials: list[Trial]) -> None:
+    receipt, longest = found.receipt, found.longest
     write(
         f"{receipt.train_prompts:,} training, {receipt.held_out_prompts:,} held-out and {receipt.probe_prompts:,} probe "
         f"prompts; the longest has {longest['tokens']} tokens ({longest['prompt_id']})"
     )
     if receipt.over_long:
         write(f"{receipt.over_long:,} prompts are too long (data.over_long: {spec.data.over_long})")
-    if answerless:
-        write(f"{answerless:,} prompts have no reference answer")
+    if found.answerless:
+        write(f"{found.answerless:,} prompts have no reference answer")
+    if found.shown is not None:
+        write(f"{found.conversations:,} prompts are conversations, such as {found.shown['prompt_id']}:")
+        write(textwrap.indent(found.shown["text"], "    "))
     if not spec.virtual:
         write(f"the model has {receipt.parameters:,} parameters and {receipt.vocabulary:,} tokens")
     rows = [(trial.part, trial.prompt_id, trial.given, f"{trial.score:g}", _shown(trial)) for trial in trials]

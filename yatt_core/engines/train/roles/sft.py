@@ -29,7 +29,7 @@ from yatt_core.engines.train.steps.supervised import (
 from yatt_core.errors import ConfigurationError
 from yatt_core.inputs.reader import Inputs
 from yatt_core.keys import stable_seed
-from yatt_core.prompts.codec import TextCodec
+from yatt_core.prompts.codec import TextCodec, encode_question
 from yatt_core.prompts.stream import Prompt, media_of
 from yatt_core.prompts.tool_calls import split_turns
 from yatt_core.protocols.generation import GenerateResult
@@ -50,11 +50,6 @@ def encode_demonstrations(prompts: Sequence[Prompt], codec: TextCodec, several_t
     answers = [encode_answer(prompt.answer or "", codec, several_turns) for prompt in prompts]
     tokens, masks = [tokens for tokens, _ in answers], [mask for _, mask in answers]
     return demonstrations_of(questions, tokens, masks, media_of(prompts))
-
-
-def encode_question(prompt: Prompt, codec: TextCodec) -> Int32:
-    """Encodes a prompt."""
-    return codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media))
 
 
 def encode_answer(text: str, codec: TextCodec, several_turns: bool) -> tuple[Int32, npt.NDArray[np.bool_]]:
