@@ -26,6 +26,7 @@ from db.read.run_list import RunListReader
 from db.read.series import SeriesReader
 from db.write.alarms import Alarms
 from db.write.aliases import Aliases
+from db.write.annotations import Annotations
 from db.write.commit import Commits
 from db.write.deletions import Deletions
 from db.write.events import Events
@@ -54,6 +55,7 @@ class Ledger:
         self.events = Events(database)
         self.aliases = Aliases(database)
         self.alarms = Alarms(database)
+        self.annotations = Annotations(database)
         self.deletions = Deletions(database)
         self.overview = Overviews(database)
         self.run_list = RunListReader(database)

@@ -78,3 +78,7 @@ class AliasRefused(LedgerError):
 
 class DeletionRefused(LedgerError):
     """The run cannot be deleted: it has begun, or a fork continues it."""
+
+
+class AnnotationRefused(LedgerError):
+    """A note or tag is invalid."""

@@ -13,6 +13,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from db.core.base import COUNTER, key_part, run_key
 from db.core.base import Base as Base
+from db.core.people_models import RunNote as RunNote
+from db.core.people_models import RunTag as RunTag
 
 
 class Run(Base):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, Select, case, func, select
 
 from db.core.engine import Database
-from db.core.models import Checkpoint, Event, MetricPoint, MetricSeries, Outbox, PhaseAttempt, Run
+from db.core.models import Checkpoint, Event, MetricPoint, MetricSeries, Outbox, PhaseAttempt, Run, RunTag
 from db.read.overview import NEWEST_FIRST, RunLine, line_of, select_lines
 from db.write.alarms import ALARM
 
@@ -55,13 +55,16 @@ class RunListReader:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def page(self, text: str = "", state: str | None = None, limit: int = 50, offset: int = 0) -> RunListPage:
-        """Returns runs whose id contains the text, in the given state: running ones first, then the newest."""
+    def page(
+        self, text: str = "", state: str | None = None, limit: int = 50, offset: int = 0, tags: Sequence[str] = ()
+    ) -> RunListPage:
+        """Returns runs whose id contains the text, in the given state and with all tags: running first, then newest."""
         wanted = []
         if text:
             wanted.append(Run.id.icontains(text, autoescape=True))
         if state is not None:
             wanted.append(Run.state == state)
+        wanted += [Run.id.in_(select(RunTag.run).where(RunTag.tag == tag)) for tag in tags]
         with self._database.read() as connection:
             states = {row.state: row.runs for row in connection.execute(_states())}
             total = connection.execute(select(func.count()).select_from(Run).where(*wanted)).scalar_one()

@@ -10,11 +10,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from db.read.series import SeriesKey
+from db.write.annotations import TAGS
 from db.write.events import EventRow
 from db.write.runs import STATES
 from ops.dashboard.context import Before, Iteration, Limit, Number, Offset, RunId, SearchText, Served
 from ops.dashboard.texts import Like, Text, one_of
-from ops.queries import checkpoints, compare, faults, lineage, logs, placement, run, run_list, series
+from ops.queries import checkpoints, compare, faults, lineage, logs, placement, run, run_list, series, spec
 from ops.queries.log_files import LEVELS, Filter
 
 router = APIRouter(prefix="/api/v1")
@@ -22,6 +23,7 @@ Keys = Annotated[list[Text], Query(max_length=series.KEYS, description="Keys of 
 Buckets = Annotated[int, Query(ge=1, le=series.BUCKETS, description="Maximum number of buckets.")]
 State = Annotated[str, one_of(STATES)]
 Level = Annotated[str, one_of(LEVELS)]
+Tags = Annotated[list[Text] | None, Query(max_length=TAGS, description="Tags that a run must have.")]
 Place = Annotated[
     Annotated[str, Like(r"^\d{1,9}\.\d{1,9}\.\d{1,9}$", "the previous page's `next`, such as 2.0.1")] | None,
     Query(description="The value of `next` on the previous page."),
@@ -30,16 +32,27 @@ Place = Annotated[
 
 @router.get("/runs", tags=["runs"])
 def list_runs(
-    served: Served, text: SearchText = "", state: State | None = None, limit: Limit = 50, offset: Offset = 0
+    served: Served,
+    text: SearchText = "",
+    state: State | None = None,
+    tag: Tags = None,
+    limit: Limit = 50,
+    offset: Offset = 0,
 ) -> run_list.RunList:
-    """Lists the runs in a given state whose id contains a text: running ones first, then the newest."""
-    return run_list.run_list(served.ledger, text, state, limit, offset)
+    """Lists the runs in a given state, with all given tags, whose id contains a text: running ones first."""
+    return run_list.run_list(served.ledger, text, state, limit, offset, tag or ())
 
 
 @router.get("/runs/{run_id}", tags=["run"])
 def show_run(served: Served, run_id: RunId) -> run.RunView:
     """Returns one run: its status, use of time, phases and newest metrics."""
     return run.run_view(served.ledger, run_id)
+
+
+@router.get("/runs/{run_id}/spec", tags=["run"])
+def show_spec(served: Served, run_id: RunId) -> spec.SpecView:
+    """Returns the newest revision of the run's spec as lines of YAML, with the values chosen for this run marked."""
+    return spec.spec_view(served.ledger, run_id)
 
 
 @router.get("/runs/{run_id}/metrics", tags=["run"])

@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
-from db.core.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable, RunNotFound
+from db.core.errors import AnnotationRefused, Fenced, LeaseHeld, LedgerError, LedgerUnavailable, RunNotFound
 from ops.presentation.words import shortened
 from ops.queries.sample_filters import InvalidQuery
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, YattError
@@ -70,7 +70,7 @@ def status_of(error: Exception, changing: bool) -> int:
     match error:
         case RunNotFound():
             return HTTPStatus.NOT_FOUND
-        case InvalidQuery():
+        case InvalidQuery() | AnnotationRefused():
             return HTTPStatus.UNPROCESSABLE_ENTITY
         case LedgerUnavailable() | InfrastructureError():
             return HTTPStatus.SERVICE_UNAVAILABLE

@@ -11,6 +11,7 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from db.write.annotations import NOTE_CHARACTERS, TAG
 from ops.integrations.promotion import LONGEST_REASON
 
 
@@ -58,4 +59,10 @@ GivenReason = Annotated[
         "a line of text with the reason, without control characters",
     ),
 ]
+NoteText = Annotated[
+    str,
+    Field(max_length=NOTE_CHARACTERS),
+    Like(r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$", "a text without control characters"),
+]
+TagName = Annotated[str, Like(f"^{TAG.pattern}$", "up to 40 lower-case letters, digits, '.', '_' and '-'")]
 PhaseName = Annotated[str, Like("^[a-z_]{1,40}$", "the name of a phase, such as collect")]

@@ -13,6 +13,7 @@ from db.ledger import Ledger
 from db.read.history import AttemptTimes, RunHistory
 from db.read.overview import DriverSessionRow
 from db.write.alarms import ALARM, AlarmRow
+from db.write.annotations import Note
 from flows.reports.accounting import Accounts
 from flows.reports.advice import Advice, advise
 from ops.queries.accounts import accounts
@@ -86,6 +87,7 @@ class RunView:
     """Everything that is shown about a run without reading its series.
 
     alarms, sessions: the newest ones, newest first.
+    note: what people wrote about the run; None if nothing.
     """
 
     run: ListedRun
@@ -102,6 +104,8 @@ class RunView:
     sessions: tuple[DriverSessionRow, ...]
     health: tuple[str, ...]
     throughput: tuple[str, ...]
+    note: Note | None
+    tags: tuple[str, ...]
 
 
 def run_view(ledger: Ledger, run: str) -> RunView:
@@ -129,6 +133,8 @@ def run_view(ledger: Ledger, run: str) -> RunView:
         sessions=tuple(reversed(ledger.overview.sessions(run, SESSIONS))),
         health=tuple(key for key in HEALTH if key in metrics),
         throughput=tuple(key for key in THROUGHPUT if key in metrics),
+        note=ledger.annotations.note(run),
+        tags=ledger.annotations.tags([run]).get(run, ()),
     )
 
 

@@ -6,7 +6,7 @@ milliseconds since 1970.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from db.core.errors import RunNotFound
@@ -55,19 +55,32 @@ class RunList:
 
     total: number of all matching runs.
     states: number of runs in the whole ledger by state.
+    tags: the tags of the runs on this page, by run.
+    all_tags: number of runs in the whole ledger by tag.
     """
 
     total: int
     limit: int
     offset: int
     states: Mapping[str, int]
+    tags: Mapping[str, tuple[str, ...]]
+    all_tags: Mapping[str, int]
     runs: tuple[ListedRun, ...]
 
 
-def run_list(ledger: Ledger, text: str = "", state: str | None = None, limit: int = 50, offset: int = 0) -> RunList:
-    """Returns the runs in the given state whose id contains the text: running ones first, then the newest."""
-    page = ledger.run_list.page(text, state, limit, offset)
-    return RunList(page.total, limit, offset, page.states, tuple(listed_run(line) for line in page.lines))
+def run_list(
+    ledger: Ledger,
+    text: str = "",
+    state: str | None = None,
+    limit: int = 50,
+    offset: int = 0,
+    tags: Sequence[str] = (),
+) -> RunList:
+    """Returns the runs in the given state, with all tags, whose id contains the text: running first, then newest."""
+    page = ledger.run_list.page(text, state, limit, offset, tags)
+    runs = tuple(listed_run(line) for line in page.lines)
+    found = ledger.annotations.tags([run.id for run in runs])
+    return RunList(page.total, limit, offset, page.states, found, ledger.annotations.all_tags(), runs)
 
 
 def find_line(ledger: Ledger, run: str) -> ListedRun:

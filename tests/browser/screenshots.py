@@ -32,6 +32,7 @@ def pages_of(home: Home, run: str | None, judged: str | None) -> dict[str, str]:
     return {
         "run list": "/",
         "run": place,
+        "spec": f"{place}/spec",
         "devices": f"/runs/{judged or chosen.id}/devices",
         "rollouts": f"{place}/rollouts?iteration={last}&against={max(1, last // 2)}&order=reward",
         "checkpoints": f"{place}/checkpoints",

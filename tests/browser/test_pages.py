@@ -17,7 +17,8 @@ from tests.dashboard.seeding import HOSTILE, NAME
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(600)]
 PAGES = {
     "run list": "/",
-    "run": f"/runs/{DRIVEN}",
+    "run": f"/runs/{DRIVEN}?metric=entropy",
+    "spec": f"/runs/{DRIVEN}/spec",
     "devices": f"/runs/{JUDGED}/devices?iteration=3",
     "rollouts": f"/runs/{STOPPED}/rollouts?iteration=2&against=1&order=reward",
     "checkpoints": f"/runs/{STOPPED}/checkpoints",
@@ -110,6 +111,51 @@ def test_a_chart_shows_that_it_is_loading_has_no_points_or_failed(page: Page, ad
     expect(loading).to_have_count(0)
 
 
+def test_charts_are_smoothed_and_logarithmic_and_the_address_says_so(page: Page, address: str) -> None:
+    opened(page, address, "run")
+    drawn = "() => document.querySelector('.chart[data-title=Reward] canvas').toDataURL()"
+    before = page.evaluate(drawn)
+    page.get_by_label("Smoothing").fill("0.8")
+    assert page.evaluate(drawn) != before
+    smoothed = page.evaluate(drawn)
+    page.get_by_label("Logarithmic axis").check()
+    assert page.evaluate(drawn) != smoothed
+    assert "smooth=0.8" in page.url and "log=true" in page.url and "metric=entropy" in page.url
+    page.reload()
+    expect(page.locator("html[data-charts=drawn]")).to_be_attached()
+    expect(page.get_by_label("Smoothing")).to_have_value("0.8")
+    expect(page.get_by_label("Logarithmic axis")).to_be_checked()
+    page.get_by_label("reward/mean", exact=True).check()
+    page.get_by_role("button", name="Show these metrics").click()
+    expect(page.locator(".chart[data-title='reward/mean']")).to_be_visible()
+    assert "metric=entropy&metric=reward%2Fmean" in page.url and "smooth=0.8" in page.url
+
+
+def test_ticked_runs_are_compared(page: Page, address: str) -> None:
+    page.goto(f"{address}/")
+    for run in (STOPPED, DRIVEN):
+        page.get_by_label(f"Tick {run}").check()
+    page.get_by_role("button", name="Compare ticked runs").click()
+    expect(page.locator("html[data-charts=drawn]")).to_be_attached()
+    expect(page.locator(".chart[data-title=Reward] .told")).to_contain_text(STOPPED)
+    expect(page.locator(".chart[data-title=Reward] .told")).to_contain_text(DRIVEN)
+
+
+def test_a_note_and_tags_are_changed_by_form(page: Page, address: str, token: str) -> None:
+    sign_in(page, address, token, f"/runs/{SHAKEN}")
+    page.get_by_text("Edit the note").click()
+    page.get_by_label("Note (empty").fill("collapsed\ntwice")
+    page.get_by_role("button", name="Save the note").click()
+    expect(page.get_by_role("status")).to_be_visible()
+    expect(page.locator("p.text")).to_have_text("collapsed\ntwice")
+    page.get_by_label("Add tags").fill("baseline lr-3")
+    page.get_by_role("button", name="Add", exact=True).click()
+    page.get_by_role("button", name="Remove the tag lr-3").click()
+    page.get_by_role("link", name="baseline", exact=True).click()
+    expect(page.get_by_role("rowheader")).to_have_count(1)
+    expect(page.get_by_role("rowheader")).to_contain_text(SHAKEN)
+
+
 def test_colours_follow_the_system_until_a_theme_is_chosen(page: Page, address: str) -> None:
     def paper() -> str:
         return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
@@ -154,7 +200,7 @@ def test_rollouts_are_searched_sorted_and_compared_without_a_reload(page: Page, 
     page.goto(f"{address}/runs/{STOPPED}/rollouts")
     page.evaluate("window.unchanged = true")
     expect(page.locator(".sample")).to_have_count(4)
-    page.get_by_label("Show", exact=True).select_option("samples")
+    page.locator("select[name=view]").select_option("samples")
     expect(page.locator(".sample")).to_have_count(8)
     page.get_by_label("Prompt or response contains").press_sequentially("answer 2.")
     expect(page.locator(".sample")).to_have_count(2)
@@ -165,7 +211,7 @@ def test_rollouts_are_searched_sorted_and_compared_without_a_reload(page: Page, 
     page.get_by_label("Compare with iteration").fill("1")
     page.get_by_role("button", name="Show").click()
     expect(page.locator("#comparison-title")).to_contain_text(re.compile(r"\b1\b.*\b2\b"))
-    page.get_by_label("Show", exact=True).select_option("prompts")
+    page.locator("select[name=view]").select_option("prompts")
     expect(page.locator(".sample")).to_have_count(1)
     expect(page.locator(".sample")).to_contain_text("same prompt")
     expect(page.locator(".sample details")).to_have_count(4)

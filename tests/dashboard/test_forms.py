@@ -20,6 +20,8 @@ ACTIONS: dict[str, dict[str, str]] = {
     "rollback": {"to": "1"},
     "verify": {"iteration": "1"},
     "promote": {"to": "champion", "iteration": "1", "why": "best so far"},
+    "note": {"text": "x"},
+    "tags": {"add": "x"},
 }
 
 ELSEWHERE = ("//evil.example", "/\\evil.example", "http://evil.example", "javascript:alert(1)", "/\t/evil.example", "x")
@@ -64,7 +66,7 @@ def test_a_run_offers_the_possible_actions(client: TestClient, token: str) -> No
     sign_in(client, token)
     driven, idle = client.get("/runs/toy-2").text, client.get("/runs/toy-1").text
     offered = {run: {name for name in ACTIONS if f'/{name}"' in text} for run, text in (("2", driven), ("1", idle))}
-    assert offered == {"2": {"stop"}, "1": {"resume", "rollback"}}
+    assert offered == {"2": {"stop", "note", "tags"}, "1": {"resume", "rollback", "note", "tags"}}
 
 
 @pytest.mark.parametrize("phase", ["collect", "recover"])
@@ -94,7 +96,7 @@ def test_drift_is_accepted_by_ticking_the_box(client: TestClient, token: str, mo
     monkeypatch.setattr("ops.dashboard.actions.start_driver", lambda *given: accepted.append(given[-1]) or 7)
     sign_in(client, token)
     page = check_page(client.get("/runs/toy-1").text)
-    (box,) = (each.attrib for each in page.iter(f"{HTML}input") if each.attrib.get("type") == "checkbox")
+    (box,) = (each.attrib for each in page.iter(f"{HTML}input") if each.get("name") == "accept_drift")
     for fields in ({}, {box["name"]: box["value"]}):
         assert client.post("/runs/toy-1/resume", data=fields | {"reason": ""}, headers=OURS).status_code == 200
     assert accepted == [False, True]

@@ -23,8 +23,10 @@ from ops.dashboard.security import POLICY
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, HTML, check_page, links, parsed, parsed_part, words
 from tests.dashboard.seeding import HOSTILE, NAME, RESPONSE, seed_hostile, shake
-from tests.ops.seeding import seed_run
+from tests.ops.seeding import seed_run, toy_spec
 from tests.placement.recorded_run import judged_spec, record_run
+from yatt_core.spec import parse_spec
+from yatt_core.spec.reading.documents import parse_yaml
 
 FROM_VENDORED = {"uplot", "u-select", "u-cursor-x", "u-cursor-y", "htmx-request"}
 """Classes that are set by third-party scripts."""
@@ -113,7 +115,8 @@ def test_fragments_of_live_pages_are_not_whole_pages(browser: TestClient) -> Non
 def test_a_live_page_can_show_metrics_that_appear_after_loading(browser: TestClient) -> None:
     page = check_page(browser.get("/runs/toy-2").text)
     charts = {figure.attrib["data-title"] for figure in page.iter(f"{HTML}figure")}
-    assert charts == {drawn.title for drawn in (*LEARNING, *THROUGHPUT)}  # The run has few of these metrics.
+    always = {drawn.title for drawn in (*LEARNING, *THROUGHPUT)}  # The run has few of these metrics.
+    assert charts == always | {"virtual"}, "a chart for each part of the reward"
     renewing = [element.attrib for element in page.iter() if "hx-get" in element.attrib]
     assert [element["hx-get"].rpartition("/")[2] for element in renewing] == ["now", "time"]
     assert all("data-calm" in element for element in renewing)
@@ -125,6 +128,33 @@ def test_a_live_page_can_show_metrics_that_appear_after_loading(browser: TestCli
     assert 'href="/sign-in?next=/runs/toy-2"' in now
     form = check_page(browser.get("/runs/toy-2/rollouts").text).find(f".//{HTML}form[@hx-get]")
     assert form is not None and form.attrib["hx-select-oob"] == "#rollouts-title"
+
+
+def test_chosen_metrics_and_the_display_are_in_the_address(browser: TestClient) -> None:
+    page = check_page(browser.get("/runs/toy-2?metric=entropy&metric=none&smooth=0.5&log=true").text)
+    charts = [figure.attrib["data-title"] for figure in page.iter(f"{HTML}figure")]
+    assert charts[:2] == ["entropy", "none"]
+    boxes = {
+        each.attrib["value"]: "checked" in each.attrib
+        for each in page.iter(f"{HTML}input")
+        if each.get("name") == "metric"
+    }
+    assert boxes["entropy"] and boxes["none"] and boxes["reward/mean"] is False
+    assert {"tokens_per_second", "evaluation/accuracy"} <= boxes.keys()
+    smooth, log = (page.find(f".//{HTML}input[@name='{name}']") for name in ("smooth", "log"))
+    assert smooth is not None and smooth.attrib["value"] == "0.5"
+    assert log is not None and "checked" in log.attrib
+    for wrong in ("smooth=1", "smooth=nan", "log=maybe"):
+        assert browser.get(f"/runs/toy-2?{wrong}").status_code == 422
+
+
+def test_a_spec_is_shown_with_what_was_chosen_for_the_run(browser: TestClient) -> None:
+    page = check_page(browser.get("/runs/toy-2/spec").text)
+    marked = {"".join(mark.itertext()).strip() for mark in page.iter(f"{HTML}mark")}
+    assert {"iterations: 4", "held_out: 20", "max_new_tokens: 8"} <= marked
+    assert not any(line.startswith("temperature") for line in marked), "the default"
+    (text,) = ("".join(pre.itertext()) for pre in page.iter(f"{HTML}pre"))
+    assert parse_spec(parse_yaml(text, "page"), "page") == toy_spec()
 
 
 def test_style_sheets_name_no_unused_class() -> None:

@@ -308,6 +308,25 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("run", "number", name=op.f("alias_move_pk")),
     )
+    op.create_table(
+        "run_note",
+        sa.Column("run", sa.Text(), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("by", sa.Text(), nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["run"], ["run.id"], name=op.f("run_note_run_fk")),
+        sa.PrimaryKeyConstraint("run", name=op.f("run_note_pk")),
+    )
+    op.create_table(
+        "run_tag",
+        sa.Column("run", sa.Text(), nullable=False),
+        sa.Column("tag", sa.Text(), nullable=False),
+        sa.Column("by", sa.Text(), nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["run"], ["run.id"], name=op.f("run_tag_run_fk")),
+        sa.PrimaryKeyConstraint("run", "tag", name=op.f("run_tag_pk")),
+    )
+    op.create_index("run_tag_tag_run_index", "run_tag", ["tag", "run"], unique=False)
     op.create_index("event_run_kind_seq_index", "event", ["run", "kind", "seq"], unique=False)
     op.create_index("phase_attempt_run_planned_at_index", "phase_attempt", ["run", "planned_at"], unique=False)
     op.create_index(

@@ -14,11 +14,13 @@ from fastapi import APIRouter, Form, Query
 from pydantic import field_validator
 from starlette.responses import RedirectResponse, Response
 
-from ops.dashboard import actions
+from ops.dashboard import actions, annotating
 from ops.dashboard.access import UNKNOWN_TOKEN, Acting, cookie_name, set_cookie
+from ops.dashboard.annotating import NoteRequest
 from ops.dashboard.context import Number, RunId, Served
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.pages.templating import run_url
+from ops.dashboard.texts import Text
 
 router = APIRouter(include_in_schema=False)
 Next = Annotated[str, Query(max_length=500)]
@@ -121,6 +123,27 @@ def promote(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.
     """Points an alias at a checkpoint."""
     actions.promote(served, by, run_id, asked)
     return redirect_after(run_id, "promote", "checkpoints")
+
+
+@router.post("/runs/{run_id}/note")
+def write_note(served: Served, by: Acting, run_id: RunId, asked: Annotated[NoteRequest, Form()]) -> Response:
+    """Replaces the run's note."""
+    annotating.write_note(served, by, run_id, asked)
+    return redirect_after(run_id, "note")
+
+
+@router.post("/runs/{run_id}/tags")
+def change_tags(
+    served: Served,
+    by: Acting,
+    run_id: RunId,
+    add: Annotated[Text, Form()] = "",
+    remove: Annotated[Text, Form()] = "",
+) -> Response:
+    """Adds tags, separated by spaces or commas, and removes one."""
+    added, removed = (tuple(text.replace(",", " ").split()) for text in (add, remove))
+    served.ledger.annotations.change_tags(run_id, added, removed, by)
+    return redirect_after(run_id, "tags")
 
 
 def redirect_after(run: str, action: str, page: str = "") -> Response:

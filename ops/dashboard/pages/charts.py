@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any
 from urllib.parse import quote, urlencode
+
+from fastapi import Query
 
 BUCKETS = 300
 
@@ -84,6 +87,9 @@ THROUGHPUT = (
     ),
     Drawn("Seconds per iteration", "from commit to commit", (("seconds/iteration", "iteration"),)),
 )
+SMOOTHEST = 0.99
+NOT_PARTS = frozenset({"reward/mean", "reward/std"})
+PART_PREFIX = "reward/"
 COMPARED = ("reward/mean", "evaluation/accuracy", "kl", "entropy", "length/response_mean", "tokens_per_second")
 
 
@@ -93,6 +99,36 @@ def charts_of(run: str, drawn: Iterable[Drawn]) -> list[Chart]:
         Chart(each.title, each.meaning, (Source(series_url(run, [key for key, _ in each.names]), dict(each.names)),))
         for each in drawn
     ]
+
+
+def part_charts(run: str, known: Iterable[str], spec: Mapping[str, Any]) -> list[Chart]:
+    """Returns a chart for each part of the reward: those of the spec, and others that have points."""
+    named = [str(part["name"]) for part in spec["rewards"]["parts"]]
+    drawn = [key.removeprefix(PART_PREFIX) for key in known if key.startswith(PART_PREFIX) and key not in NOT_PARTS]
+    return charts_of(
+        run,
+        (
+            Drawn(name, "part of the reward, mean over the samples", ((PART_PREFIX + name, name),))
+            for name in dict.fromkeys((*named, *drawn))
+        ),
+    )
+
+
+def chosen_charts(run: str, keys: Iterable[str]) -> list[Chart]:
+    """Returns a chart for each of some metrics."""
+    return charts_of(run, (Drawn(key, "", ((key, key),)) for key in keys))
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """How charts are drawn, as named in the address of a page.
+
+    smooth: weight of the past in an exponential moving average; 0: none.
+    log: whether the vertical axis is logarithmic.
+    """
+
+    smooth: Annotated[float, Query(ge=0, le=SMOOTHEST, allow_inf_nan=False)] = 0.0
+    log: bool = False
 
 
 def compared_charts(runs: Sequence[str], known: Collection[str]) -> list[Chart]:

@@ -20,6 +20,7 @@ from ops.queries.run_list import DRIVEN, ListedRun, find_line
 
 TABS = (
     ("", "Run"),
+    ("spec", "Spec"),
     ("devices", "Devices"),
     ("rollouts", "Rollouts"),
     ("checkpoints", "Checkpoints"),
@@ -97,6 +98,8 @@ DONE = {
     "rollback": "The run is now on a new branch. Resume it to continue.",
     "verify": "The checkpoint was verified; the result is in the table.",
     "promote": "The alias was moved.",
+    "note": "The note was saved.",
+    "tags": "The tags were changed.",
 }
 """The message shown after an action, by the action's name in the URL."""
 

@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from db.write.aliases import ALIASES
+from db.write.annotations import NOTE_CHARACTERS
 from flows.reports.lineage import BranchNode
 from ops.dashboard.api import Level, Place
 from ops.dashboard.context import Before, Number, RunId
-from ops.dashboard.pages.charts import LEARNING, THROUGHPUT, charts_of
+from ops.dashboard.pages.charts import LEARNING, THROUGHPUT, Display, charts_of, chosen_charts, part_charts
 from ops.dashboard.pages.frame import ALL_PHASES, Visited
 from ops.dashboard.pages.pictures import time_parts
 from ops.dashboard.pages.templating import run_url
@@ -26,6 +27,8 @@ from ops.queries.links import DASHBOARD, run_links
 from ops.queries.log_files import LEVELS, Filter
 from ops.queries.logs import logs
 from ops.queries.run import RunView, run_view
+from ops.queries.series import KEYS, series_keys
+from ops.queries.spec import spec_view
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
 OptionalNumber = Annotated[str, Like(r"^\d{0,9}$", "a number of up to nine digits, or nothing")]
@@ -37,21 +40,42 @@ def number_of(value: str) -> int | None:
     return int(value) if value else None
 
 
+Shown = Annotated[Display, Depends(Display)]
+Chosen = Annotated[list[Text] | None, Query(max_length=KEYS)]
+
+
 @router.get("")
-def show_run(visit: Visited, run_id: RunId) -> Response:
-    """Shows a run: learning, throughput, phases and use of time."""
-    view = run_view(visit.served.ledger, run_id)
+def show_run(visit: Visited, run_id: RunId, shown: Shown, metric: Chosen = None) -> Response:
+    """Shows a run: learning, parts of the reward, chosen metrics, throughput, phases, use of time, notes and tags."""
+    ledger = visit.served.ledger
+    view = run_view(ledger, run_id)
+    known = [each.key for each in series_keys(ledger, run_id)]
+    chosen = [key for key in dict.fromkeys(metric or ()) if key]
     return visit.render_run(
         "run.html",
         view.run,
         "",
-        learning=charts_of(run_id, LEARNING),
-        throughput=charts_of(run_id, THROUGHPUT),
+        sections=(
+            ("Learning health", charts_of(run_id, LEARNING)),
+            ("Parts of the reward", part_charts(run_id, known, ledger.runs.revision(run_id).spec)),
+            ("Throughput", charts_of(run_id, THROUGHPUT)),
+        ),
+        picked=chosen_charts(run_id, chosen),
+        metrics=sorted({*known, *chosen}),
+        chosen=chosen,
+        display=shown,
         advice=advice_line(asdict(view.advice)),
         links=[link for link in run_links(visit.served.ledger, run_id, visit.served.pages()) if link.name != DASHBOARD],
         live_url=f"/api/v1{run_url(run_id, 'live')}",
+        note_characters=NOTE_CHARACTERS,
         **_standing(view),
     )
+
+
+@router.get("/spec")
+def show_spec(visit: Visited, run_id: RunId) -> Response:
+    """Shows the newest revision of the run's spec as YAML."""
+    return visit.render_run("spec.html", visit.find(run_id), "spec", found=spec_view(visit.served.ledger, run_id))
 
 
 @router.get("/now")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from db.core.errors import RunNotFound
 from db.write.runs import STATES
+from ops.dashboard.api import Tags
 from ops.dashboard.context import Offset, SearchText
-from ops.dashboard.pages.charts import compared_charts
+from ops.dashboard.pages.charts import Display, compared_charts
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.texts import Like, Text
 from ops.queries.compare import RUNS, compare
@@ -30,30 +31,42 @@ def show_run_list(
     visit: Visited,
     text: SearchText = "",
     state: StateOrNone = "",
+    tag: Tags = None,
     offset: Offset = 0,
 ) -> Response:
     """Shows the list of runs."""
-    found = run_list(visit.served.ledger, text, state or None, PER_PAGE, offset)
+    tags = tuple(dict.fromkeys(name for name in tag or () if name))
+    found = run_list(visit.served.ledger, text, state or None, PER_PAGE, offset, tags)
 
-    def beginning_at(other: int) -> str:
-        return "/?" + urlencode({"text": text, "state": state, "offset": other})
+    def address(**changes: object) -> str:
+        asked = {"text": text, "state": state, "tag": tags, "offset": 0} | changes
+        return "/?" + urlencode({name: value for name, value in asked.items() if value}, doseq=True)
 
     return visit.render(
         "run_list.html",
         run_list=found,
         text=text,
         state=state,
+        tags=tags,
+        most=RUNS,
+        tag_address=lambda name: address(tag=tuple(dict.fromkeys((*tags, name)))),
+        untagged_address=lambda name: address(tag=tuple(other for other in tags if other != name)),
         states=[("", f"all ({sum(found.states.values())})"), *((n, f"{n} ({found.states.get(n, 0)})") for n in STATES)],
-        earlier=beginning_at(max(0, offset - PER_PAGE)) if offset else None,
-        later=beginning_at(offset + PER_PAGE) if offset + len(found.runs) < found.total else None,
+        earlier=address(offset=max(0, offset - PER_PAGE)) if offset else None,
+        later=address(offset=offset + PER_PAGE) if offset + len(found.runs) < found.total else None,
     )
 
 
 @router.get("/compare")
-def show_comparison(visit: Visited, run: Annotated[list[Text] | None, Query(max_length=RUNS + 2)] = None) -> Response:
+def show_comparison(
+    visit: Visited,
+    shown: Annotated[Display, Depends(Display)],
+    run: Annotated[list[Text] | None, Query(max_length=PER_PAGE)] = None,
+) -> Response:
     """Shows several runs side by side, or fields for their names if none are given."""
     ledger = visit.served.ledger
-    named = list(dict.fromkeys(name for name in run or () if name))[:RUNS]
+    given = list(dict.fromkeys(name for name in run or () if name))
+    named = given[:RUNS]
     known = [line.id for line in run_list(ledger, limit=SUGGESTED).runs]
     found, problem, charts = None, "", []
     if named:
@@ -67,9 +80,11 @@ def show_comparison(visit: Visited, run: Annotated[list[Text] | None, Query(max_
     return visit.render(
         "compare.html",
         404 if problem else 200,
+        left_out=len(given) - len(named),
         asked=asked if len(asked) > 1 else ["", ""],
         known=known,
         found=found,
         problem=problem,
         charts=charts,
+        display=shown,
     )

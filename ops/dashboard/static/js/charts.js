@@ -1,6 +1,7 @@
 // Draws every `figure.chart` with uPlot, and redraws it when the run makes progress or the theme changes; hides charts without
-// points. Consumes `data-sources`: addresses of series (`/api/v1/runs/{run}/series`) and their labels; produces a canvas, and text
-// with the values under the cursor, which the arrow keys move.
+// points. Consumes `data-sources`: addresses of series (`/api/v1/runs/{run}/series`) and their labels; and the controls
+// `data-smooth` and `data-log`, whose values it keeps in the page's address. Produces a canvas, and text with the values under the
+// cursor, which the arrow keys move.
 
 const HEIGHT = 190;
 const REFRESH_MS = 1000;
@@ -14,8 +15,35 @@ const number = (value) => {
   return String(Number(value.toPrecision(4)));
 };
 
-// uPlot expects one column of steps, followed by columns of each series' lowest, mean and highest values.
-const columns = (series) => uPlot.join(series.map(({ steps, low, mean, high }) => [steps, low, mean, high]));
+const LINES = 4; // of each series: lowest, mean, highest and smoothed values
+const MEAN = 2; // the column of the first series' mean, after the steps and the lowest values
+
+// How charts are drawn: the weight of the past in an exponential moving average, and whether the vertical axis is logarithmic.
+const display = { smooth: 0, log: false };
+
+// The average is divided by the sum of its weights, so that it does not begin at 0.
+const smoothed = (values, weight) => {
+  let average = 0;
+  let total = 0;
+  return values.map((value) => {
+    if (value === null) return null;
+    average = weight * average + (1 - weight) * value;
+    total = weight * total + (1 - weight);
+    return average / total;
+  });
+};
+
+// A logarithmic axis has no place for 0 and negative values.
+const shown = (values) => (display.log ? values.map((value) => (value > 0 ? value : null)) : values);
+
+// A logarithmic axis has ticks without labels.
+const onAxis = (value) => (value === null ? "" : number(value));
+
+// uPlot expects one column of steps, followed by the columns of each series.
+const columns = (series) =>
+  uPlot.join(
+    series.map(({ steps, low, mean, high }) => [steps, ...[low, mean, high, smoothed(mean, display.smooth)].map(shown)]),
+  );
 
 // A constant line gets some room above and below.
 const around = (_, low, high) => {
@@ -38,7 +66,10 @@ const options = (chart, width) => {
     const colour = style(`--series-${one.colour}`);
     const faint = { stroke: "transparent", points: { show: false }, spanGaps: true };
     const first = lines.length;
-    lines.push(faint, { label: one.name, stroke: colour, width: 1.75, spanGaps: true, points: { show: alone } }, faint);
+    const raw = display.smooth ? { stroke: `${colour}59`, width: 1 } : { stroke: colour, width: 1.75 };
+    const line = { label: one.name, spanGaps: true, points: { show: alone } };
+    const average = display.smooth ? { ...line, stroke: colour, width: 2 } : faint;
+    lines.push(faint, { ...line, ...raw }, faint, average);
     bands.push({ series: [first + 2, first], fill: `${colour}33` });
   });
   return {
@@ -46,10 +77,10 @@ const options = (chart, width) => {
     height: HEIGHT,
     legend: { show: false },
     cursor: { y: false, drag: { x: true, y: false } },
-    scales: { x: { time: false }, y: { range: around } },
+    scales: { x: { time: false }, y: display.log ? { distr: 3 } : { range: around } },
     axes: [
       { ...axis, size: 32, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5] },
-      { ...axis, size: 58, values: (_, ticks) => ticks.map(number) },
+      { ...axis, size: 58, values: (_, ticks) => ticks.map(onAxis) },
     ],
     series: lines,
     bands,
@@ -75,7 +106,7 @@ const write = (figure, when, series, values) => {
 const tell = (figure, plot, series) => {
   const at = plot.cursor.idx;
   if (at === null || at === undefined) writeNewest(figure, series);
-  else write(figure, `iteration ${plot.data[0][at]}`, series, series.map((_, one) => plot.data[2 + 3 * one][at]));
+  else write(figure, `iteration ${plot.data[0][at]}`, series, series.map((_, one) => plot.data[MEAN + LINES * one][at]));
 };
 
 const writeNewest = (figure, series) => {
@@ -120,7 +151,7 @@ class Chart {
   // New points of the same series keep the zoom and the cursor position.
   renew() {
     const drawn = this.plot?.data[0];
-    if (!drawn || this.plot.series.length !== 1 + 3 * this.series.length) {
+    if (!drawn || this.plot.series.length !== 1 + LINES * this.series.length) {
       this.draw();
       return;
     }
@@ -156,6 +187,32 @@ class Chart {
 
 const charts = [...document.querySelectorAll("figure.chart")].map((figure) => new Chart(figure));
 
+// -- controls of the display --------------------------------------------------------------------------------------------
+
+const controls = document.querySelector("[data-display]");
+
+const readControls = () => {
+  if (!controls) return;
+  display.smooth = Number(controls.querySelector("[data-smooth]").value);
+  display.log = controls.querySelector("[data-log]").checked;
+  controls.querySelector("[data-smooth-value]").textContent = display.smooth.toFixed(2);
+};
+
+const redraw = () => charts.forEach((chart) => chart.plot && chart.draw());
+
+controls?.addEventListener("input", (event) => {
+  if (!event.target.matches("[data-smooth], [data-log]")) return;
+  readControls();
+  const address = new URL(location.href);
+  for (const [name, value] of [["smooth", display.smooth], ["log", display.log]]) {
+    if (value) address.searchParams.set(name, value);
+    else address.searchParams.delete(name);
+  }
+  history.replaceState(history.state, "", address);
+  redraw();
+});
+readControls();
+
 let waiting = null;
 const refresh = () => {
   waiting ??= setTimeout(async () => {
@@ -168,6 +225,6 @@ const refresh = () => {
 };
 
 document.addEventListener("yatt:progress", refresh);
-document.addEventListener("yatt:theme", () => charts.forEach((chart) => chart.plot && chart.draw()));
+document.addEventListener("yatt:theme", redraw);
 await Promise.all(charts.map((chart) => chart.load()));
 document.documentElement.dataset.charts = "drawn";

@@ -55,11 +55,12 @@ firstStops(document);
 document.querySelector(".tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 document.addEventListener("htmx:load", (event) => firstStops(event.target));
 
-// Parts that reload themselves wait while they have the keyboard focus, selected text or an open dialog.
+// Parts that reload themselves wait while they have the keyboard focus, selected text, a ticked box or an open dialog.
 const isBusy = (target) => {
   const chosen = getSelection();
   const marked = !chosen.isCollapsed && target.contains(chosen.anchorNode);
-  return marked || target.contains(document.activeElement) || target.querySelector("dialog[open]") !== null;
+  const isUsed = target.querySelector("dialog[open], input[name=run]:checked") !== null;
+  return marked || isUsed || target.contains(document.activeElement);
 };
 for (const kind of ["htmx:beforeSwap", "htmx:oobBeforeSwap"]) {
   document.addEventListener(kind, (event) => {

@@ -1,0 +1,57 @@
+"""API routes for notes and tags. Each needs a named token, and records its name in the audit chain."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from db.write.annotations import TAGS, Note
+from ops.dashboard.access import Acting
+from ops.dashboard.context import RunId, Served
+from ops.dashboard.texts import NoteText, TagName
+
+router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["annotations"])
+TagNames = Annotated[tuple[TagName, ...], Field(max_length=TAGS)]
+
+
+class NoteRequest(BaseModel):
+    """A request to replace a run's note.
+
+    text: the new note; empty: removes it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: NoteText
+
+
+class TagsRequest(BaseModel):
+    """A request to add and remove tags."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    add: TagNames = ()
+    remove: TagNames = ()
+
+
+class RunTags(BaseModel):
+    """The tags of a run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run: str
+    tags: tuple[str, ...]
+
+
+@router.put("/note")
+def write_note(served: Served, by: Acting, run_id: RunId, asked: NoteRequest) -> Note:
+    """Replaces the run's note."""
+    return served.ledger.annotations.write_note(run_id, asked.text.replace("\r\n", "\n").strip(), by)
+
+
+@router.post("/tags")
+def change_tags(served: Served, by: Acting, run_id: RunId, asked: TagsRequest) -> RunTags:
+    """Adds and removes tags of the run."""
+    return RunTags(run=run_id, tags=served.ledger.annotations.change_tags(run_id, asked.add, asked.remove, by))
