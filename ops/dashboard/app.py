@@ -27,7 +27,9 @@ from ops.dashboard.security import Guard
 from ops.dashboard.sessions import Sessions
 from ops.dashboard.tokens import TokenStore
 
-_STATUSES = ("401", "403", "404", "409", "413", "421", "422", "503")
+_ALWAYS = ("413", "421", "500", "503")
+_WITH_INPUT, _CHANGING, _WITH_BODY = ("404", "409", "422"), ("401", "403", "409"), ("400",)
+"""Statuses of errors: of every route, of those with parameters or a body, of those that change something, and with a body."""
 THREADS = 12
 """Worker threads for the routes; each needs one of the ledger's fifteen connections."""
 OPENAPI_PATH = "/api/v1/openapi.json"
@@ -93,9 +95,17 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         schemas["Problem"] = problems.Problem.model_json_schema()
         content = {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
         for operations in document["paths"].values():
-            for operation in operations.values():
+            for method, operation in operations.items():
                 answers = operation["responses"]
-                for status in _STATUSES:
+                answers.pop("422", None)
+                for status in _statuses(method, operation):
                     answers[status] = {"description": HTTPStatus(int(status)).phrase, "content": content}
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _statuses(method: str, operation: dict[str, Any]) -> list[str]:
+    """Returns the statuses of the errors with which an operation may be answered."""
+    body = "requestBody" in operation
+    found = {*_ALWAYS, *(_WITH_BODY if body else ()), *(() if method == "get" else _CHANGING)}
+    return sorted(found | set(_WITH_INPUT if body or "parameters" in operation else ()))

@@ -2,7 +2,7 @@
 
 Consumes the ledger, polled once a second in a worker thread. Produces an event `run` (the run's summary, as JSON) whenever it
 changes, with the number of the audit chain's last event as its id; occasional comments keep the stream open. A stream ends when
-the browser disconnects or the server stops.
+the browser disconnects, the server stops, or the run is finished: its last event is then `end`, and a client must not reconnect.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from db.core.errors import LedgerUnavailable
 from ops.dashboard.context import Context, RunId, Served
-from ops.queries.run_list import find_line
+from ops.queries.run_list import find_line, is_finished
 
 router = APIRouter(prefix="/api/v1", tags=["live"])
 POLL_SECONDS, SILENCE_SECONDS = 1.0, 15.0
@@ -37,7 +37,7 @@ AGEING = ("last_commit_age", "lease_expires_in", "eta_seconds")
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
 )
 async def live(served: Served, request: Request, run_id: RunId) -> StreamingResponse:
-    """Streams the run's summary, now and whenever it changes, until the client disconnects."""
+    """Streams the run's summary, now and whenever it changes, until the run is finished or the client disconnects."""
     first = await run_in_threadpool(_look, served, run_id)
     if served.streams.count >= STREAMS:
         raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, f"{STREAMS} live views are already open; close one")
@@ -68,6 +68,9 @@ async def _events(served: Context, request: Request, run_id: str, first: dict[st
         if news is not None and _lasting(news) != seen:
             seen, silent = _lasting(news), 0.0
             yield event("run", news, int(news["event_seq"]))
+            if is_finished(news["state"], news["driver"]):
+                yield event("end", {}, int(news["event_seq"]))
+                return
         elif silent >= SILENCE_SECONDS:
             silent = 0.0
             yield ": nothing new\n\n"

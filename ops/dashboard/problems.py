@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 from db.core.errors import AnnotationRefused, Fenced, LeaseHeld, LedgerError, LedgerUnavailable, RunNotFound
 from ops.presentation.words import shortened
@@ -92,7 +93,19 @@ def install(app: FastAPI) -> None:
 
 
 def _http(request: Request, error: Any) -> JSONResponse:
-    return problem(request, error.status_code, str(error.detail), headers=error.headers)
+    headers = error.headers
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        # The framework names only the methods of the first route with this path.
+        headers = {**(headers or {}), "Allow": ", ".join(sorted(_methods(request)))}
+    return problem(request, error.status_code, str(error.detail), headers=headers)
+
+
+def _methods(request: Request) -> set[str]:
+    """Returns the methods that the requested path supports."""
+    routes = (route for route in request.app.routes if isinstance(route, Route))
+    return {
+        method for route in routes if route.matches(request.scope)[0] != Match.NONE for method in route.methods or ()
+    }
 
 
 def _invalid(request: Request, error: Any) -> JSONResponse:

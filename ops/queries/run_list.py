@@ -14,6 +14,7 @@ from db.ledger import Ledger
 from db.read.run_list import RunListLine
 
 DRIVEN, LOST, NOBODY = "driven", "lost", "nobody"
+COMPLETED = "completed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,16 @@ class ListedRun:
     iteration_seconds: float | None
     eta_seconds: float | None
     event_seq: int
+
+    @property
+    def finished(self) -> bool:
+        """True as `is_finished` says."""
+        return is_finished(self.state, self.driver)
+
+
+def is_finished(state: str, driver: str) -> bool:
+    """Returns True if a run has reached its target and nobody drives it; it changes only if somebody extends it."""
+    return state == COMPLETED and driver == NOBODY
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,4 +160,4 @@ def test_every_route_is_in_the_document(fuzzed: Fuzzed) -> None:
     assert len(fuzzed.operations) > 20
     jsonschema.Draft202012Validator.check_schema(fuzzed.document["components"]["schemas"]["Problem"])
     for _, path, operation in fuzzed.operations:
-        assert "application/problem+json" in operation["responses"]["404"]["content"], path
+        assert "application/problem+json" in operation["responses"]["421"]["content"], path

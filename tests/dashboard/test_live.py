@@ -93,6 +93,33 @@ def test_a_stream_sends_each_change_once_and_ends_with_the_server(
                 stream.next()
 
 
+def test_the_stream_of_a_finished_run_ends_and_its_page_is_not_live(
+    server: uvicorn.Server, client: httpx.Client, home: Home
+) -> None:
+    path = "/api/v1/runs/toy-1/live"
+    with Ledger.open(home.ledger) as ledger, client.stream("GET", path) as answer:
+        stream = Stream(answer)
+        stream.next()
+        assert "data-live" in client.get("/runs/toy-1").text and client.get("/runs/toy-1/now").status_code == 200
+        fence = ledger.leases.acquire("toy-1", holder("the last driver"), 600)
+        ledger.runs.set_state(fence, "completed", "target reached")
+        while (news := stream.next())["data"]["state"] != "completed":
+            pass
+        assert news["data"]["driver"] == "driven", "it is not finished before its driver is gone"
+        ledger.leases.release(fence)
+        events = [stream.next()["event"], stream.next()["event"]]
+        assert events == ["run", "end"]
+        with pytest.raises(EOFError):
+            stream.next()
+    with client.stream("GET", path) as answer:
+        assert "event: end" in answer.read().decode()
+    page = client.get("/runs/toy-1").text
+    assert "data-live" not in page and "every 15s" not in page
+    assert "every 5s" not in client.get("/runs/toy-1/logs").text
+    assert client.get("/runs/toy-1/now").status_code == 286, "htmx stops polling"
+    assert "every 5s" in client.get("/runs/toy-2/logs").text
+
+
 def test_unknown_runs_have_no_stream_and_streams_have_a_limit(
     server: uvicorn.Server, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from fastapi.testclient import TestClient
 
+from db.core.engine import Fence
 from db.core.holder import this_process
 from db.ledger import Ledger
 from flows.run.home import Home
@@ -104,6 +105,22 @@ def test_pages_show_their_content(browser: TestClient) -> None:
     assert "branch 1 after iteration 1, no commit yet current reward fell" in text_of("/runs/toy-1/lineage")
     assert "Differences between the specs" in text_of("/compare?run=toy-1&run=judged-1")
     assert "there is no run 'none'" in words(check_page(browser.get("/compare?run=none").text))
+
+
+def test_a_run_without_sft_shows_none(home: Home) -> None:
+    with Ledger.open(home.ledger) as ledger:
+        fence = Fence("toy-2", 1)
+        for run, sft in (("toy-2", "first checkpoint"), ("toy-3", "supervised fine-tuning")):
+            if run == "toy-3":
+                document = toy_spec().model_dump(mode="json") | {"sft": {"demonstrations": 5}}
+                ledger.runs.create("toy", document, "d", 4)
+                fence = ledger.leases.acquire(run, this_process("a test"), 600)
+            ledger.phases.dispatch(fence, ledger.phases.plan(fence, 0, 0, "sft"))
+            with TestClient(create_app(home), base_url=ORIGIN, headers=BROWSER) as browser:
+                for page in ("", "/time", "/now", "/logs"):
+                    text = browser.get(f"/runs/{run}{page}").text
+                    other = ({"first checkpoint", "supervised fine-tuning"} - {sft}).pop()
+                    assert sft in text and other not in text, (run, page)
 
 
 def test_fragments_of_live_pages_are_not_whole_pages(browser: TestClient) -> None:

@@ -16,6 +16,7 @@ from flows.branching.branches import BEFORE_FIRST, PHASES, RECOVER, iteration_of
 from ops.dashboard.access import session_name
 from ops.dashboard.context import Context, Served
 from ops.dashboard.pages.templating import make_templates
+from ops.presentation.words import phase_name
 from ops.queries.run_list import DRIVEN, ListedRun, find_line
 
 TABS = (
@@ -82,9 +83,14 @@ class Visit:
             "can": can,
             "failed_phase": failed_phase,
             "retry_iteration": iteration_of(run.iteration, failed_phase),
-            "phase_choices": [(phase, phase) for phase in ALL_PHASES],
+            "sft": (sft := self.has_sft(run.id)),
+            "phase_choices": [(phase, phase_name(phase, sft)) for phase in ALL_PHASES],
             "done": DONE.get(self.request.query_params.get("done", ""), ""),
         }
+
+    def has_sft(self, run: str) -> bool:
+        """Returns True if the run's spec has supervised fine-tuning."""
+        return self.served.ledger.runs.revision(run).spec.get("sft") is not None
 
     def find(self, run: str) -> ListedRun:
         """Finds a run by its full id. Raises `RunNotFound`."""

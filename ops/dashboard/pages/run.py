@@ -20,6 +20,7 @@ from ops.dashboard.pages.pictures import time_parts
 from ops.dashboard.pages.templating import run_url
 from ops.dashboard.texts import Like, Text
 from ops.presentation.time_accounts import advice_line
+from ops.presentation.words import phase_name
 from ops.queries.checkpoints import aliases, checkpoints
 from ops.queries.faults import faults
 from ops.queries.lineage import lineage
@@ -33,6 +34,10 @@ from ops.queries.spec import spec_view
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
 OptionalNumber = Annotated[str, Like(r"^\d{0,9}$", "a number of up to nine digits, or nothing")]
 """A number in a form field that may be left empty."""
+
+
+STOP_POLLING = 286
+"""The status with which htmx shows a response and then stops asking for it."""
 
 
 def number_of(value: str) -> int | None:
@@ -82,13 +87,15 @@ def show_spec(visit: Visited, run_id: RunId) -> Response:
 def show_now(visit: Visited, run_id: RunId) -> Response:
     """Renders the parts of the run's page that show its status and the possible actions."""
     view = run_view(visit.served.ledger, run_id)
-    return visit.render("run_live.html", **visit.about(view.run), tab="", out_of_band=True, **_standing(view))
+    status = STOP_POLLING if view.run.finished else 200
+    return visit.render("run_live.html", status, **visit.about(view.run), tab="", out_of_band=True, **_standing(view))
 
 
 @router.get("/time")
 def show_time(visit: Visited, run_id: RunId) -> Response:
     """Renders the part of the run's page that shows its use of time."""
-    return visit.render("run_time.html", **_standing(run_view(visit.served.ledger, run_id)))
+    view = run_view(visit.served.ledger, run_id)
+    return visit.render("run_time.html", sft=visit.has_sft(run_id), **_standing(view))
 
 
 def _standing(view: RunView) -> dict[str, Any]:
@@ -135,7 +142,7 @@ def show_logs(
         found=found,
         asked=asked,
         levels=[(name, name) for name in LEVELS],
-        phases=[("", "all"), *((name, name) for name in ALL_PHASES)],
+        phases=[("", "all"), *((name, phase_name(name, visit.has_sft(run_id))) for name in ALL_PHASES)],
         actor_choices=[("", "all"), *((name, name) for name in found.actors)],
     )
 

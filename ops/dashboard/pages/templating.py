@@ -20,7 +20,7 @@ from starlette.templating import Jinja2Templates
 from ops.integrations.promotion import LONGEST_REASON
 from ops.presentation.conversation import prompt_messages, response_messages
 from ops.presentation.placement_words import HOW, role_name, roles_text
-from ops.presentation.words import duration, size
+from ops.presentation.words import duration, phase_name, size
 
 DASHBOARD = Path(__file__).resolve().parent.parent
 STATIC = DASHBOARD / "static"
@@ -45,6 +45,7 @@ def make_templates() -> Jinja2Templates:
         "figure": figure,
         "share": share,
         "moment": moment,
+        "phase": phase_name,
         "sources": lambda sources: json.dumps([asdict(source) for source in sources]),
         "role": role_name,
         "roles": roles_text,

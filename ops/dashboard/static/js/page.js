@@ -92,12 +92,19 @@ const hang = () => {
   stream = null;
 };
 
+let isOver = false;
+
 const listen = () => {
   if (document.hidden) return hang();
-  if (stream) return;
+  if (stream || isOver) return;
   stream = new EventSource(badge.dataset.live);
   stream.addEventListener("open", () => say("connected", "good"));
   stream.addEventListener("run", () => document.dispatchEvent(new CustomEvent("yatt:progress")));
+  stream.addEventListener("end", () => {
+    isOver = true; // before the stream closes, or the browser would reopen it
+    hang();
+    say("finished", "");
+  });
   stream.addEventListener("error", () => {
     say("connection lost, reconnecting", "warn");
     if (stream?.readyState !== EventSource.CLOSED) return;
