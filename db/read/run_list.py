@@ -15,7 +15,7 @@ from db.core.models import Checkpoint, Event, MetricPoint, MetricSeries, Outbox,
 from db.read.overview import NEWEST_FIRST, RunLine, line_of, select_lines
 from db.write.alarms import ALARM
 
-REWARD, ITERATION_SECONDS = "reward/mean", "seconds/iteration"
+REWARD, ACCURACY, ITERATION_SECONDS = "reward/mean", "evaluation/accuracy", "seconds/iteration"
 NEWEST = MetricPoint.step == Run.iteration
 RECENT = MetricPoint.step.between(Run.iteration - 15, Run.iteration)
 """The points of the newest commit, and those that a run's pace is computed from."""
@@ -27,12 +27,14 @@ class RunListLine:
 
     event_seq: number of its audit chain's last link.
     reward: mean reward at the newest commit.
+    accuracy: held-out accuracy at the newest evaluation on the current branch.
     iteration_seconds: mean seconds per iteration over the newest iterations.
     """
 
     line: RunLine
     event_seq: int
     reward: float | None
+    accuracy: float | None
     iteration_seconds: float | None
 
 
@@ -106,6 +108,26 @@ class RunListReader:
         with self._database.read() as connection:
             return _means(connection, runs, keys, NEWEST)
 
+    def curves(self, runs: Sequence[str], key: str, buckets: int) -> dict[str, tuple[float | None, ...]]:
+        """Returns a metric of each run's current branch as the means of so many equal parts, up to the newest commit.
+
+        A part without points is None; runs without any point are left out.
+        """
+        number = (MetricPoint.step * buckets // (Run.iteration + 1)).label("number")
+        query = (
+            select(Run.id, number, func.avg(MetricPoint.value).label("mean"))
+            .join(MetricSeries, MetricSeries.run == Run.id)
+            .join(MetricPoint, MetricPoint.series == MetricSeries.id)
+            .where(Run.id.in_(runs), MetricSeries.key == key)
+            .where(MetricPoint.branch == Run.current_branch, MetricPoint.step.between(0, Run.iteration))
+            .group_by(Run.id, number)
+        )
+        found: dict[str, dict[int, float]] = {}
+        with self._database.read() as connection:
+            for run, part, mean in connection.execute(query):
+                found.setdefault(run, {})[part] = float(mean)
+        return {run: tuple(parts.get(part) for part in range(buckets)) for run, parts in found.items()}
+
     def outbox_pending(self, runs: Sequence[str]) -> dict[str, int]:
         """Returns the number of undelivered outbox rows by run; runs without any are left out."""
         query = select(Outbox.run, func.count()).where(Outbox.run.in_(runs), Outbox.delivered_at.is_(None))
@@ -137,14 +159,35 @@ def _lines(
         .offset(offset)
     ).all()
     names = [row.id for row in rows]
-    rewards, paces = (
-        _means(connection, names, [REWARD], NEWEST),
-        _means(connection, names, [ITERATION_SECONDS], RECENT),
-    )
+    rewards = _means(connection, names, [REWARD], NEWEST)
+    paces = _means(connection, names, [ITERATION_SECONDS], RECENT)
+    accuracies = _last(connection, names, ACCURACY)
     return tuple(
-        RunListLine(line_of(row), row.event_seq, rewards.get((row.id, REWARD)), paces.get((row.id, ITERATION_SECONDS)))
+        RunListLine(
+            line=line_of(row),
+            event_seq=row.event_seq,
+            reward=rewards.get((row.id, REWARD)),
+            accuracy=accuracies.get(row.id),
+            iteration_seconds=paces.get((row.id, ITERATION_SECONDS)),
+        )
         for row in rows
     )
+
+
+def _last(connection: Connection, runs: Sequence[str], key: str) -> dict[str, float]:
+    """Returns a metric's last value on each run's current branch; runs without one are left out."""
+    last = (
+        select(MetricPoint.value)
+        .where(MetricPoint.series == MetricSeries.id, MetricPoint.branch == Run.current_branch)
+        .where(MetricPoint.step <= Run.iteration)
+        .order_by(MetricPoint.step.desc())
+        .limit(1)
+        .correlate(Run, MetricSeries)
+        .scalar_subquery()
+    )
+    query = select(Run.id, last).join(MetricSeries, MetricSeries.run == Run.id)
+    query = query.where(Run.id.in_(runs), MetricSeries.key == key)
+    return {run: float(value) for run, value in connection.execute(query) if value is not None}
 
 
 def _means(

@@ -14,12 +14,10 @@ from db.core.errors import (
     LedgerVersionError,
     RunNotFound,
 )
+from ops.cli.detached import DRIVER
 from ops.presentation.words import shortened
 from yatt_core.errors import ExitCode, YattError
 from yatt_core.logs import redact
-
-DRIVER = "yatt driver of "
-"""Beginning of the name of a holder that is a driver (`flows.driver.session.DRIVER`, whose import takes long)."""
 
 
 def exit_code(error: BaseException) -> int:

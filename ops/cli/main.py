@@ -20,7 +20,7 @@ from typer.main import get_command
 from ops.cli import failures
 from ops.cli.commands.checkpoints import evaluate, export, promote
 from ops.cli.commands.driving import branches, deletion, deploy, train
-from ops.cli.commands.inspection import alarms, audit, logs, pages, placement, rollouts, runs
+from ops.cli.commands.inspection import alarms, audit, compare, logs, pages, placement, rollouts, runs, show, watch
 from ops.cli.commands.planning import check, doctor, init, plan, schema
 from ops.cli.commands.services import dashboard, group, tokens
 from ops.cli.options import HomeOption, examples
@@ -37,7 +37,6 @@ app = typer.Typer(
     name="yatt",
     help="Run long RLHF training jobs that survive failures: start, resume, monitor and inspect them.",
     epilog=examples("yatt train configs/quickstart.yaml", "yatt runs", "yatt show latest", "yatt resume latest"),
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -50,6 +49,9 @@ for module in (
     branches,
     deletion,
     runs,
+    show,
+    compare,
+    watch,
     pages,
     alarms,
     logs,

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ops.cli.completion import complete_run, complete_spec
+
 
 class Alias(StrEnum):
     """Aliases that a checkpoint can be promoted to."""
@@ -31,12 +33,18 @@ HomeOption = Annotated[
     ),
 ]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Output format; JSON goes to standard output.")]
-SpecArgument = Annotated[Path, typer.Argument(metavar="SPEC", help="Spec file in YAML; see `yatt schema`.")]
+SpecArgument = Annotated[
+    Path,
+    typer.Argument(metavar="SPEC", help="Spec file in YAML; see `yatt schema`.", autocompletion=complete_spec),
+]
 OverridesOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a value of the spec; dots separate nested keys."),
 ]
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run id, a unique prefix of it, or `latest`.")]
+RunArgument = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="Run id, a unique prefix of it, or `latest`.", autocompletion=complete_run),
+]
 KeptOption = Annotated[int | None, typer.Option(min=0, help="Iteration of a kept checkpoint. Default: the newest one.")]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, JustifyMethod
 
 WIDTH_OF_FILES = 200
 
@@ -41,8 +41,13 @@ def console(to_stderr: bool = False) -> Console:
     )
 
 
-def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """Writes a table; numbers are right-aligned, None is an empty cell."""
+def write_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", wraps: str | None = None
+) -> None:
+    """Writes a table; numbers are right-aligned, None is an empty cell.
+
+    wraps: the only column that may take several lines; by default all may.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -51,7 +56,8 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
     table = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
     for number, name in enumerate(columns):
         numeric = bool(listed) and all(isinstance(row[number], int | float | None) for row in listed)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        justify: JustifyMethod = "right" if numeric else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=wraps not in (None, name))
     for row in listed:
         table.add_row(*(Text(_cell(value)) for value in row))
     console().print(table)

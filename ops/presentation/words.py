@@ -59,6 +59,14 @@ def moment(at: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at / 1000))
 
 
+def age(seconds: float) -> str:
+    """Formats the time since something in few characters, such as 5 min or 3 d."""
+    for unit, length, limit in (("s", 1, 60), ("min", 60, 3600), ("h", 3600, 48 * 3600)):
+        if seconds < limit:
+            return f"{max(0, int(seconds // length))} {unit}"
+    return f"{int(seconds // 86400)} d"
+
+
 def duration(seconds: float) -> str:
     """Formats seconds for people."""
     if seconds < 10:

@@ -24,6 +24,8 @@ class ListedRun:
     progress: completed fraction of the target.
     driver: `driven`, `lost` (the lease expired) or `nobody`.
     holder: who holds or held the lease.
+    reward: mean reward at the newest commit.
+    accuracy: held-out accuracy at the newest evaluation.
     eta_seconds: time to the target at the pace of the newest iterations; None without a driver or a known pace.
     event_seq: number of the audit chain's last event.
     """
@@ -45,6 +47,7 @@ class ListedRun:
     term: int
     lease_expires_in: float
     reward: float | None
+    accuracy: float | None
     iteration_seconds: float | None
     eta_seconds: float | None
     event_seq: int
@@ -127,6 +130,7 @@ def listed_run(found: RunListLine) -> ListedRun:
         term=line.term,
         lease_expires_in=line.lease_expires_in,
         reward=found.reward,
+        accuracy=found.accuracy,
         iteration_seconds=pace,
         eta_seconds=left * pace if driver == DRIVEN and pace is not None else None,
         event_seq=found.event_seq,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ops.cli.completion import complete_run
 from ops.cli.lookup import LATEST, find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.cli.people import agreed, named
@@ -32,7 +33,9 @@ def register(app: typer.Typer) -> None:
 
 
 def rm(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Full ids of runs, or `latest`.")],
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Full ids of runs, or `latest`.", autocompletion=complete_run)
+    ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
     why: Annotated[str, typer.Option("--why", help="Reason; recorded in the ledger.")] = "",
     by: Annotated[str | None, typer.Option("--by", help="Who deletes them. Default: your login name.")] = None,

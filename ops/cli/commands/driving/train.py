@@ -27,18 +27,28 @@ if TYPE_CHECKING:
 WAIT_SECONDS = 0.5
 
 
+DetachOption = Annotated[
+    bool,
+    typer.Option(
+        "--detach", "-d", help="Drive the run in a background process; return once it holds the run, or has failed."
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Adds the commands to the program."""
     lines = (
         "yatt train configs/quickstart.yaml",
         "yatt train configs/quickstart.yaml --set seed=1 --set iterations=50",
         "yatt train configs/quickstart.yaml -o json > result.json",
+        "yatt train configs/quickstart.yaml --detach",
     )
     app.command(epilog=examples(*lines))(train)
     resumes = (
         "yatt resume latest",
         "yatt resume quickstart-3 --set iterations=200 -o json",
         "yatt resume quickstart-3 --unless-paused",
+        "yatt resume latest --detach",
     )
     app.command(epilog=examples(*resumes))(resume)
     app.command(epilog=examples("yatt stop latest", "yatt stop quickstart-3 --wait --within 60"))(stop)
@@ -47,6 +57,7 @@ def register(app: typer.Typer) -> None:
 def train(
     spec: SpecArgument,
     overrides: OverridesOption = None,
+    detach: DetachOption = False,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -75,7 +86,8 @@ def train(
     from flows.run.creation import create_run
 
     launch.check_surroundings()
-    drive(place, create_run(place, checked), output)
+    run = create_run(place, checked)
+    _detach(place, run, output) if detach else drive(place, run, output)
 
 
 def resume(
@@ -94,6 +106,7 @@ def resume(
             help="If the run is paused, print the reason, leave it paused and exit with 0. For automated starts.",
         ),
     ] = False,
+    detach: DetachOption = False,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -119,7 +132,36 @@ def resume(
     if overrides:
         number = revise(place, name, overrides)
         message(f"{name}: revision {number} of the spec is now in effect")
-    drive(place, name, output, accept_drift)
+    if detach:
+        _detach(place, name, output, accept_drift)
+    else:
+        drive(place, name, output, accept_drift)
+
+
+def _detach(home: Home, run: str, output: Output, accept_drift: bool = False) -> None:
+    """Starts a driver in the background, and says how to follow it once it holds the lease."""
+    from db.core.errors import LeaseHeld
+    from ops.cli.detached import start_detached
+
+    with opened_ledger(home) as ledger:
+        line = ledger.overview.line(run)
+        if _is_driven(line):
+            raise LeaseHeld(run, line.holder or "", line.lease_expires_in)
+        message(f"starting a driver of {run} in the background")
+        started = start_detached(home, ledger, run, accept_drift)
+        state = ledger.runs.find(run).state
+    follow = [f"yatt watch {run}", f"yatt logs {run} -f", f"yatt stop {run}"]
+    if output is Output.JSON:
+        facts = {"run": run, "pid": started.pid, "state": state, "log": str(started.log), "follow": follow}
+        write_json(facts | {"exit_code": started.exit_code})
+    if started.exit_code is not None:
+        message(started.said)
+        raise typer.Exit(started.exit_code)
+    if output is Output.TEXT:
+        write(f"{run} is driven by process {started.pid}; its output goes to {started.log}")
+        write("next commands")
+        for command in follow:
+            write(f"  {command}")
 
 
 def _leave(home: Home, run: str, reason: str, output: Output) -> None:

@@ -1,64 +1,161 @@
-"""`yatt runs` and `yatt show`: list runs, and show one run in detail."""
+"""`yatt runs`: lists runs with their progress, reward, accuracy and age, filtered and sorted; and deleted ones."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import asdict
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ops.cli.commands.inspection.alarms import alarm_facts, write_alarms
-from ops.cli.lookup import find_run, opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
-from ops.presentation.output import write, write_json, write_table
-from ops.presentation.time_accounts import time_facts, write_time
-from ops.presentation.words import at_the_start, cut, duration, moment, place, size
+from ops.cli.lookup import opened_ledger
+from ops.cli.options import HomeOption, Output, OutputOption, examples
+from ops.presentation.curves import sparkline
+from ops.presentation.output import console, message, write_json, write_table
+from ops.presentation.words import age, cut, moment
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
-    from db.read.overview import RunLine, RunOverview
-    from flows.run.home import Home
+    from ops.queries.run_list import ListedRun, RunList
 
-REASON_CHARACTERS = 120
+COLUMNS = (
+    "run", "state", "iteration", "%", "reward", "accuracy", "curve", "last commit", "age", "driver", "reason",
+)  # fmt: skip
+REASON_CHARACTERS, DRIVER_CHARACTERS = 120, 40
+WIDE = 110
+"""Width of a terminal from which all columns are shown."""
+CURVE_WIDTH = 16
+EVERYTHING = 1_000_000
+
+
+class State(StrEnum):
+    """The state of a run."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    PAUSED = "paused"
+    FAILED = "failed"
+    COMPLETED = "completed"
+
+
+class Order(StrEnum):
+    """What runs are sorted by; the highest, newest or most advanced comes first."""
+
+    CREATED = "created"
+    COMMIT = "commit"
+    PROGRESS = "progress"
+    REWARD = "reward"
+    ACCURACY = "accuracy"
+    NAME = "name"
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands to the program."""
-    app.command(epilog=examples("yatt runs", "yatt runs --limit 5 -o json", "yatt runs --deleted"))(runs)
-    app.command(epilog=examples("yatt show latest", "yatt show quickstart-3 -o json"))(show)
+    """Adds the command to the program."""
+    lines = (
+        "yatt runs",
+        "yatt runs quickstart --state completed --sort accuracy",
+        "yatt runs --curves --limit 5",
+        "yatt runs --limit 5 -o json",
+        "yatt runs --deleted",
+    )
+    app.command(epilog=examples(*lines))(runs)
 
 
 def runs(
-    limit: Annotated[int, typer.Option(min=1, help="Maximum number of runs; the newest are kept.")] = 50,
-    deleted: Annotated[
-        bool, typer.Option("--deleted", help="List deleted runs instead: who deleted them, and why.")
-    ] = False,
+    text: Annotated[str, typer.Argument(metavar="[TEXT]", help="List only runs whose id contains this.")] = "",
+    state: Annotated[State | None, typer.Option(help="List only runs in this state.")] = None,
+    sort: Annotated[Order, typer.Option(help="Sort by this; runs without it come last.")] = Order.CREATED,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of runs.")] = 50,
+    curves: Annotated[bool, typer.Option("--curves", help="Show the curve of each run's reward.")] = False,
+    deleted: Annotated[bool, typer.Option("--deleted", help="List deleted runs: who deleted them, and why.")] = False,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """List runs, newest first: state, iteration, driver and time since the last commit."""
+    """List runs, running ones first, then the newest: state, progress, reward, held-out accuracy and age."""
     from flows.run.home import Home
+    from ops.queries.run_list import run_list
 
     with opened_ledger(Home.locate(home)) as ledger:
         if deleted:
             _show_deleted(ledger, limit, output)
             return
-        lines = ledger.overview.runs(limit)
+        whole = sort is not Order.CREATED
+        found = run_list(ledger, text, state, EVERYTHING if whole else limit)
+        listed = _sorted(found.runs, sort)[:limit] if whole else list(found.runs)
+        drawn = _curves(ledger, listed) if curves else {}
     if output is Output.JSON:
-        write_json({"runs": [_line_json(line) for line in lines]})
+        rows = [_facts(run) | ({"curve": drawn.get(run.id, ())} if curves else {}) for run in listed]
+        write_json({"total": found.total, "runs": rows})
         return
-    rows = [
-        (
-            line.run.id,
-            line.run.state,
-            f"{max(0, line.run.iteration)}/{line.run.target_iterations}",
-            "" if line.last_commit_age is None else f"{duration(line.last_commit_age)} ago",
-            driver(line),
-            cut(line.run.state_reason, REASON_CHARACTERS),
-        )
-        for line in lines
-    ]
-    write_table(("run", "state", "iteration", "last commit", "driver", "reason"), rows)
+    _show(listed, drawn, curves)
+    _tell_about_others(found, len(listed), text, state)
+
+
+def _sorted(runs: Sequence[ListedRun], order: Order) -> list[ListedRun]:
+    if order is Order.NAME:
+        return sorted(runs, key=lambda run: (run.spec_name, run.created_at))
+
+    def key(run: ListedRun) -> float | None:
+        return {
+            Order.COMMIT: run.committed_at,
+            Order.PROGRESS: run.progress,
+            Order.REWARD: run.reward,
+            Order.ACCURACY: run.accuracy,
+        }[order]
+
+    known = [(value, run) for run in runs if (value := key(run)) is not None]
+    best_first = [run for _, run in sorted(known, key=lambda pair: pair[0], reverse=True)]
+    return best_first + [run for run in runs if key(run) is None]
+
+
+def _curves(ledger: Ledger, runs: Sequence[ListedRun]) -> dict[str, tuple[float | None, ...]]:
+    from db.read.run_list import REWARD
+
+    return ledger.run_list.curves([run.id for run in runs], REWARD, CURVE_WIDTH)
+
+
+def _facts(run: ListedRun) -> dict[str, Any]:
+    """Returns a run's line as plain values; the branch and the term also under the names of the ledger's columns."""
+    return asdict(run) | {"current_branch": run.branch}
+
+
+def _show(runs: Sequence[ListedRun], drawn: dict[str, tuple[float | None, ...]], curves: bool) -> None:
+    """Writes the table; on a narrow terminal, some columns are left out rather than broken."""
+    wide = console().width >= WIDE
+    shown = {"%": wide, "curve": curves, "age": wide, "driver": wide}
+    shown |= dict.fromkeys(("last commit", "reason"), wide or not curves)
+    rows = [_row(run, drawn.get(run.id, ())) for run in runs]
+    columns = [name for name in COLUMNS if shown.get(name, True)]
+    write_table(columns, [[row[name] for name in columns] for row in rows], wraps="reason")
+
+
+def _row(run: ListedRun, curve: Sequence[float | None]) -> dict[str, object]:
+    """Returns a run's cells by column."""
+    return {
+        "run": run.id,
+        "state": f"{run.state}, driver lost" if run.driver == "lost" and run.state == "running" else run.state,
+        "iteration": f"{max(0, run.iteration)}/{run.target_iterations}",
+        "%": round(100 * run.progress),
+        "reward": run.reward,
+        "accuracy": run.accuracy,
+        "curve": sparkline(curve),
+        "last commit": "" if run.last_commit_age is None else age(run.last_commit_age),
+        "age": age(time.time() - run.created_at / 1000),
+        "driver": cut(run.holder or "", DRIVER_CHARACTERS),
+        "reason": cut(run.state_reason, REASON_CHARACTERS),
+    }
+
+
+def _tell_about_others(found: RunList, shown: int, text: str, state: State | None) -> None:
+    """Writes what the table leaves out, to standard error."""
+    if not found.total and (text or state):
+        there = ", ".join(f"{count} {name}" for name, count in sorted(found.states.items())) or "none"
+        message(f"no run matches; runs by state: {there}")
+    elif shown < found.total:
+        message(f"{shown} of {found.total} runs; --limit shows more")
 
 
 def _show_deleted(ledger: Ledger, limit: int, output: Output) -> None:
@@ -68,138 +165,3 @@ def _show_deleted(ledger: Ledger, limit: int, output: Output) -> None:
         return
     table = [(row.run, moment(row.deleted_at), row.by, row.why, "" if row.cleaned_at else "yes") for row in rows]
     write_table(("run", "deleted", "by", "why", "remains"), table)
-
-
-def driver(line: RunLine) -> str:
-    """Returns who drives the run, for display; empty if nobody does."""
-    if line.holder is None:
-        return ""
-    if line.lease_expires_in < 0:
-        return f"lost {duration(-line.lease_expires_in)} ago"
-    return line.holder
-
-
-def _line_json(line: RunLine) -> dict[str, Any]:
-    facts = asdict(line)
-    run: dict[str, Any] = facts.pop("run")
-    return run | facts
-
-
-def show(run: RunArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
-    """Show one run: results and digests, alarms, phases, failures, use of time, sessions and checkpoints."""
-    from flows.run.home import Home
-
-    located = Home.locate(home)
-    with opened_ledger(located) as ledger:
-        facts = run_facts(ledger, located, find_run(ledger, run))
-    if output is Output.JSON:
-        write_json(facts)
-    else:
-        _print_run(facts)
-
-
-def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
-    """Returns a run's results and overview as plain values."""
-    from flows.run.results import run_results
-
-    overview = ledger.overview.show(run)
-    revision = ledger.runs.revision(run)
-    line = overview.line
-    return {
-        **asdict(run_results(ledger, run)),
-        "target_iterations": line.run.target_iterations,
-        "state_reason": line.run.state_reason,
-        "desired_state": line.run.desired_state,
-        "branch": line.run.current_branch,
-        "term": line.term,
-        "driver": driver(line),
-        "last_commit_age": line.last_commit_age,
-        "sft": revision.spec.get("sft") is not None,
-        "spec_revision": revision.revision,
-        "spec_digest": revision.digest,
-        "mlflow_run_id": line.run.mlflow_run_id,
-        "folder": str(home.run_folder(run)),
-        "metrics": {key: point.value for key, point in ledger.metrics.latest(run).items()},
-        "aliases": {alias: key.iteration for alias, key in sorted(ledger.aliases.pointing(run).items())},
-        **_tables(overview),
-        **alarm_facts(ledger, run),
-        **time_facts(ledger, run, revision.spec["checkpoints"]["every"]),
-    }
-
-
-def _tables(overview: RunOverview) -> dict[str, Any]:
-    return {
-        "samples": overview.samples,
-        "tokens": overview.tokens,
-        "outbox_pending": overview.outbox_pending,
-        "notifications_pending": overview.notifications_pending,
-        "phases": [asdict(phase) | {"failures": dict(phase.failures)} for phase in overview.phases],
-        "sessions": [asdict(session) for session in overview.sessions],
-        "branches": [asdict(branch) for branch in overview.branches],
-        "checkpoints": [asdict(checkpoint) for checkpoint in overview.checkpoints],
-    }
-
-
-def _print_run(facts: dict[str, Any]) -> None:
-    reason = f" ({facts['state_reason']})" if facts["state_reason"] else ""
-    write(f"{facts['run']} is {facts['state']}{reason}, {place(facts['iteration'], facts['target_iterations'])}")
-    for name, value in _headlines(facts):
-        write(f"  {name:<22}{value}")
-    if facts["alarms"]:
-        write_alarms(facts["alarms"], facts["alarm_count"])
-    metrics = facts["metrics"]
-    write_table(("metric", "newest value"), sorted(metrics.items()))
-    rows = [
-        (row["phase"], row["attempts"], row["done"], row["seconds"], _failures(row["failures"]))
-        for row in facts["phases"]
-    ]
-    write_table(("phase", "attempts", "done", "seconds", "failures"), rows)
-    write_time(facts)
-    sessions = [
-        (row["term"], row["flow_run_name"], row["outcome"] or "running", _session_length(row))
-        for row in facts["sessions"]
-    ]
-    write_table(("session", "name", "outcome", "length"), sessions)
-    checkpoints = [
-        (row["iteration"], row["state"], size(row["bytes"]), row["weights_digest"][:16], row["folder"])
-        for row in facts["checkpoints"]
-    ]
-    write_table(("checkpoint", "state", "size", "weights", "folder"), checkpoints)
-
-
-def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    def share(value: float | None) -> str:
-        return "-" if value is None else f"{value:.3f}"
-
-    traffic, spent = facts["flow_bytes_per_sample"], facts["spent"]
-    return [
-        (
-            "held-out accuracy",
-            f"{share(facts['accuracy'])}, {at_the_start(facts['sft'])} {share(facts['accuracy_sft'])}",
-        ),
-        ("time", duration(facts["seconds"])),
-        ("samples, tokens", f"{facts['samples']:,}, {facts['tokens']:,}"),
-        ("used", f"{spent['wall_hours']:.3g} h, {spent['device_hours']:.3g} device-hours"),
-        ("driver", facts["driver"] or "none"),
-        ("weights digest", facts["weights_digest"] or "-"),
-        ("experience digest", facts["experience_digest"]),
-        ("metrics digest", facts["metrics_digest"]),
-        ("driver traffic", "-" if traffic is None else f"{traffic:.0f} bytes per sample"),
-        ("spec", f"revision {facts['spec_revision']}, {facts['spec_digest'][:16]}"),
-        ("MLflow run", f"{facts['mlflow_run_id'] or '-'}, {facts['outbox_pending']} rows waiting to be sent"),
-        ("aliases", ", ".join(f"{alias} {iteration}" for alias, iteration in facts["aliases"].items()) or "-"),
-        *_untold(facts["notifications_pending"]),
-        ("folder", facts["folder"]),
-    ]
-
-
-def _untold(pending: int) -> list[tuple[str, str]]:
-    return [("notifications", f"{pending} not sent yet")] if pending else []
-
-
-def _failures(failures: dict[str, int]) -> str:
-    return ", ".join(f"{count} {kind}" for kind, count in failures.items())
-
-
-def _session_length(row: dict[str, Any]) -> str:
-    return "" if row["ended_at"] is None else duration((row["ended_at"] - row["started_at"]) / 1000)

@@ -1,0 +1,177 @@
+"""`yatt show`: shows one run in detail, with the curves of its most telling metrics."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ops.cli.commands.inspection.alarms import alarm_facts, write_alarms
+from ops.cli.lookup import find_run, opened_ledger
+from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
+from ops.presentation.curves import sparkline
+from ops.presentation.output import write, write_json, write_table
+from ops.presentation.time_accounts import time_facts, write_time
+from ops.presentation.words import at_the_start, duration, place, size
+
+if TYPE_CHECKING:
+    from db.ledger import Ledger
+    from db.read.overview import RunLine, RunOverview
+    from flows.run.home import Home
+
+CURVES = ("reward/mean", "evaluation/accuracy", "kl", "entropy", "length/response_mean", "grad_norm")
+"""Metrics whose curves are shown, if the run has them."""
+CURVE_WIDTH = 32
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to the program."""
+    app.command(epilog=examples("yatt show latest", "yatt show quickstart-3 -o json"))(show)
+
+
+def driver(line: RunLine) -> str:
+    """Returns who drives the run, for display; empty if nobody does."""
+    if line.holder is None:
+        return ""
+    if line.lease_expires_in < 0:
+        return f"lost {duration(-line.lease_expires_in)} ago"
+    return line.holder
+
+
+def show(run: RunArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
+    """Show one run: results and digests, alarms, phases, failures, use of time, sessions and checkpoints."""
+    from flows.run.home import Home
+
+    located = Home.locate(home)
+    with opened_ledger(located) as ledger:
+        facts = run_facts(ledger, located, find_run(ledger, run))
+    if output is Output.JSON:
+        write_json(facts)
+    else:
+        _print_run(facts)
+
+
+def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
+    """Returns a run's results and overview as plain values."""
+    from flows.run.results import run_results
+
+    overview = ledger.overview.show(run)
+    revision = ledger.runs.revision(run)
+    line = overview.line
+    return {
+        **asdict(run_results(ledger, run)),
+        "target_iterations": line.run.target_iterations,
+        "state_reason": line.run.state_reason,
+        "desired_state": line.run.desired_state,
+        "branch": line.run.current_branch,
+        "term": line.term,
+        "driver": driver(line),
+        "last_commit_age": line.last_commit_age,
+        "sft": revision.spec.get("sft") is not None,
+        "spec_revision": revision.revision,
+        "spec_digest": revision.digest,
+        "mlflow_run_id": line.run.mlflow_run_id,
+        "folder": str(home.run_folder(run)),
+        "metrics": {key: point.value for key, point in ledger.metrics.latest(run).items()},
+        "curves": _curves(ledger, run),
+        "aliases": {alias: key.iteration for alias, key in sorted(ledger.aliases.pointing(run).items())},
+        **_tables(overview),
+        **alarm_facts(ledger, run),
+        **time_facts(ledger, run, revision.spec["checkpoints"]["every"]),
+    }
+
+
+def _tables(overview: RunOverview) -> dict[str, Any]:
+    return {
+        "samples": overview.samples,
+        "tokens": overview.tokens,
+        "outbox_pending": overview.outbox_pending,
+        "notifications_pending": overview.notifications_pending,
+        "phases": [asdict(phase) | {"failures": dict(phase.failures)} for phase in overview.phases],
+        "sessions": [asdict(session) for session in overview.sessions],
+        "branches": [asdict(branch) for branch in overview.branches],
+        "checkpoints": [asdict(checkpoint) for checkpoint in overview.checkpoints],
+    }
+
+
+def _print_run(facts: dict[str, Any]) -> None:
+    reason = f" ({facts['state_reason']})" if facts["state_reason"] else ""
+    write(f"{facts['run']} is {facts['state']}{reason}, {place(facts['iteration'], facts['target_iterations'])}")
+    for name, value in _headlines(facts):
+        write(f"  {name:<22}{value}")
+    if facts["alarms"]:
+        write_alarms(facts["alarms"], facts["alarm_count"])
+    _write_curves(facts["curves"])
+    write_table(("metric", "newest value"), sorted(facts["metrics"].items()))
+    rows = [
+        (row["phase"], row["attempts"], row["done"], row["seconds"], _failures(row["failures"]))
+        for row in facts["phases"]
+    ]
+    write_table(("phase", "attempts", "done", "seconds", "failures"), rows)
+    write_time(facts)
+    sessions = [
+        (row["term"], row["flow_run_name"], row["outcome"] or "running", _session_length(row))
+        for row in facts["sessions"]
+    ]
+    write_table(("session", "name", "outcome", "length"), sessions)
+    checkpoints = [
+        (row["iteration"], row["state"], size(row["bytes"]), row["weights_digest"][:16], row["folder"])
+        for row in facts["checkpoints"]
+    ]
+    write_table(("checkpoint", "state", "size", "weights", "folder"), checkpoints)
+
+
+def _curves(ledger: Ledger, run: str) -> list[dict[str, Any]]:
+    """Returns the curves of some metrics, each reduced to at most `CURVE_WIDTH` means."""
+    from ops.queries.series import series
+
+    return [
+        {"key": each.key, "width": each.width, "steps": each.steps, "mean": each.mean}
+        for each in series(ledger, run, CURVES, CURVE_WIDTH).series
+        if each.steps
+    ]
+
+
+def _write_curves(curves: list[dict[str, Any]]) -> None:
+    rows = [(row["key"], sparkline(row["mean"]), row["mean"][0], row["mean"][-1]) for row in curves]
+    if rows:
+        write_table(("curve", "over the iterations", "first", "last"), rows)
+
+
+def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    def share(value: float | None) -> str:
+        return "-" if value is None else f"{value:.3f}"
+
+    traffic, spent = facts["flow_bytes_per_sample"], facts["spent"]
+    return [
+        (
+            "held-out accuracy",
+            f"{share(facts['accuracy'])}, {at_the_start(facts['sft'])} {share(facts['accuracy_sft'])}",
+        ),
+        ("time", duration(facts["seconds"])),
+        ("samples, tokens", f"{facts['samples']:,}, {facts['tokens']:,}"),
+        ("used", f"{spent['wall_hours']:.3g} h, {spent['device_hours']:.3g} device-hours"),
+        ("driver", facts["driver"] or "none"),
+        ("weights digest", facts["weights_digest"] or "-"),
+        ("experience digest", facts["experience_digest"]),
+        ("metrics digest", facts["metrics_digest"]),
+        ("driver traffic", "-" if traffic is None else f"{traffic:.0f} bytes per sample"),
+        ("spec", f"revision {facts['spec_revision']}, {facts['spec_digest'][:16]}"),
+        ("MLflow run", f"{facts['mlflow_run_id'] or '-'}, {facts['outbox_pending']} rows waiting to be sent"),
+        ("aliases", ", ".join(f"{alias} {iteration}" for alias, iteration in facts["aliases"].items()) or "-"),
+        *_untold(facts["notifications_pending"]),
+        ("folder", facts["folder"]),
+    ]
+
+
+def _untold(pending: int) -> list[tuple[str, str]]:
+    return [("notifications", f"{pending} not sent yet")] if pending else []
+
+
+def _failures(failures: dict[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in failures.items())
+
+
+def _session_length(row: dict[str, Any]) -> str:
+    return "" if row["ended_at"] is None else duration((row["ended_at"] - row["started_at"]) / 1000)

@@ -1,0 +1,90 @@
+"""Starts a driver as a background process of its own session, and waits until it holds the run's lease.
+
+Consumes a run that nobody drives; produces the process, and a log in the run's folder with its output. The process is
+`yatt resume`: neither Ctrl-C in the terminal nor its end reaches it, and `yatt stop` ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ops.presentation.output import message
+from yatt_core.errors import ExitCode
+
+if TYPE_CHECKING:
+    from db.ledger import Ledger
+    from flows.run.home import Home
+
+LOG = "detached.log"
+POLL_SECONDS = 0.2
+LAST_BYTES = 4000
+DRIVER = "yatt driver of "
+"""Beginning of the name of a holder that is a driver (`flows.driver.session.DRIVER`, whose import takes long)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The result of a start.
+
+    exit_code: of a driver that has ended already; None if it holds the lease.
+    log: the file with its output.
+    said: what it has written, if it has ended.
+    """
+
+    run: str
+    pid: int
+    exit_code: int | None
+    log: Path
+    said: str
+
+
+def start_detached(home: Home, ledger: Ledger, run: str, accept_drift: bool) -> Started:
+    """Starts a driver and returns once it holds the lease, or has ended before that."""
+    from yatt_core.supervisor.state import MARK_VARIABLE
+
+    log = home.run_folder(run) / LOG
+    options = ["--accept-drift"] if accept_drift else []
+    command = [sys.executable, "-m", "ops.cli.main", "--home", str(home.folder), "resume", *options, "--", run]
+    with log.open("ab") as stream:
+        begins = stream.tell()
+        process = subprocess.Popen(
+            command,
+            # With the mark of a service group, the driver would end with the group.
+            env={name: value for name, value in os.environ.items() if name != MARK_VARIABLE},
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        code = _await_lease(ledger, run, process)
+    except KeyboardInterrupt:
+        message(f"the driver goes on starting, pid {process.pid}; see {log}")
+        raise
+    return Started(run, process.pid, code, log, "" if code is None else _end_of(log, begins))
+
+
+def _await_lease(ledger: Ledger, run: str, process: subprocess.Popen[bytes]) -> int | None:
+    """Returns the exit code of a driver that ends before it holds the lease; None once it holds the lease."""
+    while True:
+        code = process.poll()
+        holder = ledger.leases.holders().get(run)
+        if holder is not None and holder.pid == process.pid and holder.text.startswith(DRIVER):
+            return None
+        if code is not None:
+            return code if code >= 0 else ExitCode.FAILURE
+        time.sleep(POLL_SECONDS)
+
+
+def _end_of(log: Path, begins: int) -> str:
+    """Returns the end of what was written to the log from a position on."""
+    with log.open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(begins, size - LAST_BYTES))
+        return stream.read().decode("utf-8", "replace").strip()
