@@ -40,8 +40,7 @@ class ActorsStart:
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
-        self._connect: Callable[[], None] = lambda: None
-        self._begun = False
+        self._connect: Callable[[], None] | None = None
         self._starting: Future[ActorsState] | None = None
         self._ending = Event()
         self._inputs: InputsReceipt | None = None
@@ -60,14 +59,14 @@ class ActorsStart:
             raise InfrastructureError("the actors have not started")
         return self._inputs
 
-    @property
-    def begun(self) -> bool:
-        """True from the first call of `begin` on; later failures are repaired by `ready`."""
-        return self._begun
-
     def begin(self, connect: Callable[[], None]) -> None:
-        """Connects to Ray and starts the actors in a background thread."""
-        self._connect, self._begun = connect, True
+        """Connects to Ray and starts the actors in a background thread; later calls do nothing.
+
+        A start that fails is repaired by `ready`.
+        """
+        if self._connect is not None:
+            return
+        self._connect = connect
         executor = ThreadPoolExecutor(1, "start")
         self._starting = executor.submit(self._start)
         executor.shutdown(wait=False)
@@ -98,7 +97,8 @@ class ActorsStart:
 
     def _start(self) -> ActorsState:
         """Connects to Ray, which may have been restarted since the last time, and makes the actors ready."""
-        self._connect()
+        if self._connect is not None:
+            self._connect()
         self.give_up_at_the_end()
         return self.make_ready()
 

@@ -6,11 +6,13 @@ once the server's address is in the environment (`flows.prefect_io.prefect_serve
 
 from __future__ import annotations
 
-from httpx import HTTPError, TransportError
+from http import HTTPStatus
+
+from httpx import HTTPError, HTTPStatusError, TransportError
 from prefect.exceptions import PrefectException
 from prefect.settings import PREFECT_API_URL
 
-from flows.prefect_io.prefect_server import PREFECT_VARIABLE, shown
+from flows.prefect_io.prefect_server import PASSWORD_VARIABLE, PREFECT_VARIABLE, shown
 from yatt_core.logs import redact
 
 AWAY = (HTTPError, PrefectException)
@@ -29,5 +31,12 @@ def server_trouble(error: Exception) -> str:
 
 def server_needed(error: Exception) -> str:
     """Returns the message for callers that need Prefect: as `server_trouble`, with a remedy if no server answers."""
-    right = f"; start one with `yatt up`, or name another in {PREFECT_VARIABLE}"
-    return server_trouble(error) + (right if isinstance(error, TransportError) else "")
+    return server_trouble(error) + _remedy(error)
+
+
+def _remedy(error: Exception) -> str:
+    if isinstance(error, TransportError):
+        return f"; start one with `yatt up`, or name another in {PREFECT_VARIABLE}"
+    if isinstance(error, HTTPStatusError) and error.response.status_code == HTTPStatus.UNAUTHORIZED:
+        return f"; set {PASSWORD_VARIABLE} to the server's user:password"
+    return ""

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -177,8 +177,22 @@ def worker_service(folder: Path, prefect_port: int, health_port: int, environmen
     )
 
 
-def named_server() -> str | None:
-    """Returns the address of the server that the environment names, without `/api`; None if it names none.
+@dataclass(frozen=True, slots=True)
+class SharedServer:
+    """A Prefect server that several runs use: one that the environment names, or the service group's.
+
+    address: without `/api`.
+    text: a description of the server, without credentials.
+    password: its credentials, as `user:password`; None if they are those in the environment, if any.
+    """
+
+    address: str
+    text: str
+    password: str | None = None
+
+
+def named_server() -> SharedServer | None:
+    """Returns the server that the environment names; None if it names none.
 
     Raises `ConfigurationError` if the address is invalid.
     """
@@ -195,7 +209,8 @@ def named_server() -> str | None:
             f"{PREFECT_VARIABLE}: {shown(given)!r} is not the address of a Prefect server; expected something like "
             "http://127.0.0.1:4200/api"
         )
-    return given.rstrip("/").removesuffix("/api")
+    address = given.rstrip("/").removesuffix("/api")
+    return SharedServer(address, f"the Prefect server that {PREFECT_VARIABLE} names, {shown(address)}")
 
 
 def shown(address: str) -> str:
@@ -204,7 +219,7 @@ def shown(address: str) -> str:
 
 
 def use_server(run_folder: Path, address: str, password: str | None = None) -> None:
-    """Points this process's Prefect client at a server; must be called before prefect is imported.
+    """Points this process's Prefect client at a server; call it before prefect is imported, if possible.
 
     password: the server's credentials, as `user:password`. If None, the client credentials in the environment are used;
         if there are none, the server credentials there, which a server started from the same environment requires.
@@ -220,3 +235,13 @@ def use_server(run_folder: Path, address: str, password: str | None = None) -> N
         "PREFECT_CLIENT_METRICS_ENABLED": "false",
         "PREFECT_CLI_COLORS": "false",
     }
+    if "prefect.context" in sys.modules:  # an earlier attempt to start used another server
+        _read_settings_again()
+
+
+def _read_settings_again() -> None:
+    from prefect.context import refresh_global_settings_context
+    from prefect.settings import get_current_settings
+
+    if get_current_settings().api.url != os.environ[PREFECT_VARIABLE]:
+        refresh_global_settings_context()

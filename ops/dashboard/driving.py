@@ -16,7 +16,7 @@ from pathlib import Path
 
 from db.core.errors import LeaseHeld
 from db.ledger import Ledger
-from flows.prefect_io.prefect_server import PASSWORD_VARIABLE, SERVER_PASSWORD_VARIABLE
+from flows.prefect_io.prefect_server import SERVER_PASSWORD_VARIABLE
 from flows.run.home import Home
 from ops.queries.run_list import DRIVEN, find_line
 from yatt_core.errors import ConfigurationError, ExitCode
@@ -24,10 +24,11 @@ from yatt_core.logs import redact
 from yatt_core.supervisor.state import MARK_VARIABLE
 
 RESUME_LOG = "resume.log"
-OF_THE_GROUP = (MARK_VARIABLE, SERVER_PASSWORD_VARIABLE, PASSWORD_VARIABLE)
+OF_THE_GROUP = (MARK_VARIABLE, SERVER_PASSWORD_VARIABLE)
 """Environment variables not passed to a driver.
 
-The mark would make the driver part of the service group, and the driver's own Prefect server needs no password.
+The mark would make the driver part of the service group, and a Prefect server that the driver starts itself needs no
+password. The password that clients of the group's server send is passed on.
 """
 REQUESTED, FAILED = "resume_requested", "resume_failed"
 LAST_WORDS_BYTES = 2_000

@@ -91,7 +91,7 @@ def check_model(spec: RunSpec) -> None:
 
 def check_surroundings(home: Path, spec: RunSpec) -> None:
     """Raises the errors of the object store, of devices without enough memory, and of a full disk."""
-    from flows.launch import attached
+    from flows.driver.services import attached
 
     if spec.storage.url is not None:
         from yatt_core.storage.objects import ObjectStore

@@ -16,7 +16,8 @@ from typing import Any
 from tests.recovery.failpoints import PRODUCT, Failpoints, around, name_of, watch_files
 
 CONTROL = {
-    "flows.launch": ("open_session", "connect"),
+    "flows.launch": ("open_session",),
+    "flows.driver.services.SessionServices": ("connect",),
     "flows.phases.recovery": ("restore_newest", "replay"),
     "flows.driver.actors_start.ActorsStart": ("begin", "ready", "make_ready", "end"),
     "flows.driver.threads.DriverThreads": ("start",),

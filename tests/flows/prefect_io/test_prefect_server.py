@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.launch import _require_prefect
+from flows.driver.services import require_prefect
 from flows.prefect_io.prefect_server import (
     PASSWORD_VARIABLE,
     PREFECT_VARIABLE,
@@ -106,7 +106,9 @@ def test_the_server_keeps_few_pages_in_memory(tmp_path: Path) -> None:
 )
 def test_the_environment_names_a_server(monkeypatch: pytest.MonkeyPatch, given: str, address: str | None) -> None:
     monkeypatch.setenv(PREFECT_VARIABLE, given)
-    assert named_server() == address
+    named = named_server()
+    assert (named and named.address) == address
+    assert named is None or ":1@" not in named.text
 
 
 @pytest.mark.parametrize("address", ["http://me:1@host/api", "http://me:a@b/1@host/api", "http://host/api"])
@@ -118,5 +120,5 @@ def test_a_driver_names_a_server_that_does_not_answer(monkeypatch: pytest.Monkey
     address = f"http://127.0.0.1:{free_port()}/api"
     monkeypatch.setenv(PREFECT_VARIABLE, address)
     with temporary_settings({PREFECT_API_URL: address}), pytest.raises(InfrastructureError, match=address) as told:
-        _require_prefect()
+        require_prefect()
     assert PREFECT_VARIABLE in str(told.value)

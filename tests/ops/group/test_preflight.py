@@ -22,7 +22,6 @@ from db.write.outbox import OutboxEntry
 from flows.prefect_io.prefect_server import DATABASE_VARIABLE, PASSWORD_VARIABLE, RETENTION, SERVER_PASSWORD_VARIABLE
 from flows.run.home import Home, with_driver
 from flows.run.protocols import OutboxItem
-from ops.group.address import prefect_password
 from ops.group.control import changes, start
 from ops.group.keeper import Keeper
 from ops.group.keeper_state import Undelivered, read_undelivered
@@ -147,15 +146,6 @@ def test_a_custom_password_replaces_the_generated_one(home: Home, monkeypatch: p
     assert PASSWORD not in repr(members(home, PORTS, os.environ)) and not password_file(home).exists()
     monkeypatch.delenv(SERVER_PASSWORD_VARIABLE)
     assert not secrets(home)[PASSWORD_VARIABLE] and not password_file(home).exists(), "reading it creates no password"
-
-
-def test_commands_send_the_groups_password_only_to_its_server(home: Home) -> None:
-    settle_password(home)
-    made, own = secrets(home)[PASSWORD_VARIABLE], PORTS.address(PREFECT)
-    assert prefect_password(home, own) is None, "there is no group yet"
-    write_record(home.group, GroupRecord(None, PORTS, 0.0))
-    assert prefect_password(home, own) == prefect_password(home, own.replace("127.0.0.1", "localhost")) == made
-    assert prefect_password(home, "http://elsewhere:4200") is None
 
 
 def test_the_settings_for_prefects_commands_do_not_show_the_password(home: Home) -> None:

@@ -150,16 +150,16 @@ def _connect(home: Home, wanted: bool) -> None:
     Raises `ConfigurationError` if a server is needed and none is known.
     """
     from flows.prefect_io.prefect_server import use_server
-    from ops.group.address import NOWHERE, prefect_address, prefect_password
+    from ops.group.address import NOWHERE, shared_server
     from yatt_core.errors import ConfigurationError
 
-    address = prefect_address(home)
-    if address is None and wanted:
+    server = shared_server(home)
+    if server is None and wanted:
         raise ConfigurationError(
             "no Prefect server is known: start one with `yatt up`, set $PREFECT_API_URL, or write the deployment to a file "
             "with --file prefect.yaml"
         )
-    use_server(home.group, address or NOWHERE, None if address is None else prefect_password(home, address))
+    use_server(home.group, server.address if server else NOWHERE, server.password if server else None)
 
 
 def _named(name: str) -> str:

@@ -82,10 +82,11 @@ def train(
     check_surroundings(place.folder, checked)
     for remark in remarks(checked):
         message(f"warning: {remark}")
-    from flows import launch
+    from flows.driver import services
     from flows.run.creation import create_run
+    from ops.group.address import server_of_runs
 
-    launch.check_surroundings()
+    services.check_surroundings(server_of_runs(place))
     run = create_run(place, checked)
     _detach(place, run, output) if detach else drive(place, run, output)
 
@@ -194,6 +195,7 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> N
     from flows.launch import run_session
     from flows.run.creation import load_run
     from ops.cli.failures import exit_code
+    from ops.group.address import server_of_runs
     from ops.group.pages import live_pages
     from ops.integrations.apprise_notifier import AppriseNotifier
     from ops.integrations.trackers import trackers_of
@@ -209,7 +211,10 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> N
     message(f"run {run} in {home.run_folder(run)}")
     try:
         with watching(run, lambda: spec.sft is not None) as observer:
-            outcome = run_session(home, run, observer, trackers, accept_drift, notifier, pages=pages)
+            find_server = server_of_runs(home)
+            outcome = run_session(
+                home, run, observer, trackers, accept_drift, notifier, pages=pages, find_server=find_server
+            )
     except BaseException as error:
         if exit_code(error) != ExitCode.LEASE_HELD:
             _advise(home, run, error)

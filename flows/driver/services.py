@@ -1,0 +1,161 @@
+"""The services that a driver session uses: the run's own Ray head or an external cluster, and a Prefect server.
+
+Consumes the environment and a function that finds a Prefect server which runs share: one that the environment names, or
+the service group's. Where there is none, the run's supervisor starts a server of the run's own. A shared server is
+looked for again at each attempt to start, so a session never depends on a group that has been stopped.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flows.driver.context import RunContext
+from flows.prefect_io import prefect_server
+from flows.prefect_io.prefect_server import SharedServer, named_server
+from yatt_core.cluster.connect import connect_ray
+from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
+from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.supervisor.client import ensure_alive, ensure_supervisor, stop_supervisor, wait_ready
+
+log = logging.getLogger("yatt_core.flow")
+RAY_VARIABLE = "YATT_RAY_ADDRESS"
+START_SECONDS = 180.0
+STOP_SECONDS = 20.0
+RETRY_SECONDS = 0.5
+
+FindServer = Callable[[Callable[[str], None]], SharedServer | None]
+"""Returns the shared Prefect server, or None if there is none; the argument reports progress to the user."""
+
+
+def server_of_environment(say: Callable[[str], None]) -> SharedServer | None:
+    """Returns the Prefect server that the environment names; None if it names none."""
+    return named_server()
+
+
+def attached() -> bool:
+    """Returns True if the environment names an external Ray cluster."""
+    return bool(os.environ.get(RAY_VARIABLE))
+
+
+def check_surroundings(find_server: FindServer) -> None:
+    """Raises `ConfigurationError` if the environment names an external Ray cluster, but there is no Prefect server."""
+    if attached():
+        _required(find_server(log.info))
+
+
+def _required(server: SharedServer | None) -> SharedServer:
+    if server is None:
+        raise ConfigurationError(
+            f"{RAY_VARIABLE} is set, so a Prefect server is needed as well: start one with `yatt up`, or name one in "
+            f"{prefect_server.PREFECT_VARIABLE}, such as http://127.0.0.1:4200/api"
+        )
+    return server
+
+
+@dataclass(slots=True)
+class SessionServices:
+    """The services of one session.
+
+    in_flow_run: True if this process is already a flow run, whose Prefect server it uses.
+    shared: the Prefect server of the current attempt to start; None if it is the run's own or the flow run's.
+    """
+
+    context: RunContext
+    find_server: FindServer
+    in_flow_run: bool
+    shared: SharedServer | None = None
+
+    def choose_server(self) -> None:
+        """Decides which Prefect server the session uses.
+
+        Raises `ConfigurationError` if an external Ray cluster is named but there is no Prefect server.
+        """
+        if self.in_flow_run:
+            return
+        found = self.find_server(self.context.observer.stage)
+        self.shared = _required(found) if attached() else found
+
+    @property
+    def _own_server(self) -> bool:
+        return not self.in_flow_run and self.shared is None
+
+    def keep(self) -> None:
+        """Starts the run's own services under a supervisor that outlives this process; replaces one that was killed.
+
+        Does nothing if all services are external. Does not wait for the services.
+        """
+        if attached():
+            return
+        folder = self.context.folder
+        ensure_alive(folder)
+        services = [
+            ray_head_service(folder),
+            *([prefect_server.server_service(folder)] if self._own_server else []),
+        ]
+        ensure_supervisor(folder, services, self.context.spec.recovery.grace_seconds)
+
+    def connect(self, check: Callable[[], None]) -> None:
+        """Connects this process to Ray, in the run's own namespace, once the head is up; replaces a lost supervisor.
+
+        A head that dies meanwhile is waited for again: the supervisor is restarting it, so this is no failure yet.
+
+        check: raises once the session is ending, after which no service may be started.
+        """
+        run, folder = self.context.run, self.context.folder
+        if attached():
+            connect_ray(os.environ[RAY_VARIABLE], run)
+            return
+        give_up = time.monotonic() + START_SECONDS
+        while True:
+            check()
+            self.keep()
+            head = wait_ready(folder, [SERVICE_NAME], START_SECONDS).service(SERVICE_NAME)
+            try:
+                connect_ray(head.address, run, folder)
+            except InfrastructureError as error:
+                if time.monotonic() > give_up:
+                    raise
+                log.warning("the Ray head was lost while connecting: %s", error)
+                time.sleep(RETRY_SECONDS)
+            else:
+                return
+
+    def use_prefect(self) -> None:
+        """Points Prefect's client at the session's server, once that answers.
+
+        Raises `InfrastructureError` if it does not: no flow can start without one.
+        """
+        if self.in_flow_run:
+            return
+        context, say = self.context, self.context.observer.stage
+        if self.shared is not None:
+            say(f"using {self.shared.text}")
+            prefect_server.use_server(context.folder, self.shared.address, self.shared.password)
+            require_prefect()
+            return
+        say("starting the Prefect server")
+        state = wait_ready(context.folder, [prefect_server.NAME], START_SECONDS)
+        prefect_server.use_server(context.folder, f"http://{state.service(prefect_server.NAME).address}")
+
+    def stop(self) -> None:
+        """Stops the run's own services, unless the next driver already uses them."""
+        if not attached():
+            self.context.observer.stage("stopping the run's cluster")
+            stop_supervisor(self.context.folder, STOP_SECONDS, self.context.fence.term)
+
+
+def require_prefect() -> None:
+    """Raises `InfrastructureError` if the Prefect server does not answer."""
+    # Imported late: prefect reads its settings on first import.
+    from prefect.client.orchestration import get_client
+
+    from flows.prefect_io.prefect_client import server_needed
+
+    with get_client(sync_client=True) as client:
+        error = client.api_healthcheck()
+    if error is not None:
+        raise InfrastructureError(server_needed(error)) from error
