@@ -43,10 +43,10 @@ def train(run: str) -> Outcome:
     """Drives the run from its last commit towards its target; a stop request, a guard or a failure may end it early."""
     with claimed_session(run) as session:
         session.book(flow_run.get_id() or "", flow_run.get_name() or "")
-        publish_links(session.context, flow_run.get_id() or "")
         with artifacts.progress(session.context) as progress:
+            publish_links(session.context, flow_run.get_id() or "", progress.note)
             outcome = drive(session, progress)
-        artifacts.report(session.context, outcome)
+            progress.conclude(outcome)
         publish_reports(session.context)
     return outcome
 

@@ -5,80 +5,79 @@ They are for display only: a Prefect server that is unreachable for a while, suc
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
-from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.context import FlowRunContext
 
 from flows.driver.context import RunContext
 from flows.driver.run_status import Outcome
-from flows.prefect_io.prefect_client import AWAY, server_trouble
+from flows.prefect_io.optional_client import OptionalClient
 
-log = logging.getLogger("yatt_core.flow")
 UPDATE_SECONDS = 5.0
 
 
-@contextmanager
-def _optional() -> Iterator[None]:
-    try:
-        yield
-    except AWAY as error:
-        log.warning("Prefect did not accept an artifact: %s", server_trouble(error))
-
-
 class Progress:
-    """The percentage of committed iterations, reported to Prefect at most once every `UPDATE_SECONDS`.
+    """The percentage of committed iterations, reported to Prefect at most once every `UPDATE_SECONDS`."""
 
-    artifact: None if Prefect did not create one, in which case nothing is reported.
-    """
+    def __init__(self, client: OptionalClient, context: RunContext) -> None:
+        self._client, self._context, self._told = client, context, time.monotonic()
+        self._artifact: UUID | None = None
 
-    def __init__(self, artifact: UUID | None, target: int) -> None:
-        self._artifact, self._target, self._told = artifact, target, time.monotonic()
+    def begin(self) -> None:
+        """Creates the artifact. If Prefect does not answer, nothing is reported."""
+        self._artifact = self._create("progress", 0.0, "progress", f"Iterations of {self._context.run}")
 
     def update(self, iteration: int) -> None:
         """Reports the last committed iteration, unless the previous report is too recent."""
-        if self._artifact is None or time.monotonic() - self._told < UPDATE_SECONDS:
+        artifact = self._artifact
+        if artifact is None or time.monotonic() - self._told < UPDATE_SECONDS:
             return
         self._told = time.monotonic()
-        with _optional():
-            update_progress_artifact(self._artifact, progress=100.0 * max(0, iteration) / self._target)
+        percent = 100.0 * max(0, iteration) / self._context.spec.iterations
+        self._client.ask(lambda client: client.update_artifact(artifact, ArtifactUpdate(data=percent)))
+
+    def conclude(self, outcome: Outcome) -> None:
+        """Publishes the closing report: the outcome of the session and the latest metrics."""
+        context = self._context
+        newest = context.ledger.metrics.latest(context.run)
+        keys = ("evaluation/accuracy", "reward/mean", "entropy", "tokens_per_second", "seconds/iteration")
+        rows = [f"| {key} | {newest[key].value:.4g} | {newest[key].step} |" for key in keys if key in newest]
+        lines = [
+            f"# {context.run}: {outcome.state} at iteration {outcome.iteration} of {context.spec.iterations}",
+            "",
+            outcome.reason,
+            "",
+            "| metric | last value | iteration |",
+            "|---|---|---|",
+            *rows,
+        ]
+        self.note("report", "\n".join(lines), f"Driver session of {context.run}")
+
+    def note(self, name: str, markdown: str, description: str) -> None:
+        """Publishes a Markdown artifact of the current flow run; its key is the run's name and `name`."""
+        self._create("markdown", markdown, name, description)
+
+    def _create(self, kind: str, data: str | float, name: str, description: str) -> UUID | None:
+        parent = FlowRunContext.get()
+        artifact = ArtifactCreate(
+            type=kind,
+            key=f"{self._context.run}-{name}",
+            description=description,
+            data=data,
+            flow_run_id=None if parent is None or parent.flow_run is None else parent.flow_run.id,
+        )
+        created = self._client.ask(lambda client: client.create_artifact(artifact))
+        return None if created is None else created.id
 
 
 @contextmanager
 def progress(context: RunContext) -> Iterator[Progress]:
     """Yields a progress artifact for the duration of the training loop."""
-    artifact = None
-    with _optional():
-        artifact = create_progress_artifact(
-            0.0, key=f"{context.run}-progress", description=f"Iterations of {context.run}"
-        )
-    yield Progress(artifact if isinstance(artifact, UUID) else None, context.spec.iterations)
-
-
-def publish_note(key: str, markdown: str, description: str) -> None:
-    """Publishes a Markdown artifact of the current flow run."""
-    with _optional():
-        create_markdown_artifact(markdown, key=key, description=description)
-
-
-def report(context: RunContext, outcome: Outcome) -> None:
-    """Publishes the closing report: the outcome of the session and the latest metrics."""
-    newest = context.ledger.metrics.latest(context.run)
-    keys = ("evaluation/accuracy", "reward/mean", "entropy", "tokens_per_second", "seconds/iteration")
-    rows = [f"| {key} | {newest[key].value:.4g} | {newest[key].step} |" for key in keys if key in newest]
-    lines = [
-        f"# {context.run}: {outcome.state} at iteration {outcome.iteration} of {context.spec.iterations}",
-        "",
-        outcome.reason,
-        "",
-        "| metric | last value | iteration |",
-        "|---|---|---|",
-        *rows,
-    ]
-    with _optional():
-        create_markdown_artifact(
-            "\n".join(lines), key=f"{context.run}-report", description=f"Driver session of {context.run}"
-        )
+    with OptionalClient.open(context.observer.warned, context.observer.stage) as client:
+        shown = Progress(client, context)
+        shown.begin()
+        yield shown

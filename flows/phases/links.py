@@ -6,26 +6,27 @@ flow run. Nothing depends on them: if Prefect's server is unreachable, that is l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from db.write.outbox import OutboxEntry
 from flows.delivery.outbox import row_ids, tracking_run
 from flows.driver.context import RunContext
-from flows.phases.artifacts import publish_note
 from flows.run.description import note_of
 from flows.run.pages import prefect_of_environment
 from flows.run.trackers import for_trackers
 
 
-def publish_links(context: RunContext, flow_run: str) -> None:
+def publish_links(context: RunContext, flow_run: str, publish_note: Callable[[str, str, str], None]) -> None:
     """Sends the links of this session; does nothing where there is no page to link to.
 
     flow_run: Prefect's id of the flow run.
+    publish_note: publishes a Markdown artifact, given its name, text and description.
     """
     links = links_of(context, flow_run)
     if others := {name: address for name, address in links.items() if name != "Prefect"}:
         lines = [f"- [{name}]({address})" for name, address in others.items()]
-        publish_note(f"{context.run}-links", "\n".join([f"**{context.run}** in", "", *lines]), "The run's other pages")
+        publish_note("links", "\n".join([f"**{context.run}** in", "", *lines]), "The run's other pages")
     told = {name: address for name, address in links.items() if name != "MLflow"}
     if not told:
         return

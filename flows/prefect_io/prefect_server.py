@@ -36,6 +36,17 @@ BULK_RECORDING = {
 }
 """Records task runs in batches: if it recorded them one at a time, the server would use as much CPU time as a small
 trainer."""
+CLIENT_RETRIES = "3"
+"""How often a driver repeats a request to a server that has stopped answering: for some 14 s, instead of a minute."""
+QUEUED_EVENTS = "10000"
+"""How many events a driver keeps for a server that is away; by default the number would not be limited."""
+LOGGED_IN_FILES = {
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_HANDLERS_DEBUG_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_LOGGERS_PREFECT__INTERNAL_PROPAGATE": "true",
+}
+"""Sends what Prefect's client logs, tracebacks included, to the process's log file and not to its terminal."""
 START_SECONDS = 900.0
 """How long members of the group may take to start; on a busy machine, a restart would only take longer."""
 DRIVER_SECONDS = 60.0
@@ -230,9 +241,11 @@ def use_server(run_folder: Path, address: str, password: str | None = None) -> N
         os.environ.setdefault(PASSWORD_VARIABLE, os.environ[SERVER_PASSWORD_VARIABLE])
     os.environ |= _common(run_folder / "prefect") | {
         PREFECT_VARIABLE: f"{address.rstrip('/')}/api",
-        "PREFECT_LOGGING_LEVEL": "WARNING",
+        **LOGGED_IN_FILES,
         "PREFECT_LOGGING_TO_API_ENABLED": "false",
         "PREFECT_CLIENT_METRICS_ENABLED": "false",
+        "PREFECT_CLIENT_MAX_RETRIES": CLIENT_RETRIES,
+        "PREFECT_EVENTS_WORKER_MAX_QUEUE_SIZE": QUEUED_EVENTS,
         "PREFECT_CLI_COLORS": "false",
     }
     if "prefect.context" in sys.modules:  # an earlier attempt to start used another server

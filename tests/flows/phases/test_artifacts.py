@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
-from typing import Any, NoReturn
-from uuid import uuid4
+from typing import Any
 
 import pytest
-from httpx import ConnectError
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.driver.run_status import Outcome
 from flows.phases import artifacts
+from yatt_core.supervisor.runner import free_port
 
 
-def unreachable(*_: object, **__: object) -> NoReturn:
-    raise ConnectError("connection refused")
-
-
-def toy_context() -> Any:
+def toy_context() -> tuple[Any, list[str]]:
+    said = list[str]()
     metrics = SimpleNamespace(latest=lambda run: {})
-    return SimpleNamespace(run="toy-1", spec=SimpleNamespace(iterations=4), ledger=SimpleNamespace(metrics=metrics))
+    observer = SimpleNamespace(warned=said.append, stage=said.append)
+    ledger, spec = SimpleNamespace(metrics=metrics), SimpleNamespace(iterations=4)
+    return SimpleNamespace(run="toy-1", spec=spec, ledger=ledger, observer=observer), said
 
 
-def test_an_unreachable_server_ends_no_run(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("create_progress_artifact", "update_progress_artifact", "create_markdown_artifact"):
-        monkeypatch.setattr(artifacts, name, unreachable)
+def test_an_unreachable_server_ends_no_run_and_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifacts, "UPDATE_SECONDS", 0.0)
-    with artifacts.progress(toy_context()) as progress:
-        progress.update(1)
-    artifacts.Progress(uuid4(), 4).update(2)
-    artifacts.report(toy_context(), Outcome("toy-1", "completed", 4, "target reached", 0))
-    assert caplog.text.count("connection refused") == 3
+    context, said = toy_context()
+    address = f"http://127.0.0.1:{free_port()}/api"
+    began = time.monotonic()
+    with temporary_settings({PREFECT_API_URL: address}), artifacts.progress(context) as progress:
+        for iteration in range(1000):
+            progress.update(iteration)
+        progress.conclude(Outcome("toy-1", "completed", 4, "target reached", 0))
+    assert len(said) == 1 and address in said[0]
+    assert time.monotonic() - began < 10.0, "requests are not repeated"
 
 
-def test_an_error_of_the_run_passes_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artifacts, "create_progress_artifact", lambda *_, **__: uuid4())
-    with pytest.raises(ConnectError), artifacts.progress(toy_context()):
-        raise ConnectError("of the run's own")
+def test_an_error_of_the_run_passes_through() -> None:
+    context, _ = toy_context()
+    address = f"http://127.0.0.1:{free_port()}/api"
+    with (
+        temporary_settings({PREFECT_API_URL: address}),
+        pytest.raises(ConnectionError),
+        artifacts.progress(context),
+    ):
+        raise ConnectionError("of the run's own")

@@ -9,7 +9,6 @@ import pytest
 from db.core.holder import this_process
 from db.ledger import Ledger
 from flows.driver.context import RunContext
-from flows.phases import links
 from flows.phases.links import publish_links
 from flows.run.home import Home
 from flows.run.pages import NO_PAGES, Pages, page_address
@@ -34,24 +33,22 @@ def test_an_address_for_a_browser_contains_no_secret(given: str | None, address:
     assert page_address(given) == address
 
 
-def published(home: Home, pages: Pages, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, dict[str, str]], list[str]]:
+def published(home: Home, pages: Pages) -> tuple[dict[str, dict[str, str]], list[str]]:
     """Publishes the links of a session; returns its outbox rows by kind, and the artifacts of its flow run."""
     artifacts: list[str] = []
-    monkeypatch.setattr(links, "publish_note", lambda key, markdown, description: artifacts.append(markdown))
     run = seed_run(home)
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, this_process("driver"), 60)
         ledger.runs.set_mlflow_run(fence, "abc")
-        publish_links(RunContext.of(home, toy_spec(), ledger, fence, SilentObserver(), pages=pages), "flow-1")
+        context = RunContext.of(home, toy_spec(), ledger, fence, SilentObserver(), pages=pages)
+        publish_links(context, "flow-1", lambda name, markdown, description: artifacts.append(markdown))
         rows = {row.kind: dict(row.payload) for row in ledger.outbox.claim(fence, 100) if "/links/" in row.id}
     return rows, artifacts
 
 
 def test_tracker_and_prefect_learn_where_the_run_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://ann:secret@127.0.0.1:4200/api")
-    rows, (note,) = published(
-        Home(tmp_path / "runs"), Pages("http://127.0.0.1:8686", "http://127.0.0.1:5000"), monkeypatch
-    )
+    rows, (note,) = published(Home(tmp_path / "runs"), Pages("http://127.0.0.1:8686", "http://127.0.0.1:5000"))
     dashboard, prefect = "http://127.0.0.1:8686/runs/toy-1", "http://127.0.0.1:4200/runs/flow-run/flow-1"
     assert rows["tags"] == {"yatt.dashboard_url": dashboard, "yatt.prefect_url": prefect}
     assert f"({dashboard})" in rows["note"]["text"] and f"({prefect})" in rows["note"]["text"]
@@ -60,4 +57,4 @@ def test_tracker_and_prefect_learn_where_the_run_is_shown(tmp_path: Path, monkey
 
 def test_without_pages_nothing_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    assert published(Home(tmp_path / "runs"), NO_PAGES, monkeypatch) == ({}, [])
+    assert published(Home(tmp_path / "runs"), NO_PAGES) == ({}, [])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
-from uuid import uuid4
 
 import pytest
 from httpx import ConnectError
@@ -18,7 +18,8 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from db.ledger import Ledger
 from flows import launch, train
 from flows.driver.run_status import Outcome
-from flows.phases import artifacts
+from flows.prefect_io import prefect_events
+from flows.prefect_io.optional_client import OptionalClient
 from flows.prefect_io.prefect_client import server_needed, server_trouble
 from flows.prefect_io.prefect_server import PREFECT_VARIABLE
 from flows.run.home import Home
@@ -52,13 +53,14 @@ def test_the_message_about_an_unreachable_server_says_what_to_do() -> None:
 
 
 def artifact(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artifacts, "update_progress_artifact", unreachable)
-    monkeypatch.setattr(artifacts, "UPDATE_SECONDS", 0.0)
-    artifacts.Progress(uuid4(), 4).update(2)
+    said = list[str]()
+    with OptionalClient.open(said.append, said.append) as client:
+        client.ask(unreachable)
 
 
 def end_of_a_session(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "train", unreachable)
+    monkeypatch.setattr(prefect_events, "sent_events", nullcontext)
     outcome = Outcome("toy-1", "completed", 4, "target reached", 0)
     observer = SimpleNamespace(warned=logging.getLogger("yatt_core.flow").warning)
     context = SimpleNamespace(run="toy-1", observer=observer)

@@ -1,0 +1,69 @@
+"""A Prefect client for what a session reports but does not need: a server that is away costs a moment, never the run.
+
+Prefect's own client repeats a request for over a minute once a server has stopped answering. This one tries each request
+once, for a few seconds at most. After a failure it leaves requests out for a while.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.context import SettingsContext
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, get_current_settings
+
+from flows.prefect_io.prefect_client import AWAY, server_trouble
+
+log = logging.getLogger("yatt_core.flow")
+REQUEST_SECONDS = 5.0
+QUIET_SECONDS = 15.0
+"""How long requests are left out after one that failed."""
+R = TypeVar("R")
+
+
+class OptionalClient:
+    """Sends requests whose results the caller can do without.
+
+    warn, say: report to the user that the server is away, once, and that it is back.
+    """
+
+    def __init__(self, client: SyncPrefectClient, warn: Callable[[str], None], say: Callable[[str], None]) -> None:
+        self._client, self._warn, self._say = client, warn, say
+        current = SettingsContext.get()
+        assert current is not None, "prefect always has settings"
+        settings = get_current_settings().copy_with_update({PREFECT_CLIENT_MAX_RETRIES: 0})
+        self._settings = SettingsContext(profile=current.profile, settings=settings)
+        self._again_at: float | None = None
+
+    @classmethod
+    @contextmanager
+    def open(cls, warn: Callable[[str], None], say: Callable[[str], None]) -> Iterator[OptionalClient]:
+        """Yields a client of the configured server, which need not answer."""
+        with get_client(sync_client=True, httpx_settings={"timeout": REQUEST_SECONDS}) as client:
+            yield cls(client, warn, say)
+
+    def ask(self, request: Callable[[SyncPrefectClient], R]) -> R | None:
+        """Returns the server's answer; None if it did not answer or refused, or has just failed to answer."""
+        if self._again_at is not None and time.monotonic() < self._again_at:
+            return None
+        try:
+            with self._settings:
+                answer = request(self._client)
+        except AWAY as error:
+            self._failed(error)
+            return None
+        if self._again_at is not None:
+            self._again_at = None
+            self._say("Prefect's server answers again")
+        return answer
+
+    def _failed(self, error: Exception) -> None:
+        trouble = server_trouble(error)
+        log.warning("a report to Prefect is left out: %s", trouble)
+        if self._again_at is None:
+            self._warn(f"the run continues without Prefect for now: {trouble}")
+        self._again_at = time.monotonic() + QUIET_SECONDS

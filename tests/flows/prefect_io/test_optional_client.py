@@ -1,0 +1,65 @@
+"""Requests that a run can do without: tried once, left out while the server is away, and sent again afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import pytest
+from httpx import ConnectError, ReadTimeout
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, get_current_settings, temporary_settings
+
+from flows.prefect_io import optional_client
+from flows.prefect_io.optional_client import OptionalClient
+
+SERVER = "http://me:hunter2@prefect.test:4200/api"
+
+
+@pytest.fixture
+def asked() -> Iterator[tuple[OptionalClient, list[str]]]:
+    said = list[str]()
+    with (
+        temporary_settings({PREFECT_API_URL: SERVER}),
+        OptionalClient.open(said.append, said.append) as client,
+    ):
+        yield client, said
+
+
+def away(_: object) -> NoReturn:
+    raise ConnectError(f"no answer from {SERVER}")
+
+
+def test_requests_are_left_out_while_the_server_is_away(
+    asked: tuple[OptionalClient, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, said = asked
+    assert client.ask(lambda _: 1) == 1 and said == []
+    assert client.ask(away) is None
+    assert len(said) == 1 and "prefect.test" in said[0] and "hunter2" not in said[0]
+    assert client.ask(lambda _: 1) is None, "it has only just failed"
+    monkeypatch.setattr(optional_client, "QUIET_SECONDS", 0.0)
+    client._again_at = 0.0
+    assert client.ask(away) is None and len(said) == 1, "an outage is reported once"
+    assert client.ask(lambda _: 2) == 2 and len(said) == 2, "and so is its end"
+    assert client.ask(lambda _: 3) == 3 and len(said) == 2
+
+
+def test_a_request_is_not_repeated(asked: tuple[OptionalClient, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    client, _ = asked
+    tries = list[Any]()
+
+    def send(*arguments: Any, **_: Any) -> NoReturn:
+        tries.append(get_current_settings().client.max_retries)
+        raise ReadTimeout("too slow")
+
+    monkeypatch.setattr("httpx.Client.send", send)
+    assert client.ask(lambda real: real.read_flow_runs(limit=1)) is None
+    assert tries == [0]
+    assert PREFECT_CLIENT_MAX_RETRIES.value() != 0, "other requests of the process are repeated as before"
+
+
+def test_an_error_of_the_caller_is_not_hidden(asked: tuple[OptionalClient, list[str]]) -> None:
+    client, said = asked
+    with pytest.raises(ZeroDivisionError):
+        client.ask(lambda _: 1 / 0)
+    assert said == []
