@@ -1,4 +1,4 @@
-"""API routes that change a run: stop, resume, retry, roll back, promote, verify. Each needs a named token.
+"""API routes that change a run: stop, resume, retry, roll back, promote, verify, delete. Each needs a named token.
 
 Consumes requests authorized by `ops.dashboard.access.acting`, and calls the same functions as the command line. The user's name
 is recorded in the audit chain: in the event itself, as part of its reason, or in an event of its own.
@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
+from flows.run.deletion import Deleted, delete_run
 from ops.dashboard.access import Acting
 from ops.dashboard.context import Context, Iteration, Number, RunId, Served
 from ops.dashboard.driving import start_driver
@@ -171,6 +172,15 @@ def promote(served: Served, by: Acting, run_id: RunId, asked: Promote) -> Done:
         threading.Thread(target=_tell_registry, args=(served, run_id), daemon=True, name=f"promote-{run_id}").start()
     moved = ", ".join(f"{move.alias} is now iteration {move.iteration}" for move in done.moves)
     return _done(served, "promote", by, run_id, moved or f"{asked.to} is already iteration {done.iteration}")
+
+
+@router.post("/delete")
+def delete(served: Served, by: Acting, run_id: RunId, asked: Asked) -> Deleted:
+    """Deletes a run that never began: its rows, folder, objects and MLflow runs. The ledger keeps a record of it."""
+    from ops.integrations.mlflow_tracker import MlflowTracker
+
+    tracker = MlflowTracker(served.home.tracking_uri, served.home.artifacts)
+    return delete_run(served.home, run_id, by, asked.reason, tracker)
 
 
 @router.post("/checkpoints/{iteration}/verify")

@@ -10,6 +10,7 @@ from flows.run.home import Home
 from ops.dashboard.context import Context
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, HTML, check_page, parsed, words
+from tests.ops.seeding import toy_spec
 
 OURS = BROWSER | {"Origin": ORIGIN}
 """The headers that a browser sends with a form of one of our pages."""
@@ -20,6 +21,7 @@ ACTIONS: dict[str, dict[str, str]] = {
     "rollback": {"to": "1"},
     "verify": {"iteration": "1"},
     "promote": {"to": "champion", "iteration": "1", "why": "best so far"},
+    "delete": {},
     "note": {"text": "x"},
     "tags": {"add": "x"},
 }
@@ -165,3 +167,17 @@ def test_a_file_with_its_digest_is_cached_and_nothing_else_is_served(client: Tes
     assert client.get(source.partition("?")[0]).headers["cache-control"] == "no-store"
     for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static/", "/static/css"):
         assert client.get(path).status_code == 404
+
+
+def test_a_run_that_never_began_is_deleted_by_form(client: TestClient, served: Context, token: str) -> None:
+    run = served.ledger.runs.create("mistyped", toy_spec().model_dump(mode="json"), "d", 4).id
+    sign_in(client, token)
+    assert f'action="/runs/{run}/delete"' in client.get(f"/runs/{run}").text
+    refused = client.post("/runs/toy-1/delete", data={"reason": ""}, headers=OURS)
+    assert refused.status_code == 409 and "toy-1" in words(check_page(refused.text))
+    answer = client.post(f"/runs/{run}/delete", data={"reason": "a typing error"}, headers=OURS)
+    page = check_page(answer.text)
+    assert answer.url.path == "/" and "The run was deleted" in words(page) and run not in words(page)
+    (row,) = served.ledger.deletions.list()
+    assert (row.run, row.by, row.why) == (run, "alice", "a typing error")
+    assert client.get(f"/runs/{run}").status_code == 404

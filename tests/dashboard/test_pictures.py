@@ -61,12 +61,16 @@ def test_phases_are_drawn_from_the_first_to_now() -> None:
 
 
 def test_the_possible_actions_follow_from_the_runs_state() -> None:
-    assert possible(RUN) == Possible(stop=True, resume=False, retry=False, rollback=False)
+    assert possible(RUN) == Possible(stop=True, resume=False, retry=False, rollback=False, delete=False)
     assert possible(replace(RUN, desired_state="stop")).stop is False
-    assert possible(replace(RUN, driver=LOST)) == Possible(stop=False, resume=True, retry=False, rollback=True)
+    assert possible(replace(RUN, driver=LOST)) == Possible(
+        stop=False, resume=True, retry=False, rollback=True, delete=False
+    )
     assert possible(replace(RUN, driver=LOST, state="failed")).retry is True
-    assert possible(replace(RUN, driver="nobody", iteration=8)) == Possible(False, False, False, True)
-    assert possible(replace(RUN, driver="nobody", iteration=-1)).rollback is False
+    assert possible(replace(RUN, driver="nobody", iteration=8)) == Possible(False, False, False, True, False)
+    fresh = possible(replace(RUN, driver="nobody", iteration=-1))
+    assert (fresh.rollback, fresh.delete) == (False, True)
+    assert possible(replace(RUN, iteration=-1)).delete is False
 
 
 def test_a_run_has_all_pictures_and_a_comparison_those_of_known_metrics() -> None:

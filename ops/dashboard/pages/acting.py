@@ -125,6 +125,13 @@ def promote(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.
     return redirect_after(run_id, "promote", "checkpoints")
 
 
+@router.post("/runs/{run_id}/delete")
+def delete(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Asked, Form()]) -> Response:
+    """Deletes a run that never began."""
+    left = actions.delete(served, by, run_id, asked).left
+    return RedirectResponse(f"/?done={'delete-left' if left else 'delete'}", HTTPStatus.SEE_OTHER)
+
+
 @router.post("/runs/{run_id}/note")
 def write_note(served: Served, by: Acting, run_id: RunId, asked: Annotated[NoteRequest, Form()]) -> Response:
     """Replaces the run's note."""

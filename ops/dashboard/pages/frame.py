@@ -41,16 +41,21 @@ class Possible:
     resume: bool
     retry: bool
     rollback: bool
+    delete: bool
 
 
 def possible(run: ListedRun) -> Possible:
-    """Returns the actions that a run's state allows: stopping needs a driver; all others require that there is none."""
+    """Returns the actions that a run's state allows: stopping needs a driver; all others require that there is none.
+
+    delete: the run has no commit; the deletion itself checks the rest.
+    """
     driven = run.driver == DRIVEN
     return Possible(
         stop=driven and run.desired_state != "stop",
         resume=not driven and run.iteration < run.target_iterations,
         retry=not driven and run.state == "failed",
         rollback=not driven and run.iteration > 0,
+        delete=not driven and run.iteration < 0,
     )
 
 
@@ -85,8 +90,13 @@ class Visit:
             "retry_iteration": iteration_of(run.iteration, failed_phase),
             "sft": (sft := self.has_sft(run.id)),
             "phase_choices": [(phase, phase_name(phase, sft)) for phase in ALL_PHASES],
-            "done": DONE.get(self.request.query_params.get("done", ""), ""),
+            "done": self.done,
         }
+
+    @property
+    def done(self) -> str:
+        """The message about the action that led to this page; empty if there was none."""
+        return DONE.get(self.request.query_params.get("done", ""), "")
 
     def has_sft(self, run: str) -> bool:
         """Returns True if the run's spec has supervised fine-tuning."""
@@ -104,6 +114,8 @@ DONE = {
     "rollback": "The run is now on a new branch. Resume it to continue.",
     "verify": "The checkpoint was verified; the result is in the table.",
     "promote": "The alias was moved.",
+    "delete": "The run was deleted; the ledger keeps a record of it.",
+    "delete-left": "The run was deleted, but not all of its files yet; `yatt runs --deleted` shows it, and `yatt rm` repeats.",
     "note": "The note was saved.",
     "tags": "The tags were changed.",
 }

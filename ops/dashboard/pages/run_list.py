@@ -49,6 +49,7 @@ def show_run_list(
         state=state,
         tags=tags,
         most=RUNS,
+        done=visit.done,
         tag_address=lambda name: address(tag=tuple(dict.fromkeys((*tags, name)))),
         untagged_address=lambda name: address(tag=tuple(other for other in tags if other != name)),
         states=[("", f"all ({sum(found.states.values())})"), *((n, f"{n} ({found.states.get(n, 0)})") for n in STATES)],
