@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from tests.spec.trees import VIRTUAL, spec
 from yatt_core.collection.shard_rows import (
+    members_of,
+    next_turn_request,
     response_schema,
     response_table,
     score_schema,
@@ -22,7 +25,7 @@ from yatt_core.experience.table import canonical_table, experience_schema
 from yatt_core.keys import WorkKey, sample_seed
 from yatt_core.prompts.codec import VirtualCodec
 from yatt_core.prompts.stream import Prompt, media_of
-from yatt_core.protocols.generation import FINISHED_LENGTH, FINISHED_STOP, GenerateResult
+from yatt_core.protocols.generation import FINISHED_LENGTH, FINISHED_STOP, GenerateResult, Returned, resumed_request
 from yatt_core.protocols.receipts import PromptRef
 from yatt_core.rewards.scoring import SampleScore
 from yatt_core.tools.dialogue import Dialogue, greedy_request
@@ -61,6 +64,23 @@ def test_seeds_follow_the_ordinals():
     assert request.seeds.tolist() == [[sample_seed(5, 1, 3, ref.ordinal, sample) for sample in (0, 1)] for ref in REFS]
     assert (request.temperature, request.top_p, request.max_new_tokens, request.greedy) == (0.5, 1.0, 4, False)
     assert (request.stop_tokens, request.weight_version) == ((0,), 2)
+
+
+def test_requests_carry_the_settings_of_sampling_and_the_minimum_in_the_first_turn_only():
+    given = {"top_k": 7, "min_p": 0.1, "repetition_penalty": 1.2, "min_new_tokens": 2, "top_p": 0.9}
+    spec = SPEC.model_copy(update={"rollout": SPEC.rollout.model_copy(update=given)})
+    request = training_request(spec, KEY, REFS, TOKENS, (0,), 2)
+    assert {name: getattr(request, name) for name in given} == given
+    plain = training_request(SPEC, KEY, REFS, TOKENS, (0,), 2)
+    assert (plain.top_k, plain.min_p, plain.repetition_penalty, plain.min_new_tokens) == (0, 0.0, 1.0, 0)
+    later = resumed_request(request, Returned((0, 1), (1, 1)))
+    assert {name: getattr(later, name) for name in given} == given
+    second = SimpleNamespace(
+        members=[0], turn=1, limits=lambda: np.array([3], np.int32), contexts=lambda: TOKENS[:1], media=tuple,
+        question_lengths=lambda: np.array([1], np.int32),
+    )  # fmt: skip
+    turn = next_turn_request(spec, KEY, members_of(spec, REFS), second, (0,), 2)
+    assert {name: getattr(turn, name) for name in given} == given | {"min_new_tokens": 0}
 
 
 def test_seeds_do_not_depend_on_shards_batches_positions_or_waves():

@@ -10,6 +10,7 @@ import pytest
 from yatt_core.guards.findings import Finding, Seen
 from yatt_core.guards.rules import MetricRule, RewardLengthRule, Rule, SkippedRule, rules_of
 from yatt_core.spec.sections.guards import CustomGuard, GuardsSpec, MetricGuard, NonFiniteGuard, RewardLengthGuard
+from yatt_core.spec.sections.rollout import RolloutSpec
 
 DEFAULTS = {rule.name: rule for rule in rules_of(GuardsSpec())}
 
@@ -143,6 +144,19 @@ def test_skipped_updates_are_counted_in_a_window_that_need_not_be_full() -> None
 
 def test_nucleus_sampling_alone_raises_no_alarm() -> None:
     """With top_p 0.8, every log-probability of the sampler may exceed the trainer's by -log(0.8) = 0.22."""
-    (rule,) = (rule for rule in rules_of(GuardsSpec(), top_p=0.8) if rule.name == "train_rollout_logprob_diff")
+    (rule,) = (
+        rule for rule in rules_of(GuardsSpec(), RolloutSpec(top_p=0.8)) if rule.name == "train_rollout_logprob_diff"
+    )
     assert found(rule, train_rollout_logprob_diff_mean=[0.3] * 10) is None
     assert found(rule, train_rollout_logprob_diff_mean=[0.35] * 10) is not None
+
+
+@pytest.mark.parametrize(
+    "shaped", [{"top_k": 50}, {"min_p": 0.1}, {"repetition_penalty": 1.2}, {"min_new_tokens": 3, "max_new_tokens": 9}]
+)
+def test_sampling_without_a_bound_on_the_difference_is_compared_with_its_own_past(shaped: dict[str, Any]) -> None:
+    rules = rules_of(GuardsSpec(), RolloutSpec.model_validate(shaped))
+    (rule,) = (rule for rule in rules if rule.name == "train_rollout_logprob_diff")
+    assert found(rule, train_rollout_logprob_diff_mean=[0.9] * 40) is None
+    assert found(rule, train_rollout_logprob_diff_mean=[0.9] * 35 + [2.6] * 5) is None
+    assert found(rule, train_rollout_logprob_diff_mean=[0.9] * 35 + [2.8] * 5) is not None

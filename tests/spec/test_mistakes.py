@@ -278,3 +278,24 @@ def test_contradictions_are_reported_beside_mistakes_in_other_keys():
 )
 def test_what_contradicts_only_the_default_of_a_wrong_key_is_not_reported(changes):
     assert len(mistakes(**changes)) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts"),
+    [
+        ({"rollout__top_k": 0}, ("rollout.top_k: ", "0")),
+        ({"rollout__top_k": 2.5}, ("rollout.top_k: ", "2.5")),
+        ({"rollout__min_p": 1.1}, ("rollout.min_p: ", "1", "1.1")),
+        ({"rollout__min_p": -0.1}, ("rollout.min_p: ", "0", "-0.1")),
+        ({"rollout__repetition_penalty": 0}, ("rollout.repetition_penalty: ", "0")),
+        ({"rollout__repetition_penalty": 11}, ("rollout.repetition_penalty: ", "10", "11")),
+        ({"rollout__min_new_tokens": -1}, ("rollout.min_new_tokens: ", "0", "-1")),
+        (
+            {"rollout": {"min_new_tokens": 8, "max_new_tokens": 8}},
+            ("rollout: min_new_tokens 8", "max_new_tokens 8", "7"),
+        ),
+    ],
+)
+def test_sampling_out_of_range(changes, facts):
+    (line,) = mistakes(**changes)
+    assert tells(line, *facts)

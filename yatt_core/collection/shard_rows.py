@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -79,10 +80,22 @@ def training_request(
         max_new_tokens=spec.rollout.max_new_tokens,
         stop_tokens=stop,
         weight_version=version,
-        temperature=spec.rollout.temperature,
-        top_p=spec.rollout.top_p,
+        min_new_tokens=spec.rollout.min_new_tokens,
+        **_sampling(spec),
         media=media,
     )
+
+
+def _sampling(spec: RunSpec) -> dict[str, Any]:
+    """Returns the settings of sampling that all turns share."""
+    rollout = spec.rollout
+    return {
+        "temperature": rollout.temperature,
+        "top_p": rollout.top_p,
+        "top_k": rollout.top_k or 0,
+        "min_p": rollout.min_p,
+        "repetition_penalty": rollout.repetition_penalty,
+    }
 
 
 def members_of(spec: RunSpec, refs: Sequence[PromptRef]) -> list[Member]:
@@ -105,8 +118,7 @@ def next_turn_request(
         max_new_tokens=int(limits.max()),
         stop_tokens=stop,
         weight_version=version,
-        temperature=spec.rollout.temperature,
-        top_p=spec.rollout.top_p,
+        **_sampling(spec),  # the first turn had the minimum of new tokens
         media=dialogue.media(),
         limits=limits,
         question_lengths=dialogue.question_lengths(),

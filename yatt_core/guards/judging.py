@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from yatt_core.guards.findings import Alarm, Seen
-from yatt_core.guards.rules import Rule, Series, rules_of
+from yatt_core.guards.rules import PLAIN, Rule, Series, rules_of
 from yatt_core.spec.sections.guards import GuardsSpec
+from yatt_core.spec.sections.rollout import RolloutSpec
 
 NEVER = -1
 """The last alarm's iteration for a rule without one, before all iterations: such a rule judges all values so far."""
@@ -62,8 +63,8 @@ class History:
 class Judge:
     """The guards of a spec as a single function of the history."""
 
-    def __init__(self, spec: GuardsSpec, top_p: float = 1.0) -> None:
-        self.rules = rules_of(spec, top_p)
+    def __init__(self, spec: GuardsSpec, rollout: RolloutSpec = PLAIN) -> None:
+        self.rules = rules_of(spec, rollout)
 
     def judge(self, history: History, iteration: int, since: Mapping[str, int]) -> Judged:
         """Returns the alarms of an iteration, which must be the last one in the history.

@@ -14,7 +14,14 @@ from statistics import median
 from typing import Protocol
 
 from yatt_core.guards.findings import Alarm, Finding, Seen
-from yatt_core.spec.sections.guards import GuardsSpec, MetricGuard, NonFiniteGuard, RewardLengthGuard
+from yatt_core.spec.sections.guards import (
+    GuardsSpec,
+    LogProbGapGuard,
+    MetricGuard,
+    NonFiniteGuard,
+    RewardLengthGuard,
+)
+from yatt_core.spec.sections.rollout import RolloutSpec
 
 REWARD, LENGTH, ACCURACY, SKIPPED = "reward/mean", "length/response_mean", "accuracy", "update/skipped"
 NON_FINITE = "non_finite"
@@ -218,15 +225,33 @@ def non_finite_alarm(iteration: int, answer: str, reason: str) -> Alarm:
     return Alarm(NON_FINITE, NON_FINITE, "alert", finding)
 
 
-def rules_of(spec: GuardsSpec, top_p: float = 1.0) -> tuple[Rule, ...]:
-    """Returns the enabled rules over metrics, in a fixed order.
+PLAIN = RolloutSpec()
+"""Sampling from the model's own distribution."""
+RISE_OF_RESHAPED = 3.0
+"""Multiple of the usual difference between sampler and trainer that raises an alarm if no absolute bound is known."""
 
-    top_p: the sampling parameter. The sampler divides the probabilities that it keeps by their sum, which is at least
-        `top_p`, so its log-probabilities may exceed the trainer's by up to -log(top_p) although both agree.
+
+def expected_difference(guard: LogProbGapGuard, rollout: RolloutSpec) -> LogProbGapGuard:
+    """Returns the guard of the difference between sampler and trainer, adapted to how tokens are sampled.
+
+    With top-p the sampler divides the probabilities that it keeps by their sum, which is at least `top_p`, so its
+    log-probabilities may exceed the trainer's by up to -log(top_p) although both agree; the bound grows by as much. For
+    `top_k`, `min_p`, `repetition_penalty` and `min_new_tokens` no such bound exists that is not far too wide: the kept
+    sum is only known to be at least k / vocabulary, and a penalty acts on any logit. The absolute bound is then replaced
+    by one relative to the run's own past, in which the effect of these settings is included.
     """
+    if guard.at_most is None:
+        return guard
+    if rollout.reshapes:
+        return guard.model_copy(update={"at_most": None, "rise": guard.rise or RISE_OF_RESHAPED})
+    return guard.model_copy(update={"at_most": guard.at_most - math.log(rollout.top_p)})
+
+
+def rules_of(spec: GuardsSpec, rollout: RolloutSpec = PLAIN) -> tuple[Rule, ...]:
+    """Returns the enabled rules over metrics, in a fixed order."""
     gap = spec.train_rollout_logprob_diff
-    if gap is not None and gap.at_most is not None and top_p < 1.0:
-        gap = gap.model_copy(update={"at_most": gap.at_most - math.log(top_p)})
+    if gap is not None:
+        gap = expected_difference(gap, rollout)
     metric_guards = {
         ("kl", "kl"): spec.kl,
         ("entropy", "entropy"): spec.entropy,

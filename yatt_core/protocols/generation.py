@@ -28,8 +28,13 @@ class GenerateRequest:
     prompts: P arrays of token ids.
     seeds: [P, S], one per response.
     stop_tokens: tokens that end a response and are part of it.
-    greedy: whether to take the most likely token; seeds and temperature are then unused, and log-probabilities
-        are at temperature 1.
+    top_k: number of likeliest tokens to sample from; 0: all.
+    min_p: least probability of a token to sample, as a fraction of the likeliest one's.
+    repetition_penalty: what the logits of tokens in the prompt or the response so far are divided by if they are
+        positive, and multiplied by if they are negative.
+    min_new_tokens: number of tokens before which no stop token is sampled.
+    greedy: whether to take the most likely token; seeds and all settings of sampling are then unused, and
+        log-probabilities are at temperature 1.
     media: content addresses of each prompt's images, P tuples; empty if no prompt has images.
     limits: [P], at most max_new_tokens; set if the responses to some prompts have a lower limit.
     question_lengths: [P], set if prompts contain earlier turns: tokens of the leading question, the only part
@@ -44,6 +49,10 @@ class GenerateRequest:
     weight_version: int
     temperature: float = 1.0
     top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    min_new_tokens: int = 0
     greedy: bool = False
     media: Sequence[tuple[str, ...]] = ()
     limits: Int32 | None = None
@@ -75,8 +84,8 @@ class GenerateResult:
     It is sent as a single buffer, and its arrays are read-only on arrival.
 
     tokens: [sum(lengths)].
-    log_probs: [sum(lengths)], of the sampled tokens under the sampling distribution (after temperature and
-        top-p).
+    log_probs: [sum(lengths)], of the sampled tokens under the sampling distribution (after penalty, temperature and
+        truncation).
     lengths, finish: [P * S].
     seconds: wall time of the batch.
     versions: [sum(lengths)], version of the weights that produced each token; None if `weight_version` produced

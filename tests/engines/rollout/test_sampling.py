@@ -3,9 +3,20 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.generation import (
+    LogitsProcessorList,
+    MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from yatt_core.engines.noise import uniforms
-from yatt_core.engines.rollout.torch.sampling import greedy, sample
+from yatt_core.engines.rollout.torch.sampling import greedy, penalised, sample, truncated
 
 ROWS = 200_000
 EXPECTED = [[2802244911, 3011683077], [1581361928, 4052577513], [1572997799, 3181733514]]
@@ -88,3 +99,55 @@ def test_greedy_takes_the_likeliest_at_temperature_one():
     tokens, log_probs = greedy(logits)
     assert tokens.tolist() == [1, 0]
     assert torch.equal(log_probs, torch.log_softmax(logits, -1)[[0, 1], [1, 0]])
+
+
+def processors(prompt, stops, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, penalty=1.0, least=0):
+    """Returns Hugging Face's processors in the engines' order.
+
+    prompt: number of tokens of the prompt.
+    """
+    made = LogitsProcessorList([MinNewTokensLengthLogitsProcessor(prompt, least, list(stops))] if least else [])
+    made.append(RepetitionPenaltyLogitsProcessor(penalty))
+    made.append(TemperatureLogitsWarper(temperature))
+    made += [MinPLogitsWarper(min_p)] if min_p else []
+    made += [TopKLogitsWarper(top_k)] if top_k else []
+    made += [TopPLogitsWarper(top_p)] if top_p < 1 else []
+    return made
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    spread=st.floats(0.1, 8.0),
+    temperature=st.floats(0.2, 3.0),
+    top_p=st.one_of(st.just(1.0), st.floats(0.05, 0.99)),
+    top_k=st.integers(0, 40),
+    min_p=st.one_of(st.just(0.0), st.floats(0.001, 0.9)),
+    penalty=st.one_of(st.just(1.0), st.floats(0.5, 3.0)),
+)
+def test_the_distribution_is_that_of_hugging_faces_processors(seed, spread, temperature, top_p, top_k, min_p, penalty):
+    noise = torch.Generator().manual_seed(seed)
+    logits = torch.randn(3, 37, generator=noise) * spread
+    tokens = torch.randint(0, 37, (3, 9), generator=noise)
+    expected = processors(9, (), temperature, top_p, top_k, min_p, penalty)(tokens, logits.clone()).softmax(-1)
+    seen = torch.zeros(3, 37, dtype=torch.bool).scatter_(1, tokens, True)
+    shaped = penalised(logits, seen, penalty)
+    found = truncated(shaped / temperature, top_p, top_k, min_p).softmax(-1)
+    assert (found - expected).abs().max() < 1e-5
+    drawn, log_probs = sample(shaped, torch.full((3,), 0.37, dtype=torch.float64), temperature, top_p, top_k, min_p)
+    assert (log_probs.exp() - expected.gather(1, drawn[:, None])[:, 0]).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(("top_p", "top_k", "min_p"), [(1.0, 5, 0.0), (1.0, 0, 0.2), (0.8, 12, 0.05)])
+def test_draws_follow_what_the_cuts_leave(top_p, top_k, min_p):
+    logits = torch.randn(1, 30, generator=torch.Generator().manual_seed(1)) * 2
+    noise = torch.from_numpy(uniforms(np.arange(ROWS, dtype=np.uint64), 1)[:, 0])
+    tokens, _ = sample(logits.expand(ROWS, -1), noise, 1.3, top_p, top_k, min_p)
+    expected = processors(0, (), 1.3, top_p, top_k, min_p)(torch.zeros(1, 0, dtype=torch.int64), logits).softmax(-1)[0]
+    assert 1 < int((expected > 0).sum()) < 30
+    assert abs(chi_square(np.bincount(tokens.numpy(), minlength=30), expected.double().numpy())) < 5
+
+
+def test_top_k_keeps_tokens_as_likely_as_the_last_of_them():
+    found = truncated(torch.tensor([[1.0, 3.0, 2.0, 2.0, 0.0]]), 1.0, 2, 0.0)
+    assert torch.isfinite(found).tolist() == [[False, True, True, True, False]]

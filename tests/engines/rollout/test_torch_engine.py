@@ -21,7 +21,7 @@ from tests.engines.rollout.cases import (
     rows_of,
     torch_case,
 )
-from tests.engines.rollout.test_sampling import chi_square
+from tests.engines.rollout.test_sampling import chi_square, processors
 from yatt_core.engines.rollout.torch.decoding import decode
 from yatt_core.engines.rollout.torch.dense_runner import DenseRunner
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
@@ -336,3 +336,45 @@ def test_a_sleeping_engine_frees_its_cache(model_folder):
     assert cached() == 0 < held
     engine.generate(request_of(prompts_of([5, 40]), samples=4))
     assert cached() == held
+
+
+SHAPED = {"temperature": 0.8, "top_p": 0.9, "top_k": 20, "min_p": 0.02, "repetition_penalty": 1.4, "min_new_tokens": 5}
+
+
+def test_shaped_log_probs_match_hugging_faces_processors(torch_engine, plain_model):
+    prompts, stops = prompts_of([1, 9, 31]), tuple(range(1, 40))
+    request = request_of(prompts, samples=4, max_new_tokens=MAX_NEW, stop_tokens=stops, **SHAPED)
+    result = torch_engine.engine.generate(request)
+    assert result.lengths.min() > SHAPED["min_new_tokens"] and (result.finish == 0).any()
+    for row, (tokens, log_probs, _) in enumerate(rows_of(result)):
+        prompt, drawn = prompts[row // 4], np.frombuffer(tokens, np.int32).astype(np.int64)
+        whole = torch.from_numpy(np.concatenate([prompt, drawn]).astype(np.int64))[None]
+        with torch.no_grad():
+            logits = plain_model(input_ids=whole).logits[0].float()
+        shape = processors(len(prompt), stops, 0.8, 0.9, 20, 0.02, 1.4, SHAPED["min_new_tokens"])
+        for step, given in enumerate(np.frombuffer(log_probs, np.float32)):
+            end = len(prompt) + step
+            expected = shape(whole[:, :end], logits[end - 1 : end].clone()).log_softmax(-1)
+            assert abs(float(expected[0, drawn[step]]) - float(given)) < 5e-5
+
+
+def test_shaped_responses_do_not_depend_on_their_batch(model_folder):
+    prompts = prompts_of([3, 17, 40, 8, 25, 60])
+    seeds = np.arange(18, dtype=np.uint64).reshape(6, 3)
+    options = {"max_new_tokens": MAX_NEW, "stop_tokens": tuple(range(1, 40)), **SHAPED}
+    engine, waiting = build_case("torch", model_folder).engine, build_case("torch-waiting", model_folder).engine
+    together = rows_of(engine.generate(request_of(prompts, seeds=seeds, **options)))
+    assert rows_of(waiting.generate(request_of(prompts, seeds=seeds, **options))) == together
+    for place in range(6):
+        part = slice(place, place + 1)
+        alone = rows_of(engine.generate(request_of(prompts[part], seeds=seeds[part], **options)))
+        assert alone == together[3 * place : 3 * place + 3]
+
+
+def test_greedy_answers_ignore_the_settings_of_sampling(torch_engine):
+    prompts = prompts_of([5, 12])
+    plain, shaped = (
+        rows_of(torch_engine.engine.generate(request_of(prompts, max_new_tokens=MAX_NEW, greedy=True, **options)))
+        for options in ({}, SHAPED)
+    )
+    assert plain == shaped

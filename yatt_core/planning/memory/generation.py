@@ -14,6 +14,7 @@ from yatt_core.planning.cluster import CORE, DescribedCluster
 from yatt_core.planning.judges import GenerationEngine, JudgeRole
 from yatt_core.planning.memory.rollout import (
     EngineMemory,
+    sampling_copies,
     torch_rollout,
     vllm_on_cores,
     vllm_rollout,
@@ -34,6 +35,7 @@ class Asked:
     mean: mean number of tokens of a sequence, read and written together.
     batch: number of sequences in a decode batch.
     group: number of sequences that share a prompt.
+    copies: number of float32 distributions that sampling holds in addition to those of plain sampling.
     """
 
     read: int
@@ -41,7 +43,7 @@ class Asked:
     mean: float
     batch: int
     group: int
-    top_p: float
+    copies: int = 0
 
 
 def engine_memory(
@@ -63,7 +65,7 @@ def engine_memory(
                 return vllm_on_cores(engine, shape, longest)
             return vllm_rollout(engine, shape, cluster.card.memory, runtime, others, longest, asked.mean)
         case TorchRollout():
-            memory = torch_rollout(engine, shape, asked.batch, asked.group, asked.read, asked.written, asked.top_p)
+            memory = torch_rollout(engine, shape, asked.batch, asked.group, asked.read, asked.written, asked.copies)
             packs = cluster.card_name == CORE and engine.dtype == "bfloat16"
             return with_packed_weights(memory, shape) if packs else memory
         case VirtualRollout():
@@ -75,7 +77,9 @@ def asked_of_policy(roles: Roles) -> Asked:
     """Returns what the policy's engines are asked for: several responses to each prompt."""
     lengths, rollout = roles.lengths, roles.spec.rollout
     batch, group = _decode_batch(roles.spec), rollout.samples_per_prompt
-    return Asked(lengths.longest_prompt, lengths.longest_response, lengths.mean_sample, batch, group, rollout.top_p)
+    return Asked(
+        lengths.longest_prompt, lengths.longest_response, lengths.mean_sample, batch, group, sampling_copies(rollout)
+    )
 
 
 def asked_of_judge(roles: Roles, judge: JudgeRole) -> Asked:
@@ -90,7 +94,7 @@ def asked_of_judge(roles: Roles, judge: JudgeRole) -> Asked:
     responses = _decode_batch(roles.spec)
     if judge.max_num_seqs is not None:
         responses = min(responses, max(1, judge.max_num_seqs // judge.judgements))
-    return Asked(read, judge.max_new_tokens, mean, responses * judge.judgements, judge.judgements, 1.0)
+    return Asked(read, judge.max_new_tokens, mean, responses * judge.judgements, judge.judgements)
 
 
 def _decode_batch(spec: RunSpec) -> int:

@@ -15,10 +15,13 @@ from yatt_core.planning.judges import RewardModelRole
 from yatt_core.planning.memory.activations import FLOAT, element_bytes
 from yatt_core.planning.shape import ModelShape
 from yatt_core.spec.sections.accelerated import VllmRollout
-from yatt_core.spec.sections.rollout import TorchRollout
+from yatt_core.spec.sections.rollout import RolloutSpec, TorchRollout
 
 NUCLEUS_COPIES = 11
 """Float32 distributions that top-p sampling holds at once: sorted values, their order, masses and sums."""
+
+SHAPING_COPIES, MIN_P_COPIES, TOP_K_COPIES = 5, 3, 2
+"""The same for the repetition penalty with its record of tokens, and for what min-p and top-k leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +48,27 @@ class EngineMemory:
     short: int = 0
 
 
+def sampling_copies(rollout: RolloutSpec) -> int:
+    """Returns the number of float32 distributions that sampling holds in addition to those of plain sampling."""
+    shaped = rollout.repetition_penalty != 1.0 or rollout.min_new_tokens > 0
+    used = (
+        (SHAPING_COPIES, shaped),
+        (MIN_P_COPIES, rollout.min_p > 0.0),
+        (TOP_K_COPIES, rollout.top_k is not None),
+        (NUCLEUS_COPIES, rollout.top_p < 1.0),
+    )
+    return sum(copies for copies, in_use in used if in_use)
+
+
 def torch_rollout(
-    engine: TorchRollout, shape: ModelShape, batch_samples: int, samples: int, prompt: int, response: int, top_p: float
+    engine: TorchRollout, shape: ModelShape, batch_samples: int, samples: int, prompt: int, response: int, copies: int
 ) -> EngineMemory:
     """Returns the memory of the torch engine.
 
     batch_samples: samples of a decode batch.
     samples: samples per prompt.
     prompt, response: maximum lengths in tokens.
+    copies: as `sampling_copies` returns them.
     """
     size, rows = element_bytes(engine.dtype), rows_for(batch_samples, engine.dtype == "float32")
     slots = rounded_slots(prompt + response)
@@ -66,7 +82,7 @@ def torch_rollout(
     shared = 2 * rows * slots * shape.query_width if shape.heads > shape.key_value_heads else 0
     step = (shared + rows * (3 * shape.hidden + 2 * shape.query_width)) * size
     # The logits; then, in float32, the masses and a copy of the values that these are computed from or summed over.
-    sampling = distribution * (size + 2 * FLOAT + (NUCLEUS_COPIES * FLOAT if top_p < 1.0 else 0))
+    sampling = distribution * (size + (2 + copies) * FLOAT)
     held = Bytes(weights=weights, kv_cache=cache)
     awake = held + Bytes(activations=max(prefill, step, sampling))
     return EngineMemory(

@@ -89,7 +89,9 @@ class LogProbGapGuard(MetricGuard):
     """Watches `train_rollout_logprob_diff_mean`: sampler and trainer disagree on the same tokens and weights."""
 
     at_most: float | None = 0.1
-    """Maximum mean that raises no alarm, in nats per token. Nucleus sampling adds -log(`rollout.top_p`)."""
+    """Maximum mean that raises no alarm, in nats per token. Nucleus sampling adds -log(`rollout.top_p`). With
+    `rollout.top_k`, `min_p`, `repetition_penalty` or `min_new_tokens`, which have no such bound, `rise` replaces this
+    one, with 3 unless it is set."""
 
 
 class GradientNormGuard(MetricGuard):

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.engines.rollout.cases import MAX_NEW, prompts_of, request_of, rows_of
+from tests.engines.rollout.test_sampling import processors
 from tests.engines.rollout.vllm.reference import largest_gap, module_with
 from tests.needs import NEEDS_VLLM
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
@@ -109,6 +110,28 @@ def test_top_p_renormalises(vllm_case):
     module = module_with(vllm_case.folder, vllm_case.weights(0))
     assert largest_gap(module, whole, vllm_case.engine.generate(whole)) < SMALL
     assert largest_gap(module, cut, vllm_case.engine.generate(cut)) > LARGE
+
+
+def test_shaped_sampling_matches_hugging_faces_processors(vllm_case):
+    """The same settings mean the same distribution in both engines: see the test of the torch engine."""
+    prompts, stops, least = prompts_of([1, 9, 31]), tuple(range(1, 40)), 5
+    request = request_of(
+        prompts, samples=4, max_new_tokens=MAX_NEW, stop_tokens=stops, temperature=0.8, top_p=0.9, top_k=20, min_p=0.02,
+        repetition_penalty=1.4, min_new_tokens=least,
+    )  # fmt: skip
+    result = vllm_case.engine.generate(request)
+    assert result.lengths.min() > least and (result.finish == 0).any()
+    module = module_with(vllm_case.folder, vllm_case.weights(0))
+    for row, (tokens, log_probs, _) in enumerate(rows_of(result)):
+        prompt, drawn = prompts[row // 4], np.frombuffer(tokens, np.int32).astype(np.int64)
+        whole = torch.from_numpy(np.concatenate([prompt, drawn]).astype(np.int64))[None]
+        with torch.no_grad():
+            logits = module(input_ids=whole).logits[0].float()
+        shape = processors(len(prompt), stops, 0.8, 0.9, 20, 0.02, 1.4, least)
+        for step, given in enumerate(np.frombuffer(log_probs, np.float32)):
+            end = len(prompt) + step
+            expected = shape(whole[:, :end], logits[end - 1 : end].clone()).log_softmax(-1)
+            assert abs(float(expected[0, drawn[step]]) - float(given)) < SMALL
 
 
 @pytest.mark.parametrize("fault", ["name", "missing", "shape", "dtype"])

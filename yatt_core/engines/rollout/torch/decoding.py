@@ -26,7 +26,7 @@ import torch
 
 from yatt_core.engines.noise import uniforms
 from yatt_core.engines.rollout.torch.runner import Indices, Room, Rows, Runner
-from yatt_core.engines.rollout.torch.sampling import greedy, sample
+from yatt_core.engines.rollout.torch.sampling import greedy, penalised, sample
 from yatt_core.engines.rollout.torch.sizes import PREFILL_TOKENS, padded_length, rows_for
 from yatt_core.errors import DataError, NumericError
 from yatt_core.progress import advanced
@@ -137,6 +137,7 @@ class _Decoder:
             new_tokens=request.max_new_tokens,
             longest=int((self.lengths + self.limits).max()),
         )
+        self.seen: torch.Tensor | None = None
         self.entered = self.alive = self.places = 0
         # By row: the response, its newest token, its number of tokens, and its prompt's place.
         self.origin, self.tokens, self.counts, self.place = (np.zeros(self.room.rows, np.int64) for _ in range(4))
@@ -213,6 +214,9 @@ class _Decoder:
         origin, counts = self.origin[rows], self.counts[rows]
         tokens, log_probs = self._draw(logits, origin, counts)
         self.tokens[rows], self.counts[rows] = tokens, counts + 1
+        if self.seen is not None:
+            places = torch.from_numpy(np.stack([origin, tokens])).to(self.seen.device)
+            self.seen[places[0], places[1]] = True
         self.responses.tokens[origin, counts] = tokens
         self.responses.log_probs[origin, counts] = log_probs
         self.responses.lengths[origin] = counts + 1
@@ -234,7 +238,12 @@ class _Decoder:
             noise = np.zeros(len(logits))
             noise[: len(origin)] = self.noise[origin, counts]
             drawn, drawn_log_probs = sample(
-                logits, torch.from_numpy(noise).to(logits.device), request.temperature, request.top_p
+                self._shaped(logits, origin, counts),
+                torch.from_numpy(noise).to(logits.device),
+                request.temperature,
+                request.top_p,
+                request.top_k,
+                request.min_p,
             )
         log_probs = drawn_log_probs.cpu().numpy()
         if not np.isfinite(log_probs).all():
@@ -242,6 +251,34 @@ class _Decoder:
                 f"the model produces logits that are not finite (weights of version {request.weight_version})"
             )
         return drawn.cpu().numpy()[: len(origin)], log_probs[: len(origin)]
+
+    def _shaped(self, logits: torch.Tensor, origin: Indices, counts: Indices) -> torch.Tensor:
+        """Returns the logits without stop tokens that come too early, and after the repetition penalty.
+
+        A row's logits depend on its own tokens alone.
+        """
+        request = self.request
+        early = np.flatnonzero(counts < request.min_new_tokens)
+        if request.repetition_penalty == 1.0 and not len(early):
+            return logits
+        shaped = logits.to(torch.float32, copy=True)
+        if len(early) and request.stop_tokens:
+            stops = torch.tensor(request.stop_tokens, device=logits.device)
+            shaped[torch.from_numpy(early).to(logits.device)[:, None], stops] = -torch.inf
+        if request.repetition_penalty != 1.0:
+            if self.seen is None:
+                self.seen = self._prompt_tokens(logits)
+            rows, seen = shaped[: len(origin)], self.seen[torch.from_numpy(origin).to(logits.device)]
+            shaped[: len(origin)] = penalised(rows, seen, request.repetition_penalty)
+        return shaped
+
+    def _prompt_tokens(self, logits: torch.Tensor) -> torch.Tensor:
+        """Returns which tokens occur in the prompt of each response: [responses, vocabulary]."""
+        seen = torch.zeros((self.request.seeds.size, logits.shape[1]), dtype=torch.bool, device=logits.device)
+        for number, prompt in enumerate(self.request.prompts):
+            tokens = torch.from_numpy(prompt.astype(np.int64)).to(logits.device)
+            seen[number * self.samples : (number + 1) * self.samples, tokens] = True
+        return seen
 
     def _leave(self, finished: Indices) -> None:
         """Moves the last rows to the places of finished ones, and prompts to the places of prompts without rows."""

@@ -1,4 +1,8 @@
-"""Draws tokens from given noise. Consumes logits and uniform numbers; produces tokens and their log-probabilities."""
+"""Draws tokens from given noise. Consumes logits and uniform numbers; produces tokens and their log-probabilities.
+
+The order is vLLM's: stop tokens that come too early are excluded, repeated tokens are penalised, the logits are divided by
+the temperature, and then min-p, top-k and top-p each cut what the one before has left.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,17 @@ BLOCK = 64
 """Number of adjacent tokens whose mass is added up first: a draw finds the block, then the token within it."""
 
 
+def penalised(logits: torch.Tensor, seen: torch.Tensor, penalty: float) -> torch.Tensor:
+    """Returns the logits after the repetition penalty (arXiv 1909.05858).
+
+    logits: [rows, vocabulary] float32.
+    seen: [rows, vocabulary] bool, the tokens of the prompt and of the response so far.
+    """
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
 def sample(
-    logits: torch.Tensor, noise: torch.Tensor, temperature: float, top_p: float
+    logits: torch.Tensor, noise: torch.Tensor, temperature: float, top_p: float, top_k: int = 0, min_p: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draws one token per row by inverse transform, in vocabulary order, and returns its log-probability.
 
@@ -17,11 +30,9 @@ def sample(
     noise: [rows] float64 in [0, 1).
 
     Returns tokens [rows] int64 and log-probabilities [rows] float32 under the sampled distribution:
-    softmax(logits / temperature), cut to the nucleus if top_p < 1 (arXiv 1904.09751) and renormalised.
+    softmax(logits / temperature), cut by min_p, top_k and top_p, and renormalised.
     """
-    scaled = logits if temperature == 1.0 else logits.float() / temperature
-    if top_p < 1.0:
-        scaled = _nucleus(torch.log_softmax(scaled, dim=-1, dtype=torch.float32), top_p)
+    scaled = truncated(logits if temperature == 1.0 else logits.float() / temperature, top_p, top_k, min_p)
     # Row by row: in an exponential over the whole tensor, rounding would depend on a value's position.
     masses = torch.softmax(scaled, dim=-1, dtype=torch.float32)
     blocks = _block_masses(masses)
@@ -35,6 +46,23 @@ def sample(
     tokens = _within(masses, block, (targets - (cumulative.gather(1, block) - mass)) / mass)
     # The log of the sampled mass: a log-softmax would take another pass and differ only in the last bits of a float32.
     return tokens[:, 0], masses.gather(1, tokens)[:, 0].log()
+
+
+def truncated(scaled: torch.Tensor, top_p: float, top_k: int, min_p: float) -> torch.Tensor:
+    """Returns the scaled logits with -inf for tokens that are not sampled.
+
+    min_p cuts tokens that are less likely than this fraction of the likeliest one (arXiv 2407.01082), top_k all but the k
+    likeliest and those that equal the last of them, and top_p all beyond the nucleus (arXiv 1904.09751).
+    """
+    if min_p > 0.0:
+        shares = torch.softmax(scaled, dim=-1, dtype=torch.float32)
+        scaled = scaled.masked_fill(shares < min_p * shares.amax(dim=-1, keepdim=True), -torch.inf)
+    if 0 < top_k < scaled.shape[-1]:
+        least = scaled.topk(top_k, dim=-1).values[:, -1:]
+        scaled = scaled.masked_fill(scaled < least, -torch.inf)
+    if top_p < 1.0:
+        scaled = _nucleus(torch.log_softmax(scaled, dim=-1, dtype=torch.float32), top_p)
+    return scaled
 
 
 def _block_masses(masses: torch.Tensor) -> torch.Tensor:
