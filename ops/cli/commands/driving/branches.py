@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples("yatt rollback latest --to 40", "yatt rollback quickstart-1 --to 40 --reason 'reward fell'")
     )(rollback)
     app.command(epilog=examples("yatt retry latest --iteration 12 --phase collect"))(retry)
-    app.command(epilog=examples("yatt lineage latest", "yatt lineage quickstart-1 --checkpoint 40 -o json"))(lineage)
+    app.command(epilog=examples("yatt lineage latest", "yatt lineage quickstart-1 --checkpoint 50 -o json"))(lineage)
 
 
 def fork(
