@@ -48,6 +48,7 @@ PAGES: Mapping[str, str] = {
     "metrics": "/metrics",
     "page: run list": "/",
     "page: run": "/runs/{run}",
+    "page: spec": "/runs/{run}/spec",
     "page: run, now": "/runs/{run}/now",
     "page: devices": "/runs/{run}/devices?iteration={iteration}",
     "page: rollouts": "/runs/{run}/rollouts?iteration={iteration}&order=reward",

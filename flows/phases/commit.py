@@ -35,6 +35,7 @@ from yatt_core.experience.prepared import sweep_prepared
 from yatt_core.experience.shard_log import sweep
 from yatt_core.experience.telemetry import read_telemetry
 from yatt_core.keys import iteration_folder
+from yatt_core.placement.seen import Usage
 from yatt_core.protocols.receipts import EvaluateReceipt, PrepareReceipt, SftReceipt, SyncReceipt, UpdateReceipt
 
 
@@ -42,12 +43,14 @@ from yatt_core.protocols.receipts import EvaluateReceipt, PrepareReceipt, SftRec
 class Collected:
     """The result of `collect`.
 
-    work: the work done by the devices; None if no judge runs on a device.
+    work: the record of the work done by the devices; None if no judge runs on a device.
+    usage: the work of each rollout instance.
     gauges: metrics of class timing.
     """
 
     experience: Experience
     work: CollectedWork | None
+    usage: Sequence[Usage]
     gauges: Mapping[str, float]
 
 
@@ -146,11 +149,9 @@ def _timing_metrics(
     tools, judges = context.spec.rollout.tools is not None, bool(context.spec.rewards.judges)
     if tools or judges:
         telemetry = read_telemetry(context.folder, context.branch, iteration)
-        usage = collected.work.usage if collected.work else ()
         metrics += [tool_seconds(telemetry)] if tools else []
-        metrics += judge_metrics(telemetry, usage) if judges else []
-        metrics += device_metrics(usage)
-    return metrics
+        metrics += judge_metrics(telemetry, collected.usage) if judges else []
+    return metrics + device_metrics(collected.usage)
 
 
 def _commit(

@@ -81,14 +81,16 @@ def judge_metrics(telemetry: Telemetry, usage: Iterable[Usage]) -> list[Metric]:
 
 
 def device_metrics(usage: Sequence[Usage]) -> list[Metric]:
-    """Returns the work of each instance that shares its device with judges: seconds by role, tokens per busy second.
+    """Returns the work of each rollout instance: seconds by role, tokens per busy second.
 
     usage: the work of the iteration's `collect`.
     """
     values: dict[str, float] = {}
+    judges = any(row.role == JUDGE for row in usage)
+    roles = ((ROLLOUT, "rollout_seconds"), *(((JUDGE, "judge_seconds"),) if judges else ()))
     for instance in sorted({row.instance for row in usage}):
         own = [row for row in usage if row.instance == instance]
-        for role, name in ((ROLLOUT, "rollout_seconds"), (JUDGE, "judge_seconds")):
+        for role, name in roles:
             spent = math.fsum(row.decode_s + row.prefill_s for row in own if row.role == role)
             values[f"devices/{instance}/{name}"] = spent
         tokens, seconds = sum(row.sequence_steps for row in own), math.fsum(row.decode_s for row in own)

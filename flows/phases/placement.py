@@ -137,8 +137,12 @@ def past_of(
 
 def discard_usage(session: DriverSession) -> None:
     """Discards device usage from before this iteration, such as that of an evaluation."""
-    if device_judges(session.context.spec):
-        session.actors.usage()
+    session.actors.usage()
+
+
+def usage_of(session: DriverSession, work: CollectedWork | None) -> tuple[Usage, ...]:
+    """Returns the work of each instance during `collect`, as recorded or else from the instances."""
+    return session.actors.usage() if work is None else work.usage
 
 
 def keep_work(

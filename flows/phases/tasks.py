@@ -13,7 +13,7 @@ from flows.phases.batches import batch_task, prepared_columns
 from flows.phases.commit import Collected
 from flows.phases.experience import Experience, gather
 from flows.phases.failure_policy import is_skipped
-from flows.phases.placement import Placement, decide, discard_usage, keep_work
+from flows.phases.placement import Placement, decide, discard_usage, keep_work, usage_of
 from flows.phases.recovery import restore
 from flows.phases.transport import collect_gauges, spill_warning
 from flows.run.control_state import ControlState
@@ -71,11 +71,12 @@ def collect(session: DriverSession, iteration: int, state: ControlState, placeme
     experience = gather(session, iteration, state)
     session.actors.rest()
     work = keep_work(session, iteration, placement, experience.shards)
+    usage = usage_of(session, work)
     session.start.book_losses()  # controllers lost during the phase, whose shards went to others
     spilled = session.actors.spilled_bytes()
     if spilled:
         session.context.observer.warned(spill_warning(spilled))
-    return Collected(experience, work, collect_gauges(experience.peak_bytes, spilled))
+    return Collected(experience, work, usage, collect_gauges(experience.peak_bytes, spilled))
 
 
 @phase

@@ -15,7 +15,7 @@ from db.write.events import EventRow
 from db.write.runs import STATES
 from ops.dashboard.context import Before, Iteration, Limit, Number, Offset, RunId, SearchText, Served
 from ops.dashboard.texts import Like, Text, one_of
-from ops.queries import checkpoints, compare, faults, lineage, logs, placement, run, run_list, series, spec
+from ops.queries import checkpoints, compare, devices, faults, lineage, logs, placement, run, run_list, series, spec
 from ops.queries.log_files import LEVELS, Filter
 
 router = APIRouter(prefix="/api/v1")
@@ -84,6 +84,12 @@ def list_placements(served: Served, run_id: RunId, limit: Limit = 50, before: Be
 def explain_placement(served: Served, run_id: RunId, iteration: Iteration) -> placement.PlacementView:
     """Explains an iteration's placement, with the role of each device over time."""
     return placement.placement(served.ledger, served.home, run_id, iteration)
+
+
+@router.get("/runs/{run_id}/devices/{iteration}", tags=["placement"])
+def show_devices(served: Served, run_id: RunId, iteration: Iteration) -> devices.DeviceUse:
+    """Returns what each device did during an iteration, with or without judges."""
+    return devices.device_use(served.ledger, run_id, iteration)
 
 
 @router.get("/runs/{run_id}/checkpoints", tags=["checkpoints"])

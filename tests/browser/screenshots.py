@@ -19,7 +19,7 @@ from flows.run.home import Home
 from tests.browser.dashboard import NARROW, WIDE, Outside, served, started_chromium
 from tests.browser.install import find_chromium
 
-CHARTED = ("run", "compare")
+CHARTED = ("run", "devices", "compare")
 
 
 def pages_of(home: Home, run: str | None, judged: str | None) -> dict[str, str]:

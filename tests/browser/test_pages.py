@@ -28,7 +28,7 @@ PAGES = {
     "compare": f"/compare?run={STOPPED}&run={DRIVEN}",
     "sign-in": "/sign-in",
 }
-CHARTED = ("run", "compare")
+CHARTED = ("run", "devices", "compare")
 SERIOUS = """async () => {
   const found = await axe.run(document, {resultTypes: ["violations"]});
   return found.violations.filter(one => ["serious", "critical"].includes(one.impact))

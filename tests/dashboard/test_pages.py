@@ -89,7 +89,7 @@ def test_pages_show_their_content(browser: TestClient) -> None:
     (alarm,) = browser.get("/api/v1/runs/toy-1").json()["alarms"]
     assert (alarm["rule"], alarm["evidence"]) == ("entropy", {"entropy": [0.5, 0.01]})
     devices = text_of("/runs/judged-1/devices?iteration=2")
-    assert "Reason:" in devices and "instances judge" in devices and "Devices during collect" in devices
+    assert "Reason:" in devices and "instances judge" in devices and "Roles during collect" in devices
     rollouts = text_of("/runs/toy-2/rollouts?iteration=2&order=reward")
     assert rollouts.index("answer 3.0") < rollouts.index("answer 3.1") < rollouts.index("answer 0.0")
     samples = text_of("/runs/toy-2/rollouts?iteration=2&view=samples&order=reward&where=sample+=+1,tokens+>+1")

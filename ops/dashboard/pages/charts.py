@@ -119,6 +119,25 @@ def chosen_charts(run: str, keys: Iterable[str]) -> list[Chart]:
     return charts_of(run, (Drawn(key, "", ((key, key),)) for key in keys))
 
 
+def device_charts(run: str, keys: Sequence[str]) -> list[Chart]:
+    """Returns the charts of metrics that show the use of devices over the iterations."""
+    instances = tuple(
+        (key, key.removeprefix("devices/").replace("_seconds", "").replace("/", ": "))
+        for key in keys
+        if key.startswith("devices/")
+    )
+    machine = tuple(
+        (key, key.removeprefix("system/").removesuffix("_utilization_percentage"))
+        for key in keys
+        if key.startswith("system/")
+    )
+    drawn = (
+        Drawn("Seconds of work by instance", "of rollout instances during collect, per iteration", instances),
+        Drawn("Utilization of the driver's machine", "percent, mean since the previous commit", machine),
+    )
+    return charts_of(run, (each for each in drawn if each.names))
+
+
 @dataclass(frozen=True, slots=True)
 class Display:
     """How charts are drawn, as named in the address of a page.

@@ -1,4 +1,4 @@
-"""The devices page: the role of each device over time, and the placement decisions with their reasons."""
+"""The devices page: the role and use of each device over time, and the placement decisions with their reasons."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from starlette.responses import Response
 from db.ledger import Ledger
 from db.write.phases import AttemptRow
 from ops.dashboard.context import Before, Number, RunId
+from ops.dashboard.pages.charts import Display, device_charts
+from ops.dashboard.pages.device_rows import KEYS as ROW_KEYS
+from ops.dashboard.pages.device_rows import device_rows
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.pages.pictures import device_picture, phase_bars
 from ops.presentation.placement_gantt import KEYS
+from ops.queries.devices import device_use
 from ops.queries.placement import decisions, placement
 from yatt_core.errors import ConfigurationError
 
@@ -25,8 +29,9 @@ def show_devices(visit: Visited, run_id: RunId, iteration: Number | None = None,
     """Shows an iteration's placement, by default the newest, and a list of decisions."""
     served, run = visit.served, visit.find(run_id)
     newest = decisions(served.ledger, run_id, 1).decisions
-    last = newest[0].iteration if newest else 0
+    last = newest[0].iteration if newest else max(0, run.iteration)
     wanted = last if iteration is None else iteration
+    use = device_use(served.ledger, run_id, wanted)
     try:
         view = placement(served.ledger, served.home, run_id, wanted)
         found, gantt, missing = view.explanation, view.gantt, view.gantt_missing
@@ -41,6 +46,12 @@ def show_devices(visit: Visited, run_id: RunId, iteration: Number | None = None,
         gantt=device_picture(gantt) if gantt else None,
         phases=phase_bars(attempts_of(served.ledger, run_id, wanted), int(time.time() * 1000)),
         legend=KEYS,
+        wanted=wanted,
+        use=use,
+        rows=device_rows(use, visit.has_sft(run_id)) if use.devices else None,
+        row_legend=ROW_KEYS,
+        charts=device_charts(run_id, use.metrics),
+        display=Display(),
         newest=last,
         decisions=decisions(served.ledger, run_id, PER_PAGE, before),
         before=before,

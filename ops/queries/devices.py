@@ -1,0 +1,152 @@
+"""What each device did during an iteration, with or without judges: which role occupied it in which phase, and how busy.
+
+Consumes the recorded placement decision (roles by device), the attempts at the phases (times), and the metrics of the
+rollout instances (seconds of work); produces `DeviceUse`. A device is occupied by a role for the whole phase; how much of
+that time it worked is known for rollout instances during `collect`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from db.ledger import Ledger
+from db.write.phases import DONE, AttemptRow
+from ops.queries.run_list import find_line
+
+TRAINER, SYNC = "trainer", "sync"
+ROLLING, LEARNING, BOTH = ("collect", "evaluate"), ("sft", "prepare", "learn", "checkpoint"), ("sync",)
+"""Phases in which rollout instances work, trainer ranks work, and weights move from one to the other."""
+DEVICES = 256
+"""Maximum number of devices shown."""
+SERIES = 16
+"""Maximum number of instances whose metrics are shown over the iterations."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpan:
+    """A time in which a role occupied a device, in seconds since the iteration's first phase began.
+
+    role: `rollout`, `judge`, `trainer` or `sync`.
+    actor: the instance or rank, such as rollout-0.
+    busy: fraction of the span in which it worked; None if it is not known.
+    """
+
+    phase: str
+    role: str
+    actor: str
+    start_s: float
+    end_s: float
+    busy: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device and its spans, in order of time.
+
+    occupied: fraction of the iteration in which a role occupied it.
+    worked: fraction of the iteration in which it is known to have worked; phases of unknown use count as a whole.
+    """
+
+    number: int
+    spans: tuple[DeviceSpan, ...]
+    occupied: float
+    worked: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """The devices of a run during an iteration.
+
+    seconds: from the first phase's start to the last one's end.
+    missing: why there are no devices; empty if there are.
+    metrics: the metrics that show the use of devices over the iterations.
+    """
+
+    run: str
+    iteration: int
+    seconds: float
+    devices: tuple[Device, ...]
+    missing: str
+    metrics: tuple[str, ...]
+
+
+def device_use(ledger: Ledger, run: str, iteration: int) -> DeviceUse:
+    """Returns the use of the devices during an iteration along the current line. Raises `RunNotFound`."""
+    find_line(ledger, run)
+    owner, branch, _ = ledger.commits.maker(run, iteration)
+    metrics = _metrics(tuple(each.key for each in ledger.series.keys(run)))
+    decisions = ledger.records.decisions(owner, branch, iteration)
+    attempts = [row for row in ledger.phases.attempts(owner, branch, iteration) if row.state == DONE]
+    roles = decisions[-1].decision.get("roles") if decisions else None
+    if not roles or not attempts:
+        why = "no phase is finished" if roles else "its placement does not name the roles of devices"
+        return DeviceUse(run, iteration, 0.0, (), f"iteration {iteration}: {why}", metrics)
+    busy = _busy(ledger, run, iteration, _seconds_of(attempts, "collect"))
+    start = min(row.planned_at for row in attempts)
+    seconds = max(0.0, (max(_end(row) for row in attempts) - start) / 1000)
+    count = min(DEVICES, len(roles["collect"]))
+    devices = tuple(_device(number, roles, attempts, start, seconds, busy) for number in range(count))
+    return DeviceUse(run, iteration, seconds, devices, "", metrics)
+
+
+def _device(
+    number: int,
+    roles: Mapping[str, Sequence[str]],
+    attempts: Sequence[AttemptRow],
+    start: int,
+    seconds: float,
+    busy: Mapping[str, float],
+) -> Device:
+    spans = []
+    for row in attempts:
+        found = _occupant(row.phase, number, roles)
+        if found is not None:
+            role, actor = found
+            times = ((row.planned_at - start) / 1000, (_end(row) - start) / 1000)
+            known = busy.get(actor) if row.phase == "collect" else None
+            spans.append(DeviceSpan(row.phase, role, actor, *times, known))
+    spans.sort(key=lambda span: span.start_s)
+    lengths = [(span.end_s - span.start_s, 1.0 if span.busy is None else span.busy) for span in spans]
+    occupied, worked = (sum(each) for each in ((a for a, _ in lengths), (a * b for a, b in lengths)))
+    whole = seconds or 1.0
+    return Device(number, tuple(spans), min(1.0, occupied / whole), min(1.0, worked / whole))
+
+
+def _occupant(phase: str, number: int, roles: Mapping[str, Sequence[str]]) -> tuple[str, str] | None:
+    """Returns the role and the actor that occupy a device during a phase; None if none does."""
+    collect, learn = roles["collect"][number], roles["learn"][number]
+    if phase in ROLLING:
+        return collect.partition("-")[0], collect
+    if phase in LEARNING:
+        return TRAINER, learn
+    return (SYNC, f"{learn} to {collect}") if phase in BOTH else None
+
+
+def _busy(ledger: Ledger, run: str, iteration: int, seconds: float) -> dict[str, float]:
+    """Returns the fraction of `collect` in which each instance worked, by the actor's name."""
+    keys = [each.key for each in ledger.series.keys(run) if each.key.startswith("devices/")]
+    spent: dict[str, float] = {}
+    for series in ledger.series.reduced(run, keys, 1, iteration, iteration):
+        _, instance, name = series.key.split("/")
+        if name in ("rollout_seconds", "judge_seconds") and series.buckets:
+            spent[instance] = spent.get(instance, 0.0) + series.buckets[0].mean
+    if not seconds:
+        return {}
+    shares = {instance: min(1.0, value / seconds) for instance, value in spent.items()}
+    return {f"{role}-{instance}": share for role in ("rollout", "judge") for instance, share in shares.items()}
+
+
+def _metrics(keys: Sequence[str]) -> tuple[str, ...]:
+    """Returns the metrics of instances and of the driver's machine that show how busy they are."""
+    busy = [key for key in keys if key.startswith("devices/") and key.endswith("_seconds")]
+    gpus = [key for key in keys if key.startswith("system/gpu_") and key.endswith("_utilization_percentage")]
+    return (*busy[:SERIES], *gpus[:SERIES], *(key for key in keys if key == "system/cpu_utilization_percentage"))
+
+
+def _seconds_of(attempts: Sequence[AttemptRow], phase: str) -> float:
+    return sum((_end(row) - row.planned_at) / 1000 for row in attempts if row.phase == phase)
+
+
+def _end(row: AttemptRow) -> int:
+    return row.planned_at if row.ended_at is None else row.ended_at
