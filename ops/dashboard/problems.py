@@ -28,6 +28,10 @@ log = logging.getLogger("yatt_core.dashboard")
 MEDIA_TYPE = "application/problem+json"
 
 
+class InvalidSpec(ConfigurationError):
+    """A spec with mistakes, one per line."""
+
+
 class Problem(BaseModel):
     """A problem document; very long texts are shortened in the middle.
 
@@ -71,7 +75,7 @@ def status_of(error: Exception, changing: bool) -> int:
     match error:
         case RunNotFound():
             return HTTPStatus.NOT_FOUND
-        case InvalidQuery() | AnnotationRefused():
+        case InvalidQuery() | AnnotationRefused() | InvalidSpec():
             return HTTPStatus.UNPROCESSABLE_ENTITY
         case LedgerUnavailable() | InfrastructureError():
             return HTTPStatus.SERVICE_UNAVAILABLE
@@ -119,7 +123,8 @@ def _known(request: Request, error: Exception) -> JSONResponse:
     status = status_of(error, request.method not in ("GET", "HEAD"))
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("%s %s: %s", request.method, request.url.path, redact(str(error)))
-    return problem(request, status, redact(str(error)))
+    lines = redact(str(error)).splitlines() if isinstance(error, InvalidSpec) else []
+    return problem(request, status, redact(str(error)), [{"where": "body.spec", "what": line} for line in lines])
 
 
 def _unforeseen(request: Request, error: Exception) -> JSONResponse:

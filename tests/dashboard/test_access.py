@@ -47,7 +47,7 @@ def test_only_the_known_forms_are_missing_from_the_document(client: TestClient) 
         if method.lower() not in paths.get(route.path, {})
     }
     forms = {f"/runs/{{run_id}}/{action}" for action in ACTIONS}
-    assert hidden == {("POST", path) for path in forms | {"/sign-in", "/sign-out"}}
+    assert hidden == {("POST", path) for path in forms | {"/new", "/sign-in", "/sign-out"}}
 
 
 def events(served: Context, run: str = "toy-2") -> int:

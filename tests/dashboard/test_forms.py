@@ -11,6 +11,7 @@ from ops.dashboard.context import Context
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, HTML, check_page, parsed, words
 from tests.ops.seeding import toy_spec
+from yatt_core.spec.reading.documents import parse_yaml, yaml_text
 
 OURS = BROWSER | {"Origin": ORIGIN}
 """The headers that a browser sends with a form of one of our pages."""
@@ -181,3 +182,28 @@ def test_a_run_that_never_began_is_deleted_by_form(client: TestClient, served: C
     (row,) = served.ledger.deletions.list()
     assert (row.run, row.by, row.why) == (run, "alice", "a typing error")
     assert client.get(f"/runs/{run}").status_code == 404
+
+
+def test_a_run_is_started_from_a_spec_and_all_its_mistakes_are_shown(
+    client: TestClient, served: Context, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = yaml_text(toy_spec().model_dump(mode="json"))
+    fields = {"spec": text, "reason": "a second seed"}
+    assert client.post("/new", data=fields, headers=OURS).status_code == 401
+    assert client.post("/api/v1/runs", json=fields).status_code == 401
+    sign_in(client, token)
+    shown = check_page(client.get("/new?run=toy-1").text)
+    (area,) = ("".join(each.itertext()) for each in shown.iter(f"{HTML}textarea"))
+    assert parse_yaml(area, "page") == parse_yaml(text, "text")
+    started: list[str] = []
+    monkeypatch.setattr("ops.dashboard.starting.start_driver", lambda *given: started.append(given[3]) or 7)
+    wrong = text.replace("iterations: 4", "iterations: -4") + "seeds: 1\n"
+    refused = client.post("/new", data=fields | {"spec": wrong}, headers=OURS)
+    page = words(check_page(refused.text))
+    assert refused.status_code == 422 and "iterations" in page and "seeds" in page and "/tmp" not in page
+    answer = client.post("/api/v1/runs", json={"spec": wrong}, headers={"Authorization": f"Bearer {token}"})
+    assert answer.status_code == 422 and len(answer.json()["errors"]) >= 2
+    assert started == [] and served.ledger.run_list.page().total == 2
+    done = client.post("/new", data=fields, headers=OURS)
+    assert started == ["toy-3"] and done.url.path == "/runs/toy-3"
+    assert served.ledger.runs.revision("toy-3").digest == toy_spec().digest

@@ -14,13 +14,16 @@ from fastapi import APIRouter, Form, Query
 from pydantic import field_validator
 from starlette.responses import RedirectResponse, Response
 
-from ops.dashboard import actions, annotating
+from ops.dashboard import actions, annotating, starting
 from ops.dashboard.access import UNKNOWN_TOKEN, Acting, cookie_name, set_cookie
 from ops.dashboard.annotating import NoteRequest
 from ops.dashboard.context import Number, RunId, Served
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.pages.templating import run_url
+from ops.dashboard.problems import InvalidSpec
 from ops.dashboard.texts import Text
+from yatt_core.logs import redact
+from yatt_core.spec.reading.documents import yaml_text
 
 router = APIRouter(include_in_schema=False)
 Next = Annotated[str, Query(max_length=500)]
@@ -62,6 +65,30 @@ def own_path(address: str) -> str:
     parts = urlsplit(address)
     led_away = parts.scheme or parts.netloc or not address.startswith("/") or address[1:2] in ("/", "\\")
     return "/" if led_away or not address.isprintable() else address
+
+
+@router.get("/new")
+def show_new_run(visit: Visited, run: Text = "") -> Response:
+    """Shows the form for a new run, filled with the spec of a run if one is named."""
+    text = yaml_text(dict(visit.served.ledger.runs.revision(run).spec)) if run else ""
+    return visit.render("new_run.html", text=text, reason="", mistakes=(), longest=starting.SPEC_CHARACTERS)
+
+
+@router.post("/new")
+def start_run(visit: Visited, by: Acting, asked: Annotated[starting.NewRun, Form()]) -> Response:
+    """Starts a run, or shows the form again with all mistakes of the spec."""
+    try:
+        done = starting.start(visit.served, by, asked)
+    except InvalidSpec as error:
+        return visit.render(
+            "new_run.html",
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            text=asked.spec,
+            reason=asked.reason,
+            mistakes=redact(str(error)).splitlines(),
+            longest=starting.SPEC_CHARACTERS,
+        )
+    return redirect_after(done.run.id, "start")
 
 
 class StopForm(actions.Stop):

@@ -109,6 +109,7 @@ class Visit:
 
 DONE = {
     "stop": "The run was asked to stop; it will stop at its next safe point.",
+    "start": "The run was created, and its driver was started; output goes to resume.log in the run's folder.",
     "resume": "A driver was started; it appears here once it has the lease.",
     "retry": "The phase's retry budget was restored, and a driver was started.",
     "rollback": "The run is now on a new branch. Resume it to continue.",

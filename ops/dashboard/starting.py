@@ -1,0 +1,79 @@
+"""The API route that starts a new run from the text of a spec. It needs a named token.
+
+Consumes YAML; checks it as `yatt train` does, creates the run and starts its driver as `resume` does. File names in the spec
+are absolute, since the text has no folder of its own. The driver's request, with the caller's name, is the first action in the
+run's audit chain.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from http import HTTPStatus
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from flows.run.creation import create_run
+from flows.run.home import Home
+from ops.dashboard.access import Acting
+from ops.dashboard.actions import Done
+from ops.dashboard.context import Served
+from ops.dashboard.driving import start_driver
+from ops.dashboard.problems import InvalidSpec
+from ops.dashboard.texts import Like, Reason
+from ops.integrations.apprise_notifier import AppriseNotifier
+from ops.preflight.reward_trial import check_rewards
+from ops.preflight.run import check_surroundings, check_what_is_named
+from ops.queries.run_list import find_line
+from yatt_core.errors import ConfigurationError
+from yatt_core.problems import Problems
+from yatt_core.spec import RunSpec, load_spec
+
+router = APIRouter(prefix="/api/v1", tags=["actions"])
+SPEC_CHARACTERS = 40_000
+ORIGIN = "spec"
+SpecText = Annotated[
+    str, Field(min_length=1, max_length=SPEC_CHARACTERS), Like(r"^[^\x00]*$", "a text without NUL characters")
+]
+
+
+class NewRun(BaseModel):
+    """A request to start a run.
+
+    spec: YAML, as in a spec file.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    spec: SpecText
+    reason: Reason = ""
+
+
+@router.post("/runs", status_code=HTTPStatus.ACCEPTED)
+def start(served: Served, by: Acting, asked: NewRun) -> Done:
+    """Checks a spec, creates a run and starts its driver. All mistakes of the spec are in `errors`."""
+    run = create_run(served.home, checked_spec(served.home, asked.spec))
+    pid = start_driver(served.drivers, served.ledger, served.home, run, by, asked.reason)
+    return Done(action="start", by=by, detail=f"a driver is starting, pid {pid}", run=find_line(served.ledger, run))
+
+
+def checked_spec(home: Home, text: str) -> RunSpec:
+    """Returns the spec in a text. Raises `InvalidSpec` with all its mistakes, `InfrastructureError`."""
+    with tempfile.TemporaryDirectory(prefix="yatt-spec-") as folder:
+        path = Path(folder) / "spec.yaml"
+        path.write_text(text, encoding="utf-8")
+        problems = Problems()
+        try:
+            spec = load_spec(path, (), with_files=True)
+            with problems.noting():
+                AppriseNotifier.from_environment(spec.guards.notify)
+            if check_what_is_named(spec, problems):
+                with problems.noting():
+                    check_rewards(spec)
+            problems.raise_as_configuration()
+            check_surroundings(home.folder, spec)
+        except ConfigurationError as error:
+            raise InvalidSpec(str(error).replace(str(path), ORIGIN).replace(folder, ORIGIN)) from None
+    return spec
