@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from yatt_core.rewards.options import Options, built_in
+
 calls = 0
 
 
@@ -69,3 +71,12 @@ async def blocking_the_loop(prompt, response):
         time.sleep(60)
     await asyncio.sleep(0.05)
     return 0.5
+
+
+class NoOptions(Options):
+    """Takes none."""
+
+
+@built_in(NoOptions, blames_response=True)
+def stubborn_reader(prompt, response, options):
+    return stubborn(prompt, response)

@@ -33,7 +33,7 @@ def test_entry_points_and_dotted_names():
     ("function", "options", "message"),
     [
         ("exact_mach", {}, r"'exact_mach' .*'yatt\.rewards'; .*'exact_match'"),
-        ("zzz", {}, "known: exact_match, reasoning_gym, virtual_score"),
+        ("zzz", {}, "known: exact_match, format, json_schema, .*virtual_score"),
         ("tests.rewards.broken_rewards:lenght", {}, "has no 'lenght'; did you mean 'length'"),
         ("tests.rewards.no_such_module:f", {}, "importing tests.rewards.no_such_module failed: ModuleNotFoundError"),
         ("tests.rewards.leaving_module:f", {}, "importing tests.rewards.leaving_module failed: SystemExit: 0"),
@@ -42,7 +42,7 @@ def test_entry_points_and_dotted_names():
         (
             "exact_match",
             {"case": True},
-            r"called as \(prompt, response, case=\.\.\.\): .*unexpected keyword argument 'case'",
+            r"options\.case: unknown option; known: case_sensitive, extract",
         ),
         ("builtins:input", {}, "cannot be called as"),
     ],

@@ -1,29 +1,124 @@
-"""Reward functions included in YATT, each an entry point of the group `yatt.rewards`.
+"""Reward functions included in YATT, each an entry point of the group `yatt.rewards`, in time linear in the response.
 
-A reward function takes a prompt, a response's text and its options, and returns a finite number.
+They run in the process that scores. Functions that may take longer are in modules of their own.
 """
 
 from __future__ import annotations
 
 import hashlib
+from typing import Self
 
-from yatt_core.errors import DataError
-from yatt_core.prompts.stream import Prompt
-from yatt_core.prompts.tool_calls import last_turn
+from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validator
+
+from yatt_core.prompts.prompt import Prompt
+from yatt_core.rewards.extraction import Extraction, matches_whole
+from yatt_core.rewards.options import Options, built_in
 
 
-def exact_match(prompt: Prompt, response: str, case_sensitive: bool = True) -> float:
+class ExactMatch(Extraction):
+    """Options of `exact_match`."""
+
+    case_sensitive: bool = True
+
+
+@built_in(ExactMatch)
+def exact_match(prompt: Prompt, response: str, options: ExactMatch) -> float:
     """Returns 1 if the response equals the reference answer, ignoring surrounding white space, else 0.
 
     If the reference answer demonstrates tool calls, only the text after the last result is compared. Raises
     `DataError` if there is no reference answer.
     """
-    if prompt.answer is None:
-        raise DataError("the prompt has no reference answer to compare with")
-    expected, given = last_turn(prompt.answer).strip(), response.strip()
-    if not case_sensitive:
-        expected, given = expected.casefold(), given.casefold()
-    return float(expected == given)
+    expected, given = options.of_reference(prompt), options.of_response(response)
+    if given is None:
+        return 0.0
+    return float(expected == given if options.case_sensitive else expected.casefold() == given.casefold())
+
+
+class Format(Options):
+    """Options of `format`."""
+
+    tags: tuple[str, ...] = ()
+    pattern: str | None = None
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, pattern: str | None) -> str | None:
+        if pattern is not None:
+            matches_whole(pattern, "")
+        return pattern
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if bool(self.tags) == (self.pattern is not None):
+            raise ValueError("expected either tags (a list of names) or pattern (an RE2 expression)")
+        return self
+
+
+@built_in(Format)
+def format_match(prompt: Prompt, response: str, options: Format) -> float:
+    """Returns 1 if the response has the form that the options describe, else 0."""
+    if options.pattern is not None:
+        return float(matches_whole(options.pattern, response))
+    return float(_is_sequence(response, options.tags))
+
+
+def _is_sequence(text: str, tags: tuple[str, ...]) -> bool:
+    """Returns whether a text consists of one element for each tag, in this order, and of white space."""
+    marks = [mark for tag in tags for mark in (f"<{tag}>", f"</{tag}>")]
+    if any(text.count(mark) != marks.count(mark) for mark in set(marks)):
+        return False
+    rest = text
+    for number, mark in enumerate(marks):
+        before, found, rest = rest.partition(mark)
+        if not found or (number % 2 == 0 and before.strip()):
+            return False
+    return not rest.strip()
+
+
+class LengthRange(Options):
+    """Options of `length_range`, in tokens."""
+
+    minimum: NonNegativeInt = 0
+    maximum: PositiveInt
+    slack: NonNegativeInt = 0
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.minimum > self.maximum:
+            raise ValueError(f"minimum {self.minimum} is above maximum {self.maximum}")
+        return self
+
+
+@built_in(LengthRange)
+def length_range(prompt: Prompt, response: str, options: LengthRange, tokens: int) -> float:
+    """Returns 1 for a length from `minimum` to `maximum` tokens, falling linearly to 0 over `slack` tokens beyond."""
+    beyond = max(options.minimum - tokens, tokens - options.maximum, 0)
+    return 1.0 if not beyond else max(0.0, 1.0 - beyond / (options.slack + 1))
+
+
+class Overlong(Options):
+    """Options of `overlong_penalty`, in tokens."""
+
+    maximum: PositiveInt
+    buffer: PositiveInt
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.buffer > self.maximum:
+            raise ValueError(f"buffer {self.buffer} is larger than maximum {self.maximum}")
+        return self
+
+
+@built_in(Overlong)
+def overlong_penalty(prompt: Prompt, response: str, options: Overlong, tokens: int) -> float:
+    """Returns DAPO's soft penalty of overlong responses (arXiv 2503.14476, equation 13): from 0 to -1.
+
+    0 for up to maximum - buffer tokens; then ((maximum - buffer) - tokens) / buffer; -1 beyond maximum.
+    """
+    free = options.maximum - options.buffer
+    if tokens <= free:
+        return 0.0
+    return (free - tokens) / options.buffer if tokens <= options.maximum else -1.0
 
 
 def virtual_score(prompt: Prompt, response: str) -> float:

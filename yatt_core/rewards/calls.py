@@ -65,7 +65,7 @@ def evaluate(function: RewardFunction, call: Call, limits: Limits) -> list[Outco
     try:
         return call_within(limits.seconds, functools.partial(made, function, call, limits.weight))
     except TimeLimitReached as reached:
-        return [Outcome(0.0, too_long(limits.seconds), failed=True, place=error_place(reached))] * len(call)
+        return [broken(too_long(limits.seconds), function.blames_response, error_place(reached))] * len(call)
 
 
 async def evaluate_concurrently(
@@ -94,6 +94,13 @@ def too_long(seconds: float) -> str:
     return f"took longer than {seconds:g} s"
 
 
+def broken(reason: str, blames_response: bool, place: str = "") -> Outcome:
+    """Returns the outcome of a call that took too long or ended its process."""
+    if blames_response:
+        return Outcome(0.0, f"cannot read the response: {reason}")
+    return Outcome(0.0, reason, failed=True, place=place)
+
+
 def made(function: RewardFunction, call: Call, weight: float) -> list[Outcome]:
     """Returns the outcomes of one call without a time limit. Raises as `evaluate` does.
 
@@ -111,7 +118,7 @@ async def _awaited(function: RewardFunction, call: Call, limits: Limits) -> list
             return _outcomes(function, await function(call), call, limits.weight)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception is a failure of the user's function
         if isinstance(error, TimeoutError) and limit.expired():
-            return [Outcome(0.0, too_long(limits.seconds), failed=True, place=error_place(error))] * len(call)
+            return [broken(too_long(limits.seconds), function.blames_response, error_place(error))] * len(call)
         return _failure(error, call)
 
 

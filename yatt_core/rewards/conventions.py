@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.prompts.prompt import Completion, Prompt
+from yatt_core.rewards.options import blames_response, read_options
 
 Unit = Literal["response", "group", "batch"]
 """What a call is given: one response, all responses to one prompt, or all responses of a decode batch."""
@@ -56,6 +57,7 @@ class RewardFunction:
 
     facts: the names in `FACTS` that it takes.
     awaits: whether it is a coroutine function.
+    blames_response: whether a call that takes too long is the response's fault.
     """
 
     function: Callable[..., Any]
@@ -63,6 +65,7 @@ class RewardFunction:
     unit: Unit
     facts: tuple[str, ...]
     awaits: bool
+    blames_response: bool = False
 
     def __call__(self, candidates: Sequence[Candidate]) -> Any:
         """Calls the function once: with a single candidate, those of one prompt, or those of a batch."""
@@ -91,6 +94,7 @@ def reward_function(function: Callable[..., Any], options: Mapping[str, Any], pl
 
     Raises `ConfigurationError` if it does not accept the options, or requires something else.
     """
+    options = read_options(function, options, place)
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
@@ -107,7 +111,8 @@ def reward_function(function: Callable[..., Any], options: Mapping[str, Any], pl
         raise ConfigurationError(
             f"{place} cannot be called as ({convention}{taken}): {error}{_hint(named, options)}{_line(function)}"
         ) from None
-    return RewardFunction(function, options, unit, facts, inspect.iscoroutinefunction(inspect.unwrap(function)))
+    awaits = inspect.iscoroutinefunction(inspect.unwrap(function))
+    return RewardFunction(function, options, unit, facts, awaits, blames_response(function))
 
 
 def _hint(named: Sequence[inspect.Parameter], options: Mapping[str, Any]) -> str:

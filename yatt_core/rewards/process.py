@@ -23,7 +23,7 @@ from typing import Any
 
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.prompts.prompt import Prompt
-from yatt_core.rewards.calls import Call, Limits, Outcome, too_long
+from yatt_core.rewards.calls import Call, Limits, Outcome, broken, too_long
 from yatt_core.rewards.conventions import Unit
 from yatt_core.rewards.registry import FunctionName
 
@@ -46,6 +46,7 @@ class Loaded:
     identity: str
     unit: Unit
     awaits: bool
+    blames_response: bool
 
 
 class ProcessLostError(Exception):
@@ -102,7 +103,7 @@ class RewardProcess:
                 unanswered = [index for index in part if not outcomes[index]]
                 if len(part) == 1 or not loaded.awaits:
                     guilty = unanswered[0]
-                    outcomes[guilty] = [Outcome(0.0, lost, failed=True)] * len(calls[guilty])
+                    outcomes[guilty] = [broken(lost, loaded.blames_response)] * len(calls[guilty])
             if stop and any(outcome.failed for call in outcomes for outcome in call):
                 break
             left = [index for index in left if not outcomes[index]]

@@ -53,7 +53,8 @@ class Server:
             self._say({"refused": str(error)})
             return
         self._functions[request["key"]] = function
-        self._say({"loaded": {"unit": function.unit, "awaits": function.awaits}})
+        kept = ("unit", "awaits", "blames_response")
+        self._say({"loaded": {name: getattr(function, name) for name in kept}})
 
     def _evaluate(self, request: dict[str, Any]) -> None:
         function, limits, stop = self._functions[request["key"]], Limits(**request["limits"]), request["stop"]
