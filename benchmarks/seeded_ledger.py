@@ -45,6 +45,7 @@ from db.core.models import (
 )
 from db.ledger import Ledger
 from db.write.events import GENESIS
+from db.write.outbox import MLFLOW
 from db.write.records import ShardRow
 from flows.run.control_state import ControlState as StateOfFlow
 from flows.run.home import Home
@@ -176,7 +177,8 @@ def _long_run(connection: Connection, run: str, iterations: int, state: Mapping[
         "hash": GENESIS,
     }
     _insert(connection, Event, steps, link)
-    told = {"id": literal("long/") + digest, "run": run, "kind": "metrics", "payload": _json({"iteration": 1})}
+    told = {"id": literal("long/") + digest, "run": run, "kind": "metrics", "lane": MLFLOW}
+    told |= {"payload": _json({"iteration": 1})}
     _insert(connection, Outbox, steps, told | {"logged_at": at, "claims": 1, "delivered_at": at})
     _sparse(connection, run, iterations)
     for metric in (*METRICS, *TIMINGS):

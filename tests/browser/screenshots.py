@@ -40,6 +40,7 @@ def pages_of(home: Home, run: str | None, judged: str | None) -> dict[str, str]:
         "logs": f"{place}/logs",
         "lineage": f"{place}/lineage",
         "compare": f"/compare?run={chosen.id}&run={other}",
+        "new": f"/new?run={chosen.id}",
         "sign-in": "/sign-in",
     }
 

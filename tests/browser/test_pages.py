@@ -26,6 +26,7 @@ PAGES = {
     "logs": f"/runs/{STOPPED}/logs",
     "lineage": f"/runs/{SHAKEN}/lineage",
     "compare": f"/compare?run={STOPPED}&run={DRIVEN}",
+    "new": "/new",
     "sign-in": "/sign-in",
 }
 CHARTED = ("run", "devices", "compare")
