@@ -136,6 +136,15 @@ def test_a_deeply_nested_column_is_refused(tmp_path: Path) -> None:
         train(write_parquet(tmp_path / "a.parquet", pa.table({"prompt": ["a", "b"], "deep": pa.nulls(2, kind)})))
 
 
+def test_a_column_nested_a_thousandfold_is_refused(tmp_path: Path) -> None:
+    kind = pa.string()
+    for _ in range(1000):
+        kind = pa.struct([("below", kind)])
+    table = pa.table({"prompt": ["a"], "deep": pa.nulls(1, kind)})
+    pq.write_table(table, tmp_path / "a.parquet", store_schema=False)
+    refused(tmp_path / "a.parquet", "column 'deep' has more than 32 levels")
+
+
 def test_a_line_without_an_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     with path.open("w") as file:

@@ -369,11 +369,10 @@ def no_room(spec: RunSpec, positions: int, named: str) -> str:
     """
     results = spec.rollout.max_response_tokens - spec.rollout.max_new_tokens
     tools = f" plus {results} for tool results" if results else ""
-    remedy = (
-        f"at most {positions - results} minus the tokens of the longest prompt"
-        if positions - results > 1
-        else "fewer rollout.tools.max_turns or max_result_tokens"
-    )
+    remedy, left = "fewer rollout.tools.max_turns or max_result_tokens", positions - results
+    if left > 1:
+        fitting = left - min(spec.data.max_prompt_tokens, left // 2)
+        remedy = f"at most {left - 1}, such as {fitting}, which leaves prompts {left - fitting} tokens"
     return (
         f"rollout.max_new_tokens: {spec.rollout.max_new_tokens}{tools} leaves no room for a prompt in {named}; "
         f"expected {remedy}"
