@@ -11,8 +11,10 @@ from tests.services import ROOT
 from yatt_core.cluster.devices import Device
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.account import GIB
+from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import CORE, DescribedCluster, cluster_of, core_cluster, read_cards
 from yatt_core.planning.memory.device_memory import check_device_memory
+from yatt_core.planning.roles import check_sizes, roles_of
 from yatt_core.spec import RunSpec, load_spec
 
 CARDS = read_cards()
@@ -95,3 +97,13 @@ def test_a_ray_cluster_has_the_memory_of_its_smallest_device() -> None:
     assert found is not None and found.card_name == "A100-40", "the smaller one of that name"
     assert cluster_of([gpu(0, "H200"), gpu(1, "")], CARDS) is None
     assert core_cluster(CARDS).memories == 1
+
+
+def test_the_default_length_of_prompts_gives_way_to_the_positions_of_a_small_model() -> None:
+    """A spec that does not set the length can be planned and started; one that does has to fit."""
+    small, path = ["model.max_positions=64", "rollout.max_new_tokens=6"], ROOT / "configs" / "quickstart.yaml"
+    roles = roles_of(load_spec(path, [*small, "data.max_prompt_tokens=1024"]), Assumptions())
+    check_sizes(roles)
+    assert roles.lengths.longest_prompt == 58
+    with pytest.raises(ConfigurationError, match=r"rollout\.max_new_tokens: .*1006 .*64; .*data\.max_prompt_tokens"):
+        check_sizes(roles_of(load_spec(path, [*small, "data.max_prompt_tokens=1000"]), Assumptions()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import assert_never
 
+from yatt_core.prompts.codec import positions
 from yatt_core.protocols.engines import RankContext, RolloutEngine, TrainEngine
 from yatt_core.spec import RunSpec
 from yatt_core.spec.availability import check_available
@@ -26,7 +27,7 @@ def build_rollout_engine(spec: RunSpec, model_path: str, inputs_folder: Path) ->
             return TorchRolloutEngine(
                 model_path,
                 engine.dtype,
-                longest_context(spec),
+                longest_context(spec, model_path),
                 spec.rollout.max_new_tokens,
                 inputs_folder,
                 kernels=engine.kernels,
@@ -40,15 +41,19 @@ def build_rollout_engine(spec: RunSpec, model_path: str, inputs_folder: Path) ->
             check_available(spec)
             from yatt_core.engines.rollout.vllm.engine import VllmRolloutEngine
 
-            return VllmRolloutEngine(model_path, engine, longest_context(spec), spec.rollout.max_new_tokens)
+            return VllmRolloutEngine(model_path, engine, longest_context(spec, model_path), spec.rollout.max_new_tokens)
         case _:
             assert_never(engine)
 
 
-def longest_context(spec: RunSpec) -> int:
-    """Returns the maximum number of tokens that precede a response, or one of its later turns, in the model's input."""
-    rollout = spec.rollout
-    return spec.data.max_prompt_tokens + (0 if rollout.tools is None else rollout.max_response_tokens)
+def longest_context(spec: RunSpec, model_path: str) -> int:
+    """Returns the maximum number of tokens that precede a response, or one of its later turns, in the model's input.
+
+    model_path: the run's Hugging Face folder, whose positions limit the number.
+    """
+    rollout, known = spec.rollout, positions(spec, model_path)
+    context = spec.data.max_prompt_tokens + (0 if rollout.tools is None else rollout.max_response_tokens)
+    return context if known is None else max(1, min(context, known - rollout.max_new_tokens))
 
 
 def build_train_engine(spec: RunSpec, context: RankContext) -> TrainEngine:

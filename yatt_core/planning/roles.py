@@ -14,6 +14,7 @@ from yatt_core.planning.judges import GenerationEngine, JudgeRole, RewardModelRo
 from yatt_core.planning.shape import ModelShape, shape_of, shape_of_model
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
+from yatt_core.spec.sections.data import USUAL_PROMPT_TOKENS
 from yatt_core.spec.sections.rollout import VirtualRollout
 from yatt_core.spec.sections.trainer import TrainerEngineSpec
 
@@ -104,7 +105,7 @@ def roles_of(spec: RunSpec, assumed: Assumptions) -> Roles:
         reference=spec.algorithm.kl is not None,
         teacher=_teacher(spec, assumed.own_vocabulary),
         critic=_critic(spec, shape, assumed.own_vocabulary),
-        lengths=_lengths(spec, assumed, judges),
+        lengths=_lengths(spec, assumed, judges, shape.max_positions),
     )
 
 
@@ -129,8 +130,11 @@ def _critic(spec: RunSpec, policy: ModelShape, own_vocabulary: int) -> ModelShap
     return replace(shape, tied=True)
 
 
-def _lengths(spec: RunSpec, assumed: Assumptions, judges: Sequence[JudgeRole]) -> Lengths:
+def _lengths(spec: RunSpec, assumed: Assumptions, judges: Sequence[JudgeRole], positions: int | None) -> Lengths:
+    """Returns the lengths that a run may have; the default length of prompts gives way to the model's positions."""
     longest_prompt, longest_response = spec.data.max_prompt_tokens, spec.rollout.max_response_tokens
+    if longest_prompt == USUAL_PROMPT_TOKENS and positions and longest_response < positions:
+        longest_prompt = min(longest_prompt, positions - longest_response)
     longest_judgement = max((judge.max_new_tokens for judge in judges), default=1)
     stated = _stated(judges[0].engine) if judges else None
     return Lengths(
