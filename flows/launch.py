@@ -90,12 +90,14 @@ def _run_flow(session: DriverSession) -> Outcome:
     if it is unreachable at the beginning.
     """
     # Imported late: prefect reads its settings on first import.
-    from flows.prefect_io.prefect_client import AWAY, is_unreachable, server_needed, server_trouble
+    from prefect import tags
+
+    from flows.prefect_io.prefect_client import AWAY, RUN_TAG, is_unreachable, server_needed, server_trouble
     from flows.prefect_io.prefect_events import sent_events
     from flows.train import train
 
     try:
-        with offered(session), sent_events():
+        with offered(session), sent_events(), tags(RUN_TAG + session.context.run):
             return train(session.context.run) if session.window is None else train.fn(session.context.run)
     except (*AWAY, RuntimeError) as error:
         if not is_unreachable(error):

@@ -27,9 +27,9 @@ from flows.driver.run_status import Outcome
 from flows.driver.session import DriverSession
 from flows.driver.session_claims import claimed_session
 from flows.driver.stopping import StopNow
-from flows.phases import artifacts
 from flows.phases.commit import IterationResults, commit, commit_start
 from flows.phases.failure_policy import Paused, PhaseRetry
+from flows.phases.flow_run_report import FlowRunReport, flow_run_report
 from flows.phases.guard_rollback import roll_back
 from flows.phases.links import publish_links
 from flows.phases.recovery import recover
@@ -43,15 +43,15 @@ def train(run: str) -> Outcome:
     """Drives the run from its last commit towards its target; a stop request, a guard or a failure may end it early."""
     with claimed_session(run) as session:
         session.book(flow_run.get_id() or "", flow_run.get_name() or "")
-        with artifacts.progress(session.context) as progress:
-            publish_links(session.context, flow_run.get_id() or "", progress.note)
-            outcome = drive(session, progress)
-            progress.conclude(outcome)
+        with flow_run_report(session) as report:
+            publish_links(session.context, flow_run.get_id() or "", report.note)
+            outcome = drive(session, report)
+            report.conclude(outcome)
         publish_reports(session.context)
     return outcome
 
 
-def drive(session: DriverSession, progress: artifacts.Progress) -> Outcome:
+def drive(session: DriverSession, report: FlowRunReport) -> Outcome:
     """Advances the run until its target, a stop request, or a failure that needs an operator.
 
     A failed phase leads back to the last commit; a guard may roll back further.
@@ -63,8 +63,9 @@ def drive(session: DriverSession, progress: artifacts.Progress) -> Outcome:
                 state = None
             elif state is not None and not session.should_continue(state):
                 return session.close(state)
+            report.before(state)
             state = advance(session, state)
-            progress.update(state.iteration)
+            report.after(state)
         except PhaseRetry:
             state = None
         except LedgerUnavailable as error:

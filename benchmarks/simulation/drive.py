@@ -68,10 +68,13 @@ class Watcher(SilentObserver):
             self._cluster.iteration_begins(iteration)
 
 
-class NoProgress:
-    """A stand-in for Prefect's progress artifact."""
+class NoReport:
+    """A stand-in for the report to Prefect."""
 
-    def update(self, iteration: int) -> None:
+    def before(self, state: object) -> None:
+        """Does nothing."""
+
+    def after(self, state: object) -> None:
         """Does nothing."""
 
 
@@ -133,7 +136,7 @@ def _driven(home: Home, run: str, spec: RunSpec, cluster: Cluster) -> bool:
         )
         session.book("", "")
         try:
-            flows.train.drive(session, cast(Any, NoProgress()))
+            flows.train.drive(session, cast(Any, NoReport()))
         except DriverKilled:
             # The thread that renews the lease would have done this every other second until now.
             ledger.leases.renew(fence, LEASE_SECONDS)

@@ -73,4 +73,9 @@ class RunContext:
     @property
     def committed_iteration(self) -> int:
         """The last committed iteration; 0 before the first commit as well."""
-        return max(0, self.ledger.runs.find(self.run).iteration)
+        return max(0, self.last_commit)
+
+    @property
+    def last_commit(self) -> int:
+        """The last committed iteration; -1 before the first commit."""
+        return self.ledger.runs.find(self.run).iteration

@@ -17,6 +17,8 @@ from yatt_core.logs import redact
 
 AWAY = (HTTPError, PrefectException)
 """Errors that Prefect's client raises if the server does not answer."""
+RUN_TAG = "run:"
+"""Beginning of the tag of flow runs and task runs that names their run."""
 
 
 def is_unreachable(error: BaseException) -> bool:

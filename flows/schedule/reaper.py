@@ -1,8 +1,9 @@
-"""Closes the flow runs of windows whose process is dead, which Prefect would otherwise show as running for ever.
+"""Closes the flow runs of dead processes, which Prefect would otherwise show as running for ever.
 
-Consumes the flow runs that Prefect regards as alive. For each, the ledger has the process, the session and the lease;
-if its window has not begun, Prefect's record names the worker's process (`flows.schedule.flow_run_process`).
-Produces the state `Crashed` with a reason. `cause_of_death` is pure.
+Consumes the flow runs that Prefect regards as alive: of windows, of drivers, and of their blocks of iterations. For each,
+the ledger has the process, the session and the lease; if its window has not begun, Prefect's record names the worker's
+process (`flows.schedule.flow_run_process`). Produces the state `Crashed` with a reason, or `Completed` if the session
+ended in order while Prefect did not answer. `cause_of_death` is pure.
 
 The lease, not Prefect, prevents two drivers of one run. So if a flow run is closed by mistake (because its host does
 not answer for a long time, although it still works), it only disappears from Prefect's list of running flow runs.
@@ -21,8 +22,8 @@ from prefect.client.schemas.filters import (
     FlowRunFilterState,
     FlowRunFilterStateType,
 )
-from prefect.client.schemas.objects import FlowRun, StateType
-from prefect.states import Crashed
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.states import Completed, Crashed
 
 from db.core.errors import RunNotFound
 from db.core.holder import is_gone, this_process
@@ -35,12 +36,18 @@ from yatt_core.logs import redact
 
 FLOW = "yatt"
 """Name of the flow whose flow runs are windows."""
+SESSION_FLOWS = ("train", "iterations")
+"""Names of the flows whose flow runs belong to one driver session: the session itself, and its blocks of iterations."""
+SESSION = "session"
+"""The parameter of a block with the flow run of its session."""
 ALIVE = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
 SILENT_SECONDS = 1800.0
 """How long a process that cannot be checked on this host may show no sign of life before it counts as dead."""
 START_SECONDS = 60.0
 """Grace period after a change of state: a flow run may be restarting while Prefect still names its old process."""
 PAGE = 200
+ENDED = "ended"
+"""The outcome of a session that ended in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,30 +92,63 @@ def cause_of_death(signs: Signs) -> str | None:
 
 
 def reap(ledger: Ledger, home: Home) -> list[Closed]:
-    """Closes the flow runs of dead windows of this home's runs. Raises what Prefect's client raises."""
+    """Closes the flow runs of dead windows of this home's runs, and of sessions in this ledger that have ended.
+
+    Raises what Prefect's client raises.
+    """
     with get_client(sync_client=True) as client:
+        windows = [run for run in _taken_for_alive(client, FLOW) if run.parameters.get("home") == str(home.folder)]
+        found = [(flow_run, _end_of_window(ledger, flow_run)) for flow_run in windows]
+        found += [(flow_run, end_of_session(ledger, flow_run)) for flow_run in _taken_for_alive(client, *SESSION_FLOWS)]
         closed = []
-        for flow_run in _taken_for_alive(client, home):
-            run = str(flow_run.parameters["run"])
-            why = cause_of_death(signs_of(ledger, run, flow_run))
-            if why is None:
+        for flow_run, end in found:
+            if end is None:
                 continue
             # It may have ended normally since it was listed. A dead process cannot do so after this check.
             now = client.read_flow_run(flow_run.id)
             if now.state_type in ALIVE:
-                client.set_flow_run_state(flow_run.id, Crashed(message=redact(why)), force=True)
-                closed.append(Closed(str(flow_run.id), run, why))
+                client.set_flow_run_state(flow_run.id, end, force=True)
+                closed.append(Closed(str(flow_run.id), str(flow_run.parameters["run"]), end.message or ""))
         return closed
 
 
-def _taken_for_alive(client: SyncPrefectClient, home: Home) -> list[FlowRun]:
+def _taken_for_alive(client: SyncPrefectClient, *flows: str) -> list[FlowRun]:
     states = FlowRunFilterState(type=FlowRunFilterStateType(any_=list(ALIVE)))
-    found = client.read_flow_runs(
-        flow_filter=FlowFilter(name=FlowFilterName(any_=[FLOW])),
+    return client.read_flow_runs(
+        flow_filter=FlowFilter(name=FlowFilterName(any_=list(flows))),
         flow_run_filter=FlowRunFilter(state=states),
         limit=PAGE,
     )
-    return [flow_run for flow_run in found if flow_run.parameters.get("home") == str(home.folder)]
+
+
+def _end_of_window(ledger: Ledger, flow_run: FlowRun) -> State[None] | None:
+    why = cause_of_death(signs_of(ledger, str(flow_run.parameters["run"]), flow_run))
+    return None if why is None else Crashed(message=redact(why))
+
+
+def end_of_session(ledger: Ledger, flow_run: FlowRun) -> State[None] | None:
+    """Returns the final state of a flow run of a driver session.
+
+    None if the session may still be driven, has not been recorded, or belongs to another ledger.
+    """
+    run, key = str(flow_run.parameters.get("run")), str(flow_run.parameters.get(SESSION, flow_run.id))
+    try:
+        session = next((row for row in ledger.overview.sessions(run) if row.flow_run_id == key), None)
+        line = ledger.overview.line(run)
+    except RunNotFound:
+        return None
+    if session is None:
+        return None
+    if session.outcome == LOST or line.term != session.term:
+        return Crashed(message="another driver has taken over its run")
+    if session.ended_at is None:
+        holder = ledger.leases.holders().get(run)
+        gone = holder is not None and is_gone(holder)
+        return Crashed(message=f"its process is gone: {holder.text}") if holder is not None and gone else None
+    if time.time() - session.ended_at / 1000 < START_SECONDS:
+        return None  # its driver may be about to report the end
+    message = f"its session ended ({session.outcome}) while Prefect did not answer"
+    return Completed(message=message) if session.outcome == ENDED else Crashed(message=message)
 
 
 def signs_of(ledger: Ledger, run: str, flow_run: FlowRun) -> Signs:

@@ -13,7 +13,7 @@ from unittest import mock
 
 import flows.train
 from benchmarks.simulation.cluster import Cluster, DriverKilled, Publication, Trainer
-from benchmarks.simulation.drive import LEASE_SECONDS, NoProgress, without_prefect_and_ray
+from benchmarks.simulation.drive import LEASE_SECONDS, NoReport, without_prefect_and_ray
 from benchmarks.simulation.run_actors import SimulatedRunActors
 from benchmarks.simulation.trace import ENGINE, TRAINER, Durations, Trace
 from db.core.holder import this_process
@@ -149,7 +149,7 @@ class Simulation:
                 outcome = session.already_finished() or session.out_of_budget()
                 if outcome is None:
                     session.book("", "")
-                    outcome = flows.train.drive(session, cast(Any, NoProgress()))
+                    outcome = flows.train.drive(session, cast(Any, NoReport()))
                     session.end("ended")
             return outcome
         except DriverKilled:

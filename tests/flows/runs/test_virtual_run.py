@@ -6,12 +6,14 @@ import json
 import urllib.request
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import duckdb
 import pandas as pd
 import pytest
 
 from tests.flows.tools import Driver
+from tests.waiting import wait_until
 from yatt_core.experience.telemetry import read_telemetry
 
 ITERATIONS = 8
@@ -116,6 +118,42 @@ def check_prefect(driver: Driver, run: str, api: str) -> None:
     artifacts = post(f"{api}/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [flow_runs[0]["id"]]}}})
     kinds = Counter(artifact["type"] for artifact in artifacts)
     assert kinds["progress"] == 1 and kinds["markdown"] == 1
+    check_block(run, api, flow_runs[0]["id"])
+
+
+def check_block(run: str, api: str, parent: str) -> None:
+    """Requires that the run's iterations are a node of its graph, which has the task runs, a table and log lines."""
+    (child,) = blocks(api, parent)
+    assert (child["name"], child["state_type"]) == ("iterations 0 to 8", "COMPLETED")
+    assert child["tags"] == [f"run:{run}"]
+    wait_until(lambda: len(tasks(api, child["id"])) >= 3 + 6 * ITERATIONS, 60.0)
+    (task,) = [task for task in tasks(api, child["id"]) if task["name"] == "collect 5"]
+    assert sorted(task["tags"]) == ["iteration:5", "phase:collect", f"run:{run}"]
+    with urllib.request.urlopen(f"{api}/flow_runs/{parent}/graph-v2", timeout=30) as answer:
+        graph = json.load(answer)
+    assert [(node["kind"], node["label"]) for _, node in graph["nodes"]] == [
+        ("flow-run", "iterations / iterations 0 to 8")
+    ]
+    tables = post(f"{api}/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [child["id"]]}}})
+    (rows,) = [json.loads(artifact["data"]) for artifact in tables if artifact["type"] == "table"]
+    assert [row["iteration"] for row in rows] == list(range(ITERATIONS + 1))
+    assert all(row["reward"] != "" for row in rows[1:]) and [row["accuracy"] != "" for row in rows].count(True) == 3
+    for flow_run in (parent, child["id"]):
+        logs = post(f"{api}/logs/filter", {"logs": {"flow_run_id": {"any_": [flow_run]}}})
+        lines = sorted(line["message"] for line in logs if line["name"] == "yatt")
+        assert [line.split(",")[0] for line in lines] == [
+            f"iteration {i} of {ITERATIONS}" for i in range(ITERATIONS + 1)
+        ]
+
+
+def blocks(api: str, parent: str) -> list[dict[str, Any]]:
+    """Returns the blocks of iterations of a driver session."""
+    query = {"flow_runs": {"parent_flow_run_id": {"any_": [parent]}}}
+    return post(f"{api}/flow_runs/filter", query)
+
+
+def tasks(api: str, flow_run: str) -> list[dict[str, Any]]:
+    return post(f"{api}/task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run]}}})
 
 
 def check_no_payload(driver: Driver, run: str, api: str) -> None:
@@ -127,10 +165,11 @@ def check_no_payload(driver: Driver, run: str, api: str) -> None:
     kept = {str(path): path.read_bytes() for path in driver.home.folder.glob("*.db*")}
     with driver.ledger() as ledger:
         (session,) = ledger.overview.show(run).sessions
-    flow_run = {"flow_runs": {"id": {"any_": [session.flow_run_id]}}}
+    keys = [session.flow_run_id, *(block["id"] for block in blocks(api, session.flow_run_id))]
+    flow_run = {"flow_runs": {"id": {"any_": keys}}}
     kept |= {kind: json.dumps(post(f"{api}/{kind}/filter", flow_run)).encode() for kind in ("flow_runs", "task_runs")}
     kept["artifacts"] = json.dumps(post(f"{api}/artifacts/filter", flow_run)).encode()
-    logs = {"logs": {"flow_run_id": {"any_": [session.flow_run_id]}}}
+    logs = {"logs": {"flow_run_id": {"any_": keys}}}
     kept["logs"] = json.dumps(post(f"{api}/logs/filter", logs)).encode()
     assert len(kept) > 4 and len(kept["task_runs"]) > 1000
     for place, contents in kept.items():
@@ -140,7 +179,7 @@ def check_no_payload(driver: Driver, run: str, api: str) -> None:
         assert b"ObjectRef" not in contents, "references die with the cluster"
 
 
-def post(address: str, body: object) -> list[dict[str, str]]:
+def post(address: str, body: object) -> list[dict[str, Any]]:
     request = urllib.request.Request(address, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=30) as answer:
         decoded: list[dict[str, str]] = json.load(answer)

@@ -15,11 +15,13 @@ import pytest
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import Running
 
+from db.core.holder import Holder, is_gone, this_process
 from db.ledger import Ledger
 from flows.prefect_io.prefect_server import worker_name
 from flows.run.home import Home
+from flows.schedule import reaper
 from flows.schedule.flow_run_process import FLOW_RUN_VARIABLE, WORKER_LABEL
-from flows.schedule.reaper import SILENT_SECONDS, START_SECONDS, Signs, cause_of_death, signs_of
+from flows.schedule.reaper import SILENT_SECONDS, START_SECONDS, Signs, cause_of_death, end_of_session, signs_of
 from tests.ops.seeding import seed_run
 
 
@@ -109,3 +111,58 @@ def test_a_process_id_just_recorded_by_prefect_may_belong_to_an_earlier_start(ho
 def test_a_worker_on_another_host_is_judged_by_its_silence_alone(home: Home) -> None:
     assert cause_before_the_window(home, uuid4(), GONE, "far", SILENT_SECONDS - 10) is None
     assert "no sign of life" in str(cause_before_the_window(home, uuid4(), GONE, "far", SILENT_SECONDS + 1))
+
+
+# -- sessions ---------------------------------------------------------------------------------------------------------
+
+
+def session_of(home: Home, process: Holder, outcome: str | None = None) -> tuple[FlowRun, FlowRun, str]:
+    """Records a session that a process drives; returns its flow run, that of a block, and the run."""
+    run, key = seed_run(home), uuid4()
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, process, 60.0)
+        ledger.leases.start_session(fence, str(key), run)
+        if outcome is not None:
+            ledger.leases.end_session(fence, outcome)
+            ledger.leases.release(fence)
+    block = FlowRun(id=uuid4(), flow_id=uuid4(), parameters={"run": run, "session": str(key), "first": 1, "last": 10})
+    return FlowRun(id=key, flow_id=uuid4(), parameters={"run": run}), block, run
+
+
+def ends(home: Home, *flow_runs: FlowRun) -> list[tuple[str, str] | None]:
+    """Returns the final state's type and message of each flow run."""
+    with Ledger.open(home.ledger) as ledger:
+        found = [end_of_session(ledger, flow_run) for flow_run in flow_runs]
+    return [None if end is None else (end.type.value, end.message or "") for end in found]
+
+
+def test_the_flow_runs_of_a_driver_that_lives_are_left_alone(home: Home) -> None:
+    session, block, _ = session_of(home, this_process())
+    assert ends(home, session, block) == [None, None]
+    foreign = FlowRun(id=uuid4(), flow_id=uuid4(), parameters={"run": "unknown-7"})
+    unrecorded = FlowRun(id=uuid4(), flow_id=uuid4(), parameters=dict(session.parameters))
+    assert ends(home, foreign, unrecorded) == [None, None], "they may belong to another ledger"
+
+
+def test_a_killed_driver_leaves_flow_runs_that_are_closed_with_its_block(home: Home) -> None:
+    session, block, _ = session_of(home, replace(this_process("driver"), pid=GONE))
+    found = ends(home, session, block)
+    assert [end and end[0] for end in found] == ["CRASHED", "CRASHED"]
+    assert all(end and "driver" in end[1] for end in found)
+
+
+def test_the_flow_runs_of_a_driver_that_was_replaced_are_closed(home: Home) -> None:
+    session, block, run = session_of(home, replace(this_process(), pid=GONE))
+    with Ledger.open(home.ledger) as ledger:
+        ledger.leases.acquire(run, this_process(), 60.0, is_gone)
+    assert [end and end[0] for end in ends(home, session, block)] == ["CRASHED", "CRASHED"]
+
+
+@pytest.mark.parametrize(("outcome", "state"), [("ended", "COMPLETED"), ("failed", "CRASHED")])
+def test_an_end_that_prefect_did_not_hear_of_is_reported_later(
+    home: Home, monkeypatch: pytest.MonkeyPatch, outcome: str, state: str
+) -> None:
+    session, block, _ = session_of(home, this_process(), outcome)
+    assert ends(home, session, block) == [None, None], "the driver may be about to report it"
+    monkeypatch.setattr(reaper, "START_SECONDS", 0.0)
+    assert [end and end[0] for end in ends(home, session, block)] == [state, state]

@@ -1,0 +1,62 @@
+"""What a session shows in Prefect is only for display: an unreachable server never ends a run."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from db.core.errors import LedgerUnavailable
+from flows.driver.run_status import Outcome
+from flows.phases import flow_run_report as module
+from flows.phases.flow_run_report import flow_run_report
+from yatt_core.supervisor.runner import free_port
+
+
+def toy_session() -> tuple[Any, list[str]]:
+    said = list[str]()
+    metrics = SimpleNamespace(latest=lambda run: {}, newest=lambda run, key, count: [])
+    observer = SimpleNamespace(warned=said.append, stage=said.append)
+    ledger, spec = SimpleNamespace(metrics=metrics), SimpleNamespace(iterations=40)
+    context = SimpleNamespace(run="toy-1", spec=spec, ledger=ledger, observer=observer, branch=0, last_commit=-1)
+    return SimpleNamespace(context=context), said
+
+
+def committed(iteration: int) -> Any:
+    return SimpleNamespace(iteration=iteration)
+
+
+def test_an_unreachable_server_ends_no_run_and_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "UPDATE_SECONDS", 0.0)
+    session, said = toy_session()
+    address = f"http://127.0.0.1:{free_port()}/api"
+    began = time.monotonic()
+    with temporary_settings({PREFECT_API_URL: address}), flow_run_report(session) as report:
+        for iteration in range(40):
+            report.before(committed(iteration))
+            report.after(committed(iteration + 1))
+        report.conclude(Outcome("toy-1", "completed", 40, "target reached", 0))
+    assert len(said) == 1 and address in said[0]
+    assert time.monotonic() - began < 10.0, "requests are not repeated"
+
+
+@pytest.mark.parametrize("error", [ConnectionError("of the run's own"), KeyboardInterrupt()])
+def test_an_error_of_the_run_passes_through(error: BaseException) -> None:
+    session, _ = toy_session()
+
+    def away(*_: object) -> list[Any]:
+        raise LedgerUnavailable("away")
+
+    session.context.ledger.metrics.newest = away
+    address = f"http://127.0.0.1:{free_port()}/api"
+    with (
+        temporary_settings({PREFECT_API_URL: address}),
+        pytest.raises(type(error)),
+        flow_run_report(session) as report,
+    ):
+        report.before(committed(1))
+        report._done = 2
+        raise error
