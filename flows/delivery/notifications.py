@@ -101,6 +101,9 @@ class NotificationDeliverer:
         """Returns the number of rows that not all recipients have accepted."""
         return ledger.outbox.counts(run, lane=PEOPLE)[0]
 
+    def close(self) -> None:
+        """Does nothing: each message stands alone."""
+
     def _is_due(self, ledger: Ledger, run: str) -> bool:
         """Returns True if the last message was long enough ago, according to both the ledger and this process."""
         since = ledger.outbox.last_notified(run)

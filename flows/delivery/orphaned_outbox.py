@@ -106,6 +106,7 @@ def deliver_dead(address: str, ledger: Ledger, run: str, deliverer: Deliverer) -
             if not count or time.monotonic() >= until:
                 break
     finally:
+        deliverer.close()
         keeper.stop()
         _give_back(ledger, fence)
     return sent

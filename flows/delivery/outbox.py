@@ -127,6 +127,10 @@ class Deliverer(Protocol):
         """Returns the number of undelivered rows."""
         ...
 
+    def close(self) -> None:
+        """Ends what is open at the destination, when no more rows follow from this process."""
+        ...
+
 
 class TrackerDeliverer:
     """Delivers rows to one tracker.
@@ -156,6 +160,10 @@ class TrackerDeliverer:
     def waiting(self, ledger: Ledger, run: str) -> int:
         """Returns the number of rows that the tracker does not have yet."""
         return ledger.outbox.counts(run, self._lane)[0]
+
+    def close(self) -> None:
+        """Closes the tracker."""
+        self._tracker.close()
 
 
 class OutboxPump:
@@ -209,6 +217,7 @@ class OutboxPump:
                 self._ended.wait(POLL_SECONDS)
         finally:
             ledger.close()
+            self._deliverer.close()
 
     def _say(self, error: Exception) -> None:
         log.warning("the outbox waits (%s): %s", self._deliverer.name, in_words(error), exc_info=not is_foreseen(error))

@@ -80,7 +80,10 @@ class OutboxItem:
 
 
 class Tracker(Protocol):
-    """Delivers outbox rows to a tracking system; a row may be delivered again after a crash."""
+    """Delivers outbox rows to a tracking system; a row may be delivered again after a crash.
+
+    Rows that `deliver` has returned from are durable in the tracking system, even if this process is killed.
+    """
 
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
         """Sends rows of one run in order; returns the tracking system's ids of new objects, by the key of the row.
@@ -89,6 +92,10 @@ class Tracker(Protocol):
 
         Raises `InfrastructureError` if the tracking system cannot be reached; then none of the rows counts as sent.
         """
+        ...
+
+    def close(self) -> None:
+        """Ends what is open in the tracking system, when no more rows follow from this process."""
         ...
 
 

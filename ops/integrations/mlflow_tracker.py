@@ -79,6 +79,9 @@ class MlflowTracker:
                         self._send(item)
         return made
 
+    def close(self) -> None:
+        """Does nothing: each request stands alone."""
+
     def check_reachable(self) -> None:
         """Raises `InfrastructureError` unless MLflow answers."""
         with self.client() as client:

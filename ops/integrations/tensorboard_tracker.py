@@ -70,6 +70,9 @@ class TensorboardTracker:
                 self._append(rest)
         return made
 
+    def close(self) -> None:
+        """Does nothing: no file stays open."""
+
     def _below(self, run: str) -> Path:
         return self._folder or self._home.run_folder(run) / FOLDER
 

@@ -1,4 +1,4 @@
-"""Builds the trackers that a spec names: MLflow and TensorBoard."""
+"""Builds the trackers that a spec names: MLflow, TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from flows.run.home import Home
 from flows.run.protocols import Tracker
 from ops.integrations.mlflow_tracker import MlflowTracker
 from ops.integrations.tensorboard_tracker import TensorboardTracker
+from ops.integrations.wandb_tracker import WandbTracker
 from yatt_core.errors import ConfigurationError
-from yatt_core.installed import TRACKERS, has_distribution
 from yatt_core.spec import RunSpec
+from yatt_core.spec.availability import check_credentials, missing_tracker
 
 
 def trackers_of(home: Home, spec: RunSpec) -> dict[str, Tracker]:
@@ -17,10 +18,12 @@ def trackers_of(home: Home, spec: RunSpec) -> dict[str, Tracker]:
 
 
 def tracker_of(name: str, home: Home, spec: RunSpec) -> Tracker:
-    """Returns a tracker. Raises `ConfigurationError` if its package is not installed."""
-    package = TRACKERS.get(name)
-    if package is not None and not has_distribution(package):
-        raise ConfigurationError(f"tracking.trackers: {package} is not installed; install yatt[{name}]")
+    """Returns a tracker. Raises `ConfigurationError` if it cannot work here: a package or a key is missing."""
+    if obstacle := missing_tracker(name):
+        raise ConfigurationError(obstacle)
     if name == "tensorboard":
         return TensorboardTracker(home, spec.tracking.tensorboard_folder)
+    if name == "wandb":
+        check_credentials(spec.tracking)
+        return WandbTracker(home, spec.tracking.wandb_mode, spec.tracking.wandb_entity)
     return MlflowTracker(home.tracking_uri, home.artifacts)

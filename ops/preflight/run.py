@@ -17,7 +17,7 @@ from yatt_core.datasets.local_files import check_regular
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.problems import Problems
 from yatt_core.spec import RunSpec
-from yatt_core.spec.availability import check_available
+from yatt_core.spec.availability import check_available, check_credentials
 from yatt_core.spec.sections.data import JsonlSource, ReasoningGymSource
 from yatt_core.spec.sections.model import ModelFolder
 
@@ -40,6 +40,8 @@ def check_what_is_named(spec: RunSpec, problems: Problems) -> bool:
     """Notes what is wrong with everything that a spec names; returns True if its inputs can be built."""
     with problems.noting():
         check_available(spec)
+    with problems.noting():
+        check_credentials(spec.tracking)
     check_functions(spec, problems)
     rows, model = Problems(), Problems()
     check_files(spec, rows)

@@ -5,15 +5,18 @@ These are engines without an adapter or an installed package, and models without
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.installed import MEGATRON, PEFT, S3FS, TRACKERS, VLLM, VLLM_FOR_CPUS, has_distribution
 from yatt_core.spec.rewards.judges import GenerativePart
-from yatt_core.spec.run import RunSpec
+from yatt_core.spec.run import RunSpec, TrackingSpec
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
 from yatt_core.spec.sections.model import ModelConfigFile, ModelSizes
 
+WANDB_KEY = "WANDB_API_KEY"
+"""The environment variable with the key for Weights & Biases, which is the only place it is read from."""
 LEAST_TEMPERATURE = 0.01
 """The lowest temperature above 0 at which vLLM samples."""
 
@@ -49,11 +52,20 @@ def _unavailable_sharding(spec: RunSpec, engine: Fsdp2Trainer | MegatronTrainer)
         yield f"trainer.engine.kind: {engine.kind!r} supports text prompts only; use torch for images"
 
 
-def _missing_trackers(spec: RunSpec) -> Iterator[str]:
-    for tracker in spec.tracking.names:
-        package = TRACKERS.get(tracker)
-        if package is not None and not has_distribution(package):
-            yield f"tracking.trackers: {package} is not installed; install yatt[{tracker}], or leave {tracker} out"
+def missing_tracker(tracker: str) -> str | None:
+    """Returns which package a tracker lacks, beginning with the key; None if it is installed."""
+    package = TRACKERS.get(tracker)
+    if package is None or has_distribution(package):
+        return None
+    return f"tracking.trackers: {package} is not installed; install yatt[{tracker}], or leave {tracker} out"
+
+
+def check_credentials(tracking: TrackingSpec) -> None:
+    """Raises `ConfigurationError` if a tracker's key is not in this process's environment: the driver's, not an actor's."""
+    if "wandb" in tracking.names and tracking.wandb_mode == "online" and not os.environ.get(WANDB_KEY):
+        raise ConfigurationError(
+            f"tracking.wandb_mode: online needs the environment variable {WANDB_KEY}; set it, or use offline"
+        )
 
 
 def _vllm_obstacles(place: str, engine: VllmRollout) -> Iterator[str]:
@@ -97,7 +109,7 @@ def unavailable(spec: RunSpec) -> list[str]:
             "storage.url: s3fs is not installed; install yatt[s3], or leave storage out to keep everything in the "
             "run's folder"
         )
-    lines += _missing_trackers(spec)
+    lines += filter(None, map(missing_tracker, spec.tracking.names))
     for number, part in enumerate(spec.rewards.parts):
         if isinstance(part, GenerativePart):
             lines += _unavailable_judge(f"rewards.parts.{number}", part)

@@ -45,6 +45,9 @@ class Recorder:
         self.arrived: list[str] = []
         self._before = before
 
+    def close(self) -> None:
+        """Does nothing."""
+
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
         self._before()
         self.arrived += [item.key for item in items]

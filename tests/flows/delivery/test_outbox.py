@@ -29,6 +29,9 @@ class RecordingTracker:
         self.arrived: list[OutboxItem] = []
         self.down = False
 
+    def close(self) -> None:
+        """Does nothing."""
+
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
         if self.down:
             raise InfrastructureError("the tracker is away")

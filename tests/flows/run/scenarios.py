@@ -17,6 +17,9 @@ class Told:
     def __init__(self, file: Path, away: bool = False) -> None:
         self._file, self._away = file, away
 
+    def close(self) -> None:
+        """Does nothing."""
+
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
         if self._away:
             raise InfrastructureError("MLflow at nowhere: no answer")

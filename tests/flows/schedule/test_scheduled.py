@@ -36,6 +36,9 @@ FAR = Holder("another host", "boot", 1, 1, "yatt driver of toy-1 (pid 1 on far)"
 
 
 class NoTracker:
+    def close(self) -> None:
+        """Does nothing."""
+
     def deliver(self, items: list[OutboxItem]) -> dict[str, str]:
         raise AssertionError("nothing is delivered")
 

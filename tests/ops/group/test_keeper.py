@@ -126,6 +126,9 @@ class Refusing:
     def __init__(self) -> None:
         self.asked, self.takes = 0, False
 
+    def close(self) -> None:
+        """Does nothing."""
+
     def deliver(self, items: list[OutboxItem]) -> dict[str, str]:
         self.asked += 1
         if not self.takes:
@@ -159,6 +162,9 @@ class TakesOneBatch:
     def __init__(self) -> None:
         self.asked = 0
 
+    def close(self) -> None:
+        """Does nothing."""
+
     def deliver(self, items: list[OutboxItem]) -> dict[str, str]:
         self.asked += 1
         if self.asked % 2 == 0:
@@ -190,6 +196,9 @@ class Broken:
     def __init__(self, broken: str) -> None:
         self.broken, self.told = broken, list[str]()
 
+    def close(self) -> None:
+        """Does nothing."""
+
     def deliver(self, items: list[OutboxItem]) -> dict[str, str]:
         if items[0].run == self.broken:
             raise KeyError("number")
@@ -213,6 +222,9 @@ def test_an_unexpected_error_affects_only_its_own_run(home: Home, sink: Sink) ->
 
 class Slow:
     """A tracker that takes longer for a batch than the keeper may hold the lease."""
+
+    def close(self) -> None:
+        """Does nothing."""
 
     def deliver(self, items: list[OutboxItem]) -> dict[str, str]:
         time.sleep(2 * orphaned_outbox.SLICE_SECONDS)

@@ -321,6 +321,9 @@ class Recorder:
         if self.away:
             raise InfrastructureError("MLflow is away, see http://me:secret-word@mlflow")
 
+    def close(self) -> None:
+        """Does nothing."""
+
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
         self.arrived += [item.key for item in items]
         return {item.key: "tracked" for item in items if item.kind == "run"}

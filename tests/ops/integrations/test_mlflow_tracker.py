@@ -149,6 +149,9 @@ class _DiesAfterSending:
     def __init__(self, tracker: MlflowTracker) -> None:
         self._tracker = tracker
 
+    def close(self) -> None:
+        """Does nothing."""
+
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
         self._tracker.deliver(items)
         raise _Killed

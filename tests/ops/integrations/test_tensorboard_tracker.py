@@ -110,6 +110,9 @@ def test_what_is_no_event_file_is_refused(home: Home) -> None:
 class Away:
     """A tracker that does not answer."""
 
+    def close(self) -> None:
+        """Does nothing."""
+
     def deliver(self, items: list[OutboxItem]) -> dict[str, str]:
         raise InfrastructureError("away")
 
