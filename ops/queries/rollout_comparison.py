@@ -98,15 +98,7 @@ class GroupPairs:
 
 def compare_rollouts(ledger: Ledger, home: Home, run: str, before: int, after: int) -> RolloutComparison:
     """Compares two iterations. Raises what `ops.queries.rollouts.rollouts` raises."""
-    sides = [grouped_rows(ledger, home, run, iteration) for iteration in (before, after)]
-    rewards = [side.table.rows["reward"].to_numpy() for side in sides]
-    both = np.concatenate(rewards)
-    edges = np.histogram_bin_edges(both[np.isfinite(both)], bins=BINS)
-    left, right = (_summary(side, values, edges) for side, values in zip(sides, rewards, strict=True))
-    shared = _shared(*sides)
-    return RolloutComparison(
-        run, tuple(float(edge) for edge in edges), left, right, len(shared), tuple(shared[:PROMPTS])
-    )
+    return _comparison(*(grouped_rows(ledger, home, run, iteration) for iteration in (before, after)))
 
 
 def compare_groups(
@@ -121,18 +113,43 @@ def compare_groups(
     characters: int = 2_000,
 ) -> GroupPairs:
     """Returns groups of iteration `after`, selected as by `groups`, each with its counterpart in iteration `before`."""
-    rows, other = (grouped_rows(ledger, home, run, iteration) for iteration in (after, before))
+    return compare_both(ledger, home, run, before, after, wanted, limit, offset, characters)[1]
+
+
+def compare_both(
+    ledger: Ledger,
+    home: Home,
+    run: str,
+    before: int,
+    after: int,
+    wanted: Selection,
+    limit: int,
+    offset: int,
+    characters: int,
+) -> tuple[RolloutComparison, GroupPairs]:
+    """Returns what `compare_rollouts` and `compare_groups` return, but reads each iteration only once."""
+    other, rows = (grouped_rows(ledger, home, run, iteration) for iteration in (before, after))
     found = group_page(ledger, home, rows, wanted, limit, offset, characters)
     partners = _partners(rows, other, found.groups)
     shown = sorted({at for at, _, _ in partners if at is not None})
-    counts = np.diff(other.bounds)
-    views, _ = group_views(ledger, home, other, np.array(shown, np.int64), counts, characters)
+    views, _ = group_views(ledger, home, other, np.array(shown, np.int64), np.diff(other.bounds), characters)
     by_index = dict(zip(shown, views, strict=True))
     pairs = (
         GroupPair(group, None if at is None else by_index[at], same, similarity)
         for group, (at, same, similarity) in zip(found.groups, partners, strict=True)
     )
-    return GroupPairs(before, found, tuple(pairs))
+    return _comparison(other, rows), GroupPairs(before, found, tuple(pairs))
+
+
+def _comparison(before: GroupedRows, after: GroupedRows) -> RolloutComparison:
+    rewards = [side.table.rows["reward"].to_numpy() for side in (before, after)]
+    both = np.concatenate(rewards)
+    edges = np.histogram_bin_edges(both[np.isfinite(both)], bins=BINS)
+    left, right = (_summary(side, values, edges) for side, values in zip((before, after), rewards, strict=True))
+    shared = _shared(before, after)
+    return RolloutComparison(
+        after.place.run, tuple(float(edge) for edge in edges), left, right, len(shared), tuple(shared[:PROMPTS])
+    )
 
 
 def _partners(

@@ -6,8 +6,10 @@ revision with the one before, and any other spec with the defaults.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -57,8 +59,8 @@ def spec_view(ledger: Ledger, run: str) -> SpecView:
     newest = ledger.runs.revision(run)
     document = dict(newest.spec)
     against, chosen = _chosen(ledger, run, newest.revision, document)
-    text = yaml_text(document)
-    marked = {line for key, lines in _lines_of(text).items() if key in chosen for line in lines}
+    text, places = _written(json.dumps(document))
+    marked = {line for key, lines in places.items() if key in chosen for line in lines}
     lines = tuple(SpecLine(line, number in marked) for number, line in enumerate(text.rstrip().split("\n")))
     return SpecView(run, newest.revision, newest.digest, against, len(chosen), lines)
 
@@ -82,10 +84,11 @@ def _differing(after: Mapping[str, Any], before: Mapping[str, Any]) -> set[str]:
     return {key for key, value in dotted_text(after).items() if old.get(key) != value}
 
 
-def _lines_of(text: str) -> dict[str, range]:
-    """Returns the lines of a YAML text on which each dotted key's value is written, counted from 0."""
-    root = YAML(typ="safe", pure=True).compose(text)
-    return dict(_leaves(root, "", 0))
+@lru_cache(maxsize=64)
+def _written(document: str) -> tuple[str, Mapping[str, range]]:
+    """Returns a spec, given as JSON, as YAML, and the lines on which each dotted key's value is written, from 0."""
+    text = yaml_text(json.loads(document))
+    return text, dict(_leaves(YAML(typ="safe", pure=True).compose(text), "", 0))
 
 
 def _leaves(node: Node, prefix: str, first: int) -> Iterator[tuple[str, range]]:

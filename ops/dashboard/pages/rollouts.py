@@ -17,7 +17,7 @@ from ops.dashboard.pages.templating import run_url
 from ops.dashboard.texts import Like, Text, one_of
 from ops.queries.experience import Validity
 from ops.queries.groups import CORRECT, SPREAD, Groups, groups
-from ops.queries.rollout_comparison import GroupPairs, RolloutComparison, compare_groups, compare_rollouts
+from ops.queries.rollout_comparison import GroupPairs, RolloutComparison, compare_both, compare_rollouts
 from ops.queries.rollouts import Rollouts, rollouts
 from ops.queries.sample_filters import PROMPT_ORDER, Selection
 from yatt_core.errors import ConfigurationError, DataError
@@ -166,9 +166,11 @@ def _read(visit: Visit, run: str, asked: Asked, offset: int) -> Found:
         elif asked.against is None:
             found.page = groups(ledger, home, run, number, wanted, limit, offset, characters)
         else:
-            found.pairs = compare_groups(ledger, home, run, asked.against, number, wanted, limit, offset, characters)
+            found.comparison, found.pairs = compare_both(
+                ledger, home, run, asked.against, number, wanted, limit, offset, characters
+            )
             found.page = found.pairs.after
-        if asked.against is not None:
+        if asked.against is not None and found.comparison is None:
             found.comparison = compare_rollouts(ledger, home, run, asked.against, number)
     except (ConfigurationError, DataError) as error:
         found.problem = str(error)

@@ -163,13 +163,12 @@ def _compare(
     full: bool,
     output: Output,
 ) -> None:
-    from ops.queries.rollout_comparison import compare_groups, compare_rollouts
+    from ops.queries.rollout_comparison import compare_both
     from ops.queries.rollouts import CHARACTERS
 
     for iteration in iterations:
         fetch_iteration(ledger, home, run, iteration)
-    summary = compare_rollouts(ledger, home, run, *iterations)
-    found = compare_groups(ledger, home, run, *iterations, wanted, limit or ALL, 0, CHARACTERS)
+    summary, found = compare_both(ledger, home, run, *iterations, wanted, limit or ALL, 0, CHARACTERS)
     if output is Output.JSON:
         write_json({**asdict(summary), "pairs": [asdict(pair) for pair in found.pairs]})
         return
