@@ -29,7 +29,7 @@ from yatt_core.protocols.receipts import (
     SyncReceipt,
     UpdateReceipt,
 )
-from yatt_core.run_actors.run_actors import ActorsState
+from yatt_core.run_actors.actors_state import ActorsState
 from yatt_core.spec import RunSpec
 
 HELD_OUT = 4
@@ -46,7 +46,7 @@ class SimulatedRunActors:
         self.avoid_nodes: frozenset[str] = frozenset()
         self.resident = True
 
-    def when_extended(self, allow: Callable[[float, str], None]) -> None:
+    def when_extended(self, allow: Callable[[float], None]) -> None:
         """Does nothing: no wait is ever extended."""
 
     # -- life ---------------------------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.planning.cluster import cluster_of, read_cards
 from yatt_core.planning.memory.device_memory import check_device_memory
 from yatt_core.protocols.receipts import InputsReceipt
-from yatt_core.run_actors.run_actors import ActorsState, RunActors
+from yatt_core.run_actors.actors_state import ActorsState
+from yatt_core.run_actors.run_actors import RunActors
 
 log = logging.getLogger("yatt_core.flow")
 END_SECONDS = 10.0

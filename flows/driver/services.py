@@ -19,7 +19,8 @@ from flows.prefect_io.prefect_server import SharedServer, named_server
 from yatt_core.cluster.connect import connect_ray
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
 from yatt_core.errors import ConfigurationError, InfrastructureError
-from yatt_core.supervisor.client import ensure_alive, ensure_supervisor, stop_supervisor, wait_ready
+from yatt_core.supervisor.client import current_state, ensure_alive, ensure_supervisor, stop_supervisor, wait_ready
+from yatt_core.supervisor.state import ServiceReport
 
 log = logging.getLogger("yatt_core.flow")
 RAY_VARIABLE = "YATT_RAY_ADDRESS"
@@ -112,8 +113,7 @@ class SessionServices:
         give_up = time.monotonic() + START_SECONDS
         while True:
             check()
-            self.keep()
-            head = wait_ready(folder, [SERVICE_NAME], START_SECONDS).service(SERVICE_NAME)
+            head = self._ready(SERVICE_NAME)
             try:
                 connect_ray(head.address, run, folder)
             except InfrastructureError as error:
@@ -138,8 +138,22 @@ class SessionServices:
             require_prefect()
             return
         say("starting the Prefect server")
-        state = wait_ready(context.folder, [prefect_server.NAME], START_SECONDS)
-        prefect_server.use_server(context.folder, f"http://{state.service(prefect_server.NAME).address}")
+        prefect_server.use_server(context.folder, f"http://{self._ready(prefect_server.NAME).address}")
+
+    def _ready(self, name: str) -> ServiceReport:
+        """Starts the run's own services and waits for one of them.
+
+        If the supervisor is killed meanwhile, it is replaced and the wait goes on: this is no failure yet.
+        """
+        folder, give_up = self.context.folder, time.monotonic() + START_SECONDS
+        while True:
+            self.keep()
+            try:
+                return wait_ready(folder, [name], START_SECONDS).service(name)
+            except InfrastructureError as error:
+                if current_state(folder) is not None or time.monotonic() > give_up:
+                    raise
+                log.warning("the supervisor was lost while %s was starting: %s", name, error)
 
     def stop(self) -> None:
         """Stops the run's own services, unless the next driver already uses them."""

@@ -128,7 +128,7 @@ class DriverSession:
         self.end("out of budget")
         return outcome
 
-    def _extended(self, seconds: float, _what: str) -> None:
+    def _extended(self, seconds: float) -> None:
         """Lets the current phase take longer, because it has made progress."""
         self.threads.extend(seconds)
         self.guards.extend(seconds)

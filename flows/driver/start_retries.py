@@ -6,7 +6,6 @@ moment of a start; each failed attempt is recorded in the audit chain with its r
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable
 from typing import TypeVar
@@ -33,7 +32,9 @@ def with_retries(session: DriverSession, start: Callable[[], R]) -> R:
     """
     context = session.context
     allowed = context.spec.recovery.budgets.infrastructure
-    for attempt in itertools.count(1):
+    attempt = 0
+    while True:
+        attempt += 1
         session.threads.check()
         try:
             return start()
@@ -52,4 +53,3 @@ def with_retries(session: DriverSession, start: Callable[[], R]) -> R:
                 raise
             context.clock.sleep(PAUSE_SECONDS * attempt)
             context.observer.warned(f"the start of the session failed, retrying: {reason}")
-    raise AssertionError("unreachable")

@@ -25,7 +25,7 @@ from yatt_core.errors import DataError, DriftError, InfrastructureError, ReplayE
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.stream import Cursor
 from yatt_core.protocols.receipts import PrepareReceipt, RecoverReceipt
-from yatt_core.run_actors.run_actors import ActorsState
+from yatt_core.run_actors.actors_state import ActorsState
 
 log = logging.getLogger("yatt_core.flow")
 DRIFT = "drift"

@@ -29,7 +29,7 @@ def calls_to(folder: Path, *trainers: str) -> tuple[ActorCalls, list[float]]:
         names=[*trainers, "rollout-0"], names_of=lambda _role: trainers, require_current=lambda: None
     )
     calls, extensions = ActorCalls(registry, folder, BytesMeter(), UNINTERRUPTED, 5.0), []
-    calls.extended = lambda seconds, _what: extensions.append(seconds)
+    calls.extended = extensions.append
     return calls, extensions
 
 

@@ -38,7 +38,7 @@ class ActorCalls:
         deadline: float,
     ) -> None:
         self.registry, self.interruptions, self.deadline = registry, interruptions, deadline
-        self.extended: Callable[[float, str], None] = lambda _seconds, _what: None
+        self.extended: Callable[[float], None] = lambda _: None
         self._folder, self._meter = run_folder, meter
 
     def get(self, references: list[Any], what: str, awaited: list[str], seconds: float | None = None) -> list[Any]:
@@ -73,7 +73,7 @@ class ActorCalls:
         if left <= 0.0:
             return 0.0
         log.info("%s: %g s are over, but work goes on; %.3g s more", what, deadline, left)
-        self.extended(left, what)
+        self.extended(left)
         return left
 
     def _get(self, references: list[Any], timeout: float, what: str) -> list[Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from yatt_core.protocols.receipts import (
     UpdateReceipt,
 )
 from yatt_core.run_actors.actor_registry import DISPATCHER, ENDPOINT, ROLLOUT, TRAINER, ActorFailure, ActorRegistry
+from yatt_core.run_actors.actors_state import ActorsState
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.controller_layout import CONTROLLER
 from yatt_core.run_actors.watchdog import find_abandoned
@@ -47,27 +47,10 @@ from yatt_core.run_actors.wave_collection import collect
 from yatt_core.run_actors.weight_sync import SyncParties, sync_weights
 from yatt_core.spec import RunSpec
 
-__all__ = ["ActorFailure", "ActorsState", "RunActors"]
+__all__ = ["ActorFailure", "RunActors"]
 
 log = logging.getLogger(__name__)
 START_SECONDS = 180.0
-
-
-@dataclass(frozen=True, slots=True)
-class ActorsState:
-    """The state of the actors once they are ready.
-
-    trainer_version: version of the ranks' weights; -1 if the ranks are new or have no usable weights.
-    trainer_key: the key of the last applied update.
-    engine_versions: version of each engine's weights; -1 for an engine that needs weights.
-    created: the names of the new actors.
-    """
-
-    trainer_version: int
-    trainer_key: WorkKey | None
-    engine_versions: tuple[int, ...]
-    checkpoint_in_flight: bool
-    created: tuple[str, ...]
 
 
 class RunActors:
@@ -110,8 +93,8 @@ class RunActors:
     def deadline(self, seconds: float) -> None:
         self._calls.deadline = seconds
 
-    def when_extended(self, allow: Callable[[float, str], None]) -> None:
-        """Has a function called with the seconds by which a wait goes on, and what it waits for."""
+    def when_extended(self, allow: Callable[[float], None]) -> None:
+        """Has a function called with the seconds by which a wait goes on."""
         self._calls.extended = allow
 
     @property

@@ -1,0 +1,80 @@
+"""The services of a session: a supervisor that dies while they start is replaced, and that is no failed start."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flows.driver import services as module
+from flows.driver.services import SessionServices
+from flows.prefect_io.prefect_server import NAME, SharedServer
+from tests.supervisor.support import script_service
+from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.supervisor.client import current_state, stop_supervisor
+from yatt_core.supervisor.state import SupervisorState
+
+
+@pytest.fixture
+def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SessionServices]:
+    """Yields a session's services, of which small programs take the place."""
+    monkeypatch.delenv(module.RAY_VARIABLE, raising=False)
+    monkeypatch.setattr(module, "ray_head_service", lambda folder: script_service(folder, "", name="ray"))
+    monkeypatch.setattr(module.prefect_server, "server_service", lambda folder: script_service(folder, "", name=NAME))
+    recovery, said = SimpleNamespace(grace_seconds=60.0), list[str]()
+    observer = SimpleNamespace(stage=said.append)
+    context: Any = SimpleNamespace(
+        folder=tmp_path, run="toy-1", spec=SimpleNamespace(recovery=recovery), observer=observer
+    )
+    yield SessionServices(context, lambda say: None, in_flow_run=False)
+    stop_supervisor(tmp_path, 0.0)
+
+
+def test_a_supervisor_that_is_killed_during_a_start_is_replaced(
+    services: SessionServices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, kills = module.wait_ready, list[int]()
+
+    def wait_ready(folder: Path, names: list[str], timeout: float) -> SupervisorState:
+        if not kills:
+            state = current_state(folder)
+            assert state is not None
+            kills.append(state.identity.pid)
+            os.kill(state.identity.pid, signal.SIGKILL)
+        return real(folder, names, timeout)
+
+    monkeypatch.setattr(module, "wait_ready", wait_ready)
+    services.choose_server()
+    assert services._ready(NAME).name == NAME
+    state = current_state(tmp_path)
+    assert state is not None and [state.identity.pid] != kills
+
+
+def test_a_service_that_fails_ends_the_wait(services: SessionServices, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait_ready(folder: Path, names: list[str], timeout: float) -> SupervisorState:
+        raise InfrastructureError("failed for good")
+
+    monkeypatch.setattr(module, "wait_ready", wait_ready)
+    with pytest.raises(InfrastructureError, match="failed for good"):
+        services._ready(NAME)
+
+
+def test_a_run_with_a_shared_server_starts_no_server_of_its_own(services: SessionServices, tmp_path: Path) -> None:
+    found: list[SharedServer | None] = [SharedServer("http://127.0.0.1:1", "a server"), None]
+    services.find_server = lambda say: found.pop(0)
+    for expected in ({"ray"}, {"ray", NAME}):
+        services.choose_server()
+        services.keep()
+        state = current_state(tmp_path)
+        assert state is not None and set(state.services) == expected, "the choice is made at each attempt to start"
+
+
+def test_a_cluster_needs_a_shared_server(services: SessionServices, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(module.RAY_VARIABLE, "127.0.0.1:9")
+    with pytest.raises(ConfigurationError, match=module.RAY_VARIABLE):
+        services.choose_server()
