@@ -54,6 +54,24 @@ def test_charts_state_and_buttons_follow_the_run(
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
 
 
+def test_the_page_of_a_run_that_finishes_stops_listening_and_polling(page: Page, address: str, home: Home) -> None:
+    run = seed_run(home, ends=True)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, this_process("a test"), 600)
+        page.goto(f"{address}/runs/{run}")
+        expect(page.locator("[data-live]")).to_have_text("connected")
+        ledger.runs.set_state(fence, "completed", "target reached")
+        ledger.leases.release(fence)
+    expect(page.locator("[data-live]")).to_have_text("finished")
+    expect(page.locator("#standing")).to_contain_text("completed")
+    page.wait_for_timeout(2_000)  # what the last event triggers
+    asked.clear()
+    page.wait_for_timeout(16_000)  # longer than the interval of polling
+    assert asked == []
+
+
 def test_a_dialog_stays_open_while_the_run_moves(
     page: Page, address: str, token: str, driver: tuple[Ledger, Fence]
 ) -> None:
