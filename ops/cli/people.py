@@ -15,16 +15,23 @@ def named(by: str | None, what: str) -> str:
 
     what: what the person does, for the error message.
 
-    Raises `ConfigurationError` if neither is known.
+    Raises `ConfigurationError` if neither is known, and as `line_of_text` does.
     """
     if by is not None:
-        return by
+        return line_of_text("--by", by)
     try:
         return getpass.getuser()
     except (OSError, KeyError) as error:  # KeyError: Python before 3.13
         raise ConfigurationError(
             f"--by: this account's login name cannot be determined; give the name of the person who {what}"
         ) from error
+
+
+def line_of_text(option: str, text: str) -> str:
+    """Returns an option's text. Raises `ConfigurationError` for control characters, which a terminal would obey."""
+    if not text.isprintable():
+        raise ConfigurationError(f"{option}: expected a line of text without control characters (given: {text!r:.80})")
+    return text
 
 
 def agreed(question: str, yes: bool) -> bool:

@@ -66,3 +66,11 @@ def test_a_person_is_asked_on_a_terminal_only(
     assert yatt("rm", run).code == 0
     with Ledger.open(home.ledger) as ledger:
         assert bool(ledger.deletions.list()) is deleted
+
+
+@pytest.mark.parametrize("words", [("--why", "x\x1b[2Jy"), ("--by", "ann\nroot")])
+def test_control_characters_are_not_recorded(yatt: Yatt, home: Home, words: tuple[str, str]) -> None:
+    run = create_run(home, toy_spec())
+    answer = yatt("rm", run, "--yes", *words)
+    assert answer.code == 2 and words[0] in answer.err and "\x1b" not in answer.err
+    assert [row["id"] for row in yatt("runs", "-o", "json").document["runs"]] == [run]

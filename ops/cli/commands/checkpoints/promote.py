@@ -12,7 +12,7 @@ import typer
 
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import Alias, HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
-from ops.cli.people import named
+from ops.cli.people import line_of_text, named
 from ops.presentation.output import message, write, write_json, write_table
 from ops.presentation.words import moment
 
@@ -52,7 +52,9 @@ def promote(
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
-    done = promote_checkpoint(place, name, to.value, iteration, by=named(by, "promotes the checkpoint"), why=why)
+    done = promote_checkpoint(
+        place, name, to.value, iteration, by=named(by, "promotes the checkpoint"), why=line_of_text("--why", why)
+    )
     waits = deliver(place, name) if done.model else None
     if waits:
         message(f"MLflow will be updated later: {waits}")

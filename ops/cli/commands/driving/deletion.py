@@ -14,7 +14,7 @@ import typer
 from ops.cli.completion import complete_run
 from ops.cli.lookup import LATEST, find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, examples
-from ops.cli.people import agreed, named
+from ops.cli.people import agreed, line_of_text, named
 from ops.presentation.output import message, write, write_json
 from yatt_core.errors import ConfigurationError, ExitCode
 
@@ -60,7 +60,7 @@ def rm(
         message("nothing was deleted")
         return
     tracker = MlflowTracker(place.tracking_uri, place.artifacts)
-    done = [delete_run(place, name, person, why, tracker) for name in names]
+    done = [delete_run(place, name, person, line_of_text("--why", why), tracker) for name in names]
     if output is Output.JSON:
         write_json({"deleted": [asdict(each) for each in done]})
     for each in done:
