@@ -7,18 +7,24 @@ import time
 import psutil
 import pytest
 
-from tests.rewards.scored import errors, part, scores, totals
+from tests.rewards.scored import PROMPT, completion, errors, part, scores, totals
 from tests.services import ROOT
 from yatt_core.errors import ConfigurationError
 from yatt_core.rewards import process
+from yatt_core.rewards.conventions import Candidate
 from yatt_core.rewards.functions import load_part
 
 RUDE = "tests.rewards.rude_rewards:"
 SLOW = "own: took longer than 0.1 s"
 
 
-def descendants():
-    return {child.pid for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE}
+def family():
+    """Returns the processes of rewards below this one with everything that they have started."""
+    found = set()
+    for child in psutil.Process().children():
+        if child.status() != psutil.STATUS_ZOMBIE and "yatt_core.rewards.worker" in child.cmdline():
+            found |= {child.pid, *(one.pid for one in child.children(recursive=True) if not gone(one.pid))}
+    return found
 
 
 def gone(pid):
@@ -43,7 +49,7 @@ def test_a_function_that_breaks_out_fails_on_that_call_alone(monkeypatch, functi
     value = 0.0 if error else 0.5
     assert [score.total for score in found] == [0.5, value, 0.5, value, 0.5]
     assert [score.error for score in found] == ["", error, "", error, ""]
-    assert len(descendants()) == 2, "the process of rewards and its guard"
+    assert len(family()) == 2, "the process of rewards and its guard"
 
 
 def test_a_coroutine_function_that_blocks_its_process_fails_on_that_call_alone(monkeypatch):
@@ -65,6 +71,15 @@ def test_what_a_call_leaves_behind_is_ended(tmp_path):
     assert totals(f"{RUDE}leaving_behind", "a", options={"file": str(file)}) == [0.5]
     pids = list(map(int, file.read_text().split()))
     assert len(pids) == 2 and all(map(gone, pids))
+
+
+def test_the_process_can_be_closed_and_starts_again_when_it_is_needed():
+    function = load_part(part(f"{RUDE}dying"))
+    assert len(family()) == 2
+    process.reward_process().close()
+    assert not family()
+    ((outcome,),) = function.evaluate([[Candidate(PROMPT, completion("polite"))]])
+    assert outcome.value == 0.5
 
 
 def test_a_function_stays_loaded_between_calls_and_scorers():
@@ -100,14 +115,14 @@ def test_nothing_outlives_a_killed_scoring_process():
     child = subprocess.Popen([sys.executable, "-c", SCORING], cwd=ROOT, stdout=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()
-    family, deadline = set(), time.monotonic() + 30
-    while len(family) < 2 and time.monotonic() < deadline:
-        family = {one.pid for one in psutil.Process(child.pid).children(recursive=True)}
+    processes, deadline = set(), time.monotonic() + 30
+    while len(processes) < 2 and time.monotonic() < deadline:
+        processes = {one.pid for one in psutil.Process(child.pid).children(recursive=True)}
         time.sleep(0.01)
-    assert len(family) == 2
+    assert len(processes) == 2
     child.kill()
     child.wait()
     child.stdout.close()
-    while not all(map(gone, family)) and time.monotonic() < deadline:
+    while not all(map(gone, processes)) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert all(map(gone, family))
+    assert all(map(gone, processes))

@@ -203,7 +203,9 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> N
     from ops.presentation.run_summary import print_summary
     from ops.queries.links import link_addresses
     from yatt_core.errors import ExitCode
+    from yatt_core.rewards.process import reward_process
 
+    reward_process().close()  # the checks before the run may have started it; controllers have their own
     keep_caches_inside(home)
     spec = load_run(home, run)[1]
     pages = live_pages(home)

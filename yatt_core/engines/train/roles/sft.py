@@ -33,6 +33,7 @@ from yatt_core.prompts.codec import TextCodec, encode_question
 from yatt_core.prompts.stream import Prompt, media_of
 from yatt_core.prompts.tool_calls import split_turns
 from yatt_core.protocols.generation import GenerateResult
+from yatt_core.rewards.process import reward_process
 from yatt_core.rewards.scoring import RewardScorer, Scored
 from yatt_core.spec.run import RunSpec
 from yatt_core.tools.dialogue import Dialogue, Response, greedy_request, hold
@@ -101,7 +102,7 @@ class SftTraining:
         probe = self._encoded(inputs.probe)
         loss, accuracy = 0.0, 0.0
         scorer = RewardScorer(self._spec.rewards, self._run_folder)
-        with closing(Toolbox(self._spec.rollout.tools)) as toolbox:
+        with closing(Toolbox(self._spec.rollout.tools)) as toolbox, closing(reward_process()):
             for step in range(1, self._sft.max_steps + 1):
                 loss = self._step(demonstrations, step)
                 if step % self._sft.probe_every == 0 or step == self._sft.max_steps:
