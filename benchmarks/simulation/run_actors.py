@@ -16,7 +16,7 @@ from benchmarks.simulation.trace import ENGINE, TRAINER
 from yatt_core.checkpoints.publish import CheckpointIdentity
 from yatt_core.errors import InfrastructureError
 from yatt_core.keys import WorkKey, checkpoint_folder
-from yatt_core.placement.seen import RuntimePolicy
+from yatt_core.placement.seen import RuntimePolicy, Usage
 from yatt_core.protocols.receipts import (
     BatchTask,
     CheckpointReceipt,
@@ -48,6 +48,10 @@ class SimulatedRunActors:
 
     def when_extended(self, allow: Callable[[float], None]) -> None:
         """Does nothing: no wait is ever extended."""
+
+    def usage(self) -> tuple[Usage, ...]:
+        """Returns nothing: the simulation does not measure devices."""
+        return ()
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
