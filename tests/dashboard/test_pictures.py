@@ -32,6 +32,7 @@ RUN = ListedRun(
     term=1,
     lease_expires_in=9.0,
     reward=0.5,
+    accuracy=0.25,
     iteration_seconds=1.0,
     eta_seconds=5.0,
     event_seq=7,
