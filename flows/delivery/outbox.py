@@ -56,9 +56,22 @@ def tracking_run(ledger: Ledger, run: str, branch: int, lane: str = MLFLOW) -> s
 
     A branch without a tracking run of its own (because tracking was off when it was opened) uses the run's.
     """
-    first = lane_id(creation_id(run, 0), lane)
-    own = ledger.runs.find(run).mlflow_run_id if lane == MLFLOW else ledger.outbox.external_id(first)
+    if lane == MLFLOW:
+        place = mlflow_place(ledger, run, branch)
+        return None if place is None else run_in(place)
+    own = ledger.outbox.external_id(lane_id(creation_id(run, 0), lane))
     return own if branch == 0 else ledger.outbox.external_id(lane_id(creation_id(run, branch), lane)) or own
+
+
+def mlflow_place(ledger: Ledger, run: str, branch: int) -> str | None:
+    """Returns `EXPERIMENT/RUN`, by MLflow's ids, for a branch's MLflow run, or that of the run; None until it is created."""
+    own = ledger.outbox.external_id(creation_id(run, branch)) if branch else None
+    return own or ledger.outbox.external_id(creation_id(run, 0)) or ledger.runs.find(run).mlflow_run_id
+
+
+def run_in(place: str) -> str:
+    """Returns MLflow's id of a run from `EXPERIMENT/RUN`."""
+    return place.rpartition("/")[2]
 
 
 def deliver_pending(ledger: Ledger, fence: Fence, tracker: Tracker, batch: int = BATCH, lane: str = MLFLOW) -> int:
@@ -94,7 +107,7 @@ def _deliver(ledger: Ledger, fence: Fence, tracker: Tracker, rows: list[ClaimedR
     made = tracker.deliver(items)
     ids = [row.id for row in rows]
     if creates and branch == 0 and lane == MLFLOW:
-        ledger.runs.set_mlflow_run(fence, made[ids[0]])
+        ledger.runs.set_mlflow_run(fence, run_in(made[ids[0]]))
     ledger.outbox.delivered(fence, ids, made.get(ids[0]))
 
 

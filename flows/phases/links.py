@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from db.write.outbox import OutboxEntry
-from flows.delivery.outbox import row_ids, tracking_run
+from flows.delivery.outbox import mlflow_place, row_ids
 from flows.driver.context import RunContext
 from flows.run.description import note_of
 from flows.run.pages import prefect_of_environment
@@ -44,4 +44,4 @@ def publish_links(context: RunContext, flow_run: str, publish_note: Callable[[st
 def links_of(context: RunContext, flow_run: str) -> dict[str, str]:
     """Returns the run's pages, by the name of the server."""
     pages = replace(context.pages, prefect=prefect_of_environment())
-    return pages.links(context.run, tracking_run(context.ledger, context.run, context.branch), flow_run)
+    return pages.links(context.run, mlflow_place(context.ledger, context.run, context.branch), flow_run)

@@ -30,21 +30,29 @@ class Pages:
         """Returns the run's page in the dashboard; empty if there is none."""
         return f"{self.dashboard}/runs/{quote(run)}" if self.dashboard else ""
 
-    def in_mlflow(self, mlflow_run: str | None) -> str:
-        """Returns the page of an MLflow run, in the mode that shows metrics; empty if there is none."""
-        if not self.mlflow or not mlflow_run:
+    def in_mlflow(self, place: str | None) -> str:
+        """Returns the page of an MLflow run in the mode that shows training; empty if there is none.
+
+        MLflow chooses its mode by the address, then by what the browser has stored, and never by the experiment. A page that
+        is addressed without its experiment is forwarded to one without a mode.
+
+        place: `EXPERIMENT/RUN`, by MLflow's ids.
+        """
+        if not self.mlflow or not place:
             return ""
-        return f"{self.mlflow}/#/runs/{quote(mlflow_run)}?workflowType=machine_learning"
+        experiment, _, run = place.rpartition("/")
+        folder = f"experiments/{quote(experiment)}/" if experiment else ""
+        return f"{self.mlflow}/#/{folder}runs/{quote(run)}?workflowType=machine_learning"
 
     def in_prefect(self, flow_run: str) -> str:
         """Returns the page of a flow run; empty if there is none."""
         return f"{self.prefect}/runs/flow-run/{quote(flow_run)}" if self.prefect and flow_run else ""
 
-    def links(self, run: str, mlflow_run: str | None, flow_run: str) -> dict[str, str]:
+    def links(self, run: str, mlflow_place: str | None, flow_run: str) -> dict[str, str]:
         """Returns the run's pages that there are, by the name of the server."""
         found = {
             "Dashboard": self.in_dashboard(run),
-            "MLflow": self.in_mlflow(mlflow_run),
+            "MLflow": self.in_mlflow(mlflow_place),
             "Prefect": self.in_prefect(flow_run),
         }
         return {name: address for name, address in found.items() if address}

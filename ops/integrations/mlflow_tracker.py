@@ -58,7 +58,7 @@ class MlflowTracker:
         self._artifacts = artifacts
 
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
-        """Sends rows of one run in order; returns the MLflow run's id by the key of the row that creates it.
+        """Sends rows of one run in order; returns `EXPERIMENT/RUN`, by MLflow's ids, by the key of the row that creates it.
 
         Raises `InfrastructureError` if MLflow cannot be reached or refuses a row; rows that had arrived may be
         sent again.
@@ -120,13 +120,13 @@ class MlflowTracker:
             raise InfrastructureError(redact(f"MLflow at {self._tracking_uri}: {_first_line(error)}")) from error
 
     def _find_run(self, item: OutboxItem) -> str | None:
-        """Returns the run that an earlier delivery of this row created, if its answer was lost."""
+        """Returns `EXPERIMENT/RUN` of the run that an earlier delivery of this row created, if its answer was lost."""
         experiment = self._client.get_experiment_by_name(item.body["experiment"])
         if experiment is None:
             return None
         wanted = f"tags.`{OUTBOX_TAG}` = '{item.key}' AND tags.`{OWNER_TAG}` = '{item.body['owner']}'"
         found = self._client.search_runs([experiment.experiment_id], wanted, order_by=["attributes.start_time ASC"])
-        return str(found[0].info.run_id) if found else None
+        return f"{experiment.experiment_id}/{found[0].info.run_id}" if found else None
 
     def _delete_runs(self, item: OutboxItem) -> None:
         """Marks every MLflow run of a deleted run as deleted, and the model versions that they have registered."""
@@ -149,7 +149,7 @@ class MlflowTracker:
         if item.tracking_run is not None:
             tags[PARENT_TAG] = item.tracking_run
         run = self._client.create_run(experiment, start_time=item.at_ms, tags=tags, run_name=item.body["name"])
-        return str(run.info.run_id)
+        return f"{experiment}/{run.info.run_id}"
 
     def _experiment(self, name: str) -> str:
         """Returns the experiment's id; creates the experiment if it does not exist.

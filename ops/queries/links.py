@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from db.ledger import Ledger
-from flows.delivery.outbox import tracking_run
+from flows.delivery.outbox import mlflow_place
 from flows.run.pages import Pages
 
 DASHBOARD, MLFLOW, PREFECT = "dashboard", "MLflow", "Prefect"
@@ -21,11 +21,11 @@ class Link:
 
 def run_links(ledger: Ledger, run: str, pages: Pages) -> tuple[Link, ...]:
     """Returns the pages of a run that there are: dashboard, MLflow run of the current branch, newest flow run."""
-    mlflow_run = tracking_run(ledger, run, ledger.runs.find(run).current_branch)
+    place = mlflow_place(ledger, run, ledger.runs.find(run).current_branch)
     flow_runs = [session.flow_run_id for session in ledger.overview.sessions(run, 1)]
     found = (
         Link(DASHBOARD, pages.in_dashboard(run)),
-        Link(MLFLOW, pages.in_mlflow(mlflow_run)),
+        Link(MLFLOW, pages.in_mlflow(place)),
         Link(PREFECT, pages.in_prefect(flow_runs[0] if flow_runs else "")),
     )
     return tuple(link for link in found if link.address)

@@ -15,7 +15,14 @@ from db.ledger import Ledger
 from db.write.outbox import NOTIFICATION, PEOPLE, Deliveries, OutboxEntry
 from flows.delivery import outbox
 from flows.delivery.notifications import NotificationDeliverer
-from flows.delivery.outbox import Deliverer, OutboxPump, TrackerDeliverer, deliver_pending, tracking_run
+from flows.delivery.outbox import (
+    Deliverer,
+    OutboxPump,
+    TrackerDeliverer,
+    deliver_pending,
+    mlflow_place,
+    tracking_run,
+)
 from flows.run.protocols import Notice, OutboxItem, Told
 from tests.waiting import wait_until
 from yatt_core.errors import InfrastructureError
@@ -40,7 +47,7 @@ class RecordingTracker:
 
     @staticmethod
     def name(item: OutboxItem) -> str:
-        return "tracking-run" if item.tracking_run is None else f"nested by {item.key}"
+        return "tracking-run" if item.tracking_run is None else f"9/nested by {item.key.replace('/', ' ')}"
 
 
 @pytest.fixture
@@ -232,11 +239,11 @@ def test_a_branch_has_its_own_tracking_run(filled: tuple[str, Ledger, Fence]) ->
     while deliver_pending(ledger, fence, tracker):
         pass
     ends = {item.key.removeprefix(run): item.tracking_run for item in tracker.arrived[-4:]}
-    nested = f"nested by {run}/b1/run"
+    nested = f"nested by {run} b1 run"
     assert ends == {
         "/b1/run": "tracking-run", "/b1/tags": nested, "/e2/status": "tracking-run", "/b2/tags": "tracking-run",
     }  # fmt: skip
-    assert tracking_run(ledger, run, 1) == nested
+    assert (tracking_run(ledger, run, 1), mlflow_place(ledger, run, 1)) == (nested, f"9/{nested}")
     assert ledger.runs.find(run).mlflow_run_id == "tracking-run"
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from db.core.holder import this_process
 from db.ledger import Ledger
+from db.write.outbox import OutboxEntry
+from flows.delivery.outbox import creation_id
 from flows.run.home import Home
 from ops.cli.commands.inspection import pages
 from ops.group.members import Ports
@@ -33,7 +35,9 @@ def run(home: Home) -> str:
     run = seed_run(home)
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, this_process("driver"), 60)
-        ledger.runs.set_mlflow_run(fence, "abc")
+        ledger.outbox.enqueue(fence, [OutboxEntry(creation_id(run, 0), "run", {}, 1)])
+        assert creation_id(run, 0) in [row.id for row in ledger.outbox.claim(fence, 100)]
+        ledger.outbox.delivered(fence, [creation_id(run, 0)], "7/abc")
         ledger.leases.start_session(fence, "flow-1", run)
         ledger.leases.release(fence)
     return run
@@ -47,7 +51,7 @@ def test_the_page_of_each_server_is_printed(
         monkeypatch.setenv(name, secret + suffix)
     expected = {
         "--print": f"{address}/runs/{run}",
-        "--mlflow": f"{address}/#/runs/abc?workflowType=machine_learning",
+        "--mlflow": f"{address}/#/experiments/7/runs/abc?workflowType=machine_learning",
         "--prefect": f"{address}/runs/flow-run/flow-1",
     }
     for option, page in expected.items():

@@ -16,7 +16,7 @@ from db.core.engine import Fence
 from db.core.holder import Holder
 from db.ledger import Ledger
 from db.write.outbox import OutboxEntry
-from flows.delivery.outbox import creation_id, deliver_pending
+from flows.delivery.outbox import creation_id, deliver_pending, mlflow_place, run_in
 from flows.run.protocols import OutboxItem
 from ops.integrations.mlflow_details import NOTE_TAG, TABLES_TAG
 from ops.integrations.mlflow_tracker import KIND, KIND_TAG, OUTBOX_TAG, MlflowTracker
@@ -59,7 +59,7 @@ def body_of(manifest: str, iteration: int, state: str) -> dict[str, Any]:
 
 def created(tracker: MlflowTracker, experiment: str) -> str:
     item = row("run", {"experiment": experiment, "name": "toy-1", "owner": "a ledger"})
-    return tracker.deliver([item])[item.key]
+    return run_in(tracker.deliver([item])[item.key])
 
 
 def points(tracker: MlflowTracker, run: str, key: str) -> list[tuple[int, int, float]]:
@@ -83,14 +83,14 @@ def test_a_run_whose_creation_got_no_response_is_found_again(store: Path) -> Non
     first = created(tracker_of(store), "ambiguous")
     assert created(tracker_of(store), "ambiguous") == first
     other = row("run", {"experiment": "ambiguous", "name": "toy-2", "owner": "a ledger"}, key="toy-2/run")
-    assert tracker_of(store).deliver([other])["toy-2/run"] != first
+    assert run_in(tracker_of(store).deliver([other])["toy-2/run"]) != first
 
 
 def test_a_deleted_run_is_marked_as_deleted_however_often_it_is_told(store: Path) -> None:
     client, entity = tracker_of(store)._client, {"experiment": "deletions", "name": "toy-1"}
     kept = row("run", {**entity, "owner": "another ledger"})
     gone = [row("run", {**entity, "owner": "this ledger"}, key=key) for key in ("toy-1/run", "toy-1/b1/run")]
-    other, *own = (tracker_of(store).deliver([item])[item.key] for item in (kept, *gone))
+    other, *own = (run_in(tracker_of(store).deliver([item])[item.key]) for item in (kept, *gone))
     version = row("checkpoint", body_of("deletions", 0, "kept"), own[0])
     tracker_of(store).deliver([version])
     deleted = row("deleted", {"owner": "this ledger", "experiments": ["deletions", "no such experiment"]})
@@ -110,8 +110,10 @@ def test_runs_of_one_name_in_two_homes_have_separate_mlflow_runs(tmp_path: Path,
             entries = [OutboxEntry(creation_id(run, branch), "run", body, 5) for branch in (0, 1)]
             ledger.outbox.enqueue(fence, entries)
             deliver_pending(ledger, fence, tracker_of(store))
-            mlflow_runs += [ledger.outbox.external_id(entry.id) for entry in entries]
+            mlflow_runs += [mlflow_place(ledger, run, branch) for branch in (0, 1)]
     assert None not in mlflow_runs and len(set(mlflow_runs)) == 4
+    experiment = tracker_of(store)._client.get_experiment_by_name("homes").experiment_id
+    assert {str(place).partition("/")[0] for place in mlflow_runs} == {experiment}
 
 
 def test_a_killed_deliverer_leaves_each_row_stored_once(tmp_path: Path, store: Path) -> None:
