@@ -188,7 +188,7 @@ REFUSED: dict[str, tuple[Callable[[Home], None], list[str], int, str]] = {
     "no reason": (lambda home: None, ["--why", " "], 2, "why: expected 1 to 2000 characters"),
     "long reason": (lambda home: None, ["--why", "x" * 2001], 2, "not 2001 characters"),
     "no name": (lambda home: None, ["--by", " "], 2, "by: expected 1 to 200 characters"),
-    "hostile name": (lambda home: None, ["--by", "ann\x1b[2J"], 2, "not 'ann\\x1b[2J'"),
+    "hostile name": (lambda home: None, ["--by", "ann\x1b[2J"], 2, "'ann\\x1b[2J'"),
 }
 
 
