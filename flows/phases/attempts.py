@@ -76,7 +76,6 @@ def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Con
     prefect_task: Any = task(
         name=name,
         task_run_name=f"{name} {{iteration}}",
-        tags=[f"phase:{name}"],
         retries=0,
         cache_policy=NO_CACHE,
         persist_result=False,

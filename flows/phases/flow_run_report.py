@@ -10,16 +10,16 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from prefect import flow, tags
+from prefect import flow
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate, LogCreate
 from prefect.client.schemas.objects import State
-from prefect.context import FlowRunContext
+from prefect.context import FlowRunContext, TagsContext
 from prefect.states import Completed, Crashed, Failed
 
 from db.core.errors import LedgerError
@@ -35,7 +35,6 @@ from yatt_core.logs import redact
 log = logging.getLogger("yatt_core.flow")
 UPDATE_SECONDS = 5.0
 LOGGER = "yatt"
-ITERATION_TAG = "iteration:"
 
 
 @flow(name="iterations", retries=0)
@@ -55,7 +54,9 @@ class FlowRunReport:
         self._client, self._session = client, session
         self._children = ChildFlowRuns(client, iterations)
         self._block: Block | None = None
-        self._tags = ExitStack()
+        # For each tag of a task run, Prefect's client asks the server for a concurrency slot, and fails if it is away.
+        self._untagged = TagsContext(current_tags=set())
+        self._untagged.__enter__()
         self._logged = self._done = session.context.last_commit
         self._told = time.monotonic()
         self._progress = self._artifact("progress", 0.0, "progress", f"Iterations of {self._context.run}")
@@ -71,8 +72,6 @@ class FlowRunReport:
         """
         context = self._context
         iteration = 1 + (context.last_commit if state is None else state.iteration)
-        self._tags.close()
-        self._tags.enter_context(tags(f"{ITERATION_TAG}{iteration}"))
         if self._block is not None and self._block.holds(context.branch, iteration):
             return
         self._close(Completed())
@@ -123,8 +122,8 @@ class FlowRunReport:
             log.warning("the open block of iterations was not closed: %s", unavailable)
 
     def end(self) -> None:
-        """Ends the tags of task runs."""
-        self._tags.close()
+        """Gives later task runs the tags of their flow run again."""
+        self._untagged.__exit__()
 
     # -- blocks -------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 from prefect import Flow, Task
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun, State, TaskRunResult
-from prefect.context import FlowRunContext, TagsContext
+from prefect.context import FlowRunContext
 from prefect.states import Pending, Running
 
 from flows.prefect_io.optional_client import OptionalClient
@@ -37,7 +37,7 @@ class ChildFlowRuns:
         """The open child; None if there is none, or Prefect did not answer."""
 
     def open(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Opens a child with the tag of the run; task runs belong to it until it is closed."""
+        """Opens a child with the tag of the parameter `run`; task runs belong to it until it is closed."""
         parent = FlowRunContext.get()
         if parent is None or parent.flow_run is None:
             return
@@ -61,7 +61,7 @@ class ChildFlowRuns:
             self._flow,
             name=name,
             parameters=parameters,
-            tags=sorted(tag for tag in TagsContext.get().current_tags if tag.startswith(RUN_TAG)),
+            tags=[f"{RUN_TAG}{parameters['run']}"],
             parent_task_run_id=tracking.id,
             state=Pending(),
         )

@@ -18,7 +18,7 @@ from yatt_core.logs import redact
 AWAY = (HTTPError, PrefectException)
 """Errors that Prefect's client raises if the server does not answer."""
 RUN_TAG = "run:"
-"""Beginning of the tag of flow runs and task runs that names their run."""
+"""Beginning of the tag of flow runs that names their run."""
 
 
 def is_unreachable(error: BaseException) -> bool:

@@ -128,7 +128,7 @@ def check_block(run: str, api: str, parent: str) -> None:
     assert child["tags"] == [f"run:{run}"]
     wait_until(lambda: len(tasks(api, child["id"])) >= 3 + 6 * ITERATIONS, 60.0)
     (task,) = [task for task in tasks(api, child["id"]) if task["name"] == "collect 5"]
-    assert sorted(task["tags"]) == ["iteration:5", "phase:collect", f"run:{run}"]
+    assert task["tags"] == [], "for a tag, each task would ask the server for a slot, and fail if it is away"
     with urllib.request.urlopen(f"{api}/flow_runs/{parent}/graph-v2", timeout=30) as answer:
         graph = json.load(answer)
     assert [(node["kind"], node["label"]) for _, node in graph["nodes"]] == [
