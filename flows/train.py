@@ -32,7 +32,7 @@ from flows.phases.failure_policy import Paused, PhaseRetry
 from flows.phases.flow_run_report import FlowRunReport, flow_run_report
 from flows.phases.guard_rollback import roll_back
 from flows.phases.links import publish_links
-from flows.phases.recovery import recover
+from flows.phases.recovery import recover, start
 from flows.phases.tasks import checkpoint, collect, evaluate, learn, place, prepare, sft, sync
 from flows.reports.session_report import publish_reports
 from flows.run.control_state import ControlState
@@ -80,10 +80,12 @@ def drive(session: DriverSession, report: FlowRunReport) -> Outcome:
 def advance(session: DriverSession, state: ControlState | None) -> ControlState:
     """Returns the control state of the next commit.
 
-    At the start, after a failure, or when nodes have joined or left, recovers the state of the last commit instead.
+    At the start, after a failure, or when nodes have joined or left, recovers the state of the last commit instead. A
+    run without a commit only starts its actors.
     """
     if state is None or session.actors.outgrown():
-        return recover(session, session.context.committed_iteration).state
+        restore = recover if session.context.last_commit >= 0 else start
+        return restore(session, session.context.committed_iteration).state
     meter = IterationMeter.start(session.context.clock, session.meter)
     return begin(session, state, meter) if state.iteration < 0 else iterate(session, state, meter)
 

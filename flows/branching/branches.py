@@ -47,7 +47,7 @@ LEASE_SECONDS = 600.0
 """Lifetime of an operator's lease; on the same host, the lease of a dead command can be taken over at once."""
 BEFORE_FIRST = ("sft", "sync", "evaluate", "commit_start")
 PHASES = ("place", "collect", "prepare", "learn", "sync", "evaluate", "checkpoint", "commit")
-RECOVER = "recover"
+START, RECOVER = "start", "recover"
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +334,7 @@ def iteration_of(committed: int, phase: str) -> int:
 
     committed: the last committed iteration.
     """
-    return max(0, committed) if phase == RECOVER else committed + 1
+    return max(0, committed) if phase in (START, RECOVER) else committed + 1
 
 
 def _require_open(run: str, committed: int, iteration: int, phase: str) -> None:
@@ -343,7 +343,7 @@ def _require_open(run: str, committed: int, iteration: int, phase: str) -> None:
     A budget belongs to the next iteration to be committed, except that of `recover`, which belongs to the last
     committed one.
     """
-    known = (*PHASES, RECOVER) if committed >= 0 else (*BEFORE_FIRST, RECOVER)
+    known = (*PHASES, RECOVER) if committed >= 0 else (*BEFORE_FIRST, START)
     if phase not in known:
         raise ConfigurationError(f"--phase {phase}: expected one of {', '.join(known)}")
     right = iteration_of(committed, phase)

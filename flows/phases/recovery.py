@@ -32,6 +32,18 @@ DRIFT = "drift"
 
 
 @phase
+def start(session: DriverSession, iteration: int) -> Recovered:
+    """Returns the initial state of a run that has committed nothing; its actors are ready.
+
+    Consumes: the ledger, and actors that an earlier start left alive.
+    Waits for: the actors.
+    Unblocked by: the last of them that is ready.
+    """
+    state = committed_state(session.context)
+    return Recovered(state, make_ready(session, state)[1])
+
+
+@phase
 def recover(session: DriverSession, iteration: int) -> Recovered:
     """Returns the state of the last commit; trainer and engines hold its weights, or those of the next update.
 
@@ -40,20 +52,14 @@ def recover(session: DriverSession, iteration: int) -> Recovered:
     Unblocked by: engines in sync with the trainer.
     """
     context = session.context
-    started = context.clock.monotonic()
     state = committed_state(context)
     if obey_rollback(session, state):
         context = session.context  # replaced: the session is on the new branch
         state = committed_state(context)
-    standing = session.start.ready()
-    fetch_sealed(context.store, context.folder, context.branch, state.iteration + 1)
-    start_seconds = context.clock.monotonic() - started
-    warm = not any(name.startswith("trainer") for name in standing.created)
-    if state.iteration < 0:
-        return Recovered(state, RecoverReceipt(None, 0, warm, start_seconds, 0.0, 0.0))
+    standing, receipt = make_ready(session, state)
     if holds_state(session, state, standing):
         session.actors.sync(standing.trainer_version)
-        return Recovered(state, RecoverReceipt(None, 0, warm, start_seconds, 0.0, 0.0))
+        return Recovered(state, receipt)
     loading = context.clock.monotonic()
     restored = restore_newest(session, state.iteration)
     replaying = context.clock.monotonic()
@@ -67,9 +73,18 @@ def recover(session: DriverSession, iteration: int) -> Recovered:
     session.actors.sync(state.iteration)
     replayed = state.iteration - restored
     log.info("restored checkpoint %d and replayed %d updates", restored, replayed)
-    return Recovered(
-        state, RecoverReceipt(restored, replayed, warm, start_seconds, replaying - loading, ended - replaying)
-    )
+    seconds = {"restore_seconds": replaying - loading, "replay_seconds": ended - replaying}
+    return Recovered(state, replace(receipt, restored=restored, replayed=replayed, **seconds))
+
+
+def make_ready(session: DriverSession, state: ControlState) -> tuple[ActorsState, RecoverReceipt]:
+    """Starts the missing actors; returns what the actors hold, and the receipt of a recovery that restores nothing."""
+    context = session.context
+    started = context.clock.monotonic()
+    standing = session.start.ready()
+    fetch_sealed(context.store, context.folder, context.branch, state.iteration + 1)
+    warm = not any(name.startswith("trainer") for name in standing.created)
+    return standing, RecoverReceipt(None, 0, warm, context.clock.monotonic() - started, 0.0, 0.0)
 
 
 def committed_state(context: RunContext) -> ControlState:

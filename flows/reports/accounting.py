@@ -7,8 +7,9 @@ sign of life. Every moment of it belongs to exactly one bucket:
     redone      work that was discarded and repeated: failed attempts, finished attempts that were repeated, replay,
                 iterations that a rollback removed from the current line
     checkpoint  the phase `checkpoint`: the trainer is stalled while its tensors are copied
-    restart     a driver starts, or restarts what was lost: until its first phase, and in `recover` except replay;
-                also from the last sign of life of a lost driver to the next one
+    start       the first driver starts: until its first phase, and in the first attempt at `start`
+    restart     a later driver starts, or restarts what was lost: until its first phase, and in `start` or `recover`
+                except replay; also from the last sign of life of a lost driver to the next one
     waiting     a driver without a current phase: between phases, while the ledger does not answer, during the last
                 deliveries
     idle        no driver was requested: between a normal end and the next start
@@ -32,10 +33,11 @@ from db.read.history import AttemptTimes, RunHistory
 from db.write.lease import DRIVER_LOST
 from flows.reports.session_times import SessionSpan, Span, clip, session_spans, span_of
 
-PRODUCTIVE, REDONE, CHECKPOINT, RESTART, WAITING, IDLE = BUCKETS = (
+PRODUCTIVE, REDONE, CHECKPOINT, START, RESTART, WAITING, IDLE = BUCKETS = (
     "productive",
     "redone",
     "checkpoint",
+    "start",
     "restart",
     "waiting",
     "idle",
@@ -138,13 +140,16 @@ def book(history: RunHistory, sessions: Sequence[SessionSpan]) -> Iterator[Piece
         if number:
             before = sessions[number - 1]
             yield Piece(before.end, session.start, RESTART if before.lost else IDLE, "", LAST)
-        cursor, gap = session.start, RESTART
+        cursor, gap = session.start, RESTART if number else START
         for attempt in session.attempts:
             start, end = span_of(attempt, session)
             start, end = max(start, cursor), max(end, cursor)
             yield Piece(cursor, start, gap, "", LAST)
             on_line = attempt.iteration <= last.get(attempt.branch, -1)
-            yield from _pieces(attempt, start, end, survivors.get(attempt.key, NOTHING), on_line)
+            if attempt.phase == "start" and gap == START:
+                yield Piece(start, end, START, attempt.phase)
+            else:
+                yield from _pieces(attempt, start, end, survivors.get(attempt.key, NOTHING), on_line)
             cursor, gap = end, WAITING
         yield Piece(cursor, session.end, gap, "", LAST)
 
@@ -152,7 +157,7 @@ def book(history: RunHistory, sessions: Sequence[SessionSpan]) -> Iterator[Piece
 def _pieces(attempt: AttemptTimes, start: int, end: int, survival: Survival, on_line: bool) -> tuple[Piece, Piece]:
     """Splits an attempt's time into two pieces: the part that is still in use, then the rest; one may be empty."""
     phase = attempt.phase
-    if phase == "recover":
+    if phase in ("start", "recover"):
         receipt = attempt.receipt or {}
         replay_seconds = float(receipt["replay_seconds"]) if receipt.get("replayed") else 0.0
         split = clip(end - round(1000 * replay_seconds), start, end)

@@ -83,7 +83,7 @@ def lost_tensors(sessions: Sequence[SessionSpan]) -> list[AttemptTimes]:
     planned = True
     for session in sessions:
         for attempt in session.attempts:
-            if attempt.phase == "recover" and attempt.state == "DONE":
+            if attempt.phase in ("start", "recover") and attempt.state == "DONE":
                 if not planned and (attempt.receipt or {}).get("restored") is not None:
                     found.append(attempt)
                 planned = False

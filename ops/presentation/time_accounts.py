@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from db.ledger import Ledger
 
 BAR_WIDTH = 60
-MARKS = {"productive": "█", "redone": "▓", "checkpoint": "▒", "restart": "░", "waiting": "·", "idle": " "}
+MARKS = {"productive": "█", "redone": "▓", "checkpoint": "▒", "start": "╱", "restart": "░", "waiting": "·", "idle": " "}
 
 
 def time_facts(ledger: Ledger, run: str, every: int) -> dict[str, Any]:

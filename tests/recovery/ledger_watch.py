@@ -81,9 +81,9 @@ class LedgerWatch:
         return bool(self._rows(query)[0][0])
 
     def first_dispatch(self, term: int) -> int | None:
-        """Returns when a term's driver dispatched its first phase other than recovery."""
+        """Returns when a term's driver dispatched its first phase other than a start or a recovery."""
         query = select(func.min(PhaseAttempt.dispatched_at)).where(
-            PhaseAttempt.run == self._run, PhaseAttempt.term == term, PhaseAttempt.phase != "recover"
+            PhaseAttempt.run == self._run, PhaseAttempt.term == term, PhaseAttempt.phase.not_in(("start", "recover"))
         )
         return self._rows(query)[0][0]
 

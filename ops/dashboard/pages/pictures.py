@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from db.write.phases import AttemptRow
 from flows.placement.explain import Gantt
-from flows.reports.accounting import CHECKPOINT, IDLE, PRODUCTIVE, REDONE, RESTART, WAITING
+from flows.reports.accounting import CHECKPOINT, IDLE, PRODUCTIVE, REDONE, RESTART, START, WAITING
 from ops.presentation.page import WIDTH, text
 from ops.presentation.placement_gantt import gantt_picture
 from ops.queries.rollout_comparison import RolloutComparison
@@ -23,7 +23,8 @@ BUCKETS = {
     PRODUCTIVE: (3, "phases whose results were kept"),
     REDONE: (6, "work that was discarded and repeated"),
     CHECKPOINT: (5, "the trainer waits while its tensors are copied"),
-    RESTART: (2, "a driver starts, or restarts what was lost"),
+    START: (4, "the first driver starts"),
+    RESTART: (2, "a later driver starts, or restarts what was lost"),
     WAITING: (1, "there is a driver, but no phase is in progress"),
     IDLE: (7, "the run was not meant to be running"),
 }

@@ -38,7 +38,7 @@ class Story:
         """Lets a driver take the lease, start everything within `seconds`, and recover."""
         self.fence = self.ledger.leases.acquire(self.run, holder("driver"), 10, lambda _: True)
         self.ledger.leases.start_session(self.fence, "", "")
-        self.phase("recover", seconds, **recovered)
+        self.phase("recover" if self.fence.term > 1 else "start", seconds, **recovered)
 
     def phase(self, name: str, seconds: float, iteration: int = 0, fails: str = "", **receipt: object) -> None:
         """Writes one attempt at a phase."""
@@ -117,7 +117,8 @@ def test_the_buckets_of_an_undisturbed_run(story: Story) -> None:
     assert buckets(accounts) == {
         "productive": 2 * ITERATION,
         "checkpoint": 7,
-        "restart": 10,
+        "start": 5,
+        "restart": 5,
         "waiting": 5,
         "idle": 100,
     }
@@ -134,7 +135,7 @@ def test_a_driver_killed_in_collect_loses_what_was_not_sealed(story: Story) -> N
     story.start(6, restored=0, replayed=0, replay_seconds=0.0)
     story.phase("collect", 30, 1)
     accounts = story.accounts()
-    assert buckets(accounts) == {"productive": 60, "redone": 10, "restart": 5 + 12 + 6}
+    assert buckets(accounts) == {"productive": 60, "redone": 10, "start": 5, "restart": 12 + 6}
     (crash,) = accounts.crashes
     assert (crash.kind, crash.phase, crash.iteration, crash.term) == ("driver lost", "collect", 1, 1)
     assert (crash.redone, crash.restart_seconds) == ({"collect": 10}, 18)
@@ -162,7 +163,7 @@ def test_replay_and_repeated_learning_are_redone_and_charged_to_their_crash(stor
     story.phase("recover", 55, 2, restored=0, replayed=2, replay_seconds=40.0)
     story.iteration(3, skip=("collect", "prepare"))
     accounts = story.accounts()
-    assert buckets(accounts) == {"productive": 3 * ITERATION, "redone": 20 + 1 + 40, "restart": 5 + 15}
+    assert buckets(accounts) == {"productive": 3 * ITERATION, "redone": 20 + 1 + 40, "start": 5, "restart": 15}
     (crash,) = accounts.crashes
     assert (crash.kind, crash.phase, crash.restart_seconds) == ("infrastructure", "sync", 15)
     assert crash.redone == {"learn": 20, "sync": 1, "replay": 40}
@@ -178,7 +179,7 @@ def test_work_that_continued_without_its_driver_is_not_redone(story: Story) -> N
     story.start(4)
     story.phase("learn", 1, 2)  # of its 20 s, 15 were done when the driver died, the rest before the next one started
     story.phase("sync", 4, 2)
-    assert buckets(story.accounts()) == {"productive": ITERATION + 60 + 8 + 15 + 1 + 4, "restart": 5 + 2 + 4}
+    assert buckets(story.accounts()) == {"productive": ITERATION + 60 + 8 + 15 + 1 + 4, "start": 5, "restart": 2 + 4}
 
 
 def test_iterations_that_a_rollback_discarded_count_as_redone(story: Story) -> None:
@@ -203,7 +204,7 @@ def test_an_operator_who_took_the_lease_did_not_drive(story: Story) -> None:
     story.sleep(10)
     story.start(5)
     accounts = story.accounts()
-    assert (buckets(accounts), accounts.crashes) == ({"restart": 10, "idle": 22}, ())
+    assert (buckets(accounts), accounts.crashes) == ({"start": 5, "restart": 5, "idle": 22}, ())
 
 
 def test_a_running_attempt_is_productive_up_to_the_last_sign_of_life(story: Story) -> None:
@@ -211,7 +212,7 @@ def test_a_running_attempt_is_productive_up_to_the_last_sign_of_life(story: Stor
     story.killed_in("collect", 40, 1)
     story.sleep(1000)
     accounts = story.accounts()
-    assert (buckets(accounts), accounts.crashes) == ({"productive": 40, "restart": 5}, ())
+    assert (buckets(accounts), accounts.crashes) == ({"productive": 40, "start": 5}, ())
 
 
 def test_each_crash_is_charged_its_own_cost(story: Story) -> None:
