@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MOST_HELD_OUT, MOST_PROMPTS = 300, 64
+MOST_PROMPTS = 64
 SMALL_MODEL, MEDIUM_MODEL = 10**7, 10**8
 """Numbers of parameters up to which a larger learning rate is usual."""
 PROMPT_STEP = 32
@@ -23,7 +23,6 @@ class Sizes:
     skips: True if some prompts are longer than `max_prompt_tokens`.
     """
 
-    held_out: int
     prompts_per_iteration: int
     logical_shards: int
     max_prompt_tokens: int
@@ -38,15 +37,14 @@ def fitting_sizes(rows: int, longest: int, positions: int | None, parameters: in
 
     positions: None if the model has no limit.
     """
-    held_out = max(1, min(MOST_HELD_OUT, rows // 10))
-    prompts = _power_of_two(min(MOST_PROMPTS, max(1, rows - held_out)))
+    prompts = _power_of_two(min(MOST_PROMPTS, max(1, rows - rows // 10 - 1)))
     response = 256 if parameters <= MEDIUM_MODEL else 1024
     prompt = -(-longest * 5 // 4 // PROMPT_STEP) * PROMPT_STEP or PROMPT_STEP
     if positions is not None:
         prompt = max(1, min(prompt, int(positions * MOST_OF_CONTEXT)))
         response = max(1, min(response, positions - prompt))
     rate = 1e-4 if parameters <= SMALL_MODEL else 1e-5 if parameters <= MEDIUM_MODEL else 1e-6
-    return Sizes(held_out, prompts, max(1, prompts // 4), prompt, response, rate, devices, longest > prompt)
+    return Sizes(prompts, max(1, prompts // 4), prompt, response, rate, devices, longest > prompt)
 
 
 def fitting_devices(gpus: int, cores: int, memory: int, parameters: int) -> int:

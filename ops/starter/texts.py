@@ -18,15 +18,16 @@ def spec_text(name: str, folder: Path, data: DataLook, model: ModelLook, reward:
     """Returns a commented spec.
 
     folder: where the spec is written; its paths are relative to it.
-    reward: a file and a function in it, such as `reward.py:score`, or the name of an installed function.
+    reward: a file and a function in it, such as `sums/reward.py:score`, or the name of an installed function.
     """
     rows = f"{data.rows:,} rows" if data.complete else f"more than {data.rows:,} rows"
     positions = "any length" if model.positions is None else f"{model.positions:,} positions"
-    key = "file" if ".py:" in reward else "function"
+    file, _, function = reward.rpartition(":")
+    key, value = ("file", f"{_path(Path(file), folder)}:{function}") if file.endswith(".py") else ("function", reward)
     lines = [
         f"# Written by `yatt init`. `yatt check {name}.yaml` tries it out in seconds; `yatt train {name}.yaml` starts a run.",
         "# Paths are relative to this file. `yatt schema` and docs/spec.md list all keys.",
-        f"name: {name}",
+        f"name: {_scalar(name)}",
         "seed: 0",
         _said("iterations: 200", "in each: generate responses, score them, update the weights"),
         "",
@@ -41,8 +42,7 @@ def spec_text(name: str, folder: Path, data: DataLook, model: ModelLook, reward:
         f"      prompt_field: {_scalar(data.prompt_field)}",
         *([f"      answer_field: {_scalar(data.answer_field)}"] if data.answer_field else []),
         *_system_prompt(model),
-        _said(f"  held_out: {sizes.held_out}", "rows kept apart to measure accuracy; never trained on"),
-        _said("  probe: 0", "needed only before supervised fine-tuning (sft)"),
+        _said("  # held_out: 300", "rows to measure accuracy, never trained on; default: a tenth"),
         _said(f"  prompts_per_iteration: {sizes.prompts_per_iteration}", "each gets samples_per_prompt responses"),
         _said(
             f"  logical_shards: {sizes.logical_shards}", "units of work and of recovery; a crash repeats at most one"
@@ -59,7 +59,7 @@ def spec_text(name: str, folder: Path, data: DataLook, model: ModelLook, reward:
         "rewards:",
         "  parts:",
         f"    - name: {'score' if key == 'file' else 'correct'}",
-        f"      {key}: {_scalar(reward)}",
+        f"      {key}: {_scalar(value)}",
         "      timeout_seconds: 5",
         "",
         "algorithm:",

@@ -39,7 +39,7 @@ def write_starter(folder: Path, name: str, data: DataLook, model: ModelLook, rew
     reward: None to write a reward file.
     """
     spec = folder / f"{name}.yaml"
-    texts = {spec: _spec(folder, name, data, model, reward or f"{REWARD_FILE}:{FUNCTION}")}
+    texts = {spec: _spec(folder, name, data, model, reward or f"{folder / REWARD_FILE}:{FUNCTION}")}
     if reward is None:
         texts[folder / REWARD_FILE] = reward_text(data)
     if existing := [path for path in texts if path.exists()]:

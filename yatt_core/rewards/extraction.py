@@ -67,17 +67,17 @@ class Extraction(Options):
             case "whole":
                 found: str | None = text
             case "tag":
-                found = _tagged(text, self.tag)
+                found = tagged(text, self.tag)
             case "boxed":
-                found = _boxed(text)
+                found = boxed(text)
             case "last_number":
-                found = _last_number(text)
+                found = last_number(text)
             case "pattern":
                 found = _matched(self.pattern or "", text)
         return None if found is None else found.strip()
 
 
-def _tagged(text: str, tag: str) -> str | None:
+def tagged(text: str, tag: str) -> str | None:
     """Returns the contents of the last complete element."""
     opening, closing = f"<{tag}>", f"</{tag}>"
     end = text.rfind(closing)
@@ -85,7 +85,7 @@ def _tagged(text: str, tag: str) -> str | None:
     return text[start + len(opening) : end] if start >= 0 else None
 
 
-def _boxed(text: str) -> str | None:
+def boxed(text: str) -> str | None:
     r"""Returns the contents of the last `\boxed{...}`, in which braces may be nested; None if it has no end."""
     last = _last(_BOX, text)
     if last is None:
@@ -98,7 +98,7 @@ def _boxed(text: str) -> str | None:
     return None
 
 
-def _last_number(text: str) -> str | None:
+def last_number(text: str) -> str | None:
     """Returns the last number in decimal digits, without thousands separators and a leading plus."""
     last = _last(_NUMBER, text)
     return None if last is None else last[0].replace(",", "").removeprefix("+")

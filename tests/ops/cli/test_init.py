@@ -46,11 +46,12 @@ def test_what_it_writes_passes_the_check(yatt: Yatt, folder: Path) -> None:
 
 def test_a_function_of_ones_own_is_named_instead(yatt: Yatt, folder: Path) -> None:
     (folder / "mine.py").write_text("def score(prompt, response):\n    return 1.0\n")
-    answer = yatt("init", "--data", "My rows.jsonl", "--model", "model", "--reward", "mine.py:score", "--name", "own")
+    words = ["--data", "My rows.jsonl", "--model", "model", "--reward", "mine.py:score", "--name", "2024"]
+    answer = yatt("init", "sums", *words)
     assert answer.code == 0, answer.err
-    assert not (folder / "reward.py").exists()
-    part = load_spec(folder / "own.yaml").rewards.functions[0]
-    assert str(folder / "mine.py") in json.dumps(part.model_dump(mode="json"))
+    assert not (folder / "sums" / "reward.py").exists()
+    spec = load_spec(folder / "sums" / "2024.yaml")
+    assert spec.name == "2024" and spec.rewards.functions[0].path == folder / "mine.py"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ from yatt_core.prompts.stream import Prompt
         ("14", "no idea", 0.0),
         ("Paris", "Let me think.\nparis.", 1.0),
         ("Paris", "Rome", 0.1),
+        ("7 + 65 is 72.\n#### 72", "so it is 72", 1.0),
+        (r"so $\boxed{\frac{1}{2}}$", r"\boxed{\frac{1}{2}}", 1.0),
+        (r"so $\boxed{\frac{1}{2}}$", r"\boxed{\frac{1}{3}}", 0.1),
     ],
 )
 def test_the_final_answer_is_compared(answer: str, response: str, expected: float) -> None:

@@ -18,8 +18,7 @@ GIB = 1 << 30
 )
 def test_sizes_fit_rows_and_positions(rows: int, longest: int, positions: int | None, parameters: int) -> None:
     sizes = fitting_sizes(rows, longest, positions, parameters, 2)
-    assert 1 <= sizes.held_out < rows
-    assert sizes.prompts_per_iteration <= rows - sizes.held_out
+    assert 1 <= sizes.prompts_per_iteration < rows
     assert sizes.prompts_per_iteration % sizes.logical_shards == 0
     assert sizes.max_prompt_tokens >= 1 and sizes.max_new_tokens >= 1
     assert positions is None or sizes.max_prompt_tokens + sizes.max_new_tokens <= positions
@@ -28,12 +27,7 @@ def test_sizes_fit_rows_and_positions(rows: int, longest: int, positions: int | 
 
 def test_forty_rows() -> None:
     sizes = fitting_sizes(40, 11, 256, 84_800, 2)
-    assert (sizes.held_out, sizes.prompts_per_iteration, sizes.max_prompt_tokens, sizes.max_new_tokens) == (
-        4,
-        32,
-        32,
-        224,
-    )
+    assert (sizes.prompts_per_iteration, sizes.max_prompt_tokens, sizes.max_new_tokens) == (32, 32, 224)
 
 
 def test_a_model_that_fits_once_gets_one_process() -> None:
