@@ -73,8 +73,8 @@ def recover(session: DriverSession, iteration: int) -> Recovered:
     session.actors.sync(state.iteration)
     replayed = state.iteration - restored
     log.info("restored checkpoint %d and replayed %d updates", restored, replayed)
-    seconds = {"restore_seconds": replaying - loading, "replay_seconds": ended - replaying}
-    return Recovered(state, replace(receipt, restored=restored, replayed=replayed, **seconds))
+    receipt = replace(receipt, restore_seconds=replaying - loading, replay_seconds=ended - replaying)
+    return Recovered(state, replace(receipt, restored=restored, replayed=replayed))
 
 
 def make_ready(session: DriverSession, state: ControlState) -> tuple[ActorsState, RecoverReceipt]:
