@@ -33,7 +33,7 @@ def test_entry_points_and_dotted_names():
     ("function", "options", "message"),
     [
         ("exact_mach", {}, r"'exact_mach' .*'yatt\.rewards'; .*'exact_match'"),
-        ("zzz", {}, "known: exact_match, format, json_schema, .*virtual_score"),
+        ("zzz", {}, "known: code_tests, exact_match, format, json_schema, .*virtual_score"),
         ("tests.rewards.broken_rewards:lenght", {}, "has no 'lenght'; did you mean 'length'"),
         ("tests.rewards.no_such_module:f", {}, "importing tests.rewards.no_such_module failed: ModuleNotFoundError"),
         ("tests.rewards.leaving_module:f", {}, "importing tests.rewards.leaving_module failed: SystemExit: 0"),
