@@ -11,11 +11,11 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flows.driver.context import RunContext
 from flows.prefect_io import prefect_server
-from flows.prefect_io.prefect_server import SharedServer, named_server
+from flows.prefect_io.prefect_server import ServerVariables, SharedServer, named_server
 from yatt_core.cluster.connect import connect_ray
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
 from yatt_core.errors import ConfigurationError, InfrastructureError
@@ -69,14 +69,16 @@ class SessionServices:
     find_server: FindServer
     in_flow_run: bool
     shared: SharedServer | None = None
+    _given: ServerVariables = field(default_factory=ServerVariables.current, init=False)
 
     def choose_server(self) -> None:
-        """Decides which Prefect server the session uses.
+        """Decides which Prefect server the session uses, regardless of an earlier attempt to start.
 
         Raises `ConfigurationError` if an external Ray cluster is named but there is no Prefect server.
         """
         if self.in_flow_run:
             return
+        self._given.restore()
         found = self.find_server(self.context.observer.stage)
         self.shared = _required(found) if attached() else found
 
@@ -156,7 +158,8 @@ class SessionServices:
                 log.warning("the supervisor was lost while %s was starting: %s", name, error)
 
     def stop(self) -> None:
-        """Stops the run's own services, unless the next driver already uses them."""
+        """Stops the run's own services, unless the next driver already uses them, and restores the environment."""
+        self._given.restore()
         if not attached():
             self.context.observer.stage("stopping the run's cluster")
             stop_supervisor(self.context.folder, STOP_SECONDS, self.context.fence.term)

@@ -12,8 +12,8 @@ from dataclasses import replace
 from db.write.outbox import OutboxEntry
 from flows.delivery.outbox import mlflow_place, row_ids
 from flows.driver.context import RunContext
+from flows.prefect_io.prefect_server import prefect_of_environment
 from flows.run.description import note_of
-from flows.run.pages import prefect_of_environment
 from flows.run.trackers import for_trackers
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from db.core.holder import this_process
+from flows.run.pages import page_address
 from yatt_core.digests import json_digest
 from yatt_core.errors import ConfigurationError
 from yatt_core.supervisor.services import ServiceSpec
@@ -229,6 +230,28 @@ def shown(address: str) -> str:
     return re.sub(r"^(\w+://)?.*@", lambda match: match[1] or "", address)
 
 
+@dataclass(frozen=True, slots=True)
+class ServerVariables:
+    """The environment's own choice of a Prefect server and of credentials, which `use_server` replaces.
+
+    values: the variables that are set.
+    """
+
+    values: Mapping[str, str]
+
+    @classmethod
+    def current(cls) -> ServerVariables:
+        """Reads the variables; call it before the first `use_server`."""
+        names = (PREFECT_VARIABLE, PASSWORD_VARIABLE)
+        return cls({name: os.environ[name] for name in names if name in os.environ})
+
+    def restore(self) -> None:
+        """Undoes `use_server`, so that its server does not count as the environment's, nor a child inherit the password."""
+        for name in (PREFECT_VARIABLE, PASSWORD_VARIABLE):
+            os.environ.pop(name, None)
+        os.environ |= self.values
+
+
 def use_server(run_folder: Path, address: str, password: str | None = None) -> None:
     """Points this process's Prefect client at a server; call it before prefect is imported, if possible.
 
@@ -248,13 +271,13 @@ def use_server(run_folder: Path, address: str, password: str | None = None) -> N
         "PREFECT_EVENTS_WORKER_MAX_QUEUE_SIZE": QUEUED_EVENTS,
         "PREFECT_CLI_COLORS": "false",
     }
-    if "prefect.context" in sys.modules:  # an earlier attempt to start used another server
-        _read_settings_again()
+    if "prefect.context" in sys.modules:
+        # An earlier attempt to start may have used another address or password.
+        from prefect.context import refresh_global_settings_context
 
-
-def _read_settings_again() -> None:
-    from prefect.context import refresh_global_settings_context
-    from prefect.settings import get_current_settings
-
-    if get_current_settings().api.url != os.environ[PREFECT_VARIABLE]:
         refresh_global_settings_context()
+
+
+def prefect_of_environment() -> str:
+    """Returns the address of the pages of the Prefect server that this process uses; empty if it uses none."""
+    return page_address(os.environ.get(PREFECT_VARIABLE))

@@ -1,18 +1,14 @@
 """The addresses of a run's pages in the dashboard, MLflow and Prefect.
 
-Consumes the addresses of servers; produces links without credentials. Pure, except that `prefect_of_environment` reads
-the environment.
+Consumes the addresses of servers; produces links without credentials. Pure.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
 from yatt_core.logs import redact
-
-PREFECT_VARIABLE = "PREFECT_API_URL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +72,3 @@ def page_address(address: str | None) -> str:
     named = f"[{host}]" if ":" in host else host
     path = parts.path.rstrip("/").removesuffix("/api")
     return redact(f"{parts.scheme}://{named}{f':{port}' if port else ''}{path}")
-
-
-def prefect_of_environment() -> str:
-    """Returns the address of the Prefect server that this process uses; empty if it uses none."""
-    return page_address(os.environ.get(PREFECT_VARIABLE))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 
+from flows.prefect_io.prefect_server import prefect_of_environment
 from flows.run.home import Home
-from flows.run.pages import Pages, page_address, prefect_of_environment
+from flows.run.pages import Pages, page_address
 from ops.group.members import DASHBOARD, MLFLOW, PREFECT
 from ops.group.record import read_record
 from yatt_core.supervisor.client import current_state

@@ -9,14 +9,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import prefect.context
 import pytest
 
 from flows.driver import services as module
 from flows.driver.services import SessionServices
-from flows.prefect_io.prefect_server import NAME, SharedServer
+from flows.prefect_io.prefect_server import NAME, PASSWORD_VARIABLE, PREFECT_VARIABLE, SharedServer
+from flows.run.home import Home
+from ops.group.address import server_of_runs
+from ops.group.members import Ports
+from tests.ops.group.test_address import ANSWERS, group
 from tests.supervisor.support import script_service
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.supervisor.client import current_state, stop_supervisor
+from yatt_core.supervisor.runner import free_port
 from yatt_core.supervisor.state import SupervisorState
 
 
@@ -29,7 +35,11 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sessio
     recovery, said = SimpleNamespace(grace_seconds=60.0), list[str]()
     observer = SimpleNamespace(stage=said.append)
     context: Any = SimpleNamespace(
-        folder=tmp_path, run="toy-1", spec=SimpleNamespace(recovery=recovery), observer=observer
+        folder=tmp_path,
+        run="toy-1",
+        spec=SimpleNamespace(recovery=recovery),
+        observer=observer,
+        fence=SimpleNamespace(term=1),
     )
     yield SessionServices(context, lambda say: None, in_flow_run=False)
     stop_supervisor(tmp_path, 0.0)
@@ -78,3 +88,61 @@ def test_a_cluster_needs_a_shared_server(services: SessionServices, monkeypatch:
     monkeypatch.setenv(module.RAY_VARIABLE, "127.0.0.1:9")
     with pytest.raises(ConfigurationError, match=module.RAY_VARIABLE):
         services.choose_server()
+
+
+@pytest.fixture
+def unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names no Prefect server in the environment, and keeps the client's settings as they are after the test."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    monkeypatch.setattr(os, "environ", kept)
+    monkeypatch.setattr(prefect.context, "GLOBAL_SETTINGS_CONTEXT", prefect.context.GLOBAL_SETTINGS_CONTEXT)
+
+
+@pytest.mark.usefixtures("unnamed")
+def test_a_later_attempt_keeps_the_runs_own_server(
+    services: SessionServices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def server(folder: Path) -> Any:
+        return script_service(folder, "# {port}", name=NAME)
+
+    monkeypatch.setattr(module.prefect_server, "server_service", server)
+    services.find_server = server_of_runs(Home(tmp_path / "runs"))
+    started = []
+    for _ in range(2):
+        services.choose_server()
+        services.keep()
+        services.use_prefect()
+        assert os.environ[PREFECT_VARIABLE].startswith("http://127.0.0.1:")
+        state = current_state(tmp_path)
+        assert state is not None and set(state.services) == {"ray", NAME}
+        started.append(state.identity)
+    assert started[0] == started[1], "the services of the first attempt are not stopped"
+    services.stop()
+    assert PREFECT_VARIABLE not in os.environ, "another session of this process looks for a server too"
+
+
+@pytest.mark.usefixtures("unnamed")
+def test_a_later_attempt_does_not_use_a_group_that_has_been_stopped(
+    services: SessionServices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path / "runs")
+    ports = Ports(free_port(set()), 1, 2, 3)
+
+    def unreachable() -> None:
+        stop_supervisor(home.group, 0.0)
+        raise InfrastructureError("no answer")
+
+    monkeypatch.setattr(module, "require_prefect", unreachable)
+    services.find_server = server_of_runs(home)
+    try:
+        group(home, ports, tmp_path, ANSWERS)
+        services.choose_server()
+        with pytest.raises(InfrastructureError, match="no answer"):
+            services.use_prefect()
+        assert os.environ[PREFECT_VARIABLE] == f"http://127.0.0.1:{ports.prefect}/api"
+        assert PASSWORD_VARIABLE in os.environ
+    finally:
+        stop_supervisor(home.group, 0.0)
+    services.choose_server()
+    assert services.shared is None, "the run starts its own server"
+    assert PASSWORD_VARIABLE not in os.environ, "which does not get the group's password"

@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import prefect.context
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings
 
 from flows.driver.services import require_prefect
 from flows.prefect_io.prefect_server import (
@@ -66,6 +67,15 @@ def test_the_client_gets_the_servers_password(
     monkeypatch.setattr(os, "environ", dict(given))
     use_server(tmp_path, "http://127.0.0.1:1", password)
     assert os.environ.get(PASSWORD_VARIABLE) == brought
+
+
+def test_a_server_that_was_started_again_gets_its_new_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(prefect.context, "GLOBAL_SETTINGS_CONTEXT", prefect.context.GLOBAL_SETTINGS_CONTEXT)
+    for password in ("a:1", "b:2"):
+        use_server(tmp_path, "http://127.0.0.1:1", password)
+        sent = get_current_settings().api.auth_string
+        assert sent is not None and sent.get_secret_value() == password
 
 
 CACHES = """
