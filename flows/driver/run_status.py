@@ -32,6 +32,7 @@ class Outcome:
     """How a driver session ended.
 
     state: the state in which the run was left.
+    reason: why, without secrets.
     exit_code: the exit code of the command that drove the session.
     """
 
@@ -57,9 +58,10 @@ def set_state(context: RunContext, state: str, reason: str) -> None:
 
 def conclude(context: RunContext, ending: Ending) -> Outcome:
     """Records how the session ends and returns its outcome."""
-    set_state(context, ending.state, redact(ending.reason))
+    reason = redact(ending.reason)
+    set_state(context, ending.state, reason)
     _tell_digests(context)
-    return Outcome(context.run, ending.state, context.committed_iteration, ending.reason, ending.exit_code)
+    return Outcome(context.run, ending.state, context.committed_iteration, reason, ending.exit_code)
 
 
 def _tell_digests(context: RunContext) -> None:

@@ -1,7 +1,8 @@
 """What Prefect's UI shows of a session: blocks of iterations, a line in the log for each, tables, a progress bar, a report.
 
 Consumes the metrics in the ledger. All of it is for display only: a Prefect server that is unreachable for a while, such
-as during a restart, never ends a run, and a block that it did not hear of is left out.
+as during a restart, never ends a run, and a block that it did not hear of is left out. If the ledger cannot be read,
+the log's lines follow with the next ones, and what needs its metrics is left out.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class FlowRunReport:
         # For each tag of a task run, Prefect's client asks the server for a concurrency slot, and fails if it is away.
         self._untagged = TagsContext(current_tags=set())
         self._untagged.__enter__()
-        self._logged = self._done = session.context.last_commit
+        self._logged = self._done = -1
         self._told = time.monotonic()
         self._progress = self._artifact("progress", 0.0, "progress", f"Iterations of {self._context.run}")
 
@@ -95,7 +96,11 @@ class FlowRunReport:
         """Closes the open block and publishes the closing report: the session's outcome and the latest metrics."""
         self._close(Completed())
         context = self._context
-        newest = context.ledger.metrics.latest(context.run)
+        try:
+            newest = context.ledger.metrics.latest(context.run)
+        except LedgerError as error:
+            log.warning("the closing report to Prefect lacks the metrics: %s", error)
+            newest = {}
         keys = ("evaluation/accuracy", "reward/mean", "entropy", "tokens_per_second", "seconds/iteration")
         rows = [f"| {key} | {newest[key].value:.4g} | {newest[key].step} |" for key in keys if key in newest]
         lines = [
@@ -116,10 +121,7 @@ class FlowRunReport:
     def fail(self, error: BaseException) -> None:
         """Closes the open block after an error that ends the session, without hiding that error."""
         why = redact(f"{type(error).__name__}: {error}")
-        try:
-            self._close(Failed(message=why) if isinstance(error, Exception) else Crashed(message=why))
-        except LedgerError as unavailable:
-            log.warning("the open block of iterations was not closed: %s", unavailable)
+        self._close(Failed(message=why) if isinstance(error, Exception) else Crashed(message=why))
 
     def end(self) -> None:
         """Gives later task runs the tags of their flow run again."""
@@ -134,17 +136,25 @@ class FlowRunReport:
         driven = replace(block, last=max(block.first, self._done))
         if self._done >= block.first:
             points = self._log()
-            rows = table(points, range(driven.first, driven.last + 1))
-            text = f"{driven.name[0].upper()}{driven.name[1:]} of {self._context.run}"
-            self._artifact("table", json.dumps(rows), block.key, text)
+            if points is not None:
+                rows = table(points, range(driven.first, driven.last + 1))
+                text = f"{driven.name[0].upper()}{driven.name[1:]} of {self._context.run}"
+                self._artifact("table", json.dumps(rows), block.key, text)
         self._children.close(state, driven.name if driven.last < block.last else None)
         self._block = None
 
-    def _log(self) -> Mapping[str, Mapping[int, float]]:
-        """Adds a line for each iteration since the last call to the logs of the flow run and its block; returns the points."""
+    def _log(self) -> Mapping[str, Mapping[int, float]] | None:
+        """Adds a line for each iteration since the last call to the logs of the flow run and its block.
+
+        Returns the points. None if the ledger cannot be read: the lines then follow at the next call.
+        """
         context, child = self._context, self._children.current
         count = self._done - (self._block.first if self._block is not None else self._done) + 1
-        points = {key: dict(context.ledger.metrics.newest(context.run, key, count)) for key in COLUMNS.values()}
+        try:
+            points = {key: dict(context.ledger.metrics.newest(context.run, key, count)) for key in COLUMNS.values()}
+        except LedgerError as error:
+            log.warning("Prefect does not show the newest iterations for now: %s", error)
+            return None
         now, target = datetime.now(UTC), context.spec.iterations
         lines = [line(points, iteration, target) for iteration in range(self._logged + 1, self._done + 1)]
         self._logged = self._done

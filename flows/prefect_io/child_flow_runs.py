@@ -51,7 +51,7 @@ class ChildFlowRuns:
             self._inside.enter_context(parent.model_copy(update=update))
 
     def _create(self, client: SyncPrefectClient, parent: UUID, name: str, parameters: dict[str, Any]) -> FlowRun:
-        # A child hangs on a task run of its parent; as the input of the next one, it makes the graph a chain.
+        # Prefect attaches a child to a task run of its parent; as the input of the next one, it makes the graph a chain.
         inputs: dict[str, Any] = {"wait_for": [TaskRunResult(id=self._last)]} if self._last is not None else {}
         tracking = client.create_task_run(
             self._tracking, parent, dynamic_key=str(uuid4()), name=name, state=Pending(), task_inputs=inputs

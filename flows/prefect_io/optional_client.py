@@ -47,13 +47,13 @@ class OptionalClient:
             yield cls(client, warn, say)
 
     def ask(self, request: Callable[[SyncPrefectClient], R]) -> R | None:
-        """Returns the server's answer; None if it did not answer or refused, or has just failed to answer."""
+        """Returns the server's answer; None if it did not answer, refused, is not Prefect's, or has just failed."""
         if self._again_at is not None and time.monotonic() < self._again_at:
             return None
         try:
             with self._settings:
                 answer = request(self._client)
-        except AWAY as error:
+        except (*AWAY, ValueError) as error:  # ValueError: another program answers, such as a proxy with a page to log in
             self._failed(error)
             return None
         if self._again_at is not None:
@@ -63,7 +63,7 @@ class OptionalClient:
 
     def _failed(self, error: Exception) -> None:
         trouble = server_trouble(error)
-        log.warning("a report to Prefect is left out: %s", trouble)
+        log.warning("a report to Prefect was skipped: %s", trouble)
         if self._again_at is None:
             self._warn(f"the run continues without Prefect for now: {trouble}")
         self._again_at = time.monotonic() + QUIET_SECONDS

@@ -28,7 +28,9 @@ def is_unreachable(error: BaseException) -> bool:
 
 def server_trouble(error: Exception) -> str:
     """Returns a message about which server failed and how, for callers that continue without Prefect."""
-    return redact(f"Prefect's server at {shown(PREFECT_API_URL.value() or '')}: {type(error).__name__}: {error}")
+    # The text of a parser's error can be as long as the page that it could not read.
+    text = "the answer is not one of Prefect's" if isinstance(error, ValueError) else str(error)
+    return redact(f"Prefect's server at {shown(PREFECT_API_URL.value() or '')}: {type(error).__name__}: {text}")
 
 
 def server_needed(error: Exception) -> str:

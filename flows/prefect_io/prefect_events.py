@@ -29,7 +29,7 @@ class SentEvents:
     _timer: threading.Timer | None = None
 
     def begin(self) -> None:
-        """Sends events from now on, also if an earlier session of this process has discarded its own."""
+        """Sends events from now on, even if an earlier session of this process discarded its own."""
         if self._timer is not None:
             self._timer.cancel()
             vars(EventsWorker.instance()).pop(HANDLER, None)

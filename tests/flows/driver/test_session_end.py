@@ -72,6 +72,12 @@ def test_every_error_leaves_a_recorded_state(
     assert recorded(session) == (state, reason, None)
 
 
+def test_an_outcome_contains_no_secret(session: DriverSession) -> None:
+    outcome = session.pause("no answer from http://me:hunter2@host/")
+    assert "hunter2" not in outcome.reason and outcome.reason == recorded(session)[1]
+    session.end("ended")
+
+
 def test_an_expired_lease_that_nobody_took_leaves_a_failed_run(session: DriverSession) -> None:
     with pytest.raises(FencedError), ended_on_error(session):
         raise FencedError("the lease of term 1 ran out")

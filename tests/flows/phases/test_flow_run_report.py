@@ -43,6 +43,40 @@ def test_an_unreachable_server_ends_no_run_and_is_reported_once(monkeypatch: pyt
     assert time.monotonic() - began < 10.0, "requests are not repeated"
 
 
+def test_a_ledger_that_is_away_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "UPDATE_SECONDS", 0.0)
+    session, _ = toy_session()
+    logged = list[int]()
+    trouble = [LedgerUnavailable("away")]
+
+    def newest(run: str, key: str, count: int) -> list[tuple[int, float]]:
+        if trouble:
+            raise trouble[0]
+        return []
+
+    def latest(run: str) -> dict[str, Any]:
+        raise LedgerUnavailable("away")
+
+    def line(points: Any, iteration: int, target: int) -> str:
+        logged.append(iteration)
+        return ""
+
+    session.context.ledger.metrics = SimpleNamespace(latest=latest, newest=newest)
+    monkeypatch.setattr(module, "line", line)
+    address = f"http://127.0.0.1:{free_port()}/api"
+    with temporary_settings({PREFECT_API_URL: address}), flow_run_report(session) as report:
+        for iteration in range(3):
+            report.before(committed(iteration))
+            report.after(committed(iteration + 1))
+        assert logged == []
+        trouble.clear()
+        report.after(committed(4))
+        assert logged == [1, 2, 3, 4], "the lines follow"
+        trouble.append(LedgerUnavailable("away"))
+        report.before(committed(39))  # closes the block
+        report.conclude(Outcome("toy-1", "completed", 40, "target reached", 0))
+
+
 @pytest.mark.parametrize("error", [ConnectionError("of the run's own"), KeyboardInterrupt()])
 def test_an_error_of_the_run_passes_through(error: BaseException) -> None:
     session, _ = toy_session()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import pytest
-from httpx import ConnectError, ReadTimeout
+from httpx import ConnectError, ReadTimeout, Request, Response
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, get_current_settings, temporary_settings
 
 from flows.prefect_io import optional_client
@@ -56,6 +56,20 @@ def test_a_request_is_not_repeated(asked: tuple[OptionalClient, list[str]], monk
     assert client.ask(lambda real: real.read_flow_runs(limit=1)) is None
     assert tries == [0]
     assert PREFECT_CLIENT_MAX_RETRIES.value() != 0, "other requests of the process are repeated as before"
+
+
+@pytest.mark.parametrize("body", ["<html>Log in</html>" * 100, "[{}]", "null"])
+def test_an_answer_that_is_not_prefects_counts_as_none(
+    asked: tuple[OptionalClient, list[str]], monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    client, said = asked
+
+    def send(_: object, request: Request, **__: Any) -> Response:
+        return Response(200, text=body, request=request)
+
+    monkeypatch.setattr("httpx.Client.send", send)
+    assert client.ask(lambda real: real.read_flow_runs(limit=1)) is None
+    assert len(said) == 1 and "prefect.test" in said[0] and len(said[0]) < 200
 
 
 def test_an_error_of_the_caller_is_not_hidden(asked: tuple[OptionalClient, list[str]]) -> None:
