@@ -30,13 +30,12 @@ from db.core.models import (
 )
 from db.core.models import Event as Link
 from db.write.events import EventRow, append, lock_run
+from db.write.outbox import CREATION
 
 DELETED = "deleted"
 """The kind of the last link of a deleted run's audit chain."""
 COPIED = 0
 """Term of a fork's copies of its parent's checkpoints; drivers' terms begin at 1."""
-TRACKING_RUN = "run"
-"""The kind of outbox rows that create a run in the tracker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,7 @@ def _links(connection: Connection, run: str) -> list[dict[str, Any]]:
 
 def _experiments(connection: Connection, run: str) -> list[str]:
     """Returns the tracker's experiments in which the run may exist: those of the creations that were ever sent."""
-    sent = select(Outbox.payload).where(Outbox.run == run, Outbox.kind == TRACKING_RUN, Outbox.claims > 0)
+    sent = select(Outbox.payload).where(Outbox.run == run, Outbox.kind == CREATION, Outbox.claims > 0)
     return sorted({str(row.payload["experiment"]) for row in connection.execute(sent)})
 
 

@@ -21,7 +21,8 @@ from db.write.runs import forget_stop
 
 DRIVER_LOST = "driver lost"
 TAKEN = "lease_taken"
-LOST = "lost"
+ENDED, LOST = "ended", "lost"
+"""Outcomes of a driver session that ended in order, and of one whose driver was replaced before it had recorded an end."""
 
 
 class Leases:

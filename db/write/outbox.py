@@ -21,9 +21,9 @@ from db.write.metrics import points_at
 
 MLFLOW, PEOPLE = "mlflow", "people"
 """Lanes: a row is delivered to MLflow unless it names another tracker; notifications are delivered to people."""
-METRICS, CHECKPOINT, NOTIFICATION = "metrics", "checkpoint", "notification"
-"""Kinds with special handling: metrics and checkpoints, which are connected when a row is claimed, and notifications to
-people."""
+CREATION, METRICS, CHECKPOINT, NOTIFICATION = "run", "metrics", "checkpoint", "notification"
+"""Kinds with special handling: the creation of a run in a tracker; metrics and checkpoints, which are connected when a
+row is claimed; and notifications to people."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Any
 from db.core.engine import Fence
 from db.core.errors import RunNotFound
 from db.ledger import Ledger
-from db.write.outbox import OutboxEntry
+from db.write.outbox import CREATION, OutboxEntry
 from db.write.runs import Parent
 from flows.branching.inheritance import inherit, is_whole
 from flows.branching.restore_points import RestorePoints
@@ -213,7 +213,7 @@ def open_branch(
         }
         now, params = _now(), dotted_text(spec.model_dump(mode="json"))
         entries = [
-            OutboxEntry(creation_id(run, number), "run", created, now),
+            OutboxEntry(creation_id(run, number), CREATION, created, now),
             OutboxEntry(row_id(run, number, "params"), "params", params, now),
         ]
         if left:

@@ -17,7 +17,7 @@ from typing import Protocol
 from db.core.engine import Fence
 from db.core.errors import Fenced, LedgerError
 from db.ledger import Ledger
-from db.write.outbox import MLFLOW, ClaimedRow, lane_id
+from db.write.outbox import CREATION, MLFLOW, ClaimedRow, lane_id
 from flows.run.owner import owner_of
 from flows.run.protocols import OutboxItem, Tracker
 from yatt_core.errors import InfrastructureError, YattError
@@ -25,7 +25,6 @@ from yatt_core.logs import redact
 
 log = logging.getLogger("yatt_core.outbox")
 BATCH = 100
-CREATION = "run"
 POLL_SECONDS = 1.0
 RETRY_SECONDS = 5.0
 

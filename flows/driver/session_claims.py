@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from db.core.errors import Fenced
+from db.write.lease import ENDED
 from flows.driver.session import DriverSession
 from flows.driver.stopping import graceful_signals
 from yatt_core.errors import FencedError, YattError
@@ -70,4 +71,4 @@ def claimed_session(run: str) -> Iterator[DriverSession]:
     grace = session.context.spec.recovery.stop_grace_seconds
     with graceful_signals(session.stops, grace, session.context.observer.stage), ended_on_error(session):
         yield session
-    session.end("ended")
+    session.end(ENDED)

@@ -53,7 +53,10 @@ class OptionalClient:
         try:
             with self._settings:
                 answer = request(self._client)
-        except (*AWAY, ValueError) as error:  # ValueError: another program answers, such as a proxy with a page to log in
+        except (
+            *AWAY,
+            ValueError,
+        ) as error:  # ValueError: another program answers, such as a proxy with a page to log in
             self._failed(error)
             return None
         if self._again_at is not None:

@@ -8,7 +8,7 @@ ledger. These files are for display only: a file that cannot be made is left out
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from flows.reports.accounting import Accounts, accounts_of
 from flows.reports.learning_curve import write_learning_plot
 from flows.run.trackers import for_trackers
 from yatt_core.durable import make_folder, write_file, write_json
-from yatt_core.errors import InfrastructureError
 from yatt_core.experience.batch import SAMPLES_FILE
 
 log = logging.getLogger("yatt_core.flow")
@@ -36,6 +35,7 @@ COLUMNS = ("prompt", "response", "reward", "correct", "truncated", "prompt_ordin
 LONGEST_TEXT = 4000
 ATTEMPTS = 2000
 """Maximum number of attempts that the account of the time covers."""
+Body = dict[str, Any]
 
 
 def publish_reports(context: RunContext) -> None:
@@ -43,9 +43,8 @@ def publish_reports(context: RunContext) -> None:
     tracking = context.spec.tracking
     if not (tracking.enabled and tracking.reports):
         return
+    bodies = [body for make in (_picture, _times, _samples) if (body := _made(make, context)) is not None]
     try:
-        make_folder(context.folder / FOLDER)
-        bodies = list(_reports(context))
         now = context.clock.time_ms()
         entries = [
             OutboxEntry(key, "file", body, now)
@@ -53,23 +52,40 @@ def publish_reports(context: RunContext) -> None:
             for key in row_ids(context.run, context.branch, f"t{context.fence.term}/{body['name']}")
         ]
         context.ledger.outbox.enqueue(context.fence, for_trackers(context.spec, entries))
-    except (InfrastructureError, LedgerError, OSError) as error:
-        log.warning("the session's reports are left out: %s", error)
+    except LedgerError as error:
+        log.warning("the session's reports are not delivered: %s", error)
 
 
-def _reports(context: RunContext) -> Iterator[dict[str, Any]]:
-    """Writes the files; yields the body of each one's outbox row, with its path in the run's folder."""
+def _made(make: Callable[[RunContext], Body | None], context: RunContext) -> Body | None:
+    try:
+        make_folder(context.folder / FOLDER)
+        return make(context)
+    except Exception as error:  # noqa: BLE001 - a library that draws or reads files may raise anything
+        log.warning("a report of the session is left out: %s: %s", type(error).__name__, error)
+        return None
+
+
+# Each writes a file and returns the body of its outbox row, with the path in the run's folder; None if there is nothing
+# to report.
+
+
+def _picture(context: RunContext) -> Body | None:
     plot = write_learning_plot(context.ledger, context.run, context.folder)
-    if plot is not None:
-        yield {"name": plot.name, "path": plot.name}
-    times = context.folder / FOLDER / TIMES
+    return None if plot is None else {"name": plot.name, "path": plot.name}
+
+
+def _times(context: RunContext) -> Body | None:
     text = time_report(context.run, accounts_of(context.ledger.overview.history(context.run, ATTEMPTS)))
-    write_file(times, text.encode())
-    yield {"name": f"{FOLDER}/{TIMES}", "path": f"{FOLDER}/{TIMES}"}
+    write_file(context.folder / FOLDER / TIMES, text.encode())
+    return {"name": f"{FOLDER}/{TIMES}", "path": f"{FOLDER}/{TIMES}"}
+
+
+def _samples(context: RunContext) -> Body | None:
     table = sample_table(context.ledger, context.run, context.home.folder, context.spec.tracking.samples)
-    if table is not None:
-        write_json(context.folder / FOLDER / TABLE, table)
-        yield {"name": f"{FOLDER}/{TABLE}", "path": f"{FOLDER}/{TABLE}", "table": True}
+    if table is None:
+        return None
+    write_json(context.folder / FOLDER / TABLE, table)
+    return {"name": f"{FOLDER}/{TABLE}", "path": f"{FOLDER}/{TABLE}", "table": True}
 
 
 def time_report(run: str, accounts: Accounts) -> str:

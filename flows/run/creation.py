@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from db.ledger import Ledger
-from db.write.outbox import OutboxEntry
+from db.write.outbox import CREATION, OutboxEntry
 from flows.run.description import describing_tags, note_of
 from flows.run.dotted_keys import dotted_text
 from flows.run.home import Home
@@ -55,7 +55,7 @@ def first_entries(run: str, spec: RunSpec) -> list[OutboxEntry]:
     document = spec.model_dump(mode="json")
     tags = describing_tags(run, spec)
     entries = [
-        OutboxEntry(f"{run}/run", "run", {"experiment": spec.tracking.experiment, "name": run}, now),
+        OutboxEntry(f"{run}/run", CREATION, {"experiment": spec.tracking.experiment, "name": run}, now),
         OutboxEntry(f"{run}/params", "params", dotted_text(document), now),
         OutboxEntry(f"{run}/tags", "tags", tags, now),
         OutboxEntry(f"{run}/note", "note", {"text": note_of(run, spec)}, now),

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from itertools import count
+from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
@@ -23,12 +25,13 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.states import Completed, Crashed
 
 from db.core.errors import RunNotFound
 from db.core.holder import is_gone, this_process
 from db.ledger import Ledger
-from db.write.lease import LOST
+from db.write.lease import ENDED, LOST
 from flows.run.home import Home
 from flows.schedule.flow_run_process import infrastructure_of
 from flows.schedule.window_record import recorded_windows
@@ -46,8 +49,6 @@ SILENT_SECONDS = 1800.0
 START_SECONDS = 60.0
 """Grace period after a change of state: a flow run may be restarting while Prefect still names its old process."""
 PAGE = 200
-ENDED = "ended"
-"""The outcome of a session that ended in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +114,21 @@ def reap(ledger: Ledger, home: Home) -> list[Closed]:
 
 
 def _taken_for_alive(client: SyncPrefectClient, *flows: str) -> list[FlowRun]:
+    """Returns the flow runs of these flows that Prefect regards as alive, those of other ledgers included."""
     states = FlowRunFilterState(type=FlowRunFilterStateType(any_=list(ALIVE)))
-    return client.read_flow_runs(
-        flow_filter=FlowFilter(name=FlowFilterName(any_=list(flows))),
-        flow_run_filter=FlowRunFilter(state=states),
-        limit=PAGE,
-    )
+    found: dict[UUID, FlowRun] = {}
+    for offset in count(0, PAGE):
+        page = client.read_flow_runs(
+            flow_filter=FlowFilter(name=FlowFilterName(any_=list(flows))),
+            flow_run_filter=FlowRunFilter(state=states),
+            sort=FlowRunSort.ID_DESC,
+            limit=PAGE,
+            offset=offset,
+        )
+        found |= {run.id: run for run in page}
+        if len(page) < PAGE:
+            break
+    return list(found.values())
 
 
 def _end_of_window(ledger: Ledger, flow_run: FlowRun) -> State[None] | None:
@@ -139,7 +149,7 @@ def end_of_session(ledger: Ledger, flow_run: FlowRun) -> State[None] | None:
         return None
     if session is None:
         return None
-    if session.outcome == LOST or line.term != session.term:
+    if session.outcome == LOST or (session.ended_at is None and line.term != session.term):
         return Crashed(message="another driver has taken over its run")
     if session.ended_at is None:
         holder = ledger.leases.holders().get(run)

@@ -57,6 +57,24 @@ def test_the_spec_says_what_leaves_the_folder(tmp_path: Path, tracking: Tracking
     assert sorted(published(Home(tmp_path / "runs"), spec)) == names
 
 
+@pytest.mark.parametrize(
+    ("broken", "others"),
+    [
+        ("write_learning_plot", ["reports/samples.json", "reports/time.md"]),
+        ("accounts_of", ["learning.png", "reports/samples.json"]),
+        ("make_folder", []),
+    ],
+)
+def test_a_file_that_cannot_be_made_is_left_out_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, others: list[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ImportError("a library is damaged")
+
+    monkeypatch.setattr(session_report, broken, fail)
+    assert sorted(published(Home(tmp_path / "runs"), toy_spec())) == others
+
+
 def test_a_damaged_file_leaves_out_the_table(tmp_path: Path) -> None:
     home = Home(tmp_path / "runs")
     run = seed_run(home)

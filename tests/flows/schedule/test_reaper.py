@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.states import Running
 
 from db.core.holder import Holder, is_gone, this_process
@@ -162,7 +165,24 @@ def test_the_flow_runs_of_a_driver_that_was_replaced_are_closed(home: Home) -> N
 def test_an_end_that_prefect_did_not_hear_of_is_reported_later(
     home: Home, monkeypatch: pytest.MonkeyPatch, outcome: str, state: str
 ) -> None:
-    session, block, _ = session_of(home, this_process(), outcome)
+    session, block, run = session_of(home, this_process(), outcome)
     assert ends(home, session, block) == [None, None], "the driver may be about to report it"
     monkeypatch.setattr(reaper, "START_SECONDS", 0.0)
     assert [end and end[0] for end in ends(home, session, block)] == [state, state]
+    with Ledger.open(home.ledger) as ledger:
+        ledger.leases.acquire(run, this_process("the next driver"), 60.0)
+    assert [end and end[0] for end in ends(home, session, block)] == [state, state], "a later driver changes nothing"
+
+
+def test_the_flow_runs_of_other_ledgers_on_the_server_hide_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [FlowRun(id=uuid4(), flow_id=uuid4()) for _ in range(7)]
+    asked = list[tuple[int, int]]()
+
+    def read_flow_runs(*, limit: int, offset: int, sort: FlowRunSort, **_: object) -> list[FlowRun]:
+        asked.append((offset, limit))
+        return sorted(rows, key=lambda row: row.id)[offset : offset + limit]
+
+    monkeypatch.setattr(reaper, "PAGE", 3)
+    client: Any = SimpleNamespace(read_flow_runs=read_flow_runs)
+    assert {row.id for row in reaper._taken_for_alive(client, "train")} == {row.id for row in rows}
+    assert asked == [(0, 3), (3, 3), (6, 3)]
