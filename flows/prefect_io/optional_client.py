@@ -22,6 +22,8 @@ log = logging.getLogger("yatt_core.flow")
 REQUEST_SECONDS = 5.0
 QUIET_SECONDS = 15.0
 """How long requests are left out after one that failed."""
+UNANSWERED = (*AWAY, ValueError)
+"""Errors of a request without a usable answer; a parser's, if another program answers, such as a proxy's login page."""
 R = TypeVar("R")
 
 
@@ -53,10 +55,7 @@ class OptionalClient:
         try:
             with self._settings:
                 answer = request(self._client)
-        except (
-            *AWAY,
-            ValueError,
-        ) as error:  # ValueError: another program answers, such as a proxy with a page to log in
+        except UNANSWERED as error:
             self._failed(error)
             return None
         if self._again_at is not None:
