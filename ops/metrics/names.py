@@ -37,7 +37,9 @@ RUNS = MetricName("yatt_runs", "gauge", ("state",), "Runs in the ledger by state
 RUNS_LEFT_OUT = MetricName("yatt_runs_left_out", "gauge", (), "Number of runs without their own series (the oldest).")
 STATE = MetricName("yatt_run_state", "gauge", ("run", "state"), "1 for the run's current state.")
 DRIVEN = MetricName("yatt_run_driven", "gauge", ("run",), "1 if a live process holds the run's lease.")
-DRIVER_LOST = MetricName("yatt_run_driver_lost", "gauge", ("run",), "1 if the lease expired without being released.")
+DRIVER_LOST = MetricName(
+    "yatt_run_driver_lost", "gauge", ("run",), "1 if the driver disappeared without an orderly end."
+)
 STOP_ASKED = MetricName("yatt_run_stop_asked", "gauge", ("run",), "1 if the run was asked to stop.")
 ITERATION = MetricName("yatt_run_iteration", "gauge", ("run",), "Newest committed iteration; -1 before the first.")
 TARGET = MetricName("yatt_run_target_iterations", "gauge", ("run",), "The run's target number of iterations.")

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from db.core.errors import RunNotFound
 from db.ledger import Ledger
+from db.read.overview import RunLine
 from db.read.run_list import RunListLine
+from flows.run.lease import is_keeper
 
 DRIVEN, LOST, NOBODY = "driven", "lost", "nobody"
 COMPLETED = "completed"
@@ -22,8 +24,8 @@ class ListedRun:
     """The summary of a run.
 
     progress: completed fraction of the target.
-    driver: `driven`, `lost` (the lease expired) or `nobody`.
-    holder: who holds or held the lease.
+    driver: as `driver_of` says.
+    holder: who holds the lease, or let it expire; None if the lease was released.
     reward: mean reward at the newest commit.
     accuracy: held-out accuracy at the newest evaluation.
     eta_seconds: time to the target at the pace of the newest iterations; None without a driver or a known pace.
@@ -105,10 +107,22 @@ def find_line(ledger: Ledger, run: str) -> ListedRun:
     return listed_run(line)
 
 
+def driver_of(line: RunLine) -> str:
+    """Returns `driven`, `lost` or `nobody`.
+
+    A driver is lost if its lease expired, or if the run is still running although nobody holds the lease: the keeper takes
+    and releases the lease of a lost driver.
+    """
+    held = line.holder is not None and not is_keeper(line.holder)
+    if held and line.lease_expires_in > 0:
+        return DRIVEN
+    return LOST if held or line.run.state == "running" else NOBODY
+
+
 def listed_run(found: RunListLine) -> ListedRun:
     """Converts a line of the ledger for display."""
     line, run = found.line, found.line.run
-    driver = NOBODY if line.holder is None else DRIVEN if line.lease_expires_in > 0 else LOST
+    driver = driver_of(line)
     target, done = run.target_iterations, max(0, run.iteration)
     left = max(0, target - done)
     pace = found.iteration_seconds

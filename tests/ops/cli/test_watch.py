@@ -9,9 +9,10 @@ import pytest
 from rich.console import Console
 
 from db.core.engine import Fence
-from db.core.holder import Holder
+from db.core.holder import Holder, this_process
 from db.ledger import Ledger
 from flows.run.home import Home
+from flows.run.lease import KEEPER
 from ops.cli.commands.inspection import watch
 from ops.cli.commands.inspection.run_picture import doing, line, picture
 from ops.queries.watch import watched
@@ -63,6 +64,19 @@ def test_a_lost_driver_ends_it(yatt: Yatt, home: Home) -> None:
         assert fence.term == 2
     answer = yatt("watch", run)
     assert answer.code == 1 and f"yatt resume {run}" in answer.err
+
+
+def test_a_driver_stays_lost_once_the_keeper_has_released_its_lease(yatt: Yatt, home: Home) -> None:
+    run = seed_run(home, ends=False)
+    with Ledger.open(home.ledger) as ledger:
+        ledger.leases.renew(Fence(run, 1), -1)
+        kept = ledger.leases.acquire(run, this_process(KEEPER), 60, lambda holder: True)
+        assert yatt("watch", run).code == 1, "the keeper does not drive"
+        ledger.leases.release(kept)
+    answer = yatt("watch", run)
+    assert answer.code == 1 and f"yatt resume {run}" in answer.err
+    assert yatt("runs", "-o", "json").document["runs"][0]["driver"] == "lost"
+    assert yatt("show", run, "-o", "json").document["driver"] == "lost"
 
 
 def test_the_picture_has_phase_curves_devices_and_alarms(home: Home) -> None:

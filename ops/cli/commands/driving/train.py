@@ -283,7 +283,9 @@ def stop(
 
 
 def _is_driven(line: RunLine) -> bool:
-    return line.holder is not None and line.lease_expires_in > 0
+    from ops.queries.run_list import DRIVEN, driver_of
+
+    return driver_of(line) == DRIVEN
 
 
 def _await_end(ledger: Ledger, run: str, term: int) -> str | None:

@@ -32,11 +32,17 @@ def register(app: typer.Typer) -> None:
 
 def driver(line: RunLine) -> str:
     """Returns who drives the run, for display; empty if nobody does."""
-    if line.holder is None:
+    from flows.run.lease import is_keeper
+    from ops.queries.run_list import DRIVEN, LOST, driver_of
+
+    found = driver_of(line)
+    if found == DRIVEN:
+        return line.holder or ""
+    if found != LOST:
         return ""
-    if line.lease_expires_in < 0:
-        return f"lost {duration(-line.lease_expires_in)} ago"
-    return line.holder
+    if line.holder is None or is_keeper(line.holder):
+        return "lost"  # the lease says only when the keeper released it
+    return f"lost {duration(-line.lease_expires_in)} ago"
 
 
 def show(run: RunArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
