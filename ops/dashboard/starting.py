@@ -23,12 +23,9 @@ from ops.dashboard.context import Served
 from ops.dashboard.driving import start_driver
 from ops.dashboard.problems import InvalidSpec
 from ops.dashboard.texts import Like, Reason
-from ops.integrations.apprise_notifier import AppriseNotifier
-from ops.preflight.reward_trial import check_rewards
-from ops.preflight.run import check_surroundings, check_what_is_named
+from ops.preflight.run import check_before_start
 from ops.queries.run_list import find_line
 from yatt_core.errors import ConfigurationError
-from yatt_core.problems import Problems
 from yatt_core.spec import RunSpec, load_spec
 
 router = APIRouter(prefix="/api/v1", tags=["actions"])
@@ -53,27 +50,22 @@ class NewRun(BaseModel):
 
 @router.post("/runs", status_code=HTTPStatus.ACCEPTED)
 def start(served: Served, by: Acting, asked: NewRun) -> Done:
-    """Checks a spec, creates a run and starts its driver. All mistakes of the spec are in `errors`."""
-    run = create_run(served.home, checked_spec(served.home, asked.spec))
+    """Checks a spec, creates a run and starts its driver. All mistakes of the spec are in `errors`, warnings in `detail`."""
+    spec, warnings = checked_spec(served.home, asked.spec)
+    run = create_run(served.home, spec)
     pid = start_driver(served.drivers, served.ledger, served.home, run, by, asked.reason)
-    return Done(action="start", by=by, detail=f"a driver is starting, pid {pid}", run=find_line(served.ledger, run))
+    detail = "; ".join([f"a driver is starting, pid {pid}", *(f"warning: {each}" for each in warnings)])
+    return Done(action="start", by=by, detail=detail, run=find_line(served.ledger, run))
 
 
-def checked_spec(home: Home, text: str) -> RunSpec:
-    """Returns the spec in a text. Raises `InvalidSpec` with all its mistakes, `InfrastructureError`."""
+def checked_spec(home: Home, text: str) -> tuple[RunSpec, list[str]]:
+    """Returns the spec in a text, and warnings. Raises `InvalidSpec` with all its mistakes, `InfrastructureError`."""
     with tempfile.TemporaryDirectory(prefix="yatt-spec-") as folder:
         path = Path(folder) / "spec.yaml"
         path.write_text(text, encoding="utf-8")
-        problems = Problems()
         try:
             spec = load_spec(path, (), with_files=True)
-            with problems.noting():
-                AppriseNotifier.from_environment(spec.guards.notify)
-            if check_what_is_named(spec, problems):
-                with problems.noting():
-                    check_rewards(spec)
-            problems.raise_as_configuration()
-            check_surroundings(home.folder, spec)
+            warnings = check_before_start(home.folder, spec).warnings
         except ConfigurationError as error:
             raise InvalidSpec(str(error).replace(str(path), ORIGIN).replace(folder, ORIGIN)) from None
-    return spec
+    return spec, warnings

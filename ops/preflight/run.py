@@ -1,17 +1,20 @@
-"""Checks before a run is created: what the spec refers to, the codec, and disk space for a checkpoint.
+"""Checks before a run is created: what the spec refers to, the codec, reward functions, and disk space for a checkpoint.
 
-Consumes the home folder and the spec. Raises `ConfigurationError` and `InfrastructureError`; leaves nothing
-behind.
+Consumes the home folder and the spec. Produces warnings; raises `ConfigurationError` and `InfrastructureError`. Leaves
+nothing behind.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
 from ops.preflight.home_folder import check_folder
+from ops.preflight.remarks import remarks
+from ops.preflight.reward_trial import Trial, check_rewards
 from ops.presentation.words import size
 from yatt_core.datasets.local_files import check_regular
 from yatt_core.errors import ConfigurationError, InfrastructureError
@@ -28,15 +31,50 @@ TOKENS_OF_OWN_TOKENIZER = 4096
 FLOAT32_BYTES = 4
 
 
-def check_before_start(home: Path, spec: RunSpec) -> None:
-    """Raises the errors that would otherwise end the run minutes later, several as one."""
-    problems = Problems()
-    check_what_is_named(spec, problems)
-    problems.raise_any()
-    check_surroundings(home, spec)
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The result of the checks of a sound spec.
+
+    trials: the calls of the reward functions.
+    warnings: what works but may not be intended.
+    """
+
+    trials: list[Trial]
+    warnings: list[str]
 
 
-def check_what_is_named(spec: RunSpec, problems: Problems) -> bool:
+def check_before_start(
+    home: Path,
+    spec: RunSpec,
+    tell: Callable[[str], None] = lambda step: None,
+    further: Callable[[], None] = lambda: None,
+) -> Checked:
+    """Makes all checks that a spec must pass before a run is created from it.
+
+    tell: receives the name of each step.
+    further: checks the inputs in more depth; called if they can be built.
+
+    Raises the errors that would otherwise end the run minutes later: `ConfigurationError` with all mistakes of the spec,
+    `InfrastructureError`.
+    """
+    from ops.integrations.apprise_notifier import AppriseNotifier
+
+    problems, trials = Problems(), list[Trial]()
+    tell("checking what the spec names")
+    with problems.noting():
+        AppriseNotifier.from_environment(spec.guards.notify)
+    if _check_what_is_named(spec, problems):
+        tell("calling the reward functions")
+        with problems.noting():
+            trials = check_rewards(spec)
+        with problems.noting():
+            further()
+    problems.raise_as_configuration()
+    _check_surroundings(home, spec)
+    return Checked(trials, remarks(spec))
+
+
+def _check_what_is_named(spec: RunSpec, problems: Problems) -> bool:
     """Notes what is wrong with everything that a spec names; returns True if its inputs can be built."""
     with problems.noting():
         check_available(spec)
@@ -91,7 +129,7 @@ def check_model(spec: RunSpec) -> None:
     check_codec(spec)
 
 
-def check_surroundings(home: Path, spec: RunSpec) -> None:
+def _check_surroundings(home: Path, spec: RunSpec) -> None:
     """Raises the errors of the object store, of devices without enough memory, and of a full disk."""
     from flows.driver.services import attached
 

@@ -207,3 +207,15 @@ def test_a_run_is_started_from_a_spec_and_all_its_mistakes_are_shown(
     done = client.post("/new", data=fields, headers=OURS)
     assert started == ["toy-3"] and done.url.path == "/runs/toy-3"
     assert served.ledger.runs.revision("toy-3").digest == toy_spec().digest
+
+
+def test_the_warnings_of_a_sound_spec_are_in_the_answer(
+    client: TestClient, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ops.dashboard.starting.start_driver", lambda *_: 7)
+    tree = toy_spec().model_dump(mode="json")
+    tree["data"] |= {"prompts_per_iteration": 5, "logical_shards": 2}
+    body = {"spec": yaml_text(tree)}
+    answer = client.post("/api/v1/runs", json=body, headers={"Authorization": f"Bearer {token}"})
+    assert answer.status_code == 202, answer.text
+    assert "pid 7; warning: " in answer.json()["detail"] and "data.logical_shards: 2" in answer.json()["detail"]

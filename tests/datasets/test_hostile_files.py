@@ -14,6 +14,7 @@ import pytest
 from ops.preflight.run import check_before_start
 from tests.datasets.test_source_files import SAVED, SMALL, hugging_face, rows, train, write_parquet
 from tests.inputs.example_specs import VIRTUAL, run_spec, write_jsonl
+from tests.ops.seeding import toy_spec
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.spec.reading.documents import absolute_path
 
@@ -153,7 +154,7 @@ def test_names_that_are_too_long_are_configuration_errors(tmp_path: Path, kind: 
         ):
             check_before_start(tmp_path / "home", spec)
     with pytest.raises(ConfigurationError, match="x: File name too long; choose another folder with --home"):
-        check_before_start(Path(LONG), run_spec(write_jsonl(tmp_path / "a.jsonl", rows(9)), data=SMALL, **VIRTUAL))
+        check_before_start(Path(LONG), toy_spec())
 
 
 def test_paths_that_name_nothing_are_configuration_errors(tmp_path: Path) -> None:

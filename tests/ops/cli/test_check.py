@@ -56,7 +56,7 @@ def test_a_sound_spec_shows_prompts_scores_and_needs(yatt: Yatt, home: Home, spe
         ("sleeping", ["took longer than 0.2 s"]),
     ],
 )
-@pytest.mark.parametrize("command", ["check", "train"])
+@pytest.mark.parametrize("command", ["check", "train", "deploy"])
 def test_a_reward_that_fails_is_named_with_its_place_before_anything_starts(
     yatt: Yatt, home: Home, spec: Path, command: str, function: str, says: list[str]
 ) -> None:

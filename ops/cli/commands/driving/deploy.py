@@ -137,8 +137,9 @@ def _checked_spec(home: Home, spec: Path | None, run: str | None, overrides: lis
         if overrides:
             raise ConfigurationError("--set: needs SPEC; to change an existing run's spec use `yatt resume RUN --set`")
         return None
-    checked = load_spec(spec, overrides or ())
-    check_before_start(home.folder, checked)
+    checked = load_spec(spec, overrides or (), with_files=True)
+    for warning in check_before_start(home.folder, checked).warnings:
+        message(f"warning: {warning}")
     return checked
 
 

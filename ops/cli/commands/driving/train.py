@@ -63,25 +63,13 @@ def train(
 ) -> None:
     """Start a new run and train it to its target; Ctrl-C stops it at the next safe point."""
     from flows.run.home import Home
-    from ops.integrations.apprise_notifier import AppriseNotifier
-    from ops.preflight.remarks import remarks
-    from ops.preflight.reward_trial import check_rewards
-    from ops.preflight.run import check_surroundings, check_what_is_named
-    from yatt_core.problems import Problems
+    from ops.preflight.run import check_before_start
     from yatt_core.spec import load_spec
 
     checked = load_spec(spec, overrides or (), with_files=True)
     place = Home.locate(home)
-    problems = Problems()
-    with problems.noting():
-        AppriseNotifier.from_environment(checked.guards.notify)
-    if check_what_is_named(checked, problems):
-        with problems.noting():
-            check_rewards(checked)
-    problems.raise_as_configuration()
-    check_surroundings(place.folder, checked)
-    for remark in remarks(checked):
-        message(f"warning: {remark}")
+    for warning in check_before_start(place.folder, checked).warnings:
+        message(f"warning: {warning}")
     from flows.driver import services
     from flows.run.creation import create_run
     from ops.group.address import server_of_runs

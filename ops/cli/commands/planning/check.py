@@ -47,27 +47,17 @@ def check(
     """
     from flows.run.home import Home
     from ops.preflight.needs import needs_of
-    from ops.preflight.remarks import remarks
-    from ops.preflight.reward_trial import check_rewards
-    from ops.preflight.run import check_surroundings, check_what_is_named
-    from ops.presentation.progress import logged_progress
-    from yatt_core.problems import Problems
+    from ops.preflight.run import check_before_start
     from yatt_core.spec import load_spec
 
     checked, place = load_spec(spec, overrides or (), with_files=True), Home.locate(home)
-    problems = Problems()
-    message("checking what the spec names")
-    if check_what_is_named(checked, problems):
-        message("calling the reward functions")
-        with problems.noting():
-            trials = check_rewards(checked)
-        message("reading all rows and encoding all prompts")
-        shown = logged_progress("yatt_core.datasets", "yatt_core.input_building")
-        with shown, warnings_of("yatt_core.input_building") as logged, problems.noting():
-            found = _inputs(checked, place.folder)
-    problems.raise_as_configuration()
-    check_surroundings(place.folder, checked)
-    needs, warnings = needs_of(checked), [*remarks(checked), *logged]
+    inputs: list[Found] = []
+    with warnings_of("yatt_core.input_building") as logged:
+        sound = check_before_start(
+            place.folder, checked, message, lambda: inputs.append(_all_inputs(checked, place.folder))
+        )
+    (found,), trials = inputs, sound.trials
+    needs, warnings = needs_of(checked), [*sound.warnings, *logged]
     if output is Output.JSON:
         receipt = found.receipt
         prompts = {"train": receipt.train_prompts, "held_out": receipt.held_out_prompts, "probe": receipt.probe_prompts}
@@ -124,8 +114,16 @@ class Found:
     shown: dict[str, str] | None
 
 
+def _all_inputs(spec: RunSpec, home: Path) -> Found:
+    """Builds the inputs in a scratch folder while showing the progress, and returns what they contain."""
+    from ops.presentation.progress import logged_progress
+
+    message("reading all rows and encoding all prompts")
+    with logged_progress("yatt_core.datasets", "yatt_core.input_building"):
+        return _inputs(spec, home)
+
+
 def _inputs(spec: RunSpec, home: Path) -> Found:
-    """Builds the inputs in a scratch folder, and returns what they contain."""
     from yatt_core.input_building.materialise import materialise
     from yatt_core.inputs.manifest import HELD_OUT, LONGEST, PROBE, TRAIN, read_manifest
     from yatt_core.prompts.prompt_files import PromptFile
