@@ -11,7 +11,7 @@ from db.ledger import Ledger
 from flows.driver.context import RunContext
 from flows.driver.run_status import Outcome
 from flows.driver.services import FindServer, SessionServices, check_surroundings, server_of_environment
-from flows.driver.session import DRIVER, DriverSession
+from flows.driver.session import DriverSession
 from flows.driver.session_claims import ended_unless_claimed, offered
 from flows.driver.start_retries import with_retries
 from flows.driver.stopping import ended_in_order
@@ -19,7 +19,7 @@ from flows.driver.windows import Window
 from flows.files.storage import claim_store
 from flows.run.creation import first_entries, load_run
 from flows.run.home import Home
-from flows.run.lease import take_lease
+from flows.run.lease import DRIVER, take_lease
 from flows.run.pages import Pages
 from flows.run.protocols import Notifier, Observer, Tracker
 from yatt_core.cluster.connect import disconnect_ray

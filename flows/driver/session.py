@@ -28,6 +28,7 @@ from flows.driver.threads import DriverThreads
 from flows.driver.windows import Window
 from flows.placement.prefetch import PlacementPrefetch
 from flows.run.control_state import ControlState
+from flows.run.lease import DRIVER
 from flows.run.protocols import Notifier, Tracker
 from flows.run.results import SESSION_ENDED
 from yatt_core.cluster.metering import BytesMeter
@@ -40,8 +41,6 @@ from yatt_core.run_actors.run_actors import RunActors
 log = logging.getLogger("yatt_core.flow")
 LEDGER_POLL_SECONDS = 1.0
 HOUR_MS = 3_600_000
-DRIVER = "yatt driver of "
-"""Beginning of the text of a lease's holder that is a driver."""
 
 
 class DriverSession:

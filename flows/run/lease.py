@@ -24,6 +24,8 @@ from yatt_core.errors import FencedError
 
 log = logging.getLogger("yatt_core.flow")
 RENEWALS_PER_LIFE = 5
+DRIVER = "yatt driver of "
+"""Prefix of the name of a holder that is a driver."""
 KEEPER = "yatt keeper"
 """Prefix of the name of a holder that only delivers the outbox and soon releases the lease."""
 PATIENCE_SECONDS, ASK_SECONDS = 30.0, 0.2

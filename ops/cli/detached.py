@@ -1,19 +1,18 @@
 """Starts a driver as a background process of its own session, and waits until it holds the run's lease.
 
-Consumes a run that nobody drives; produces the process, and a log in the run's folder with its output. The process is
-`yatt resume`: neither Ctrl-C in the terminal nor its end reaches it, and `yatt stop` ends it.
+Consumes a run that nobody drives; produces the process (`ops.driver_process`), and a log in the run's folder with its output.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ops.driver_process import open_log, start_driver_process
 from ops.presentation.output import message
 from yatt_core.errors import ExitCode
 
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 LOG = "detached.log"
 POLL_SECONDS = 0.2
 LAST_BYTES = 4000
-DRIVER = "yatt driver of "
-"""Beginning of the name of a holder that is a driver (`flows.driver.session.DRIVER`, whose import takes long)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +43,10 @@ class Started:
 
 def start_detached(home: Home, ledger: Ledger, run: str, accept_drift: bool) -> Started:
     """Starts a driver and returns once it holds the lease, or has ended before that."""
-    from yatt_core.supervisor.state import MARK_VARIABLE
-
     log = home.run_folder(run) / LOG
-    options = ["--accept-drift"] if accept_drift else []
-    command = [sys.executable, "-m", "ops.cli.main", "--home", str(home.folder), "resume", *options, "--", run]
-    with log.open("ab") as stream:
+    with open_log(home, run, LOG) as stream:
         begins = stream.tell()
-        process = subprocess.Popen(
-            command,
-            # With the mark of a service group, the driver would end with the group.
-            env={name: value for name, value in os.environ.items() if name != MARK_VARIABLE},
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        process = start_driver_process(home, run, stream, accept_drift)
     try:
         code = _await_lease(ledger, run, process)
     except KeyboardInterrupt:
@@ -72,6 +57,8 @@ def start_detached(home: Home, ledger: Ledger, run: str, accept_drift: bool) -> 
 
 def _await_lease(ledger: Ledger, run: str, process: subprocess.Popen[bytes]) -> int | None:
     """Returns the exit code of a driver that ends before it holds the lease; None once it holds the lease."""
+    from flows.run.lease import DRIVER
+
     while True:
         code = process.poll()
         holder = ledger.leases.holders().get(run)

@@ -14,7 +14,6 @@ from db.core.errors import (
     LedgerVersionError,
     RunNotFound,
 )
-from ops.cli.detached import DRIVER
 from ops.presentation.words import shortened
 from yatt_core.errors import ExitCode, YattError
 from yatt_core.logs import redact
@@ -47,6 +46,8 @@ def _described(error: BaseException) -> str:
 
 def _way_in(error: LeaseHeld) -> str:
     """Returns how to get at a run that is held: only a driver can be asked to stop."""
+    from flows.run.lease import DRIVER
+
     if error.holder.startswith("yatt ") and not error.holder.startswith(DRIVER):
         return "that command ends by itself: try again then"
     return f"to stop it first: yatt stop {error.run} --wait"

@@ -1,4 +1,4 @@
-"""Starts a driver for a run: `yatt resume` in a process of its own, which outlives the dashboard.
+"""Starts a driver for a run on behalf of a token's holder (`ops.driver_process`).
 
 Consumes a run without a driver. Produces the process, `resume.log` in the run folder with its output, and events in the audit
 chain: who requested the driver and, if it ended with an error, the last line of its output. While a started driver has
@@ -7,29 +7,20 @@ not taken the run's lease yet, no second one is started.
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from db.core.errors import LeaseHeld
 from db.ledger import Ledger
-from flows.prefect_io.prefect_server import SERVER_PASSWORD_VARIABLE
 from flows.run.home import Home
+from ops.driver_process import open_log, start_driver_process
 from ops.queries.run_list import DRIVEN, find_line
 from yatt_core.errors import ConfigurationError, ExitCode
 from yatt_core.logs import redact
-from yatt_core.supervisor.state import MARK_VARIABLE
 
 RESUME_LOG = "resume.log"
-OF_THE_GROUP = (MARK_VARIABLE, SERVER_PASSWORD_VARIABLE)
-"""Environment variables not passed to a driver.
-
-The mark would make the driver part of the service group, and a Prefect server that the driver starts itself needs no
-password. The password that clients of the group's server send is passed on.
-"""
 REQUESTED, FAILED = "resume_requested", "resume_failed"
 LAST_WORDS_BYTES = 2_000
 ORDERLY = (ExitCode.OK, ExitCode.INTERRUPTED, ExitCode.PAUSED)
@@ -77,21 +68,11 @@ def start_driver(
     If another driver is started elsewhere at the same time, the lease decides which one runs.
     """
     path = home.run_folder(run) / RESUME_LOG
-    path.parent.mkdir(parents=True, exist_ok=True)
-    options = ["--accept-drift"] if accept_drift else []
-    command = [sys.executable, "-m", "ops.cli.main", "--home", str(home.folder), "resume", *options, "--", run]
-    with drivers.lock, path.open("ab") as log:
+    with drivers.lock, open_log(home, run, RESUME_LOG) as log:
         term = drivers.require_idle(ledger, run)
         # Recorded after every step that may fail because of this disk: the chain must not contain undone requests.
         ledger.events.append(run, REQUESTED, {"by": by, "reason": reason, "accept_drift": accept_drift})
-        process = subprocess.Popen(
-            command,
-            env={name: value for name, value in os.environ.items() if name not in OF_THE_GROUP},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        process = start_driver_process(home, run, log, accept_drift)
         drivers.newest[run] = Started(process, term)
     watcher = threading.Thread(target=_watch, args=(process, ledger, run, by, path), daemon=True, name=f"resume-{run}")
     watcher.start()

@@ -15,11 +15,14 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from db.core.holder import this_process
 from db.ledger import Ledger
 from flows.run.home import Home
+from flows.run.lease import KEEPER
 from ops.dashboard.app import create_app
 from ops.dashboard.context import Context
-from ops.dashboard.driving import OF_THE_GROUP, RESUME_LOG, last_words
+from ops.dashboard.driving import RESUME_LOG, last_words
+from ops.driver_process import OF_THE_GROUP
 from tests.dashboard.conftest import ORIGIN, Ask
 from tests.ops.cli.test_branches import seed_checkpoint
 from yatt_core.inputs.manifest import INPUTS
@@ -109,11 +112,17 @@ def test_a_run_whose_folder_is_gone_is_resumed(
     ask: Ask, served: Context, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The object store may hold the folder's contents."""
-    monkeypatch.setattr("ops.dashboard.driving.sys.executable", "/bin/true")
+    monkeypatch.setattr("ops.driver_process.sys.executable", "/bin/true")
     shutil.rmtree(home.run_folder("toy-1"))
     assert ask("toy-1/resume").status_code == 202
     assert (home.run_folder("toy-1") / RESUME_LOG).exists()
     assert len(served.ledger.events.of_kind("toy-1", "resume_requested")) == 1
+
+
+def test_a_run_that_the_keeper_holds_is_resumed(ask: Ask, served: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ops.driver_process.sys.executable", "/bin/true")
+    served.ledger.leases.acquire("toy-1", this_process(KEEPER), 60)
+    assert ask("toy-1/resume").status_code == 202
 
 
 def test_a_second_resume_waits_for_the_first_driver(
@@ -125,7 +134,7 @@ def test_a_second_resume_waits_for_the_first_driver(
     slow.chmod(0o700)
     (home.run_folder("toy-1") / INPUTS).mkdir()
     seed_checkpoint(home, "toy-1", 1)
-    monkeypatch.setattr("ops.dashboard.driving.sys.executable", str(slow))
+    monkeypatch.setattr("ops.driver_process.sys.executable", str(slow))
     assert ask("toy-1/resume").status_code == 202
     started = served.drivers.newest["toy-1"].process
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -13,7 +14,8 @@ from db.core.holder import this_process
 from db.ledger import Ledger
 from flows.run.creation import create_run
 from flows.run.home import Home
-from ops.cli import detached
+from flows.run.lease import KEEPER
+from ops import driver_process
 from ops.cli.detached import LOG, start_detached
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import toy_spec
@@ -50,7 +52,7 @@ def pretend(script: str, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = tmp_path / "program"
     path.write_text(script.format(python=sys.executable, ledger=home.ledger))
     path.chmod(0o755)
-    monkeypatch.setattr(detached.sys, "executable", str(path))
+    monkeypatch.setattr(driver_process.sys, "executable", str(path))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
@@ -84,6 +86,19 @@ def test_a_driver_that_fails_before_is_reported_with_its_code_and_words(
     answer = yatt("resume", run, "--detach")
     assert answer.code == 2 and "model folder is missing" in answer.err and "earlier" not in answer.err
     assert yatt("resume", run, "--detach", "-o", "json").document["exit_code"] == 2
+
+
+def test_a_run_that_the_keeper_holds_and_whose_folder_is_gone_is_started(
+    yatt: Yatt, home: Home, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper releases its lease soon, and the object store may hold the folder's contents."""
+    pretend(FAILS, home, tmp_path, monkeypatch)
+    shutil.rmtree(home.run_folder(run))
+    with Ledger.open(home.ledger) as ledger:
+        ledger.leases.acquire(run, this_process(KEEPER), 60)
+    answer = yatt("resume", run, "--detach")
+    assert answer.code == 2 and "model folder is missing" in answer.err
+    assert (home.run_folder(run) / LOG).exists()
 
 
 def test_the_real_program_is_started(home: Home, run: str) -> None:

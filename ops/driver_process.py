@@ -1,0 +1,45 @@
+"""Starts a driver as a background process in its own session, which outlives the process that starts it.
+
+Consumes the home folder and a run; produces the process, which is `yatt resume`, and a log in the run's folder with its
+output.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import IO, TYPE_CHECKING
+
+from flows.prefect_io.prefect_server import SERVER_PASSWORD_VARIABLE
+from yatt_core.supervisor.state import MARK_VARIABLE
+
+if TYPE_CHECKING:
+    from flows.run.home import Home
+
+OF_THE_GROUP = (MARK_VARIABLE, SERVER_PASSWORD_VARIABLE)
+"""Environment variables not passed to a driver.
+
+The mark would make the driver part of the service group and end with it, and a Prefect server that the driver starts itself
+needs no password. The password that clients of the group's server send is passed on.
+"""
+
+
+def open_log(home: Home, run: str, name: str) -> IO[bytes]:
+    """Opens a log in a run's folder for appending; creates the folder, which may only exist in an object store."""
+    folder = home.run_folder(run)
+    folder.mkdir(parents=True, exist_ok=True)
+    return (folder / name).open("ab")
+
+
+def start_driver_process(home: Home, run: str, log: IO[bytes], accept_drift: bool) -> subprocess.Popen[bytes]:
+    """Starts `yatt resume`, whose output goes to the log; neither Ctrl-C in the terminal nor its end reaches it."""
+    options = ["--accept-drift"] if accept_drift else []
+    return subprocess.Popen(
+        [sys.executable, "-m", "ops.cli.main", "--home", str(home.folder), "resume", *options, "--", run],
+        env={name: value for name, value in os.environ.items() if name not in OF_THE_GROUP},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
