@@ -2,7 +2,8 @@
 
 Consumes outbox rows; produces one event file per tracking run, with a record for each iteration that holds all its
 points, and texts for spec and note. Every delivery may be repeated: before it appends, it cuts off a record that a killed
-process left unfinished, and leaves out what the file has already. tensorboardX is imported at the first delivery.
+process left unfinished, and leaves out what the file has already. A file is read only if another process wrote to it.
+tensorboardX is imported at the first delivery.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ class Written:
 
     size: bytes of its complete records.
     last: the newest iteration with points; -1 if there is none.
-    texts: tags of its texts.
+    texts: tags and times (milliseconds since 1970) of its texts.
     """
 
     size: int = 0
     last: int = -1
-    texts: set[str] = field(default_factory=set)
+    texts: set[tuple[str, int]] = field(default_factory=set)
 
 
 class TensorboardTracker:
@@ -54,6 +55,8 @@ class TensorboardTracker:
 
     def __init__(self, home: Home, folder: str | None = None) -> None:
         self._home, self._folder = home, Path(folder) if folder else None
+        self._written: dict[Path, Written] = {}
+        """What each file contained after this tracker last wrote to it."""
 
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
         """Appends rows of one run in order; returns the path of the event file by the key of the row that creates it.
@@ -94,14 +97,19 @@ class TensorboardTracker:
         path = self._below(items[0].run) / file
         durable.make_folder(path.parent)
         with path.open("ab+") as stream:
-            written = _written(stream, path)
-            if written.size < stream.seek(0, os.SEEK_END):
+            size = stream.seek(0, os.SEEK_END)
+            written = self._written.pop(path, None)  # unknown again if the write below fails
+            if written is None or written.size != size:
+                written = _written(stream, path)
+            if written.size < size:
                 log.warning("%s ends within a record: it is continued after the last complete one", path)
                 stream.truncate(written.size)
-            records = list(_records(items, written))
-            stream.write(b"".join(records))
+            data = b"".join(_records(items, written))
+            stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
+        written.size += len(data)
+        self._written[path] = written
 
 
 def _records(items: list[OutboxItem], written: Written) -> Iterator[bytes]:
@@ -117,11 +125,11 @@ def _records(items: list[OutboxItem], written: Written) -> Iterator[bytes]:
                 continue
             written.last = step
             summary = _points(item.body["metrics"])
-        elif TEXTS[item.kind] in written.texts:
+        elif (text := (TEXTS[item.kind], item.at_ms)) in written.texts:
             continue
         else:
-            step = 0
-            written.texts.add(TEXTS[item.kind])
+            step = written.last + 1
+            written.texts.add(text)
             summary = _text(item)
         yield _framed(Event(wall_time=item.at_ms / 1000, step=max(0, step), summary=summary).SerializeToString())
 
@@ -166,7 +174,7 @@ def _written(stream: Any, path: Path) -> Written:
             if value.WhichOneof("value") == "simple_value":
                 written.last = max(written.last, event.step)
             else:
-                written.texts.add(value.tag.partition("/")[0])
+                written.texts.add((value.tag.partition("/")[0], round(event.wall_time * 1000)))
     return written
 
 

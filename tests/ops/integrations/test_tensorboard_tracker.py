@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from db.write.outbox import MLFLOW, OutboxEntry, lane_id
 from flows.delivery.outbox import creation_id, deliver_pending, row_id, tracking_run
 from flows.run.home import Home
 from flows.run.protocols import OutboxItem
+from ops.integrations import tensorboard_tracker
 from ops.integrations.tensorboard_tracker import TensorboardTracker
 from ops.integrations.trackers import trackers_of
 from tests.db.tools import commit_of
@@ -69,6 +71,44 @@ def test_rows_sent_again_by_other_processes_add_nothing(home: Home) -> None:
     assert series(path, "reward/mean") == [(k, k / 10) for k in range(4)]
     assert [event.file_version for event in events(path)].count("brain.Event:2") == 1
     assert [value.tag for event in events(path) for value in event.summary.value].count("spec/text_summary") == 1
+
+
+def test_only_a_file_that_another_process_wrote_is_read(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    scan = tensorboard_tracker._written
+
+    def counted(stream: Any, path: Path) -> Any:
+        read.append(path)
+        return scan(stream, path)
+
+    monkeypatch.setattr(tensorboard_tracker, "_written", counted)
+    tracker = TensorboardTracker(home)
+    file = tracker.deliver([item("run", {}, None)])["toy-1/run@tensorboard"]
+    for k in range(4):
+        tracker.deliver([point(k, file)])
+    assert len(read) == 1
+    TensorboardTracker(home).deliver([point(4, file)])
+    tracker.deliver([point(4, file), point(5, file)])
+    assert len(read) == 3
+    path = home.run_folder("toy-1") / "tensorboard" / file
+    assert [step for step, _ in series(path, "reward/mean")] == list(range(6))
+
+
+def test_each_note_is_written_once_at_the_next_step(home: Home) -> None:
+    tracker = TensorboardTracker(home)
+    file = tracker.deliver([item("run", {}, None)])["toy-1/run@tensorboard"]
+    first, second = (replace(item("note", {"text": text}, file, text), at_ms=at) for text, at in (("a", 1), ("b", 2)))
+    for _ in range(2):
+        tracker.deliver([first, point(0, file), point(1, file), second])
+        tracker = TensorboardTracker(home)
+    path = home.run_folder("toy-1") / "tensorboard" / file
+    notes = [
+        (event.step, value.tensor.string_val[0])
+        for event in events(path)
+        for value in event.summary.value
+        if value.tag == "note/text_summary"
+    ]
+    assert notes == [(0, b"a"), (2, b"b")]
 
 
 @pytest.mark.parametrize("lost", range(1, 40, 3))
