@@ -137,4 +137,5 @@ def open_session(
     context = RunContext.of(home, spec, ledger, fence, observer, accept_drift=accept_drift, pages=pages)
     session = DriverSession(context, trackers, notifier, window)
     session.threads.start()
+    session.machine.start()
     return session

@@ -191,11 +191,19 @@ class OutboxPump:
         """Starts the thread."""
         self._thread.start()
 
+    def finish(self) -> None:
+        """Tells the thread to deliver the remaining rows and to end."""
+        self._ended.set()
+
+    def join(self, seconds: float) -> bool:
+        """Waits up to `seconds` for the thread to end; returns True if no rows are left."""
+        self._thread.join(seconds)
+        return self._drained.is_set()
+
     def stop(self, drain_seconds: float) -> bool:
         """Delivers the remaining rows for at most `drain_seconds`; returns True if none are left."""
-        self._ended.set()
-        self._thread.join(drain_seconds)
-        return self._drained.is_set()
+        self.finish()
+        return self.join(drain_seconds)
 
     def _pump(self) -> None:
         ledger, wait, unsure = Ledger.open(self._address, migrate=False), RETRY_SECONDS, False

@@ -2,12 +2,16 @@
 
 Consumes the counters of the operating system and, if nvidia-ml-py is installed, of the GPUs' driver. Produces metrics of
 class timing: processor and network figures from counters, which cover the whole time since the last reading; memory, disk
-and GPU figures from samples, one for each renewal of the lease and one for each reading.
+and GPU figures from samples. A thread takes the samples, because a broken disk or GPU may never answer: they are then
+left out, and the run goes on.
 """
 
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,51 +20,90 @@ from typing import Any, cast
 import psutil
 
 MEGABYTE = 1e6
+SAMPLE_SECONDS, STALE_SECONDS = 5.0, 15.0
 NVML = "pynvml"
 """The module of nvidia-ml-py."""
 
 
 class MachineMeter:
-    """The use of this machine since the last reading; safe to call from several threads.
+    """The use of this machine since the last reading.
 
     folder: a folder on the disk that is measured.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._lock = folder, threading.Lock()
-        self._gpus = Gpus() if find_spec(NVML) else None
         self._samples: dict[str, list[float]] = {}
-        self._processor, self._network = psutil.cpu_times(), psutil.net_io_counters()
+        self._latest: Mapping[str, float] = {}
+        self._latest_at = 0.0
+        self._processor, self._network = answered(psutil.cpu_times), answered(psutil.net_io_counters)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample_until_ended, name="machine", daemon=True)
 
-    def sample(self) -> None:
-        """Adds a sample of the figures that have no counters."""
-        memory, disk = psutil.virtual_memory(), psutil.disk_usage(str(self._folder))
-        figures = {
-            "system_memory_usage_megabytes": (memory.total - memory.available) / MEGABYTE,
-            "system_memory_usage_percentage": memory.percent,
-            "disk_usage_megabytes": disk.used / MEGABYTE,
-            "disk_usage_percentage": disk.percent,
-            "disk_available_megabytes": disk.free / MEGABYTE,
-            **(self._gpus.figures() if self._gpus else {}),
-        }
-        with self._lock:
-            for name, value in figures.items():
-                self._samples.setdefault(name, []).append(value)
+    def start(self) -> None:
+        """Starts the thread that takes samples."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; does not wait, since a device may be keeping it."""
+        self._ended.set()
 
     def read(self) -> dict[str, float]:
-        """Returns the figures since the last reading: means, and the network's traffic in megabytes."""
-        self.sample()
-        processor, network = psutil.cpu_times(), psutil.net_io_counters()
+        """Returns the figures since the last reading: means, and the network's traffic in megabytes.
+
+        If no sample was taken since then, the latest one is repeated, unless it is older than `STALE_SECONDS`.
+        """
+        processor, network = answered(psutil.cpu_times), answered(psutil.net_io_counters)
         with self._lock:
             samples, self._samples = self._samples, {}
             before, self._processor = self._processor, processor
             sent_before, self._network = self._network, network
-        figures = {name: sum(values) / len(values) for name, values in samples.items()}
-        figures["cpu_utilization_percentage"] = busy_percentage(before, processor)
+            latest = self._latest if time.monotonic() - self._latest_at <= STALE_SECONDS else {}
+        figures = {**latest, **{name: sum(values) / len(values) for name, values in samples.items()}}
+        if processor is not None and before is not None:
+            figures["cpu_utilization_percentage"] = busy_percentage(before, processor)
         if network is not None and sent_before is not None:
             figures["network_receive_megabytes"] = (network.bytes_recv - sent_before.bytes_recv) / MEGABYTE
             figures["network_transmit_megabytes"] = (network.bytes_sent - sent_before.bytes_sent) / MEGABYTE
         return {f"system/{name}": value for name, value in figures.items()}
+
+    def _sample_until_ended(self) -> None:
+        gpus = Gpus() if find_spec(NVML) else None
+        while not self._ended.is_set():
+            self._add({**self._memory(), **self._disk(), **(gpus.figures() if gpus else {})})
+            self._ended.wait(SAMPLE_SECONDS)
+
+    def _add(self, figures: Mapping[str, float]) -> None:
+        with self._lock:
+            self._latest, self._latest_at = figures, time.monotonic()
+            for name, value in figures.items():
+                self._samples.setdefault(name, []).append(value)
+
+    def _memory(self) -> dict[str, float]:
+        memory = answered(psutil.virtual_memory)
+        if memory is None:
+            return {}
+        return {
+            "system_memory_usage_megabytes": (memory.total - memory.available) / MEGABYTE,
+            "system_memory_usage_percentage": memory.percent,
+        }
+
+    def _disk(self) -> dict[str, float]:
+        disk = answered(lambda: psutil.disk_usage(str(self._folder)))
+        if disk is None:
+            return {}
+        return {
+            "disk_usage_megabytes": disk.used / MEGABYTE,
+            "disk_usage_percentage": disk.percent,
+            "disk_available_megabytes": disk.free / MEGABYTE,
+        }
+
+
+def answered(ask: Callable[[], Any]) -> Any:
+    """Returns the operating system's answer; None if there is none, for example from a network file system that is away."""
+    with suppress(OSError, psutil.Error):
+        return ask()
+    return None
 
 
 def busy_percentage(before: Any, after: Any) -> float:

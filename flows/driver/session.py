@@ -184,6 +184,7 @@ class DriverSession:
         ledger, fence = self.context.ledger, self.context.fence
         self.threads.drain()
         self.start.end()
+        self.machine.stop()
         self.threads.end()
         try:
             seconds = self.context.clock.time_ms() / 1000 - psutil.Process().create_time()
@@ -218,7 +219,6 @@ class DriverSession:
         """Checks for stop requests and stalled phases, in the thread that renews the lease."""
         self._see_requests(ledger)
         self.guards.look_at_phase(ledger)
-        self.machine.sample()
 
     def _see_requests(self, ledger: Ledger) -> None:
         """Turns an operator's request, or the end of the session's window, into a stop request."""

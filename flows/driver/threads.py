@@ -6,6 +6,7 @@ Each tracker has a thread of its own, and so have notifications.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
@@ -67,14 +68,22 @@ class DriverThreads:
         self._lease.extend(seconds)
 
     def drain(self) -> None:
-        """Delivers the rest of the outbox within a time limit, and ends the threads that deliver it."""
+        """Delivers the rest of the outbox to all destinations at once, for at most `OUTBOX_DRAIN_SECONDS`."""
+        pumps = [*self._trackers.values(), *([self._notifications] if self._notifications else [])]
+        for pump in pumps:
+            pump.finish()
+        began = time.monotonic()
+
+        def drained(pump: OutboxPump, seconds: float) -> bool:
+            return pump.join(max(0.0, began + seconds - time.monotonic()))
+
+        if self._notifications and not drained(self._notifications, NOTIFICATION_DRAIN_SECONDS):
+            self._observer.warned("not all alarms could be sent; the rest wait in the ledger for the next resume")
         for name, pump in self._trackers.items():
-            if not pump.stop(OUTBOX_DRAIN_SECONDS):
+            if not drained(pump, OUTBOX_DRAIN_SECONDS):
                 self._observer.warned(
                     f"{name} did not accept all points; the rest wait in the ledger for the next resume"
                 )
-        if self._notifications and not self._notifications.stop(NOTIFICATION_DRAIN_SECONDS):
-            self._observer.warned("not all alarms could be sent; the rest wait in the ledger for the next resume")
 
     def end(self) -> None:
         """Ends the heartbeat and the renewal of the lease."""

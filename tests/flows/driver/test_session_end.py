@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +21,7 @@ from flows.run.clock import SystemClock
 from flows.run.control_state import ControlState
 from flows.run.creation import create_run
 from flows.run.home import Home
-from flows.run.protocols import SilentObserver
+from flows.run.protocols import OutboxItem, SilentObserver
 from ops.cli.failures import exit_code
 from tests.services import ROOT
 from yatt_core.errors import ExitCode, FencedError, InfrastructureError
@@ -168,3 +169,26 @@ def test_a_session_stops_at_the_end_of_its_window(session: DriverSession, second
     assert session.should_continue(ControlState.initial(session.context.spec.data)) is not stops
     assert session.stops.reason == (f"its window is over: {session.window}" if stops else "")
     session.end("ended")
+
+
+class Meeting:
+    """A tracker that closes only together with the others."""
+
+    def __init__(self, barrier: threading.Barrier) -> None:
+        self._barrier, self.closed = barrier, False
+
+    def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
+        return {item.key: "tracking-run" for item in items if item.kind == "run"}
+
+    def close(self) -> None:
+        self._barrier.wait(20)
+        self.closed = True
+
+
+def test_all_trackers_end_at_the_same_time(tmp_path: Path) -> None:
+    home, barrier = Home(tmp_path / "runs"), threading.Barrier(3)
+    spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml")
+    trackers = {name: Meeting(barrier) for name in ("mlflow", "tensorboard", "wandb")}
+    session = open_session(home, create_run(home, spec), spec, SilentObserver(), trackers)
+    session.end("done")
+    assert all(tracker.closed for tracker in trackers.values())
