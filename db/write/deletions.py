@@ -30,7 +30,7 @@ from db.core.models import (
 )
 from db.core.models import Event as Link
 from db.write.events import EventRow, append, lock_run
-from db.write.outbox import CREATION
+from db.write.outbox import CREATION, MLFLOW
 
 DELETED = "deleted"
 """The kind of the last link of a deleted run's audit chain."""
@@ -75,8 +75,8 @@ class Deletions:
     def delete(self, fence: Fence, by: str, why: str, outside: Mapping[str, Any]) -> DeletedRow:
         """Removes every row of a run that never began, and records the deletion; the fence is no longer valid.
 
-        outside: what the run may have left outside the ledger and its folder; the experiments of the tracker in
-            which the run may exist are added to it.
+        outside: what the run may have left outside the ledger and its folder; `experiments`, those of MLflow in which
+            the run may exist, and `tracked`, its names in other trackers, are added to it.
 
         Raises `Fenced`; `DeletionRefused` if the run has begun.
         """
@@ -97,7 +97,11 @@ class Deletions:
                 "deleted_at": now,
                 "spec": connection.execute(newest.order_by(SpecRevision.revision.desc()).limit(1)).scalar_one(),
                 "links": _links(connection, fence.run),
-                "outside": {**outside, "experiments": _experiments(connection, fence.run)},
+                "outside": {
+                    **outside,
+                    "experiments": _experiments(connection, fence.run),
+                    "tracked": _tracked(connection, fence.run),
+                },
                 "cleaned_at": None,
             }
             connection.execute(insert(DeletedRun), row)
@@ -156,9 +160,16 @@ def _links(connection: Connection, run: str) -> list[dict[str, Any]]:
 
 
 def _experiments(connection: Connection, run: str) -> list[str]:
-    """Returns the tracker's experiments in which the run may exist: those of the creations that were ever sent."""
+    """Returns MLflow's experiments in which the run may exist: those of the creations that were ever sent there."""
     sent = select(Outbox.payload).where(Outbox.run == run, Outbox.kind == CREATION, Outbox.claims > 0)
-    return sorted({str(row.payload["experiment"]) for row in connection.execute(sent)})
+    return sorted({str(row.payload["experiment"]) for row in connection.execute(sent.where(Outbox.lane == MLFLOW))})
+
+
+def _tracked(connection: Connection, run: str) -> list[dict[str, str]]:
+    """Returns the run's names in trackers other than MLflow, in the order in which they were created."""
+    made = select(Outbox.lane, Outbox.external_id).where(Outbox.run == run, Outbox.kind == CREATION)
+    named = made.where(Outbox.lane != MLFLOW, Outbox.external_id.is_not(None)).order_by(Outbox.seq)
+    return [{"tracker": row.lane, "name": row.external_id} for row in connection.execute(named)]
 
 
 def _remove_rows(connection: Connection, run: str) -> None:

@@ -1,12 +1,13 @@
-"""Deletes a run that never began, for commands and the dashboard: its rows, its files and its tracking runs.
+"""Deletes a run that never began, for commands and the dashboard: its rows, its files and its MLflow runs.
 
 Consumes the id of a run that nobody drives. A run has begun once it has committed an iteration, published a checkpoint
 (which supervised fine-tuning does before the first commit), or promoted one; such a run is never deleted. Produces the
 ledger's record of the deletion, which stays (`db.write.deletions`).
 
 The ledger comes first: with its transaction the run is gone, as a whole, for everybody. The folder, the objects of the
-durable tier and the tracking runs follow. A kill in between leaves files without a run and a record that says so;
-calling `delete_run` again removes them. The other order could leave a run without its files.
+durable tier and the MLflow runs follow. A kill in between leaves files without a run and a record that says so;
+calling `delete_run` again removes them. The other order could leave a run without its files. What other trackers keep
+outside the folder is named, not removed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from db.core.errors import DeletionRefused, LeaseHeld, LedgerError
 from db.core.holder import is_gone
@@ -42,6 +44,8 @@ class Deleted:
 
     at: milliseconds since 1970.
     left: what could not be removed yet, and why; empty if nothing is left.
+    elsewhere: what YATT cannot remove, since it belongs to others: runs on W&B's servers, and event files outside the run's
+        folder.
     """
 
     run: str
@@ -49,6 +53,7 @@ class Deleted:
     why: str
     at: int
     left: tuple[str, ...]
+    elsewhere: tuple[str, ...]
 
 
 def require_deletable(ledger: Ledger, run: str) -> None:
@@ -80,7 +85,7 @@ def delete_run(home: Home, run: str, by: str, why: str, tracker: Tracker) -> Del
         left = () if row.cleaned_at is not None else tuple(_clean(home, row, tracker))
         if not left:
             ledger.deletions.cleaned(run)
-    return Deleted(row.run, row.by, row.why, row.deleted_at, left)
+    return Deleted(row.run, row.by, row.why, row.deleted_at, left, tuple(_elsewhere(row)))
 
 
 def _delete_rows(home: Home, ledger: Ledger, run: str, by: str, why: str) -> DeletedRow:
@@ -120,6 +125,16 @@ def _clean(home: Home, row: DeletedRow, tracker: Tracker) -> Iterator[str]:
             remove()
         except YattError as error:
             yield redact(f"{what}: {error}")
+
+
+def _elsewhere(row: DeletedRow) -> Iterator[str]:
+    """Yields what a deleted run has in trackers other than MLflow, outside its folder."""
+    tracking = row.spec.get("tracking", {})
+    for tracked in row.outside["tracked"]:
+        if tracked["tracker"] == "wandb" and tracking.get("wandb_mode") != "offline":
+            yield f"Weights & Biases run {tracked['name']}"
+        elif tracked["tracker"] == "tensorboard" and (folder := tracking.get("tensorboard_folder")):
+            yield f"TensorBoard event file {Path(folder) / tracked['name']}"
 
 
 def _refusal(run: str, why: str) -> str:

@@ -155,8 +155,9 @@ def promote(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.
 @router.post("/runs/{run_id}/delete")
 def delete(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Asked, Form()]) -> Response:
     """Deletes a run that never began."""
-    left = actions.delete(served, by, run_id, asked).left
-    return RedirectResponse(f"/?done={'delete-left' if left else 'delete'}", HTTPStatus.SEE_OTHER)
+    deleted = actions.delete(served, by, run_id, asked)
+    done = "delete-left" if deleted.left else "delete-elsewhere" if deleted.elsewhere else "delete"
+    return RedirectResponse(f"/?done={done}", HTTPStatus.SEE_OTHER)
 
 
 @router.post("/runs/{run_id}/note")

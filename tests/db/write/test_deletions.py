@@ -33,6 +33,10 @@ def use(ledger: Ledger, run: str, fence: Fence) -> None:
     creation = OutboxEntry(f"{run}/run", "run", {"experiment": "words", "name": run}, 5)
     ledger.outbox.enqueue(fence, [creation, OutboxEntry(f"{run}/params", "params", {}, 5)])
     ledger.outbox.claim(fence, limit=1)
+    elsewhere = creation.to("wandb")
+    ledger.outbox.enqueue(fence, [elsewhere])
+    ledger.outbox.claim(fence, lane="wandb")
+    ledger.outbox.delivered(fence, [elsewhere.id], f"words/{run}-0f")
     ledger.runs.set_state(fence, "failed", "no such file")
 
 
@@ -61,7 +65,8 @@ def test_a_deleted_run_leaves_its_record_and_nothing_else(ledger: Ledger, run: s
     } == of_other
     assert ledger.deletions.find(run) == made == ledger.deletions.list()[0]
     assert (made.by, made.why, made.spec, made.cleaned_at) == ("ann", "mistyped", {"seed": 0}, None)
-    assert made.outside == {"owner": "o", "experiments": ["words"]}
+    tracked = [{"tracker": "wandb", "name": "words/toy-1-0f"}]
+    assert made.outside == {"owner": "o", "experiments": ["words"], "tracked": tracked}
     previous = GENESIS
     for link in made.links:  # the chain is whole, and its last link is the deletion
         assert link["prev_hash"] == previous

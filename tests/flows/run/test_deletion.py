@@ -12,6 +12,7 @@ import pytest
 from db.core.errors import RunNotFound
 from db.core.holder import this_process
 from db.ledger import Ledger
+from db.write.outbox import MLFLOW
 from flows.run.creation import create_run, first_entries, write_spec
 from flows.run.deletion import delete_run, require_deletable
 from flows.run.home import Home
@@ -20,18 +21,22 @@ from tests.crash import run_until
 from tests.flows.run.scenarios import Told, delete_first
 from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.errors import ConfigurationError
+from yatt_core.spec.run import TrackingSpec
 
 
-def started(home: Home) -> str:
-    """Creates a run as a start that failed leaves it: with a folder, and with a creation that was sent to the tracker."""
-    spec = toy_spec()
+def started(home: Home, **tracking: object) -> str:
+    """Creates a run as a start that failed leaves it: with a folder, and with a creation that its trackers were sent."""
+    spec = toy_spec().model_copy(update={"tracking": TrackingSpec.model_validate(tracking)})
     run = create_run(home, spec)
     (home.run_folder(run) / "inputs").mkdir()
     (home.run_folder(run) / "inputs" / "prompts").write_text("prompts")
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, this_process("driver"), 600)
         ledger.outbox.enqueue(fence, first_entries(run, spec))
-        ledger.outbox.claim(fence)
+        for lane in spec.tracking.names:
+            (creation, *_) = ledger.outbox.claim(fence, lane=lane)
+            if lane != MLFLOW:
+                ledger.outbox.delivered(fence, [creation.id], f"yatt/{run}")
         ledger.leases.release(fence)
     return run
 
@@ -130,3 +135,21 @@ def test_a_run_that_was_never_sent_to_the_tracker_is_not_searched_there(home: Ho
     run = create_run(home, toy_spec())
     write_spec(home.run_folder(run), toy_spec())
     assert delete_run(home, run, "ann", "", Told(tmp_path / "told", away=True)).left == ()
+
+
+@pytest.mark.parametrize(
+    ("tracking", "elsewhere"),
+    [
+        ({"trackers": ["wandb"]}, ["Weights & Biases run yatt/toy-1"]),
+        ({"trackers": ["wandb"], "wandb_mode": "offline"}, []),
+        ({"trackers": ["tensorboard"]}, []),
+        ({"trackers": ["tensorboard"], "tensorboard_folder": "/shared"}, ["TensorBoard event file /shared/yatt/toy-1"]),
+    ],
+)
+def test_what_other_trackers_keep_is_named_and_mlflow_is_not_asked(
+    home: Home, tmp_path: Path, tracking: dict[str, object], elsewhere: list[str]
+) -> None:
+    run = started(home, **tracking)
+    done = delete_run(home, run, "ann", "", Told(tmp_path / "told", away=True))
+    assert (done.left, list(done.elsewhere)) == ((), elsewhere)
+    assert names(home) == set()

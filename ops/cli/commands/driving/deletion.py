@@ -68,6 +68,8 @@ def rm(
             write(f"{each.run} is deleted")
         for left in each.left:
             message(f"{each.run}: not removed yet: {left}; to try again: yatt rm {each.run}")
+        for kept in each.elsewhere:
+            message(f"{each.run}: not removed by YATT: {kept}")
     if any(each.left for each in done):
         raise typer.Exit(ExitCode.FAILURE)
 
