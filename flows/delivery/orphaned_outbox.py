@@ -22,7 +22,7 @@ from flows.run.trackers import for_trackers
 
 LEASE_SECONDS = 10.0
 SLICE_SECONDS = 5.0
-"""Maximum time to hold the lease, even if rows are left: a driver may be waiting for it."""
+"""No delivery begins after this time, even if rows are left: a driver may be waiting for the lease."""
 BATCH = 10
 """Rows to send to the tracker before checking the time; small, since the tracker may be slow."""
 SILENT_SECONDS = 600.0
@@ -88,7 +88,7 @@ class Trouble:
 
 
 def deliver_dead(address: str, ledger: Ledger, run: str, deliverer: Deliverer) -> int:
-    """Sends rows of a run without a driver, oldest first, for at most `SLICE_SECONDS`; returns how many.
+    """Sends rows of a run without a driver, oldest first, until `SLICE_SECONDS` have passed; returns how many.
 
     address: the ledger's database address.
 
@@ -106,9 +106,9 @@ def deliver_dead(address: str, ledger: Ledger, run: str, deliverer: Deliverer) -
             if not count or time.monotonic() >= until:
                 break
     finally:
-        deliverer.close()
         keeper.stop()
         _give_back(ledger, fence)
+        deliverer.close()  # last, since it may take long; what was delivered is durable already
     return sent
 
 

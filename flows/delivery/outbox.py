@@ -139,6 +139,10 @@ class Deliverer(Protocol):
         """Returns the number of undelivered rows."""
         ...
 
+    def cut(self) -> None:
+        """Ends every delivery at once, from another thread; what has not arrived yet never does."""
+        ...
+
     def close(self) -> None:
         """Ends what is open at the destination, when no more rows follow from this process."""
         ...
@@ -173,6 +177,10 @@ class TrackerDeliverer:
         """Returns the number of rows that the tracker does not have yet."""
         return ledger.outbox.counts(run, self._lane)[0]
 
+    def cut(self) -> None:
+        """Cuts the tracker off."""
+        self._tracker.cut()
+
     def close(self) -> None:
         """Closes the tracker."""
         self._tracker.close()
@@ -183,7 +191,7 @@ class OutboxPump:
 
     def __init__(self, address: str, fence: Fence, deliverer: Deliverer) -> None:
         self._address, self._fence, self._deliverer = address, fence, deliverer
-        self._ended = threading.Event()
+        self._ended, self._cut = threading.Event(), threading.Event()
         self._drained = threading.Event()
         self._thread = threading.Thread(target=self._pump, name=deliverer.name, daemon=True)
 
@@ -194,6 +202,13 @@ class OutboxPump:
     def finish(self) -> None:
         """Tells the thread to deliver the remaining rows and to end."""
         self._ended.set()
+
+    def cut(self) -> None:
+        """Ends the delivery at once, because this session's lease is lost or about to be released."""
+        self._ended.set()
+        self._cut.set()
+        if self._thread.is_alive():
+            self._deliverer.cut()
 
     def join(self, seconds: float) -> bool:
         """Waits up to `seconds` for the thread to end; returns True if no rows are left."""
@@ -214,7 +229,7 @@ class OutboxPump:
                     if unsure:
                         self._deliverer.start_over(ledger, self._fence)
                         unsure = False
-                    while self._deliverer.deliver(ledger, self._fence, last_round):
+                    while not self._cut.is_set() and self._deliverer.deliver(ledger, self._fence, last_round):
                         pass
                     waiting = self._deliverer.waiting(ledger, self._fence.run) if last_round else 0
                 except Fenced:

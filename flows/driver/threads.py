@@ -41,7 +41,8 @@ class DriverThreads:
         notify = context.spec.guards.notify
         deliverer = NotificationDeliverer(notifier, notify) if notifier and notify else None
         self._observer, self._folder, self._fence = context.observer, context.folder, fence
-        self._lease = LeaseKeeper(ledger, fence, recovery.lease_seconds, recovery.ledger_wait_seconds, beat)
+        life, wait = recovery.lease_seconds, recovery.ledger_wait_seconds
+        self._lease = LeaseKeeper(ledger, fence, life, wait, beat, on_loss=self._cut)
         self._heartbeat = ExitStack()
         self._trackers = {
             name: OutboxPump(ledger, fence, TrackerDeliverer(tracker, lane=name)) for name, tracker in trackers.items()
@@ -72,6 +73,8 @@ class DriverThreads:
         pumps = [*self._trackers.values(), *([self._notifications] if self._notifications else [])]
         for pump in pumps:
             pump.finish()
+        if not self._lease.is_valid:
+            self._cut()
         began = time.monotonic()
 
         def drained(pump: OutboxPump, seconds: float) -> bool:
@@ -84,6 +87,12 @@ class DriverThreads:
                 self._observer.warned(
                     f"{name} did not accept all points; the rest wait in the ledger for the next resume"
                 )
+        self._cut()
+
+    def _cut(self) -> None:
+        """Ends all delivery to trackers: the rest is up to whoever takes the lease, and must not arrive twice."""
+        for pump in self._trackers.values():
+            pump.cut()
 
     def end(self) -> None:
         """Ends the heartbeat and the renewal of the lease."""

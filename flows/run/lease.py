@@ -28,7 +28,8 @@ DRIVER = "yatt driver of "
 """Prefix of the name of a holder that is a driver."""
 KEEPER = "yatt keeper"
 """Prefix of the name of a holder that only delivers the outbox and soon releases the lease."""
-PATIENCE_SECONDS, ASK_SECONDS = 30.0, 0.2
+PATIENCE_SECONDS, ASK_SECONDS = 150.0, 0.2
+"""How long a driver waits for a keeper: longer than the slowest delivery to a tracker, which nothing interrupts."""
 
 
 def is_keeper(holder: str) -> bool:
@@ -43,13 +44,16 @@ def take_lease(ledger: Ledger, run: str, work: str, life_seconds: float, patienc
 
     Raises `LeaseHeld` if a process other than a keeper holds the lease, or a keeper holds it for longer than that.
     """
-    give_up = time.monotonic() + patience
+    give_up, waits = time.monotonic() + patience, False
     while True:
         try:
             return ledger.leases.acquire(run, this_process(work), life_seconds)
         except LeaseHeld as error:
             if not is_keeper(error.holder) or time.monotonic() > give_up:
                 raise
+            if not waits:
+                log.info("%s: waiting until %s has delivered what the last driver left", run, error.holder)
+            waits = True
         time.sleep(ASK_SECONDS)
 
 
@@ -58,6 +62,7 @@ class LeaseKeeper:
 
     wait_seconds: how long `check` waits for a ledger that does not answer.
     on_beat: called with the ledger at each renewal.
+    on_loss: called once the lease is lost.
     """
 
     def __init__(
@@ -67,9 +72,10 @@ class LeaseKeeper:
         life_seconds: float,
         wait_seconds: float,
         on_beat: Callable[[Ledger], None] = lambda ledger: None,
+        on_loss: Callable[[], None] = lambda: None,
     ) -> None:
         self._address, self._fence, self._life, self._wait = address, fence, life_seconds, wait_seconds
-        self._on_beat = on_beat
+        self._on_beat, self._on_loss = on_beat, on_loss
         self._ledger: Ledger | None = None
         self._deadline = time.monotonic() + life_seconds
         self._allowed_until, self._work = float("inf"), ""
@@ -96,6 +102,11 @@ class LeaseKeeper:
     def extend(self, seconds: float) -> None:
         """Adds to the time that was allowed for the current work."""
         self._allowed_until += seconds
+
+    @property
+    def is_valid(self) -> bool:
+        """True if the lease is valid by this process's clock."""
+        return not self._lost and time.monotonic() <= self._deadline
 
     def check(self) -> None:
         """Returns if the lease is valid; past its deadline, waits until the ledger has confirmed the term.
@@ -146,6 +157,7 @@ class LeaseKeeper:
         with self._told:
             self._lost = reason
             self._told.notify_all()
+        self._on_loss()
 
     def _stack(self) -> str:
         """Returns the main thread's stack."""

@@ -94,6 +94,13 @@ class Tracker(Protocol):
         """
         ...
 
+    def cut(self) -> None:
+        """Ends every delivery at once, from any thread, because whoever drives the run next sends the rows again.
+
+        A point that would then count twice must not arrive any more.
+        """
+        ...
+
     def close(self) -> None:
         """Ends what is open in the tracking system, when no more rows follow from this process."""
         ...

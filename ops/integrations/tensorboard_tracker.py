@@ -73,6 +73,9 @@ class TensorboardTracker:
                 self._append(rest)
         return made
 
+    def cut(self) -> None:
+        """Does nothing: each append is durable when it returns."""
+
     def close(self) -> None:
         """Does nothing: no file stays open."""
 

@@ -1,9 +1,10 @@
 """Implements the flow's `Tracker` with Weights & Biases: a W&B run for each run and each branch.
 
 Consumes outbox rows; produces history, config and notes on W&B's servers, or in files for `wandb sync`. wandb accepts points
-into memory and loses them if it is killed. A delivery therefore returns only when its points are durable: online, when the
-service shows their step; offline, when the run's file contains it. If a process dies before that, the rows are sent again, and
-whoever opens the run leaves out the steps that it has. wandb is imported at the first delivery.
+into memory, sends them from a process of its own, and loses them if that is killed. A delivery therefore returns only when its
+points are durable: online, when the service shows their step; offline, when the run's file contains it. If it fails before
+that, or the lease is lost, wandb's process is killed, so that no point arrives late; the rows are sent again, and whoever opens
+the run leaves out the steps that it has. wandb is imported at the first delivery.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import logging
 import os
 import re
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -21,6 +23,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from flows.run.home import Home
 from flows.run.protocols import OutboxItem
@@ -32,11 +36,15 @@ from yatt_core.spec.availability import WANDB_KEY
 log = logging.getLogger("yatt_core.outbox")
 ENVIRONMENT = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true", "DO_NOT_TRACK": "true"}
 INIT_SECONDS, FINISH_SECONDS, CONFIRM_SECONDS, ANSWER_SECONDS = 30.0, 20.0, 30.0, 10
+LONGEST_DELIVERY_SECONDS = 2 * (ANSWER_SECONDS + INIT_SECONDS) + CONFIRM_SECONDS + ANSWER_SECONDS + FINISH_SECONDS
+"""A run is opened, its points are not confirmed in time, it is finished, and opened again."""
 POLL_SECONDS = {"online": 2.0, "offline": 0.1}
 FLUSH_SECONDS = 0.2
 """Interval at which wandb writes the points of an offline run to its file."""
 ENDED = {"FINISHED": 0, "SCHEDULED": 0, "FAILED": 1, "KILLED": 1}
 """wandb's exit code by the status of a run that is over."""
+SERVICE = "wandb-core"
+CUT = "Weights & Biases: this session no longer sends anything"
 SENT = ("params", "metrics", "note", "status")
 SETTINGS: dict[str, Any] = {
     "console": "off",
@@ -103,6 +111,7 @@ class WandbTracker:
     def __init__(self, home: Home, mode: str = "online", entity: str | None = None) -> None:
         self._home, self._mode, self._entity = home, mode, entity
         self._runs: dict[str, OpenRun] = {}
+        self._is_cut = threading.Event()
 
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
         """Sends rows of one run in order and waits until they are durable; returns `PROJECT/ID` for a row that creates one.
@@ -115,14 +124,25 @@ class WandbTracker:
             name = rows[0].tracking_run
             if name is None:
                 raise InfrastructureError(f"outbox row {rows[0].key}: the W&B run of {rows[0].run} does not exist yet")
-            with self._translated(name):
+            if self._is_cut.is_set():
+                raise InfrastructureError(CUT)
+            with self._translated():
                 self._send(name, rows)
         return made
 
+    def cut(self) -> None:
+        """Kills wandb's process; from now on, every delivery fails."""
+        self._is_cut.set()
+        kill_service()
+
     def close(self) -> None:
-        """Finishes the runs that this process has open; what W&B has not confirmed is sent again by the next session."""
-        for name in list(self._runs):
-            self._abandon(name)
+        """Finishes the runs that this process has open; all that they were sent is durable."""
+        if self._is_cut.is_set():
+            self._drop()
+        for run in self._runs.values():
+            with suppress(*wandb_errors()):
+                run.handle.finish(exit_code=0)
+        self._runs.clear()
 
     def _send(self, name: str, rows: list[OutboxItem]) -> None:
         run = self._runs.get(name) or self._open(name, rows[0].run)
@@ -164,11 +184,15 @@ class WandbTracker:
         self._runs[name].handle.finish(exit_code=exit_code)
         del self._runs[name]
 
-    def _abandon(self, name: str) -> None:
-        run = self._runs.pop(name, None)
-        if run is not None:
-            with suppress(*wandb_errors()):  # rows that are lost here are not marked as delivered
-                run.handle.finish(exit_code=0)
+    def _drop(self) -> None:
+        """Forgets the open runs, and whatever wandb has not sent of them: its rows are not marked as delivered."""
+        if self._runs:
+            import wandb
+
+            self._runs.clear()
+            kill_service()
+            with suppress(*wandb_errors()):  # so that the next delivery starts another process
+                wandb.teardown()
 
     def _open(self, name: str, run: str) -> OpenRun:
         project, _, run_id = name.rpartition("/")
@@ -201,18 +225,29 @@ class WandbTracker:
             last, service = handle.starting_step - 1, Service(handle.path)
             opened = OpenRun(handle, last, lambda: max(last, service.step()))
         self._runs[name] = opened
+        if self._is_cut.is_set():  # wandb's process may have started after it
+            raise InfrastructureError(CUT)
         return opened
 
     @contextmanager
-    def _translated(self, name: str) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            self._abandon(name)  # whatever failed, the next attempt opens the run anew
+            self._drop()  # whatever failed, the next attempt opens the run anew
             if not isinstance(error, wandb_errors()):
                 raise
             said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
             raise InfrastructureError(f"Weights & Biases: {without_key(said)}") from error
+
+
+def kill_service() -> None:
+    """Kills the process through which wandb sends everything that this process logs; does nothing if there is none."""
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if child.name() == SERVICE:
+                child.kill()
+                child.wait(FINISH_SECONDS)
 
 
 def wandb_errors() -> tuple[type[Exception], ...]:

@@ -124,6 +124,20 @@ def test_rows_are_delivered_once_and_the_lease_is_released(place: str, ledger: L
     assert ledger.outbox.claim(again) == []
 
 
+def test_the_tracker_is_closed_only_after_the_lease_is_released(place: str, ledger: Ledger) -> None:
+    run, fence = left_behind(ledger, rows=3)
+    ledger.leases.release(fence)
+    holders: list[str | None] = []
+
+    class Closing(Recorder):
+        def close(self) -> None:
+            with Ledger.open(place, migrate=False) as other:
+                holders.append(other.overview.line(run).holder)
+
+    assert deliver_dead(place, ledger, run, TrackerDeliverer(Closing())) == 4
+    assert holders == [None]
+
+
 def test_undelivered_rows_wait_for_the_next_attempt(place: str, ledger: Ledger) -> None:
     run, fence = left_behind(ledger)
     ledger.leases.release(fence)

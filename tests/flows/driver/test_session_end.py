@@ -24,6 +24,7 @@ from flows.run.home import Home
 from flows.run.protocols import OutboxItem, SilentObserver
 from ops.cli.failures import exit_code
 from tests.services import ROOT
+from tests.waiting import wait_until
 from yatt_core.errors import ExitCode, FencedError, InfrastructureError
 from yatt_core.spec import load_spec
 
@@ -192,3 +193,51 @@ def test_all_trackers_end_at_the_same_time(tmp_path: Path) -> None:
     session = open_session(home, create_run(home, spec), spec, SilentObserver(), trackers)
     session.end("done")
     assert all(tracker.closed for tracker in trackers.values())
+
+
+class Waiting:
+    """A tracker that delivers nothing until it is cut off; it then notes whether the lease is still held."""
+
+    def __init__(self, home: Home) -> None:
+        self._home, self._cut = home, threading.Event()
+        self.holders: list[bool] = []
+        self.delivering = threading.Event()
+
+    def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
+        self.delivering.set()
+        assert self._cut.wait(30)
+        raise InfrastructureError("cut off")
+
+    def cut(self) -> None:
+        with Ledger.open(self._home.ledger, migrate=False) as ledger:
+            self.holders += [holder is not None for holder in ledger.leases.holders().values()]
+        self._cut.set()
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+def test_a_delivery_that_takes_too_long_is_cut_off_before_the_lease_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.driver.threads.OUTBOX_DRAIN_SECONDS", 0.1)
+    home = Home(tmp_path / "runs")
+    spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", ["tracking.trackers=[mlflow]"])
+    tracker = Waiting(home)
+    session = open_session(home, create_run(home, spec), spec, SilentObserver(), {"mlflow": tracker})
+    assert tracker.delivering.wait(30)
+    session.end("done")
+    assert tracker.holders == [True]
+    assert recorded(session)[2] is None
+
+
+def test_a_delivery_is_cut_off_once_the_lease_is_lost(tmp_path: Path) -> None:
+    home = Home(tmp_path / "runs")
+    spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", ["recovery.lease_seconds=1"])
+    tracker = Waiting(home)
+    session = open_session(home, create_run(home, spec), spec, SilentObserver(), {"mlflow": tracker})
+    assert tracker.delivering.wait(30)
+    with Ledger.open(home.ledger) as ledger:
+        ledger.leases.acquire(session.context.run, this_process("another driver"), 60, lambda holder: True)
+    wait_until(lambda: tracker.holders, seconds=30.0)
+    session.end("fenced")

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from flows.delivery.orphaned_outbox import SLICE_SECONDS
 from flows.run.home import Home
+from flows.run.lease import PATIENCE_SECONDS
 from flows.run.protocols import OutboxItem
 from ops.integrations.trackers import trackers_of
 from ops.integrations.wandb_log import BLOCK, CHUNK, FIRST, FULL, HEADER, LAST, MIDDLE, complete_records
-from ops.integrations.wandb_tracker import WandbTracker, tracked_name
+from ops.integrations.wandb_tracker import LONGEST_DELIVERY_SECONDS, WandbTracker, tracked_name
 from tests.ops.integrations.wandb_process import CREATION
 from tests.ops.integrations.wandb_service import Received, ReceivedRun, wandb_service
 from tests.ops.seeding import toy_spec
@@ -94,6 +96,13 @@ def test_points_that_a_killed_process_had_logged_arrive_once_and_in_order(
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
 
 
+def test_points_without_confirmation_never_arrive_once_a_session_is_cut_off(tmp_path: Path, service: Received) -> None:
+    process = start(tmp_path, service, "online", 5, "cut")
+    said, _ = process.communicate(timeout=SECONDS)
+    assert (process.returncode, said.split()) == (0, ["refused", "refused"])
+    assert [line["_step"] for line in only_run(service).history] == [0, 1, 2]
+
+
 def test_an_absent_service_is_an_error_of_infrastructure_without_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +116,10 @@ def test_an_absent_service_is_an_error_of_infrastructure_without_the_key(
             tracker.deliver([OutboxItem("n", "toy-1", "note", {"text": "x"}, 5_000, name)])
         tracker.close()
     assert KEY not in str(raised.value)
+
+
+def test_a_driver_waits_longer_than_the_slowest_delivery_of_a_keeper() -> None:
+    assert SLICE_SECONDS + LONGEST_DELIVERY_SECONDS < PATIENCE_SECONDS
 
 
 def tracked(**keys: object) -> RunSpec:
