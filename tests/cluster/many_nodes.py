@@ -22,6 +22,8 @@ NOTICED_SOON = {
     "health_check_failure_threshold": 3,
 }
 """By default, Ray takes 15 s to notice that a node is gone."""
+OPEN = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+"""Settings without a token, for the cluster and for whoever connects to it; a test before may have left others."""
 NODE = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
 
 

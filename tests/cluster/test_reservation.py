@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from tests.cluster.many_nodes import ManyNodes
+from tests.cluster.many_nodes import OPEN, ManyNodes
 from tests.services import ROOT
 from yatt_core.cluster import reservation
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
@@ -48,9 +48,6 @@ def test_missing_devices_are_reserved_on_as_few_nodes_as_possible(
 ) -> None:
     groups = {node: Group("00", count) for node, count in held.items()}
     assert lacking(cores(a=2, b=4, c=2), groups, avoided, wanted) == added
-
-
-OPEN = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 @pytest.fixture

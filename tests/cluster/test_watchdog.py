@@ -11,6 +11,7 @@ import pytest
 import ray
 
 from tests.cluster.conftest import Head
+from tests.cluster.many_nodes import OPEN, ManyNodes
 from tests.cluster.run_actors import actors_of, actors_spec, begin, shard_tasks
 from tests.faults import hang_at
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
@@ -67,33 +68,36 @@ def test_quarantined_nodes_are_avoided_while_there_are_others() -> None:
         avoided_nodes(two, frozenset({"a", "b"}))
 
 
-@pytest.mark.verify
-def test_actors_leave_a_quarantined_node(tmp_path: Path) -> None:
-    from ray.cluster_utils import Cluster
+@pytest.fixture
+def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Connects this process to a cluster of the nodes `good` and `bad`."""
+    for name, value in OPEN.items():
+        monkeypatch.setenv(name, value)
+    with ManyNodes(["good", "bad"], OPEN) as cluster:
+        connect_ray(cluster.address, NAMESPACE)
+        yield
+        disconnect_ray()
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "node_name": "good"})
-    try:
-        bad = cluster.add_node(num_cpus=2, node_name="bad")
-        ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False)
-        cluster.wait_for_nodes()
-        assert sorted(node_names().values()) == ["bad", "good"]
-        actors = actors_of(actors_spec(), tmp_path, 1)
-        actors.avoid_nodes = frozenset({"good"})
-        begin(actors)
-        assert used_nodes() == {bad.node_id}
-        actors.avoid_nodes = frozenset({"bad"})
-        assert len(actors.start()) == 7
-        actors.load(actors.materialise())
-        assert used_nodes() == {name for name, given in node_names().items() if given == "good"}
-        actors.avoid_nodes = frozenset({"good", "bad"})
-        with pytest.raises(InfrastructureError, match=r"\bbad, good\b"):
-            actors.start()
-        actors.stop()
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+
+@pytest.mark.verify
+def test_actors_leave_a_quarantined_node(two_nodes: None, tmp_path: Path) -> None:
+    assert sorted(node_names().values()) == ["bad", "good"]
+    actors = actors_of(actors_spec(), tmp_path, 1)
+    actors.avoid_nodes = frozenset({"good"})
+    begin(actors)
+    assert used_nodes() == {"bad"}
+    actors.avoid_nodes = frozenset({"bad"})
+    assert len(actors.start()) == 7
+    actors.load(actors.materialise())
+    assert used_nodes() == {"good"}
+    actors.avoid_nodes = frozenset({"good", "bad"})
+    with pytest.raises(InfrastructureError, match=r"\bbad, good\b"):
+        actors.start()
+    actors.stop()
 
 
 def used_nodes() -> set[str]:
+    """Returns the names of the nodes on which the namespace has actors."""
+    names = node_names()
     handles = [ray.get_actor(name) for name in ray.util.list_named_actors()]
-    return {ray._private.state.actors(handle._actor_id.hex())["Address"]["NodeID"] for handle in handles}
+    return {names[ray._private.state.actors(handle._actor_id.hex())["Address"]["NodeID"]] for handle in handles}
