@@ -1,7 +1,7 @@
 """What does the guard around reward functions cost per call? Measured for a function that only counts characters.
 
 Consumes nothing. Calls the same function on the same responses directly, in this process under a time limit alone,
-and in the process of rewards, one response and a whole decode batch at a time.
+and in the reward process, one response and a whole decode batch at a time.
 """
 
 from __future__ import annotations

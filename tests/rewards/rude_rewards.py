@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -48,6 +49,27 @@ def dying(prompt, response):
     return 0.5
 
 
+def dying_once(prompt, response, file):
+    """Ends its process the first time, as if it had been killed from outside."""
+    if response != "polite" and not Path(file).exists():
+        Path(file).touch()
+        os._exit(9)
+    return 0.5
+
+
+async def dying_once_among_others(prompt, response, file):
+    return dying_once(prompt, response, file)
+
+
+def dying_while_it_answers(prompt, response):
+    """Ends its process when the beginning of an answer has been written."""
+    if response != "polite":
+        (server,) = (one for one in gc.get_objects() if type(one).__name__ == "Server")
+        os.write(server._answers, b'{"call": 0, "outc')
+        os._exit(9)
+    return 0.5
+
+
 def printing(prompt, response):
     for _ in range(100):
         sys.stdout.write("x" * 100_000 + "\n")
@@ -63,6 +85,34 @@ def leaving_behind(prompt, response, file):
     orphan = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=True).stdout
     child = subprocess.Popen(["sleep", "600"], start_new_session=True).pid
     Path(file).write_text(f"{child} {orphan}")
+    return 0.5
+
+
+def changing_the_row(prompt, response, columns, words):
+    """Returns a number that depends on what earlier calls have changed."""
+    return len(columns.pop("topic")) + len(words.pop())
+
+
+async def hanging_at_the_end(prompt, response):
+    """Returns, but leaves a thread for which the event loop waits when it closes."""
+    if response == "dying":
+        os._exit(9)
+    asyncio.get_running_loop().run_in_executor(None, time.sleep, 60)
+    return 0.5
+
+
+async def swallowing(prompt, response):
+    """Swallows the cancellation, and then returns a value."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(60 if response != "polite" else 0)
+    return 0.5
+
+
+async def busy(prompt, response):
+    """Keeps the event loop busy for the time given in the response, and then waits until others have done so."""
+    await asyncio.sleep(0)
+    time.sleep(float(response))
+    await asyncio.sleep(0.001)
     return 0.5
 
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests.rewards import scored
-from tests.rewards.scored import errors, part, totals
+from tests.rewards.scored import errors, part, scores, totals
 from yatt_core.errors import ConfigurationError
 from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.rewards import process
@@ -134,10 +134,11 @@ def test_an_answer_that_takes_forever_scores_0_and_the_run_goes_on(monkeypatch):
     monkeypatch.setattr(process, "GRACE_SECONDS", 0.2)
     given(monkeypatch, "3")
     texts = [r"\boxed{3}", r"\boxed{2^{10^{10}}}", r"\boxed{" + "1+" * 20_000 + "1}", r"\boxed{3}"]
-    rest = {"options": {"extract": "boxed"}, "timeout_seconds": 1.0, "on_error": "stop"}
-    assert totals("math_equal", *texts, **rest) == [1, 0, 0, 1]
-    slow, long = errors("math_equal", *texts[1:3], **rest)
-    assert slow == "own: cannot read the response: took longer than 1 s"
+    rest = {"options": {"extract": "boxed"}, "timeout_seconds": 2.0, "on_error": "stop"}
+    found = scores("math_equal", *texts, **rest)
+    assert [score.total for score in found] == [1, 0, 0, 1]
+    slow, long = (score.error for score in found[1:3])
+    assert slow == "own: cannot read the response: took longer than 2 s"
     assert "cannot read the response: its answer has 40" in long
 
 

@@ -9,17 +9,17 @@ import pytest
 
 from tests.rewards.scored import PROMPT, completion, errors, part, scores, totals
 from tests.services import ROOT
-from yatt_core.errors import ConfigurationError
+from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.rewards import process
 from yatt_core.rewards.conventions import Candidate
 from yatt_core.rewards.functions import load_part
 
 RUDE = "tests.rewards.rude_rewards:"
-SLOW = "own: took longer than 0.1 s"
+SLOW = "own: took longer than 1 s"
 
 
 def family():
-    """Returns the processes of rewards below this one with everything that they have started."""
+    """Returns the reward processes below this one with everything that they have started."""
     found = set()
     for child in psutil.Process().children():
         if child.status() != psutil.STATUS_ZOMBIE and "yatt_core.rewards.worker" in child.cmdline():
@@ -40,22 +40,51 @@ def gone(pid):
         ("forking", ""),
         ("stubborn", SLOW),
         ("late", SLOW),
+        ("swallowing", SLOW),
         ("dying", "own: its process ended with exit code 9"),
     ],
 )
 def test_a_function_that_breaks_out_fails_on_that_call_alone(monkeypatch, function, error):
     monkeypatch.setattr(process, "GRACE_SECONDS", 0.2)
-    found = scores(RUDE + function, "polite", "rude", "polite", "rude", "polite", timeout_seconds=0.1)
+    found = scores(RUDE + function, "polite", "rude", "polite", "rude", "polite", timeout_seconds=1.0)
     value = 0.0 if error else 0.5
     assert [score.total for score in found] == [0.5, value, 0.5, value, 0.5]
     assert [score.error for score in found] == ["", error, "", error, ""]
-    assert len(family()) == 2, "the process of rewards and its guard"
+    assert len(family()) == 2, "the reward process and its guard"
 
 
 def test_a_coroutine_function_that_blocks_its_process_fails_on_that_call_alone(monkeypatch):
     monkeypatch.setattr(process, "GRACE_SECONDS", 0.2)
-    found = errors(f"{RUDE}blocking_the_loop", "polite", "rude", "polite", timeout_seconds=0.3)
-    assert found == ["", "own: took longer than 0.3 s", ""]
+    found = errors(f"{RUDE}blocking_the_loop", "polite", "rude", "polite", timeout_seconds=1.0)
+    assert found == ["", SLOW, ""]
+
+
+@pytest.mark.parametrize("function", ["dying_once", "dying_once_among_others"])
+def test_a_process_that_is_killed_once_changes_no_score(tmp_path, function):
+    given = {"options": {"file": str(tmp_path / "died")}, "on_error": "stop"}
+    assert totals(RUDE + function, "polite", "rude", "polite", **given) == [0.5] * 3
+    assert (tmp_path / "died").exists()
+
+
+def test_a_process_that_ends_in_the_middle_of_an_answer_is_noticed():
+    assert errors(f"{RUDE}dying_while_it_answers", "polite", "rude") == ["", "own: its process ended with exit code 9"]
+
+
+def test_a_process_that_is_lost_after_its_last_answer_changes_no_score(monkeypatch):
+    monkeypatch.setattr(process, "GRACE_SECONDS", 0.2)
+    given = {"on_error": "stop", "timeout_seconds": 1.0}
+    assert totals(f"{RUDE}hanging_at_the_end", "a", "b", **given) == [0.5, 0.5]
+    found = errors(f"{RUDE}hanging_at_the_end", "a", "dying", timeout_seconds=1.0)
+    assert found == ["", "own: its process ended with exit code 9"]
+
+
+def test_the_time_limit_of_a_coroutine_call_does_not_count_the_time_for_which_others_block():
+    assert errors(f"{RUDE}busy", "1.1", "1.1", "0", timeout_seconds=2.0) == ["", "", ""]
+    assert errors(f"{RUDE}busy", "1.2", "0", timeout_seconds=1.0) == [SLOW, ""]
+
+
+def test_a_call_that_changes_its_arguments_affects_no_other():
+    assert totals(f"{RUDE}changing_the_row", "a", "b", options={"words": ["ab", "a"]}) == [5, 5]
 
 
 def test_printed_text_never_mixes_with_the_answers(capfd):
@@ -89,18 +118,33 @@ def test_a_function_stays_loaded_between_calls_and_scorers():
 
 
 @pytest.mark.parametrize(
-    ("code", "message"),
-    [("import os\nos._exit(3)\n", "ended with exit code 3"), ("while True: pass\n", r"took longer than 0\.5 s")],
+    ("code", "seconds", "message"),
+    [
+        ("import os\nos._exit(3)\n", 60.0, "ended with exit code 3"),
+        ("while True: pass\n", 0.5, r"took longer than 0\.5 s"),
+    ],
 )
-def test_a_module_that_ends_the_process_or_hangs_is_a_configuration_error(tmp_path, monkeypatch, code, message):
-    monkeypatch.setattr(process, "START_SECONDS", 0.5)
-    process.reward_process().close()
-    monkeypatch.setattr(process, "START_SECONDS", 20.0)
+def test_a_module_that_ends_the_process_or_hangs_is_a_configuration_error(
+    tmp_path, monkeypatch, code, seconds, message
+):
     load_part(part(f"{RUDE}dying"))
-    monkeypatch.setattr(process, "START_SECONDS", 0.5)
+    monkeypatch.setattr(process, "START_SECONDS", seconds)
     (tmp_path / "reward.py").write_text(code)
     with pytest.raises(ConfigurationError, match=rf"rewards\.parts 'own': file .*{message}"):
         load_part(part(None, file=f"{tmp_path}/reward.py:score"))
+
+
+def test_a_module_that_was_imported_before_and_now_ends_the_process_is_no_configuration_error(tmp_path):
+    (tmp_path / "reward.py").write_text(
+        f"import os\nif os.path.exists('{tmp_path}/away'):\n    os._exit(3)\ndef score(prompt, response):\n    return 0.5\n"
+    )
+    function = load_part(part(None, file=f"{tmp_path}/reward.py:score"))
+    process.reward_process().close()
+    (tmp_path / "away").touch()
+    with pytest.raises(InfrastructureError, match=r"rewards\.parts 'own': file .*ended with exit code 3"):
+        function.evaluate([[Candidate(PROMPT, completion("text"))]])
+    (tmp_path / "away").unlink()
+    assert function.evaluate([[Candidate(PROMPT, completion("text"))]])[0][0].value == 0.5
 
 
 SCORING = """

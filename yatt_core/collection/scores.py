@@ -56,6 +56,9 @@ class BatchScores:
     ) -> None:
         self._spec, self._scorer, self._key = spec, scorer, key
         self._members, self._prompts, self.log = members, prompts, log
+        self._groups: dict[int, list[int]] = {}
+        for number, member in enumerate(members):
+            self._groups.setdefault(member.ordinal, []).append(number)
         self._heard: dict[int, _Heard] = {}
         self._items: dict[tuple[str, int], JudgeItem] = {}
         self.scores: dict[int, SampleScore] = {}
@@ -116,11 +119,8 @@ class BatchScores:
 
     def _completed_groups(self, new: Sequence[int]) -> list[list[int]]:
         """Returns the groups that the new responses have completed, in order."""
-        groups: dict[int, list[int]] = {}
-        for number, member in enumerate(self._members):
-            groups.setdefault(member.ordinal, []).append(number)
         touched = sorted({self._members[number].ordinal for number in new})
-        return [groups[ordinal] for ordinal in touched if self._heard.keys() >= set(groups[ordinal])]
+        return [self._groups[ordinal] for ordinal in touched if self._heard.keys() >= set(self._groups[ordinal])]
 
     def _call(self, unit: Unit, numbers: Sequence[int]) -> None:
         found = self._scorer.outcomes(unit, [self._heard[number].response for number in numbers])

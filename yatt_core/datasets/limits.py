@@ -222,5 +222,5 @@ def bounded_lines(path: Path, stream: IO[AnyStr]) -> Iterator[AnyStr]:
         number += 1
         check_rows(path, number)
         if len(line) > MAX_ROW_BYTES:
-            raise DataError(f"{path}:{number}: the line is longer than {MAX_ROW_BYTES:,}; at most so much is read")
+            raise DataError(f"{path}:{number}: the line is longer than {MAX_ROW_BYTES:,} bytes, the maximum")
         yield line

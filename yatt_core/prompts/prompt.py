@@ -1,4 +1,4 @@
-"""A prompt, and what is known about a response to it: plain data, without heavy imports for the process of rewards."""
+"""A prompt, and what is known about a response to it: plain data, without heavy imports for the reward process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Calls reward functions under their time limit, and turns whatever happens into outcomes.
 
 Consumes a `RewardFunction` and the candidates of its calls. Produces one `Outcome` for each candidate. Runs in the main
-thread of the process of rewards.
+thread of the reward process.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import asyncio
 import functools
 import math
 import numbers
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 from yatt_core.errors import InfrastructureError, UnreadableResponseError
 from yatt_core.installed import error_place, failure_text
 from yatt_core.rewards.conventions import Candidate, RewardFunction
+from yatt_core.rewards.idle_time import IdleTime
 from yatt_core.rewards.time_limit import TimeLimitReached, call_within
 
 LARGEST = 1e30
@@ -56,6 +58,9 @@ class Limits:
     concurrency: int = 1
 
 
+IDLE_PRECISION = 0.01
+"""Seconds by which measured idle time may be short of a time limit that has passed."""
+
 Call = Sequence[Candidate]
 """The candidates of one call."""
 
@@ -69,19 +74,32 @@ def evaluate(function: RewardFunction, call: Call, limits: Limits) -> list[Outco
 
 
 async def evaluate_concurrently(
-    function: RewardFunction, calls: Sequence[Call], limits: Limits
+    function: RewardFunction, calls: Sequence[Call], limits: Limits, idle: IdleTime
 ) -> AsyncGenerator[tuple[int, list[Outcome]], None]:
-    """Yields each call's index and outcomes as the calls of a coroutine function end. Raises as `evaluate` does."""
-    free = asyncio.Semaphore(limits.concurrency)
+    """Yields each call's index and outcomes as the calls of a coroutine function end. Raises as `evaluate` does.
 
-    async def one(index: int) -> tuple[int, list[Outcome]]:
+    A call has exceeded its time limit if it does so in idle time of the loop, or when it is alone: while other calls
+    keep the loop busy, it cannot run.
+
+    idle: the selector of the running loop.
+    """
+    free = asyncio.Semaphore(limits.concurrency)
+    late = list[int]()
+
+    async def one(index: int) -> tuple[int, tuple[list[Outcome], bool]]:
         async with free:
-            return index, await _awaited(function, calls[index], limits)
+            return index, await _awaited(function, calls[index], limits, idle if len(calls) > 1 else None)
 
     tasks = [asyncio.create_task(one(index)) for index in range(len(calls))]
     try:
         for ended in asyncio.as_completed(tasks):
-            yield await ended
+            index, (outcomes, doubtful) = await ended
+            if doubtful:
+                late.append(index)
+            else:
+                yield index, outcomes
+        for index in sorted(late):
+            yield index, (await _awaited(function, calls[index], limits))[0]
     finally:
         for task in tasks:
             task.cancel()
@@ -112,14 +130,45 @@ def made(function: RewardFunction, call: Call, weight: float) -> list[Outcome]:
         return _failure(error, call)
 
 
-async def _awaited(function: RewardFunction, call: Call, limits: Limits) -> list[Outcome]:
+async def _awaited(
+    function: RewardFunction, call: Call, limits: Limits, idle: IdleTime | None = None
+) -> tuple[list[Outcome], bool]:
+    """Returns the outcomes of a call, and whether it ended too late, but may have had to wait for other calls.
+
+    idle: the selector of the loop if there are other calls.
+    """
+    place, began = "", time.monotonic()
     try:
-        async with asyncio.timeout(limits.seconds) as limit:
-            return _outcomes(function, await function(call), call, limits.weight)
+        async with asyncio.timeout(None if idle else limits.seconds) as limit:
+            with _expiring(limit, limits.seconds, idle) if idle else nullcontext():
+                outcomes = _outcomes(function, await function(call), call, limits.weight)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - any exception is a failure of the user's function
-        if isinstance(error, TimeoutError) and limit.expired():
-            return [broken(too_long(limits.seconds), function.blames_response, error_place(error))] * len(call)
-        return _failure(error, call)
+        outcomes, place = _failure(error, call), error_place(error)
+    late = time.monotonic() - began > limits.seconds
+    if late or limit.expired():  # also if the call has caught the cancellation
+        outcomes = [broken(too_long(limits.seconds), function.blames_response, place)] * len(call)
+    return outcomes, late and idle is not None and not limit.expired()
+
+
+@contextmanager
+def _expiring(limit: asyncio.Timeout, seconds: float, idle: IdleTime) -> Iterator[None]:
+    """Lets a time limit expire as soon as the loop has been idle for so long."""
+    loop, end = asyncio.get_running_loop(), idle.seconds + seconds
+    timer: asyncio.TimerHandle
+
+    def check() -> None:
+        nonlocal timer
+        left = end - idle.seconds
+        if left <= IDLE_PRECISION:
+            limit.reschedule(loop.time())
+        else:
+            timer = loop.call_later(left, check)
+
+    timer = loop.call_later(seconds, check)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _failure(error: BaseException, call: Call) -> list[Outcome]:
@@ -153,6 +202,6 @@ def as_outcome(value: Any, weight: float) -> Outcome:
     if not math.isfinite(number):
         return Outcome(0.0, f"returned {number}, not a finite number", failed=True)
     if max(abs(number), abs(number * weight)) > LARGEST:
-        reason = f"returned {number:g} with weight {weight:g}; a reward, weighted too, may be at most ±{LARGEST:g}"
+        reason = f"returned {number:g} with weight {weight:g}; a reward may be at most ±{LARGEST:g}, before and after weighting"
         return Outcome(0.0, reason, failed=True)
     return Outcome(number)

@@ -12,6 +12,7 @@ and passes on what the function declares.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -78,7 +79,13 @@ class RewardFunction:
             facts[name] = values[0] if alone else values
         if self.unit != "batch":
             prompts = prompts[0]
-        return self.function(prompts, texts[0] if self.unit == "response" else texts, **facts, **self.options)
+        options = {name: _own(value) for name, value in self.options.items()}
+        return self.function(prompts, texts[0] if self.unit == "response" else texts, **facts, **options)
+
+
+def _own(value: Any) -> Any:
+    """Returns an option's value for one call: a function that changes it affects no other call."""
+    return copy.deepcopy(value) if isinstance(value, dict | list) else value
 
 
 def _fact(name: str, candidate: Candidate) -> Any:

@@ -1,7 +1,7 @@
-"""A part's function, ready to be called: in this process, or in the process of rewards.
+"""A part's function, ready to be called: in this process, or in the reward process.
 
-Functions of YATT that take time linear in a response's length run in this process. All others run in the process of
-rewards, where they cannot harm this one.
+Functions of YATT that take time linear in a response's length run in this process. All others run in the reward
+process, where they cannot harm this one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The scoring process's side of the process of rewards: starts it, asks it, and replaces it when a function breaks it.
+"""The scoring process's side of the reward process: starts it, asks it, and replaces it when a function breaks it.
 
 Consumes functions to load and their calls. Produces outcomes. A function that hangs although its time limit has
-interrupted it, or ends its process, has failed on the candidates of that call; the calls after it are made in a new
-process, so that each outcome is the same as if the call had been the only one.
+interrupted it has failed on the candidates of that call. So has one whose process ends twice during the call; a process
+that ends once may have been killed from outside, so the call is repeated. The calls after it are made in a new process,
+so that each outcome is the same as if the call had been the only one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, fields
@@ -33,11 +35,13 @@ GRACE_SECONDS = 5.0
 """Added to the time limit of a call, which first interrupts the call; afterwards its process is ended."""
 END_SECONDS = 10.0
 """Time limit for the process to end after its leash is cut."""
+DEATHS = 2
+"""Number of times that the process must end during a call before the call has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A function that can be called in the process of rewards.
+    """A function that can be called in the reward process.
 
     identity: a text that identifies the function with its options.
     """
@@ -50,24 +54,30 @@ class Loaded:
 
 
 class ProcessLostError(Exception):
-    """The process did not answer in time, or has ended; the text is the reason."""
+    """The process has ended; the text is the reason."""
+
+
+class ProcessSilentError(ProcessLostError):
+    """The process did not answer in time."""
 
 
 class RewardProcess:
-    """The process of rewards of this process. It starts with the first function, and ends with this process."""
+    """The reward process of this process. It starts with the first function, and ends with this process."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._leash = -1
         self._unread = bytearray()
         self._keys: dict[str, int] = {}
+        self._known = set[str]()
         self._loads = 0
         self._lock = threading.Lock()
 
     def load(self, name: FunctionName) -> Loaded:
         """Loads a function.
 
-        Raises `ConfigurationError` as `registry.resolve` does, and if importing it ends the process or takes too long.
+        Raises `ConfigurationError` as `registry.resolve` does, and if importing it ends the process or takes too long;
+        `InfrastructureError` if the same import has succeeded before.
         """
         identity = json.dumps(asdict(name), sort_keys=True)
         with self._lock:
@@ -78,10 +88,13 @@ class RewardProcess:
                 answer = self._receive(START_SECONDS)
             except ProcessLostError as lost:
                 self.close()
+                if identity in self._known:
+                    raise InfrastructureError(f"{name.place}: importing it again failed: {lost}") from None
                 raise ConfigurationError(f"{name.place}: its import failed: {lost}") from None
             if "refused" in answer:
                 raise ConfigurationError(answer["refused"])
             self._keys[identity], self._loads = key, self._loads + 1
+            self._known.add(identity)
             return Loaded(name, identity, **answer["loaded"])
 
     def evaluate(self, loaded: Loaded, calls: Sequence[Call], limits: Limits, stop: bool) -> list[list[Outcome]]:
@@ -93,20 +106,24 @@ class RewardProcess:
         """
         outcomes: list[list[Outcome]] = [[] for _ in calls]
         left = list(range(len(calls)))
+        deaths = Counter[int]()
         one_by_one = False
-        while left:
+        while left and not _stopped(outcomes, stop):
             part = left[:1] if one_by_one else left
             lost = self._evaluate(loaded, calls, part, limits, stop, outcomes)
-            if lost:
-                # Calls of a coroutine function share their process: who has broken it shows when each is alone.
-                one_by_one = one_by_one or loaded.awaits
-                unanswered = [index for index in part if not outcomes[index]]
-                if len(part) == 1 or not loaded.awaits:
-                    guilty = unanswered[0]
-                    outcomes[guilty] = [broken(lost, loaded.blames_response)] * len(calls[guilty])
-            if stop and any(outcome.failed for call in outcomes for outcome in call):
-                break
             left = [index for index in left if not outcomes[index]]
+            unanswered = [index for index in part if not outcomes[index]]
+            if lost is None or not unanswered or _stopped(outcomes, stop):
+                continue
+            if loaded.awaits and len(part) > 1:
+                # The calls shared their process: repeating them one at a time shows which one broke it.
+                one_by_one = True
+                continue
+            running = unanswered[0]  # the calls are made in order
+            deaths[running] += 1
+            if isinstance(lost, ProcessSilentError) or deaths[running] == DEATHS:
+                outcomes[running] = [broken(str(lost), loaded.blames_response)] * len(calls[running])
+                left.remove(running)
         return outcomes
 
     def close(self) -> None:
@@ -135,8 +152,8 @@ class RewardProcess:
         limits: Limits,
         stop: bool,
         outcomes: list[list[Outcome]],
-    ) -> str:
-        """Makes some of the calls, and adds their outcomes; returns why the process was lost, or an empty text."""
+    ) -> ProcessLostError | None:
+        """Makes some of the calls, and adds their outcomes; returns why the process was lost, or None."""
         if loaded.identity not in self._keys:  # the process is a new one
             self.load(loaded.name)
         with self._lock:
@@ -150,17 +167,17 @@ class RewardProcess:
                     if "unavailable" in answer:
                         raise InfrastructureError(answer["unavailable"])
                     if "end" in answer:
-                        return ""
+                        return None
                     outcomes[part[answer["call"]]] = [Outcome(*one) for one in answer["outcomes"]]
             except ProcessLostError as lost:
                 self.close()
-                return str(lost)
+                return lost
 
     def _start(self) -> None:
         if self._process is not None:
             return
         leash, self._leash = os.pipe()
-        # Everything importable in this process must be importable in the process of rewards.
+        # Everything importable in this process must be importable in the reward process.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         try:
             self._process = subprocess.Popen(
@@ -182,23 +199,31 @@ class RewardProcess:
 
     def _receive(self, seconds: float, silence: str = "") -> dict[str, Any]:
         """Returns the next message. Raises `ProcessLostError` if the process has ended, or is silent for too long."""
-        assert self._process is not None and self._process.stdout is not None, "the process has been started"
         deadline = time.monotonic() + seconds
+        while True:
+            line = self._line(deadline, silence or too_long(seconds))
+            try:
+                message = json.loads(line)
+            except ValueError:  # the process ended while it was writing this line, and the next line says how
+                continue
+            if "died" in message:
+                raise ProcessLostError(message["died"])
+            return dict(message)
+
+    def _line(self, deadline: float, silence: str) -> bytes:
+        """Returns the next line. Raises as `_receive` does."""
+        assert self._process is not None and self._process.stdout is not None, "the process has been started"
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._unread:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise ProcessLostError(silence or too_long(seconds))
+                    raise ProcessSilentError(silence)
                 data = os.read(self._process.stdout.fileno(), 1 << 16)
                 if not data:
                     raise ProcessLostError("its process has ended")
                 self._unread += data
-        line, _, rest = self._unread.partition(b"\n")
-        self._unread = rest
-        message: dict[str, Any] = json.loads(line)
-        if "died" in message:
-            raise ProcessLostError(message["died"])
-        return message
+        line, _, self._unread = self._unread.partition(b"\n")
+        return bytes(line)
 
 
 @functools.cache
@@ -209,8 +234,13 @@ def _process_of(pid: int) -> RewardProcess:
 
 
 def reward_process() -> RewardProcess:
-    """Returns the process of rewards that belongs to this process; it is shared by all scorers."""
+    """Returns the reward process that belongs to this process; it is shared by all scorers."""
     return _process_of(os.getpid())
+
+
+def _stopped(outcomes: Sequence[Sequence[Outcome]], stop: bool) -> bool:
+    """Returns whether a call has failed, and no further calls are to be made after a failure."""
+    return stop and any(outcome.failed for call in outcomes for outcome in call)
 
 
 def _packed(calls: Sequence[Call]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ faults; it is not a security sandbox.
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import os
 import select
@@ -23,6 +24,7 @@ from yatt_core.orphans import adopt_orphans, death, end_children, end_with_paren
 from yatt_core.prompts.prompt import Completion, Message, Prompt
 from yatt_core.rewards.calls import Call, Limits, Outcome, evaluate, evaluate_concurrently
 from yatt_core.rewards.conventions import Candidate, RewardFunction
+from yatt_core.rewards.idle_time import IdleTime
 from yatt_core.rewards.registry import FunctionName, resolve
 
 
@@ -61,7 +63,9 @@ class Server:
         calls = _calls(request)
         try:
             if function.awaits:
-                asyncio.run(self._await_all(function, calls, limits, stop))
+                idle = IdleTime()
+                with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(idle)) as runner:
+                    runner.run(self._await_all(function, calls, limits, stop, idle))
             else:
                 for index, call in enumerate(calls):
                     failed = self._report(index, evaluate(function, call, limits))
@@ -74,8 +78,10 @@ class Server:
             self._say({"end": True})
         end_children()
 
-    async def _await_all(self, function: RewardFunction, calls: Sequence[Call], limits: Limits, stop: bool) -> None:
-        async with aclosing(evaluate_concurrently(function, calls, limits)) as ended:
+    async def _await_all(
+        self, function: RewardFunction, calls: Sequence[Call], limits: Limits, stop: bool, idle: IdleTime
+    ) -> None:
+        async with aclosing(evaluate_concurrently(function, calls, limits, idle)) as ended:
             async for index, outcomes in ended:
                 if self._report(index, outcomes) and stop:
                     break
@@ -94,8 +100,7 @@ class Server:
 
 
 def _calls(request: dict[str, Any]) -> list[Call]:
-    prompts = [_prompt(plain) for plain in request["prompts"]]
-    return [list(_candidates(prompts, call)) for call in request["calls"]]
+    return [list(_candidates(request["prompts"], call)) for call in request["calls"]]
 
 
 def _prompt(plain: dict[str, Any]) -> Prompt:
@@ -104,7 +109,10 @@ def _prompt(plain: dict[str, Any]) -> Prompt:
     return Prompt(**{**plain, "media": tuple(plain["media"]), "messages": messages})
 
 
-def _candidates(prompts: Sequence[Prompt], call: Sequence[dict[str, Any]]) -> Iterator[Candidate]:
+def _candidates(plain: Sequence[dict[str, Any]], call: Sequence[dict[str, Any]]) -> Iterator[Candidate]:
+    """Yields the candidates of a call. Its prompts are its own: a function that changes a row affects no other call."""
+    numbers = dict.fromkeys(one["prompt"] for one in call)
+    prompts = {number: _prompt(copy.deepcopy(plain[number])) for number in numbers}
     for one in call:
         completion = Completion.of_turns(one["text"], one["spoken"] or [one["text"]], one["tokens"], one["stop_reason"])
         yield Candidate(prompts[one["prompt"]], completion, one["reads"])
@@ -133,7 +141,8 @@ def main() -> int:
     status = os.waitpid(pid, 0)[1]
     end_children()
     if not cut:
-        os.write(answers, json.dumps({"died": death(status)}).encode() + b"\n")
+        # The line break ends what the inner process may have been writing.
+        os.write(answers, b"\n" + json.dumps({"died": death(status)}).encode() + b"\n")
     return 0
 
 

@@ -53,7 +53,7 @@ def _unavailable_sharding(spec: RunSpec, engine: Fsdp2Trainer | MegatronTrainer)
 
 
 def missing_tracker(tracker: str) -> str | None:
-    """Returns which package a tracker lacks, beginning with the key; None if it is installed."""
+    """Returns a message, starting with the spec's key, that names the package a tracker needs; None if it is installed."""
     package = TRACKERS.get(tracker)
     if package is None or has_distribution(package):
         return None
