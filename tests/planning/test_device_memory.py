@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,11 +100,17 @@ def test_a_ray_cluster_has_the_memory_of_its_smallest_device() -> None:
     assert core_cluster(CARDS).memories == 1
 
 
-def test_the_default_length_of_prompts_gives_way_to_the_positions_of_a_small_model() -> None:
-    """A spec that does not set the length can be planned and started; one that does has to fit."""
+@pytest.mark.parametrize(("stated", "longest"), [(1024, 58), (1000, 58), (40, 40)])
+def test_the_length_of_prompts_gives_way_to_the_positions_of_a_small_model(stated: int, longest: int) -> None:
     small, path = ["model.max_positions=64", "rollout.max_new_tokens=6"], ROOT / "configs" / "quickstart.yaml"
-    roles = roles_of(load_spec(path, [*small, "data.max_prompt_tokens=1024"]), Assumptions())
+    roles = roles_of(load_spec(path, [*small, f"data.max_prompt_tokens={stated}"]), Assumptions())
     check_sizes(roles)
-    assert roles.lengths.longest_prompt == 58
-    with pytest.raises(ConfigurationError, match=r"rollout\.max_new_tokens: .*1006 .*64; .*data\.max_prompt_tokens"):
-        check_sizes(roles_of(load_spec(path, [*small, "data.max_prompt_tokens=1000"]), Assumptions()))
+    assert roles.lengths.longest_prompt == longest
+
+
+def test_a_response_that_takes_all_positions_is_refused() -> None:
+    """The sizes of a model in a folder are known only here; those in a spec are checked when it is read."""
+    roles = roles_of(load_spec(ROOT / "configs" / "quickstart.yaml"), Assumptions())
+    response = roles.lengths.longest_response
+    with pytest.raises(ConfigurationError, match=rf"rollout\.max_new_tokens: .*{response} .* at most {response - 1}"):
+        check_sizes(replace(roles, policy=replace(roles.policy, max_positions=response)))

@@ -14,7 +14,6 @@ from yatt_core.planning.judges import GenerationEngine, JudgeRole, RewardModelRo
 from yatt_core.planning.shape import ModelShape, shape_of, shape_of_model
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
-from yatt_core.spec.sections.data import USUAL_PROMPT_TOKENS
 from yatt_core.spec.sections.rollout import VirtualRollout
 from yatt_core.spec.sections.trainer import TrainerEngineSpec
 
@@ -131,9 +130,9 @@ def _critic(spec: RunSpec, policy: ModelShape, own_vocabulary: int) -> ModelShap
 
 
 def _lengths(spec: RunSpec, assumed: Assumptions, judges: Sequence[JudgeRole], positions: int | None) -> Lengths:
-    """Returns the lengths that a run may have; the default length of prompts gives way to the model's positions."""
+    """Returns the lengths that a run may have; prompts have the room that a response leaves of the model's positions."""
     longest_prompt, longest_response = spec.data.max_prompt_tokens, spec.rollout.max_response_tokens
-    if longest_prompt == USUAL_PROMPT_TOKENS and positions and longest_response < positions:
+    if positions and longest_response < positions:
         longest_prompt = min(longest_prompt, positions - longest_response)
     longest_judgement = max((judge.max_new_tokens for judge in judges), default=1)
     stated = _stated(judges[0].engine) if judges else None
@@ -156,11 +155,12 @@ def _stated(engine: GenerationEngine) -> Spread | None:
 
 def _mistakes(roles: Roles) -> Iterator[str]:
     """Yields what cannot work on any devices, one line per mistake that starts with the key."""
-    longest = roles.lengths.longest_prompt + roles.lengths.longest_response
-    if roles.policy.max_positions and longest > roles.policy.max_positions:
+    response, positions = roles.lengths.longest_response, roles.policy.max_positions
+    longest = roles.lengths.longest_prompt + response
+    if positions and response >= positions:
         yield (
-            f"rollout.max_new_tokens: prompt and response may have {longest} tokens, but the model takes "
-            f"{roles.policy.max_positions}; lower it, or data.max_prompt_tokens"
+            f"rollout.max_new_tokens: a response may have {response} tokens, but the model takes {positions} for prompt and "
+            f"response together; expected a response of at most {positions - 1}"
         )
     yield from _engine_mistakes("rollout.engine", roles.rollout, roles.policy)
     for judge in roles.judges:

@@ -12,8 +12,6 @@ MOST_HELD_OUT, MOST_PROBE = 300, 200
 """Sizes of the held-out and probe parts that follow the data: so many tasks, but at most a tenth of them."""
 PART_OF_DATA = 10
 """A part that follows the data gets one in this many of a source's distinct tasks."""
-USUAL_PROMPT_TOKENS = 1024
-"""Maximum prompt length that gives way to the model's positions; any other value must fit."""
 
 Weight = Annotated[float, Field(gt=0, le=1e6)]
 """Weight of a source; bounded so that sums and products of weights stay finite."""
@@ -104,9 +102,9 @@ class DataSpec(SpecModel):
     system_prompt: str | None = None
     """System message before each prompt, if the model's chat template supports one; a conversation with a system message
     of its own keeps that one."""
-    max_prompt_tokens: PositiveInt = USUAL_PROMPT_TOKENS
-    """Maximum prompt length, including the chat template. The default is less if the model's positions leave less room
-    before a response."""
+    max_prompt_tokens: PositiveInt = 1024
+    """Maximum prompt length, including the chat template; less if the model's positions leave less room before a
+    response."""
     over_long: Literal["refuse", "skip", "cut_start", "cut_end"] = "refuse"
     """What to do with longer prompts before the run begins: refuse to start, naming the row; leave them out; or leave
     out the beginning or the end of their text. Prompts that are left out or cut are counted and logged."""
