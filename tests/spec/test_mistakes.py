@@ -299,3 +299,9 @@ def test_what_contradicts_only_the_default_of_a_wrong_key_is_not_reported(change
 def test_sampling_out_of_range(changes, facts):
     (line,) = mistakes(**changes)
     assert tells(line, *facts)
+
+
+def test_an_error_in_a_check_is_not_taken_for_a_key_that_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunSpec, "_guard_mistakes", lambda spec: iter(spec.iterations.nothing))
+    with pytest.raises(AttributeError, match="nothing"):
+        mistakes(data__prompts_per_iterations=3)

@@ -42,6 +42,7 @@ class _Builder:
 
     def __init__(self, wrong: set[Place]) -> None:
         self._wrong = wrong
+        self._left_out = set[tuple[type[Any], str | None]]()
         self._partial: list[tuple[Place, SpecModel]] = []
 
     def checked(self, tree: Mapping[str, Any]) -> Iterator[Mistake]:
@@ -51,9 +52,9 @@ class _Builder:
         for place, section in self._partial:
             for validator in type(section).__pydantic_decorators__.model_validators.values():
                 if validator.info.mode == "after" and section is not spec:
-                    yield from _lines(place, lambda: _raised(validator.func, section))  # noqa: B023 - run at once
+                    yield from self._lines(place, lambda: _raised(validator.func, section))  # noqa: B023 - run at once
         for check in spec.checks():
-            yield from _lines((), check)
+            yield from self._lines((), check)
 
     def _build(self, model: type[SpecModel], tree: Mapping[str, Any], place: Place) -> SpecModel:
         values: dict[str, Any] = {}
@@ -75,8 +76,18 @@ class _Builder:
         made = model.model_construct(None, **values)
         for name in missing:
             made.__dict__.pop(name, None)
+        self._left_out.update((model, name) for name in missing)
         self._partial.append((place, made))
         return made
+
+    def _lines(self, place: Place, check: Any) -> Iterator[Mistake]:
+        """Yields what a check reports before it reads a key that was left out."""
+        try:
+            for text in check():
+                yield Mistake(place, text)
+        except AttributeError as error:
+            if (type(error.obj), error.name) not in self._left_out:
+                raise  # an error in the check itself
 
 
 def _member(model: type[BaseModel], name: str, value: Any) -> type[SpecModel] | None:
@@ -87,15 +98,6 @@ def _member(model: type[BaseModel], name: str, value: Any) -> type[SpecModel] | 
     if len(members) > 1:
         members = [member for member in members if kind_of(member) == value.get(KIND)]
     return members[0] if len(members) == 1 else None
-
-
-def _lines(place: Place, check: Any) -> Iterator[Mistake]:
-    """Yields what a check reports before it reads a key that is missing."""
-    try:
-        for text in check():
-            yield Mistake(place, text)
-    except AttributeError:  # the key is wrong, and has been reported
-        return
 
 
 def _raised(validator: Any, section: SpecModel) -> Iterator[str]:
