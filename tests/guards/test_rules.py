@@ -160,3 +160,12 @@ def test_sampling_without_a_bound_on_the_difference_is_compared_with_its_own_pas
     assert found(rule, train_rollout_logprob_diff_mean=[0.9] * 40) is None
     assert found(rule, train_rollout_logprob_diff_mean=[0.9] * 35 + [2.6] * 5) is None
     assert found(rule, train_rollout_logprob_diff_mean=[0.9] * 35 + [2.8] * 5) is not None
+
+
+def test_a_bound_that_the_spec_sets_applies_to_every_kind_of_sampling() -> None:
+    guards = GuardsSpec.model_validate({"train_rollout_logprob_diff": {"at_most": 0.5}})
+    stored = GuardsSpec.model_validate(guards.model_dump(mode="json"))
+    rules = rules_of(stored, RolloutSpec(top_k=50))
+    (rule,) = (rule for rule in rules if rule.name == "train_rollout_logprob_diff")
+    assert found(rule, train_rollout_logprob_diff_mean=[0.4] * 40) is None
+    assert found(rule, train_rollout_logprob_diff_mean=[0.6] * 40) is not None

@@ -227,6 +227,7 @@ def non_finite_alarm(iteration: int, answer: str, reason: str) -> Alarm:
 
 PLAIN = RolloutSpec()
 """Sampling from the model's own distribution."""
+DEFAULT_GAP = LogProbGapGuard.model_fields["at_most"].default
 RISE_OF_RESHAPED = 3.0
 """Multiple of the usual difference between sampler and trainer that raises an alarm if no absolute bound is known."""
 
@@ -236,13 +237,15 @@ def expected_difference(guard: LogProbGapGuard, rollout: RolloutSpec) -> LogProb
 
     With top-p the sampler divides the probabilities that it keeps by their sum, which is at least `top_p`, so its
     log-probabilities may exceed the trainer's by up to -log(top_p) although both agree; the bound grows by as much. For
-    `top_k`, `min_p`, `repetition_penalty` and `min_new_tokens` no such bound exists that is not far too wide: the kept
-    sum is only known to be at least k / vocabulary, and a penalty acts on any logit. The absolute bound is then replaced
-    by one relative to the run's own past, in which the effect of these settings is included.
+    `top_k`, `min_p`, `repetition_penalty` and `min_new_tokens` any such bound would be too wide to be useful: the kept
+    sum is only known to be at least k / vocabulary, and a penalty acts on any logit. The default bound is then replaced
+    by one relative to the run's own past, in which the effect of these settings is included. Another bound than the
+    default stays: whoever set it knows the settings. (The ledger stores specs with all defaults, so a bound that equals
+    the default counts as one.)
     """
     if guard.at_most is None:
         return guard
-    if rollout.reshapes:
+    if rollout.reshapes and guard.at_most == DEFAULT_GAP:
         return guard.model_copy(update={"at_most": None, "rise": guard.rise or RISE_OF_RESHAPED})
     return guard.model_copy(update={"at_most": guard.at_most - math.log(rollout.top_p)})
 
