@@ -62,7 +62,7 @@ def check_rewards(spec: RunSpec) -> list[Trial]:
             raise ConfigurationError(
                 f"rewards.parts {trial.part!r}: its function {trial.error}{where}, for prompt {trial.prompt_id}"
                 f"{'' if trial.has_answer else ', which has no reference answer,'} and "
-                f"the response {trial.response!r} ({trial.given}); mend it, or set on_error: zero"
+                f"the response {trial.response!r} ({trial.given}); correct it, or set on_error: zero"
             )
     return trials
 

@@ -32,7 +32,6 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }
 BOOLEANS = {"yes": True, "true": True, "no": False, "false": False}
 CONDITION = re.compile(r"\s*([^<>=!]+?)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*", re.DOTALL)
-CONDITION_PATTERN = r"^[^<>=!\x00]+[!<>]?=?[^\x00]+$"
 PROMPT_ORDER = "prompt"
 
 

@@ -164,4 +164,4 @@ def _show_deleted(ledger: Ledger, limit: int, output: Output) -> None:
         write_json({"deleted": [asdict(row) for row in rows]})
         return
     table = [(row.run, moment(row.deleted_at), row.by, row.why, "" if row.cleaned_at else "yes") for row in rows]
-    write_table(("run", "deleted", "by", "why", "remains"), table)
+    write_table(("run", "deleted", "by", "why", "files left"), table)
