@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from yatt_core.prompts.tool_calls import CALL, CALL_END, RESULT, RESULT_END
@@ -19,9 +20,7 @@ TAGS = {
     RESULT: (RESULT_END, TOOL_RESULT),
     "<tool_response>": ("</tool_response>", TOOL_RESULT),
 }
-_TAGGED = re.compile(
-    "|".join(f"{re.escape(start)}(?:.*?){re.escape(end)}" for start, (end, _) in TAGS.items()), re.DOTALL
-)
+_OPENING = re.compile("|".join(map(re.escape, TAGS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +44,29 @@ def prompt_messages(text: str) -> tuple[Message, ...]:
 def response_messages(text: str) -> tuple[Message, ...]:
     """Returns the parts of a response: its words, thoughts, tool calls and their results, in order."""
     found, end = list[Message](), 0
-    for match in _TAGGED.finditer(text):
-        found += _words(text[end : match.start()])
-        start = next(tag for tag in TAGS if match[0].startswith(tag))
+    for start, opens, closes in _tagged(text):
         closing, role = TAGS[start]
-        found.append(Message(role, match[0].removeprefix(start).removesuffix(closing).strip()))
-        end = match.end()
+        found += _words(text[end:opens])
+        found.append(Message(role, text[opens + len(start) : closes].strip()))
+        end = closes + len(closing)
     found += _words(text[end:])
     return tuple(found) or (Message(ASSISTANT, text),)
+
+
+def _tagged(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yields the tag of each tagged part, and where its opening and closing tags begin; takes linear time."""
+    at, unclosed = 0, set[str]()
+    while (match := _OPENING.search(text, at)) is not None:
+        start, at = match[0], match.end()
+        if start in unclosed:
+            continue
+        closing, _ = TAGS[start]
+        closes = text.find(closing, at)
+        if closes < 0:
+            unclosed.add(start)
+            continue
+        yield start, match.start(), closes
+        at = closes + len(closing)
 
 
 def _words(text: str) -> list[Message]:

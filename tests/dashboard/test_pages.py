@@ -98,6 +98,8 @@ def test_pages_show_their_content(browser: TestClient) -> None:
     assert "rewrad" in text_of("/runs/toy-2/rollouts?iteration=2&where=rewrad>1")
     assert "same prompt" in text_of("/runs/toy-2/rollouts?iteration=2&against=1")
     assert "Iteration 1 compared with 2" in text_of("/runs/toy-2/rollouts?iteration=2&against=1")
+    first = "/runs/toy-2/rollouts?iteration=1&view=prompts&prompt=0&order=prompt"
+    assert first in set(links(parsed(browser.get("/runs/toy-2/rollouts?iteration=1").text)))
     assert "no experience of iteration 9" in text_of("/runs/toy-2/rollouts?iteration=9")
     assert "an actor was lost" in text_of("/runs/toy-1/faults")
     logs = text_of("/runs/toy-1/logs?actor=controller-0&level=error")

@@ -66,7 +66,9 @@ class Asked:
 
     def address(self, run: str, **changes: object) -> str:
         """Returns the address of the page with some values changed."""
-        given = {name: value for name, value in (asdict(self) | changes).items() if value not in (None, "", False)}
+        values = (asdict(self) | changes).items()
+        # Prompt 0 stays, although 0 == False.
+        given = {name: value for name, value in values if value is not False and value != ""}
         return run_url(run, "rollouts", **given)
 
 

@@ -40,3 +40,14 @@ def test_a_response_with_tools_is_shown_turn_by_turn() -> None:
 @pytest.mark.parametrize("text", ["plain", "", "\n", "</think> only an end"])
 def test_a_response_without_tags_is_one_part(text: str) -> None:
     assert [(each.role, each.text) for each in response_messages(text)] == [("assistant", text)]
+
+
+def test_a_response_with_many_unclosed_tags_is_read_in_linear_time() -> None:
+    """One scan to the end of the text for each tag would take hours."""
+    text = "<think>" * 500_000 + f"{CALL}a{CALL_END}" + CALL * 500_000
+    parts = response_messages(text)
+    assert [(each.role, len(each.text)) for each in parts] == [
+        ("assistant", 7 * 500_000),
+        ("tool call", 1),
+        ("assistant", len(CALL) * 500_000),
+    ]
