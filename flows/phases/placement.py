@@ -85,7 +85,7 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
         decision={
             "mode": spec.placement.mode,
             "start": plan.roles,
-            "roles": _roles_by_device(plan.roles, devices, spec.trainer.engine.ranks),
+            "roles": roles_by_device(plan.roles, devices, spec.trainer.engine.ranks),
             "state": plan.state,
         },
         prediction={} if plan.prediction_s is None else {"collect": plan.prediction_s},
@@ -213,10 +213,16 @@ def _name(run: str, branch: int, iteration: int, sha256: str) -> dict[str, Any]:
     return {"run": run, "branch": branch, "iteration": iteration, "sha256": sha256}
 
 
-def _roles_by_device(start: str, devices: int, ranks: int) -> dict[str, list[str]]:
-    """Returns the role on each device during `collect`, and during `learn`."""
-    names = [f"{'judge' if role == JUDGE else 'rollout'}-{index}" for index, role in enumerate(start)]
+def roles_by_device(start: str, devices: int, ranks: int) -> dict[str, list[list[str]]]:
+    """Returns the actors on each device that the run uses, during `collect` and during `learn`.
+
+    A run reserves as many devices as it has instances or ranks, at most all; actors beyond the last device share devices
+    (`yatt_core.cluster.reservation`).
+    """
+    instances = [f"{'judge' if role == JUDGE else 'rollout'}-{index}" for index, role in enumerate(start)]
+    trainers = [f"trainer-{rank}" for rank in range(ranks)]
+    used = min(devices, max(len(instances), ranks))
     return {
-        "collect": [names[device % len(names)] for device in range(devices)],
-        "learn": [f"trainer-{device % ranks}" for device in range(devices)],
+        phase: [actors[device::used] for device in range(used)]
+        for phase, actors in (("collect", instances), ("learn", trainers))
     }

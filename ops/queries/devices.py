@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from re import split
 
 from db.ledger import Ledger
 from db.write.phases import DONE, AttemptRow
@@ -17,10 +18,10 @@ from ops.queries.run_list import find_line
 TRAINER, SYNC = "trainer", "sync"
 ROLLING, LEARNING, BOTH = ("collect", "evaluate"), ("sft", "prepare", "learn", "checkpoint"), ("sync",)
 """Phases in which rollout instances work, trainer ranks work, and weights move from one to the other."""
-DEVICES = 256
+DEVICES = 64
 """Maximum number of devices shown."""
-SERIES = 16
-"""Maximum number of instances whose metrics are shown over the iterations."""
+Roles = Mapping[str, Sequence[Sequence[str]]]
+"""The actors on each device, during `collect` and during `learn`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,8 @@ class DeviceSpan:
     """A time in which a role occupied a device, in seconds since the iteration's first phase began.
 
     role: `rollout`, `judge`, `trainer` or `sync`.
-    actor: the instance or rank, such as rollout-0.
-    busy: fraction of the span in which it worked; None if it is not known.
+    actor: the instance or rank, such as rollout-0; several that share the device are separated by commas.
+    busy: fraction of the span in which the device worked; None if it is not known.
     """
 
     phase: str
@@ -59,6 +60,7 @@ class DeviceUse:
     """The devices of a run during an iteration.
 
     seconds: from the first phase's start to the last one's end.
+    used: number of devices that the run uses; `devices` has the first ones, at most `DEVICES`.
     missing: why there are no devices; empty if there are.
     metrics: the metrics that show the use of devices over the iterations.
     """
@@ -66,6 +68,7 @@ class DeviceUse:
     run: str
     iteration: int
     seconds: float
+    used: int
     devices: tuple[Device, ...]
     missing: str
     metrics: tuple[str, ...]
@@ -81,18 +84,18 @@ def device_use(ledger: Ledger, run: str, iteration: int) -> DeviceUse:
     roles = decisions[-1].decision.get("roles") if decisions else None
     if not roles or not attempts:
         why = "no phase is finished" if roles else "its placement does not name the roles of devices"
-        return DeviceUse(run, iteration, 0.0, (), f"iteration {iteration}: {why}", metrics)
+        return DeviceUse(run, iteration, 0.0, 0, (), f"iteration {iteration}: {why}", metrics)
     busy = _busy(ledger, run, iteration, _seconds_of(attempts, "collect"))
     start = min(row.planned_at for row in attempts)
     seconds = max(0.0, (max(_end(row) for row in attempts) - start) / 1000)
-    count = min(DEVICES, len(roles["collect"]))
-    devices = tuple(_device(number, roles, attempts, start, seconds, busy) for number in range(count))
-    return DeviceUse(run, iteration, seconds, devices, "", metrics)
+    used = len(roles["collect"])
+    devices = tuple(_device(number, roles, attempts, start, seconds, busy) for number in range(min(DEVICES, used)))
+    return DeviceUse(run, iteration, seconds, used, devices, "", metrics)
 
 
 def _device(
     number: int,
-    roles: Mapping[str, Sequence[str]],
+    roles: Roles,
     attempts: Sequence[AttemptRow],
     start: int,
     seconds: float,
@@ -102,10 +105,11 @@ def _device(
     for row in attempts:
         found = _occupant(row.phase, number, roles)
         if found is not None:
-            role, actor = found
+            role, actors = found
             times = ((row.planned_at - start) / 1000, (_end(row) - start) / 1000)
-            known = busy.get(actor) if row.phase == "collect" else None
-            spans.append(DeviceSpan(row.phase, role, actor, *times, known))
+            known = [busy[actor] for actor in roles["collect"][number] if actor in busy]
+            worked = min(1.0, sum(known)) if known and row.phase == "collect" else None
+            spans.append(DeviceSpan(row.phase, role, actors, *times, worked))
     spans.sort(key=lambda span: span.start_s)
     lengths = [(span.end_s - span.start_s, 1.0 if span.busy is None else span.busy) for span in spans]
     occupied, worked = (sum(each) for each in ((a for a, _ in lengths), (a * b for a, b in lengths)))
@@ -113,14 +117,14 @@ def _device(
     return Device(number, tuple(spans), min(1.0, occupied / whole), min(1.0, worked / whole))
 
 
-def _occupant(phase: str, number: int, roles: Mapping[str, Sequence[str]]) -> tuple[str, str] | None:
-    """Returns the role and the actor that occupy a device during a phase; None if none does."""
-    collect, learn = roles["collect"][number], roles["learn"][number]
-    if phase in ROLLING:
+def _occupant(phase: str, number: int, roles: Roles) -> tuple[str, str] | None:
+    """Returns the role and the actors that occupy a device during a phase; None if none does."""
+    collect, learn = (", ".join(roles[when][number]) for when in ("collect", "learn"))
+    if phase in ROLLING and collect:
         return collect.partition("-")[0], collect
-    if phase in LEARNING:
+    if phase in LEARNING and learn:
         return TRAINER, learn
-    return (SYNC, f"{learn} to {collect}") if phase in BOTH else None
+    return (SYNC, " to ".join(filter(None, (learn, collect)))) if phase in BOTH else None
 
 
 def _busy(ledger: Ledger, run: str, iteration: int, seconds: float) -> dict[str, float]:
@@ -138,10 +142,11 @@ def _busy(ledger: Ledger, run: str, iteration: int, seconds: float) -> dict[str,
 
 
 def _metrics(keys: Sequence[str]) -> tuple[str, ...]:
-    """Returns the metrics of instances and of the driver's machine that show how busy they are."""
+    """Returns the metrics of instances and of the driver's machine that show how busy they are, ordered by number."""
+    keys = sorted(keys, key=lambda key: [int(part) if part.isdigit() else part for part in split(r"(\d+)", key)])
     busy = [key for key in keys if key.startswith("devices/") and key.endswith("_seconds")]
     gpus = [key for key in keys if key.startswith("system/gpu_") and key.endswith("_utilization_percentage")]
-    return (*busy[:SERIES], *gpus[:SERIES], *(key for key in keys if key == "system/cpu_utilization_percentage"))
+    return (*busy, *gpus, *(key for key in keys if key == "system/cpu_utilization_percentage"))
 
 
 def _seconds_of(attempts: Sequence[AttemptRow], phase: str) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 from fastapi import Query
+
+from ops.queries.series import KEYS
 
 BUCKETS = 300
 
@@ -135,7 +137,15 @@ def device_charts(run: str, keys: Sequence[str]) -> list[Chart]:
         Drawn("Seconds of work by instance", "of rollout instances during collect, per iteration", instances),
         Drawn("Utilization of the driver's machine", "percent, mean since the previous commit", machine),
     )
-    return charts_of(run, (each for each in drawn if each.names))
+    return charts_of(run, (part for each in drawn for part in _divided(each)))
+
+
+def _divided(drawn: Drawn) -> Iterator[Drawn]:
+    """Yields the chart, or several if it has more series than one request may name."""
+    parts = [drawn.names[start : start + KEYS] for start in range(0, len(drawn.names), KEYS)]
+    for number, names in enumerate(parts, 1):
+        title = drawn.title if len(parts) == 1 else f"{drawn.title} ({number} of {len(parts)})"
+        yield Drawn(title, drawn.meaning, names)
 
 
 @dataclass(frozen=True, slots=True)

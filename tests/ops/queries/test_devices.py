@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +14,18 @@ from db.ledger import Ledger
 from db.write.metrics import TIMING, Metric
 from db.write.records import DecisionRow
 from flows.phases.metrics import device_metrics
+from flows.phases.placement import roles_by_device
+from ops.dashboard.pages.charts import device_charts
 from ops.dashboard.pages.device_rows import device_rows
+from ops.queries import devices as devices_query
 from ops.queries.devices import device_use
+from ops.queries.series import KEYS
 from tests.db.tools import SimulatedClock
 from tests.ops.seeding import commit_of
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.seen import Usage
 
-ROLES = {"collect": ["rollout-0", "rollout-1", "rollout-0"], "learn": ["trainer-0", "trainer-1", "trainer-0"]}
+ROLES = roles_by_device("rrr", devices=3, ranks=2)
 
 
 @pytest.fixture
@@ -43,10 +47,16 @@ def fence(ledger: Ledger) -> Fence:
     return fence
 
 
-def work(ledger: Ledger, fence: Fence, clock: SimulatedClock, decision: dict[str, object]) -> None:
+def work(
+    ledger: Ledger,
+    fence: Fence,
+    clock: SimulatedClock,
+    decision: Mapping[str, object],
+    usage: Sequence[Usage] = (Usage(0, ROLLOUT, decode_s=2.0, prefill_s=1.0), Usage(1, ROLLOUT, decode_s=1.0)),
+) -> None:
     """Commits an iteration whose phases take 4 s, 1 s, 2 s and 1 s; a second attempt at collect counts."""
     start = {"mode": "colocate", "start": "rr", "state": {}}
-    ledger.records.decision(fence, DecisionRow(0, 1, 0, {}, start | decision, {}, "there are no judges"))
+    ledger.records.decision(fence, DecisionRow(0, 1, 0, {}, {**start, **decision}, {}, "there are no judges"))
     failed = ledger.phases.plan(fence, 0, 1, "collect")
     ledger.phases.fail(fence, failed, "infrastructure", "an actor was lost")
     for phase, seconds in (("collect", 4), ("prepare", 1), ("learn", 2), ("sync", 1)):
@@ -54,7 +64,6 @@ def work(ledger: Ledger, fence: Fence, clock: SimulatedClock, decision: dict[str
         ledger.phases.dispatch(fence, attempt)
         clock.advance(seconds)
         ledger.phases.finish(fence, attempt, {}, seconds)
-    usage = [Usage(0, ROLLOUT, decode_s=2.0, prefill_s=1.0), Usage(1, ROLLOUT, decode_s=1.0)]
     found = (*commit_of(1).metrics, *device_metrics(usage), Metric("system/cpu_utilization_percentage", 50.0, TIMING))
     ledger.commits.commit(fence, replace(commit_of(1), metrics=found))
 
@@ -62,7 +71,7 @@ def work(ledger: Ledger, fence: Fence, clock: SimulatedClock, decision: dict[str
 def test_every_device_shows_its_roles_and_how_busy_it_was(ledger: Ledger, fence: Fence, clock: SimulatedClock) -> None:
     work(ledger, fence, clock, {"roles": ROLES})
     found = device_use(ledger, fence.run, 1)
-    assert (found.missing, found.seconds, len(found.devices)) == ("", 8.0, 3)
+    assert (found.missing, found.seconds, found.used, len(found.devices)) == ("", 8.0, 3, 3)
     second = found.devices[1]
     assert [(span.phase, span.role, span.actor, span.start_s, span.end_s, span.busy) for span in second.spans] == [
         ("collect", "rollout", "rollout-1", 0.0, 4.0, 0.25),
@@ -70,7 +79,11 @@ def test_every_device_shows_its_roles_and_how_busy_it_was(ledger: Ledger, fence:
         ("learn", "trainer", "trainer-1", 5.0, 7.0, None),
         ("sync", "sync", "trainer-1 to rollout-1", 7.0, 8.0, None),
     ]
-    assert [(device.occupied, device.worked) for device in found.devices] == [(1.0, 7 / 8), (1.0, 5 / 8), (1.0, 7 / 8)]
+    assert [(device.occupied, device.worked) for device in found.devices] == [
+        (1.0, 7 / 8),
+        (1.0, 5 / 8),
+        (5 / 8, 5 / 8),
+    ]
     assert found.metrics == (
         "devices/0/rollout_seconds",
         "devices/1/rollout_seconds",
@@ -78,6 +91,40 @@ def test_every_device_shows_its_roles_and_how_busy_it_was(ledger: Ledger, fence:
     )
     picture = device_rows(found, sft=False)
     assert picture.count('class="item"') == 3 and "collect by rollout-1, 0.00 to 4.00 s, busy 25%" in picture
+
+
+@pytest.mark.parametrize(
+    ("devices", "ranks", "collect", "learn"),
+    [
+        (8, 1, [["rollout-0"], ["judge-1"]], [["trainer-0"], []]),
+        (8, 3, [["rollout-0"], ["judge-1"], []], [["trainer-0"], ["trainer-1"], ["trainer-2"]]),
+        (1, 2, [["rollout-0", "judge-1"]], [["trainer-0", "trainer-1"]]),
+    ],
+)
+def test_only_the_devices_that_a_run_uses_have_actors(
+    devices: int, ranks: int, collect: list[list[str]], learn: list[list[str]]
+) -> None:
+    assert roles_by_device(ROLLOUT + JUDGE, devices, ranks) == {"collect": collect, "learn": learn}
+
+
+def test_instances_that_share_a_device_are_shown_together(ledger: Ledger, fence: Fence, clock: SimulatedClock) -> None:
+    work(ledger, fence, clock, {"roles": roles_by_device("rr", devices=1, ranks=1)})
+    (device,) = device_use(ledger, fence.run, 1).devices
+    collect = device.spans[0]
+    assert (collect.actor, collect.busy, device.occupied) == ("rollout-0, rollout-1", 1.0, 1.0)
+
+
+def test_a_large_run_shows_its_first_devices_and_the_metrics_of_all_instances_by_number(
+    ledger: Ledger, fence: Fence, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices_query, "DEVICES", 2)
+    instances = KEYS + 1
+    work(ledger, fence, clock, {"roles": ROLES}, [Usage(number, ROLLOUT, decode_s=1.0) for number in range(instances)])
+    found = device_use(ledger, fence.run, 1)
+    assert (found.used, [device.number for device in found.devices]) == (3, [0, 1])
+    assert found.metrics[:instances] == tuple(f"devices/{number}/rollout_seconds" for number in range(instances))
+    charts = device_charts(fence.run, found.metrics)
+    assert [len(chart.sources[0].names) for chart in charts] == [KEYS, 1, 1]
 
 
 def test_what_is_not_recorded_is_explained(ledger: Ledger, fence: Fence, clock: SimulatedClock) -> None:
