@@ -48,7 +48,7 @@ class RunTags(BaseModel):
 @router.put("/note")
 def write_note(served: Served, by: Acting, run_id: RunId, asked: NoteRequest) -> Note:
     """Replaces the run's note."""
-    return served.ledger.annotations.write_note(run_id, asked.text.replace("\r\n", "\n").strip(), by)
+    return served.ledger.annotations.write_note(run_id, asked.text, by)
 
 
 @router.post("/tags")

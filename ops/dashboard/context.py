@@ -24,7 +24,10 @@ from ops.dashboard.texts import Text
 from ops.dashboard.tokens import TokenStore
 
 READS = 2
-"""Maximum number of whole checkpoints read at a time; each occupies one of the shared worker threads for minutes."""
+"""Maximum number of whole checkpoints read at a time; each occupies one of the shared worker threads for minutes.
+
+The check of a spec may take as long; it also uses this process's one process of rewards, so only one runs at a time.
+"""
 RETRY_SECONDS = 30
 LARGEST = 10**9 - 1
 """Largest iteration or offset accepted: more than any run has, and within a database integer."""
@@ -54,20 +57,31 @@ class Context:
     pages: Callable[[], Pages] = Pages
     drivers: Drivers = field(default_factory=Drivers)
     reads: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(READS))
+    checks: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(1))
+
+    @contextmanager
+    def checking(self) -> Iterator[None]:
+        """Reserves the only slot for checking a spec. Raises `HTTPException` 503 if it is in use."""
+        with _reserved(self.checks, "another spec is being checked; try again when its check is done"):
+            yield
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Reserves one of the slots for reading a whole checkpoint. Raises `HTTPException` 503 if all are in use."""
-        if not self.reads.acquire(blocking=False):
-            raise HTTPException(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                f"Verify and Promote are already reading {READS} checkpoints; try again when one is done",
-                {"Retry-After": str(RETRY_SECONDS)},
-            )
-        try:
+        said = f"Verify and Promote are already reading {READS} checkpoints; try again when one is done"
+        with _reserved(self.reads, said):
             yield
-        finally:
-            self.reads.release()
+
+
+@contextmanager
+def _reserved(slots: threading.BoundedSemaphore, said: str) -> Iterator[None]:
+    """Reserves a slot. Raises `HTTPException` 503 with the given text if there is none."""
+    if not slots.acquire(blocking=False):
+        raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, said, {"Retry-After": str(RETRY_SECONDS)})
+    try:
+        yield
+    finally:
+        slots.release()
 
 
 def context_of(request: Request) -> Context:

@@ -18,7 +18,8 @@ from ops.dashboard.problems import problem
 HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 """Names of the loopback host. Any other may come from DNS rebinding, by which an attacker could read the pages."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-BODY_BYTES = 64 << 10
+BODY_BYTES = 512 << 10
+"""Maximum length of a body: a form with the longest spec, of which every character may take twelve bytes."""
 POLICY = "; ".join(
     (
         "default-src 'none'",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -46,6 +46,16 @@ def one_of(choices: Iterable[str]) -> Like:
     return Like(f"^({'|'.join(listed)})$", f"one of {', '.join(listed)}")
 
 
+def as_unix_lines(value: Any) -> Any:
+    """Returns a text with line feeds only: browsers send two characters for the end of a line, but count one."""
+    return value.replace("\r\n", "\n") if isinstance(value, str) else value
+
+
+def _note_text(value: Any) -> Any:
+    text = as_unix_lines(value)
+    return text.strip() if isinstance(text, str) else text
+
+
 Text = Annotated[str, Field(max_length=200), Like(r"^[^\x00]*$", "a text without NUL characters")]
 """Any text of a request; databases do not accept NUL characters."""
 Reason = Annotated[
@@ -63,6 +73,7 @@ NoteText = Annotated[
     str,
     Field(max_length=NOTE_CHARACTERS),
     Like(r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$", "a text without control characters"),
+    BeforeValidator(_note_text),
 ]
 TagName = Annotated[str, Like(f"^{TAG.pattern}$", "up to 40 lower-case letters, digits, '.', '_' and '-'")]
 PhaseName = Annotated[str, Like("^[a-z_]{1,40}$", "the name of a phase, such as collect")]

@@ -6,6 +6,7 @@ revision with the one before, and any other spec with the defaults.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from ops.queries.run_list import find_line
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import parse_spec
 from yatt_core.spec.reading.documents import yaml_text
+from yatt_core.spec.reading.layers import CODE_DIGEST
 
 DEFAULTS = "the defaults"
 
@@ -63,6 +65,17 @@ def spec_view(ledger: Ledger, run: str) -> SpecView:
     marked = {line for key, lines in places.items() if key in chosen for line in lines}
     lines = tuple(SpecLine(line, number in marked) for number, line in enumerate(text.rstrip().split("\n")))
     return SpecView(run, newest.revision, newest.digest, against, len(chosen), lines)
+
+
+def spec_for_new_run(ledger: Ledger, run: str) -> str:
+    """Returns the newest revision of a run's spec as YAML, without the digests of reward files.
+
+    A new run uses the present contents of the files. Raises `RunNotFound`.
+    """
+    document = copy.deepcopy(dict(ledger.runs.revision(run).spec))
+    for part in document["rewards"]["parts"]:
+        part.pop(CODE_DIGEST, None)
+    return yaml_text(document)
 
 
 def _chosen(ledger: Ledger, run: str, revision: int, document: Mapping[str, Any]) -> tuple[str, set[str]]:

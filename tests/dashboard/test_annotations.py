@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi.testclient import TestClient
 
-from db.write.annotations import NOTED, TAGGED
+from db.write.annotations import NOTE_CHARACTERS, NOTED, TAGGED
 from ops.dashboard.context import Context
 from tests.dashboard.conftest import ORIGIN, Ask
 from tests.dashboard.pages import BROWSER, check_page, links, words
@@ -22,6 +22,8 @@ def test_a_note_is_written_in_the_callers_name(client: TestClient, alice: dict[s
     assert link.body == {"by": "alice", "text": "learns\nslowly"}
     for wrong in ({"text": "\x00"}, {"text": "x" * 10_001}, {}):
         assert client.put(path, json=wrong, headers=alice).status_code == 422
+    longest = "\r\n".join("x" * 5_000) + "y"
+    assert client.put(path, json={"text": longest}, headers=alice).json()["text"] == longest.replace("\r\n", "\n")
     assert client.put("/api/v1/runs/none/note", json={"text": "x"}, headers=alice).status_code == 404
 
 
@@ -49,6 +51,9 @@ def test_forms_need_a_session_and_show_the_result(client: TestClient, token: str
     client.post("/sign-in", data={"token": token}, headers=FORM)
     answer = client.post("/runs/toy-1/note", data={"text": "</p><script>"}, headers=FORM)
     assert "</p><script>" in words(check_page(answer.text)) and "alice" in answer.text
+    assert (
+        client.post("/runs/toy-1/note", data={"text": "\U0001f40c" * NOTE_CHARACTERS}, headers=FORM).status_code == 200
+    )
     client.post("/runs/toy-1/tags", data={"add": "one, two"}, headers=FORM)
     answer = client.post("/runs/toy-1/tags", data={"remove": "one"}, headers=FORM)
     page = check_page(answer.text)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
 import pytest
 from fastapi.testclient import TestClient
 
@@ -11,6 +14,9 @@ from ops.dashboard.context import Context
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, HTML, check_page, parsed, words
 from tests.ops.seeding import toy_spec
+from yatt_core.errors import InfrastructureError
+from yatt_core.rewards.process import reward_process
+from yatt_core.spec import RunSpec, parse_spec
 from yatt_core.spec.reading.documents import parse_yaml, yaml_text
 
 OURS = BROWSER | {"Origin": ORIGIN}
@@ -192,9 +198,7 @@ def test_a_run_is_started_from_a_spec_and_all_its_mistakes_are_shown(
     assert client.post("/new", data=fields, headers=OURS).status_code == 401
     assert client.post("/api/v1/runs", json=fields).status_code == 401
     sign_in(client, token)
-    shown = check_page(client.get("/new?run=toy-1").text)
-    (area,) = ("".join(each.itertext()) for each in shown.iter(f"{HTML}textarea"))
-    assert parse_yaml(area, "page") == parse_yaml(text, "text")
+    assert parse_spec(parse_yaml(shown_spec(client.get("/new?run=toy-1").text), "page"), "page") == toy_spec()
     started: list[str] = []
     monkeypatch.setattr("ops.dashboard.starting.start_driver", lambda *given: started.append(given[3]) or 7)
     wrong = text.replace("iterations: 4", "iterations: -4") + "seeds: 1\n"
@@ -219,3 +223,51 @@ def test_the_warnings_of_a_sound_spec_are_in_the_answer(
     answer = client.post("/api/v1/runs", json=body, headers={"Authorization": f"Bearer {token}"})
     assert answer.status_code == 202, answer.text
     assert "pid 7; warning: " in answer.json()["detail"] and "data.logical_shards: 2" in answer.json()["detail"]
+
+
+def shown_spec(page: str) -> str:
+    (area,) = ("".join(each.itertext()) for each in check_page(page).iter(f"{HTML}textarea"))
+    return area
+
+
+def test_a_spec_that_cannot_be_started_now_stays_in_the_form(
+    client: TestClient, served: Context, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> RunSpec:
+        raise InfrastructureError("not enough disk space")
+
+    sign_in(client, token)
+    fields = {"spec": "name: typed\r\n" * 2_000 + "#" * 15_000, "reason": "a second seed"}
+    with served.checking():
+        busy = client.post("/new", data=fields, headers=OURS)
+        api = client.post("/api/v1/runs", json=fields, headers={"Authorization": f"Bearer {token}"})
+        assert client.get("/api/v1/runs").status_code == 200
+    assert api.status_code == 503 and int(api.headers["retry-after"]) > 0
+    monkeypatch.setattr("ops.dashboard.starting.checked_spec", full)
+    refused = client.post("/new", data=fields, headers=OURS)
+    assert "disk space" in words(check_page(refused.text))
+    for answer in (busy, refused):
+        assert answer.status_code == 503 and answer.text.count("name: typed") == 2_000
+    assert served.ledger.run_list.page().total == 2
+
+
+def test_a_new_run_uses_the_present_contents_of_a_reward_file(
+    client: TestClient, served: Context, token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "reward.py"
+    file.write_text("def score(prompt, response):\n    return 0.0\n")
+    document = toy_spec().model_dump(mode="json")
+    part = {"name": "mine", "kind": "function", "file": f"{file}:score", "sha256": "0" * 64}
+    document["rewards"]["parts"] = [part]
+    run = served.ledger.runs.create("old", document, "d", 4).id
+    monkeypatch.setattr("ops.dashboard.starting.start_driver", lambda *_: 7)
+    closed: list[bool] = []
+    close = reward_process().close
+    monkeypatch.setattr(reward_process(), "close", lambda: closed.append(True) or close())
+    sign_in(client, token)
+    text = shown_spec(client.get(f"/new?run={run}").text)
+    done = client.post("/new", data={"spec": text, "reason": ""}, headers=OURS)
+    assert done.status_code == 200, words(check_page(done.text))
+    (copied,) = served.ledger.runs.revision("toy-3").spec["rewards"]["parts"]
+    assert copied["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert closed, "the checked functions leave the server"

@@ -10,20 +10,22 @@ from http import HTTPStatus
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Form, Query
+from fastapi import APIRouter, Form, HTTPException, Query
 from pydantic import field_validator
 from starlette.responses import RedirectResponse, Response
 
+from db.core.errors import LedgerError
 from ops.dashboard import actions, annotating, starting
 from ops.dashboard.access import UNKNOWN_TOKEN, Acting, cookie_name, set_cookie
 from ops.dashboard.annotating import NoteRequest
 from ops.dashboard.context import Number, RunId, Served
-from ops.dashboard.pages.frame import Visited
+from ops.dashboard.pages.frame import Visit, Visited
 from ops.dashboard.pages.templating import run_url
-from ops.dashboard.problems import InvalidSpec
+from ops.dashboard.problems import status_of
 from ops.dashboard.texts import Text
+from ops.queries.spec import spec_for_new_run
+from yatt_core.errors import YattError
 from yatt_core.logs import redact
-from yatt_core.spec.reading.documents import yaml_text
 
 router = APIRouter(include_in_schema=False)
 Next = Annotated[str, Query(max_length=500)]
@@ -70,25 +72,32 @@ def own_path(address: str) -> str:
 @router.get("/new")
 def show_new_run(visit: Visited, run: Text = "") -> Response:
     """Shows the form for a new run, filled with the spec of a run if one is named."""
-    text = yaml_text(dict(visit.served.ledger.runs.revision(run).spec)) if run else ""
+    text = spec_for_new_run(visit.served.ledger, run) if run else ""
     return visit.render("new_run.html", text=text, reason="", mistakes=(), longest=starting.SPEC_CHARACTERS)
 
 
 @router.post("/new")
 def start_run(visit: Visited, by: Acting, asked: Annotated[starting.NewRun, Form()]) -> Response:
-    """Starts a run, or shows the form again with all mistakes of the spec."""
+    """Starts a run; if it cannot be created, shows the form again with the spec and why."""
     try:
-        done = starting.start(visit.served, by, asked)
-    except InvalidSpec as error:
-        return visit.render(
-            "new_run.html",
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            text=asked.spec,
-            reason=asked.reason,
-            mistakes=redact(str(error)).splitlines(),
-            longest=starting.SPEC_CHARACTERS,
-        )
-    return redirect_after(done.run.id, "start")
+        run, _ = starting.create(visit.served, asked)
+    except (YattError, LedgerError) as error:
+        return _form_again(visit, asked, status_of(error, changing=True), str(error))
+    except HTTPException as error:
+        return _form_again(visit, asked, error.status_code, error.detail)
+    starting.drive(visit.served, by, run, asked.reason)
+    return redirect_after(run, "start")
+
+
+def _form_again(visit: Visit, asked: starting.NewRun, status: int, said: str) -> Response:
+    return visit.render(
+        "new_run.html",
+        status,
+        text=asked.spec,
+        reason=asked.reason,
+        mistakes=redact(said).splitlines(),
+        longest=starting.SPEC_CHARACTERS,
+    )
 
 
 class StopForm(actions.Stop):

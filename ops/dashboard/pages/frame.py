@@ -117,7 +117,7 @@ DONE = {
     "promote": "The alias was moved.",
     "delete": "The run was deleted; the ledger keeps a record of it.",
     "delete-elsewhere": "The run was deleted. W&B or a shared TensorBoard folder still has it: YATT removes nothing there.",
-    "delete-left": "The run was deleted, but not all of its files yet; `yatt runs --deleted` shows it, and `yatt rm` repeats.",
+    "delete-left": "The run was deleted, but some files remain; run `yatt rm` again. `yatt runs --deleted` lists the run.",
     "note": "The note was saved.",
     "tags": "The tags were changed.",
 }
