@@ -72,7 +72,9 @@ def compare_iterations(
     served: Served, run_id: RunId, before: Iteration, after: Iteration
 ) -> rollout_comparison.RolloutComparison:
     """Compares the rewards of two iterations, and the prompts that both of them sampled."""
-    return rollout_comparison.compare_rollouts(served.ledger, served.home, run_id, before, after)
+    return rollout_comparison.comparison(
+        *rollout_comparison.read_both(served.ledger, served.home, run_id, before, after)
+    )
 
 
 @router.get("/{before}/compare/{after}/groups")
@@ -87,6 +89,5 @@ def compare_groups(
     characters: Characters = 2_000,
 ) -> rollout_comparison.GroupPairs:
     """Lists prompts of iteration `after` beside the same or the most similar prompt of iteration `before`."""
-    return rollout_comparison.compare_groups(
-        served.ledger, served.home, run_id, before, after, wanted, limit, offset, characters
-    )
+    both = rollout_comparison.read_both(served.ledger, served.home, run_id, before, after)
+    return rollout_comparison.group_pairs(served.ledger, served.home, *both, wanted, limit, offset, characters)

@@ -111,7 +111,10 @@ def find_iteration(ledger: Ledger, home: Home, run: str, number: int) -> Iterati
 
 
 def sample_table(ledger: Ledger, place: Iteration) -> SampleTable:
-    """Returns everything about an iteration's samples, at most `SAMPLES`. Raises `DataError` for a damaged file."""
+    """Returns everything about an iteration's samples, at most `SAMPLES`, with all samples of each prompt.
+
+    Raises `DataError` for a damaged file.
+    """
     parts, count = [], 0
     for number, shard in enumerate(place.shards):
         if count >= SAMPLES:
@@ -122,13 +125,20 @@ def sample_table(ledger: Ledger, place: Iteration) -> SampleTable:
         part = part.append_column("row", pa.array(np.arange(part.num_rows, dtype=np.int32)))
         parts.append(part)
         count += part.num_rows
-    rows = pa.concat_tables(parts).slice(0, SAMPLES)
-    rows = rows.append_column("position", pa.array(np.arange(rows.num_rows)))
+    read = pa.concat_tables(parts)
+    rows = _whole_groups(read.append_column("position", pa.array(np.arange(read.num_rows))))
     rows = rows.sort_by([("prompt_ordinal", "ascending"), ("sample", "ascending")]).combine_chunks()
     names = tuple(name.removeprefix(PART_PREFIX) for name in rows.column_names if name.startswith(PART_PREFIX))
     advantages, missing = _advantages(ledger, place, rows)
     rows = rows.append_column("advantage", advantages)
     return SampleTable(rows.append_column("validity", _validity(ledger, place, rows)), names, missing)
+
+
+def _whole_groups(read: pa.Table) -> pa.Table:
+    """Returns the first rows, at most `SAMPLES`, without the prompt of which some samples would be left out."""
+    rows, left_out = read.slice(0, SAMPLES), read.slice(SAMPLES)
+    whole = rows.filter(pc.invert(pc.is_in(rows["prompt_ordinal"], left_out["prompt_ordinal"].unique())))
+    return whole if whole.num_rows else rows  # one prompt may have more samples than that
 
 
 def opened(folder: Path, shard: ShardRow) -> pq.ParquetFile:

@@ -16,6 +16,7 @@ from db.ledger import Ledger
 from flows.run.home import Home
 from ops.queries.answers import answers_of
 from ops.queries.experience import Iteration, SampleTable, Validity, find_iteration, sample_table
+from ops.queries.rollout_page import Page, page_fields
 from ops.queries.rollouts import SampleView, sample_views
 from ops.queries.sample_filters import PROMPT_ORDER, Selection, column_of, orders_of, selected
 from yatt_core.experience.table import group_offsets
@@ -57,30 +58,13 @@ class GroupView:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class Groups(Page):
     """A page of an iteration's groups.
 
-    total: number of groups examined.
-    samples: number of samples in the iteration; seen: of these, the number examined.
-    matching: number of groups with a sample that matches.
-    parts: names of the reward parts.
-    orders: names by which the groups can be sorted.
-    no_advantages, no_answers: why there are no advantages or reference answers; empty if there are.
+    prompts: number of groups examined.
     """
 
-    run: str
-    branch: int
-    iteration: int
-    committed: bool
-    total: int
-    samples: int
-    seen: int
-    matching: int
-    offset: int
-    parts: tuple[str, ...]
-    orders: tuple[str, ...]
-    no_advantages: str
-    no_answers: str
+    prompts: int
     groups: tuple[GroupView, ...]
 
 
@@ -160,22 +144,8 @@ def group_page(
     chosen = order[matching[order] > 0]
     shown = chosen[offset : offset + limit]
     views, no_answers = group_views(ledger, home, found, shown, matching, characters)
-    return Groups(
-        run=place.run,
-        branch=place.branch,
-        iteration=place.number,
-        committed=place.committed,
-        total=len(found.starts),
-        samples=place.samples,
-        seen=table.rows.num_rows,
-        matching=len(chosen),
-        offset=offset,
-        parts=table.parts,
-        orders=group_orders(table),
-        no_advantages=table.no_advantages,
-        no_answers=no_answers,
-        groups=views,
-    )
+    page = page_fields(place, table, len(chosen), offset, group_orders(table), no_answers)
+    return Groups(**page, prompts=len(found.starts), groups=views)
 
 
 def group_orders(table: SampleTable) -> tuple[str, ...]:

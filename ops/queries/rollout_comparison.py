@@ -32,11 +32,13 @@ Float64 = npt.NDArray[np.float64]
 class RewardSummary:
     """Statistics of the rewards of an iteration's samples.
 
+    samples: number of samples in the iteration; seen: of these, the number examined.
     counts: number of samples between each two adjacent edges of the comparison.
     """
 
     iteration: int
     samples: int
+    seen: int
     mean: float
     deviation: float
     correct_fraction: float
@@ -96,39 +98,22 @@ class GroupPairs:
     pairs: tuple[GroupPair, ...]
 
 
-def compare_rollouts(ledger: Ledger, home: Home, run: str, before: int, after: int) -> RolloutComparison:
-    """Compares two iterations. Raises what `ops.queries.rollouts.rollouts` raises."""
-    return _comparison(*(grouped_rows(ledger, home, run, iteration) for iteration in (before, after)))
+def read_both(ledger: Ledger, home: Home, run: str, before: int, after: int) -> tuple[GroupedRows, GroupedRows]:
+    """Returns the rows of two iterations. Raises what `ops.queries.rollouts.rollouts` raises."""
+    return grouped_rows(ledger, home, run, before), grouped_rows(ledger, home, run, after)
 
 
-def compare_groups(
+def group_pairs(
     ledger: Ledger,
     home: Home,
-    run: str,
-    before: int,
-    after: int,
+    other: GroupedRows,
+    rows: GroupedRows,
     wanted: Selection,
     limit: int = 10,
     offset: int = 0,
     characters: int = 2_000,
 ) -> GroupPairs:
-    """Returns groups of iteration `after`, selected as by `groups`, each with its counterpart in iteration `before`."""
-    return compare_both(ledger, home, run, before, after, wanted, limit, offset, characters)[1]
-
-
-def compare_both(
-    ledger: Ledger,
-    home: Home,
-    run: str,
-    before: int,
-    after: int,
-    wanted: Selection,
-    limit: int,
-    offset: int,
-    characters: int,
-) -> tuple[RolloutComparison, GroupPairs]:
-    """Returns what `compare_rollouts` and `compare_groups` return, but reads each iteration only once."""
-    other, rows = (grouped_rows(ledger, home, run, iteration) for iteration in (before, after))
+    """Returns groups of an iteration, selected as by `groups`, each with its counterpart in the other iteration."""
     found = group_page(ledger, home, rows, wanted, limit, offset, characters)
     partners = _partners(rows, other, found.groups)
     shown = sorted({at for at, _, _ in partners if at is not None})
@@ -138,10 +123,11 @@ def compare_both(
         GroupPair(group, None if at is None else by_index[at], same, similarity)
         for group, (at, same, similarity) in zip(found.groups, partners, strict=True)
     )
-    return _comparison(other, rows), GroupPairs(before, found, tuple(pairs))
+    return GroupPairs(other.place.number, found, tuple(pairs))
 
 
-def _comparison(before: GroupedRows, after: GroupedRows) -> RolloutComparison:
+def comparison(before: GroupedRows, after: GroupedRows) -> RolloutComparison:
+    """Compares the rewards of two iterations, and the prompts that both sampled."""
     rewards = [side.table.rows["reward"].to_numpy() for side in (before, after)]
     both = np.concatenate(rewards)
     edges = np.histogram_bin_edges(both[np.isfinite(both)], bins=BINS)
@@ -187,7 +173,8 @@ def _summary(side: GroupedRows, rewards: Float64, edges: Float64) -> RewardSumma
     rows, finite = side.table.rows, rewards[np.isfinite(rewards)]
     return RewardSummary(
         iteration=side.place.number,
-        samples=rows.num_rows,
+        samples=side.place.samples,
+        seen=rows.num_rows,
         mean=float(finite.mean()) if len(finite) else 0.0,
         deviation=float(finite.std()) if len(finite) else 0.0,
         correct_fraction=float(rows["correct"].to_numpy().mean()),

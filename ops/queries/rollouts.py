@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from db.ledger import Ledger
 from flows.run.home import Home
 from ops.queries.answers import answers_of
-from ops.queries.experience import BATCH, Iteration, find_iteration, opened, sample_table
+from ops.queries.experience import BATCH, Iteration, SampleTable, find_iteration, opened, sample_table
+from ops.queries.rollout_page import Page, page_fields
 from ops.queries.sample_filters import Selection, orders_of, selected, sort_samples
 from yatt_core.experience.table import PART_PREFIX
 
@@ -67,29 +68,9 @@ class SampleView:
 
 
 @dataclass(frozen=True, slots=True)
-class Rollouts:
-    """A page of an iteration's samples.
+class Rollouts(Page):
+    """A page of an iteration's samples."""
 
-    total: number of samples in the iteration.
-    seen: number of samples examined.
-    matching: number of examined samples that match.
-    parts: names of the reward parts.
-    orders: names by which the samples can be sorted.
-    no_advantages, no_answers: why there are no advantages or reference answers; empty if there are.
-    """
-
-    run: str
-    branch: int
-    iteration: int
-    committed: bool
-    total: int
-    seen: int
-    matching: int
-    offset: int
-    parts: tuple[str, ...]
-    orders: tuple[str, ...]
-    no_advantages: str
-    no_answers: str
     samples: tuple[SampleView, ...]
 
 
@@ -111,25 +92,25 @@ def rollouts(
     an order that does not apply; `DataError` if a file does not match its recorded digest.
     """
     place = find_iteration(ledger, home, run, iteration)
-    table = sample_table(ledger, place)
+    return sample_page(ledger, home, place, sample_table(ledger, place), wanted, limit, offset, characters)
+
+
+def sample_page(
+    ledger: Ledger,
+    home: Home,
+    place: Iteration,
+    table: SampleTable,
+    wanted: Selection,
+    limit: int,
+    offset: int,
+    characters: int,
+) -> Rollouts:
+    """Returns a page of an iteration's samples, as `rollouts` does."""
     matching = table.rows.filter(selected(place, table, wanted))
     chosen = sort_samples(table, matching, wanted).slice(offset, limit)
     answers, no_answers = answers_of(ledger, home, place, chosen)
-    return Rollouts(
-        run=run,
-        branch=place.branch,
-        iteration=iteration,
-        committed=place.committed,
-        total=place.samples,
-        seen=table.rows.num_rows,
-        matching=matching.num_rows,
-        offset=offset,
-        parts=table.parts,
-        orders=orders_of(table),
-        no_advantages=table.no_advantages,
-        no_answers=no_answers,
-        samples=tuple(sample_views(place, chosen, answers, characters)),
-    )
+    page = page_fields(place, table, matching.num_rows, offset, orders_of(table), no_answers)
+    return Rollouts(**page, samples=tuple(sample_views(place, chosen, answers, characters)))
 
 
 def sample_views(

@@ -66,7 +66,7 @@ def selected(place: Iteration, table: SampleTable, wanted: Selection) -> pa.Chun
     for condition in wanted.where:
         mask = pc.and_(mask, pc.fill_null(_holds(table, condition), False))
     if wanted.text.strip():
-        hits = _containing(place, wanted.text.strip(), rows.num_rows)
+        hits = _containing(place, wanted.text.strip(), pc.max(rows["position"]).as_py() + 1)
         mask = pc.and_(mask, hits.take(rows["position"]))
     return mask
 

@@ -110,7 +110,7 @@ def histogram(found: RolloutComparison) -> Markup:
             ("c7 band", found.before, found.before.counts),
             ("c1 thin", found.after, found.after.counts),
         )
-        if side.samples
+        if side.seen
         for bar in _bars(kind, _shares(counts), width, tallest)
     )
     items = "".join(_item(found, number, edges, width) for number, edges in enumerate(pairwise(found.edges)))

@@ -16,9 +16,9 @@ from ops.dashboard.pages.run import OptionalNumber, number_of
 from ops.dashboard.pages.templating import run_url
 from ops.dashboard.texts import Like, Text, one_of
 from ops.queries.experience import Validity
-from ops.queries.groups import CORRECT, SPREAD, Groups, groups
-from ops.queries.rollout_comparison import GroupPairs, RolloutComparison, compare_both, compare_rollouts
-from ops.queries.rollouts import Rollouts, rollouts
+from ops.queries.groups import CORRECT, SPREAD, Groups, group_page, grouped_rows
+from ops.queries.rollout_comparison import GroupPairs, RolloutComparison, comparison, group_pairs
+from ops.queries.rollouts import Rollouts, sample_page
 from ops.queries.sample_filters import PROMPT_ORDER, Selection
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, FINISH_TURNS
@@ -163,17 +163,17 @@ def _read(visit: Visit, run: str, asked: Asked, offset: int) -> Found:
     limit, characters = PER_PAGE[asked.view], SHORT if asked.prompt is None else LONG
     wanted, number = asked.selection, asked.iteration
     try:
+        rows = grouped_rows(ledger, home, run, number)
         if asked.view == BY_SAMPLE:
-            found.page = rollouts(ledger, home, run, number, wanted, limit, offset, characters)
+            found.page = sample_page(ledger, home, rows.place, rows.table, wanted, limit, offset, characters)
         elif asked.against is None:
-            found.page = groups(ledger, home, run, number, wanted, limit, offset, characters)
-        else:
-            found.comparison, found.pairs = compare_both(
-                ledger, home, run, asked.against, number, wanted, limit, offset, characters
-            )
-            found.page = found.pairs.after
-        if asked.against is not None and found.comparison is None:
-            found.comparison = compare_rollouts(ledger, home, run, asked.against, number)
+            found.page = group_page(ledger, home, rows, wanted, limit, offset, characters)
+        if asked.against is not None:
+            other = grouped_rows(ledger, home, run, asked.against)
+            found.comparison = comparison(other, rows)
+            if found.page is None:
+                found.pairs = group_pairs(ledger, home, other, rows, wanted, limit, offset, characters)
+                found.page = found.pairs.after
     except (ConfigurationError, DataError) as error:
         found.problem = str(error)
     return found

@@ -10,9 +10,11 @@ import pytest
 
 from db.ledger import Ledger
 from flows.run.home import Home
+from ops.cli.commands.inspection.rollout_tables import write_page, write_summary
+from ops.queries import experience
 from ops.queries.groups import Groups, groups
 from ops.queries.nearest import nearest
-from ops.queries.rollout_comparison import compare_groups, compare_rollouts
+from ops.queries.rollout_comparison import comparison, group_pairs, read_both
 from ops.queries.rollouts import rollouts
 from ops.queries.sample_filters import InvalidQuery, Selection
 from tests.ops.queries.sampled_run import seed_sampled_run
@@ -43,7 +45,8 @@ def ordinals(found: Groups) -> list[int]:
 def test_a_group_has_all_responses_to_a_prompt_with_its_reference_answer(ledger: Ledger, seeded: Home) -> None:
     found = groups(ledger, seeded, RUN, 1, Selection())
     assert ordinals(found) == [0, 1, 2, 3]
-    assert (found.total, found.samples, found.matching, found.parts) == (4, 8, 4, ("exact", "format"))
+    assert (found.prompts, found.total, found.seen, found.matching) == (4, 8, 8, 4)
+    assert found.parts == ("exact", "format")
     assert (found.no_advantages, found.no_answers) == ("", "")
     second = found.groups[1]
     assert [sample.sample for sample in second.samples] == [0, 1]
@@ -132,8 +135,29 @@ def test_groups_are_paged(ledger: Ledger, seeded: Home) -> None:
     assert {page.matching for page in pages} == {4}
 
 
+def test_samples_beyond_the_limit_are_left_out_by_whole_groups_and_counted(
+    ledger: Ledger, seeded: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(experience, "SAMPLES", 5)
+    for text in ("", "answer"):
+        found = groups(ledger, seeded, RUN, 1, Selection(text=text))
+        assert (found.prompts, found.matching, found.seen, found.total) == (2, 2, 4, 8)
+        assert [len(group.samples) for group in found.groups] == [2, 2]
+    samples = rollouts(ledger, seeded, RUN, 1, Selection())
+    assert (len(samples.samples), samples.matching, samples.seen, samples.total) == (4, 4, 4, 8)
+    summary = comparison(*read_both(ledger, seeded, RUN, 1, 2))
+    assert (summary.before.seen, summary.before.samples) == (4, 8)
+    write_page(found, full=False)
+    write_summary(summary)
+    told = capsys.readouterr()
+    assert "4 of the iteration's 8 samples" in told.err and "4 of 8" in told.out
+    monkeypatch.setattr(experience, "SAMPLES", 1)
+    assert rollouts(ledger, seeded, RUN, 1, Selection()).seen == 1, "a prompt with more samples than that is cut"
+
+
 def test_a_prompt_is_paired_with_itself_or_with_the_most_similar_one(ledger: Ledger, seeded: Home) -> None:
-    found = compare_groups(ledger, seeded, RUN, 1, 2, Selection())
+    both = read_both(ledger, seeded, RUN, 1, 2)
+    found = group_pairs(ledger, seeded, *both, Selection())
     first = {group.prompt_id for group in groups(ledger, seeded, RUN, 1, Selection()).groups}
     assert len(found.pairs) == 4 and {pair.same for pair in found.pairs} == {True, False}
     for pair in found.pairs:
@@ -143,7 +167,7 @@ def test_a_prompt_is_paired_with_itself_or_with_the_most_similar_one(ledger: Led
             assert (pair.before.prompt, pair.similarity) == (pair.after.prompt, 1.0)
         else:
             assert pair.similarity is not None and 0.2 <= pair.similarity < 1.0
-    summary = compare_rollouts(ledger, seeded, RUN, 1, 2)
+    summary = comparison(*both)
     assert summary.shared == len(summary.prompts) == len({pair.after.prompt_id for pair in found.pairs if pair.same})
 
 

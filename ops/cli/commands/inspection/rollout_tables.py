@@ -11,11 +11,32 @@ from typing import TYPE_CHECKING
 from ops.presentation.output import message, write, write_table
 
 if TYPE_CHECKING:
-    from ops.queries.groups import GroupView
+    from ops.queries.groups import Groups, GroupView
     from ops.queries.rollout_comparison import GroupPair, RolloutComparison
-    from ops.queries.rollouts import SampleView
+    from ops.queries.rollout_page import Page
+    from ops.queries.rollouts import Rollouts, SampleView
 
 SHOWN_CHARACTERS = 60
+
+
+def write_page(page: Groups | Rollouts, full: bool) -> None:
+    """Writes a page as a table or in full."""
+    from ops.queries.groups import Groups
+
+    if isinstance(page, Groups):
+        if full:
+            for group in page.groups:
+                write_group(group)
+        else:
+            write_groups(page.groups)
+        tell_limits(page, len(page.groups), "prompts")
+        return
+    if full:
+        for sample in page.samples:
+            write_sample(sample)
+    else:
+        write_samples(page.samples)
+    tell_limits(page, len(page.samples), "samples")
 
 
 def write_samples(samples: Sequence[SampleView]) -> None:
@@ -94,7 +115,7 @@ def write_summary(found: RolloutComparison) -> None:
         [
             (
                 side.iteration,
-                side.samples,
+                side.samples if side.seen == side.samples else f"{side.seen} of {side.samples}",
                 side.mean,
                 side.deviation,
                 f"{side.correct_fraction:.1%}",
@@ -121,10 +142,12 @@ def write_pairs(pairs: Sequence[GroupPair], full: bool) -> None:
         write_group(pair.after)
 
 
-def tell_limit(shown: int, matching: int, things: str) -> None:
-    """Tells on standard error that there are more than were shown."""
-    if matching > shown:
-        message(f"{shown} of {matching} {things} shown; --limit 0 shows all")
+def tell_limits(page: Page, shown: int, things: str) -> None:
+    """Tells on standard error that there are more than were shown, or more samples than were examined."""
+    if page.matching > shown:
+        message(f"{shown} of {page.matching} {things} shown; --limit 0 shows all")
+    if page.seen < page.total:
+        message(f"only {page.seen} of the iteration's {page.total} samples were examined")
 
 
 def _pair_row(pair: GroupPair) -> tuple[object, ...]:

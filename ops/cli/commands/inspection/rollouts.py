@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ops.cli.commands.inspection.rollout_tables import (
-    tell_limit,
-    write_group,
-    write_groups,
+    tell_limits,
+    write_page,
     write_pairs,
-    write_sample,
-    write_samples,
     write_summary,
 )
 from ops.cli.lookup import find_run, opened_ledger
@@ -90,7 +87,7 @@ def rollouts(
             _compare(ledger, place, name, compared, wanted, limit, full, output)
             return
         number = max(1, ledger.runs.find(name).iteration) if iteration is None else iteration
-        (_show_groups if group else _show_samples)(ledger, place, name, number, wanted, limit, full, output)
+        _show(ledger, place, name, number, wanted, group, limit, full, output)
 
 
 def compared_iterations(text: str, iteration: int | None) -> tuple[int, int]:
@@ -116,41 +113,26 @@ def fetch_iteration(ledger: Ledger, home: Home, run: str, iteration: int) -> Non
         fetch_lacking(store_of(ledger, owner, folder), folder, shards)
 
 
-def _show_samples(
-    ledger: Ledger, home: Home, run: str, iteration: int, wanted: Selection, limit: int, full: bool, output: Output
+def _show(
+    ledger: Ledger,
+    home: Home,
+    run: str,
+    iteration: int,
+    wanted: Selection,
+    group: bool,
+    limit: int,
+    full: bool,
+    output: Output,
 ) -> None:
+    from ops.queries.groups import groups
     from ops.queries.rollouts import CHARACTERS, rollouts
 
     fetch_iteration(ledger, home, run, iteration)
-    found = rollouts(ledger, home, run, iteration, wanted, limit or ALL, 0, CHARACTERS)
+    found = (groups if group else rollouts)(ledger, home, run, iteration, wanted, limit or ALL, 0, CHARACTERS)
     if output is Output.JSON:
         write_json(asdict(found))
-        return
-    if full:
-        for sample in found.samples:
-            write_sample(sample)
     else:
-        write_samples(found.samples)
-    tell_limit(len(found.samples), found.matching, "samples")
-
-
-def _show_groups(
-    ledger: Ledger, home: Home, run: str, iteration: int, wanted: Selection, limit: int, full: bool, output: Output
-) -> None:
-    from ops.queries.groups import groups
-    from ops.queries.rollouts import CHARACTERS
-
-    fetch_iteration(ledger, home, run, iteration)
-    found = groups(ledger, home, run, iteration, wanted, limit or ALL, 0, CHARACTERS)
-    if output is Output.JSON:
-        write_json(asdict(found))
-        return
-    if full:
-        for group in found.groups:
-            write_group(group)
-    else:
-        write_groups(found.groups)
-    tell_limit(len(found.groups), found.matching, "prompts")
+        write_page(found, full)
 
 
 def _compare(
@@ -163,15 +145,16 @@ def _compare(
     full: bool,
     output: Output,
 ) -> None:
-    from ops.queries.rollout_comparison import compare_both
+    from ops.queries.rollout_comparison import comparison, group_pairs, read_both
     from ops.queries.rollouts import CHARACTERS
 
     for iteration in iterations:
         fetch_iteration(ledger, home, run, iteration)
-    summary, found = compare_both(ledger, home, run, *iterations, wanted, limit or ALL, 0, CHARACTERS)
+    both = read_both(ledger, home, run, *iterations)
+    summary, found = comparison(*both), group_pairs(ledger, home, *both, wanted, limit or ALL, 0, CHARACTERS)
     if output is Output.JSON:
         write_json({**asdict(summary), "pairs": [asdict(pair) for pair in found.pairs]})
         return
     write_summary(summary)
     write_pairs(found.pairs, full)
-    tell_limit(len(found.pairs), found.after.matching, "prompts")
+    tell_limits(found.after, len(found.pairs), "prompts")
