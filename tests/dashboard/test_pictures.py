@@ -40,9 +40,9 @@ RUN = ListedRun(
 
 
 def test_the_time_bar_has_every_bucket_and_no_gap() -> None:
-    parts = time_parts(dict(zip(BUCKETS, (5.0, 1.0, 0.0, 2.0, 1.0, 1.0), strict=True)), 10.0)
+    parts = time_parts(dict(zip(BUCKETS, (5.0, 1.0, 0.0, 2.0, 1.0, 0.5, 0.5), strict=True)), 10.0)
     assert [part.name for part in parts] == list(BUCKETS)
-    assert [round(part.start) for part in parts] == [0, 500, 600, 600, 800, 900]
+    assert [round(part.start) for part in parts] == [0, 500, 600, 600, 800, 900, 950]
     assert round(parts[-1].start + parts[-1].width) == 1000 and sum(part.share for part in parts) == 1.0
     assert len({part.colour for part in parts}) == len(parts)
     assert time_parts(dict.fromkeys(BUCKETS, 0.0), 0.0) == ()
