@@ -1,43 +1,76 @@
 """The flow that workers start for a deployment made by `yatt deploy`, with progress lines and tracking.
 
-Its module path is the entrypoint of every deployment, so its name and parameters must not change.
+Its module path is the entrypoint of every deployment, so its name must not change. Its parameters are the fields of the
+form in Prefect's UI, which takes their descriptions from the docstring, in the only format that Prefect reads.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
+from typing import Any
+
+from pydantic import PositiveInt
 
 from flows.run.creation import load_run
 from flows.run.home import Home
-from flows.schedule.scheduled import Ending, drive_window, window_flow
+from flows.schedule.parameters import CONTINUE, NO_OVERRIDES, DurationText, RunChoice, WindowParameters
+from flows.schedule.scheduled import drive_window, window_flow
+from flows.schedule.window_start import BegunWindow, Ending, begin_window
 from ops.group.pages import live_pages
 from ops.integrations.apprise_notifier import AppriseNotifier
 from ops.integrations.trackers import trackers_of
 from ops.presentation.progress import watching
 from ops.process import keep_caches_inside, outlive_readers
+from yatt_core.spec import RunSpec
 
 WINDOW_LOG = "window.log"
 
 
 @window_flow
-def window(run: str, home: str, owner: str | None = None, for_seconds: float | None = None) -> Ending:
+def window(
+    run: RunChoice = CONTINUE,
+    overrides: dict[str, Any] = NO_OVERRIDES,
+    iterations: PositiveInt | None = None,
+    window: DurationText | None = None,
+    *,
+    deployed_run: str,
+    home: str,
+    owner: str | None = None,
+) -> Ending:
     """Drives a run from its last commit until this window ends.
 
-    run: its id.
-    home: the folder of runs.
-    owner: a digest, written by `yatt deploy`, that distinguishes the run from one of the same name in another ledger.
-    for_seconds: maximum duration of a window; it never extends into the next one.
+    Args:
+        run: `continue` drives the deployment's run; overrides then become a new revision of its spec, which stays in
+            effect, as after `yatt resume --set`. `new` starts a new run from that run's present spec.
+        overrides: Values of the spec to change, by dotted key, such as {"trainer.optimizer.learning_rate": 3e-4}.
+        iterations: The iteration at which the run is complete. Empty keeps the target in the spec.
+        window: Maximum length of this window, such as 8h, 90m or 1h30m. Empty for no limit. A window of a schedule also
+            ends when the next one begins.
+        deployed_run: The deployment's run. Set by `yatt deploy`; leave it unchanged.
+        home: The folder of runs. Set by `yatt deploy`; leave it unchanged.
+        owner: A digest that distinguishes the run from one of the same name in another ledger. Set by `yatt deploy`;
+            leave it unchanged.
+
     """
     place = Home(Path(home))
     keep_caches_inside(place)
-    outlive_readers(place.run_folder(run) / WINDOW_LOG)
-    longest = None if for_seconds is None else timedelta(seconds=for_seconds)
-    with watching(run, lambda: load_run(place, run)[1].sft is not None) as observer:
-        trackers = trackers_of(place, load_run(place, run)[1])
-        return drive_window(
-            place, run, owner, longest, observer, trackers, lambda: _notifier(place, run), pages=live_pages(place)
-        )
+    outlive_readers(place.run_folder(deployed_run) / WINDOW_LOG)
+    parameters = WindowParameters(run, overrides, iterations, window)
+
+    def check(spec: RunSpec, copies: Path) -> None:
+        from ops.preflight.run import check_before_start
+
+        check_before_start(place.folder, spec, copies=copies)
+
+    begun = begin_window(place, deployed_run, owner, parameters, check)
+    return _driven(place, begun) if isinstance(begun, BegunWindow) else begun
+
+
+def _driven(home: Home, begun: BegunWindow) -> Ending:
+    run = begun.run
+    with watching(run, lambda: load_run(home, run)[1].sft is not None) as observer:
+        trackers = trackers_of(home, load_run(home, run)[1])
+        return drive_window(home, begun, observer, trackers, lambda: _notifier(home, run), pages=live_pages(home))
 
 
 def _notifier(home: Home, run: str) -> AppriseNotifier | None:

@@ -1,7 +1,7 @@
 """Windows: when a scheduled session may drive its run, and whether it waits for another driver of the run.
 
 Consumes the time for which a flow run was scheduled, its maximum duration, and the next starts of its schedule.
-Produces times in UTC. Pure: the clock, the schedule and the ledger are read elsewhere (`flows.schedule.scheduled`).
+Produces times in UTC. Pure: the clock, the schedule and the ledger are read elsewhere (`flows.schedule.window_start`).
 
 A window is measured in elapsed time, so daylight saving makes it neither longer nor shorter. It never overlaps the next
 window of its schedule.

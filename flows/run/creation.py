@@ -19,8 +19,11 @@ from yatt_core.spec.reading.documents import yaml_text
 from yatt_core.storage.run_store import NoStore
 
 
-def create_run(home: Home, spec: RunSpec) -> str:
-    """Creates a run, with its rows in the ledger, its folder and its copies of reward files; returns its id."""
+def create_run(home: Home, spec: RunSpec, copies: Path | None = None) -> str:
+    """Creates a run, with its rows in the ledger, its folder and its copies of reward files; returns its id.
+
+    copies: folder of another run from which to copy reward files; by default they are read where the spec names them.
+    """
     home.folder.mkdir(parents=True, exist_ok=True)
     with Ledger.open(home.ledger) as ledger:
         document = spec.model_dump(mode="json")
@@ -28,7 +31,7 @@ def create_run(home: Home, spec: RunSpec) -> str:
     folder = home.run_folder(run)
     durable.make_folder(folder)
     write_spec(folder, spec)
-    settle_code(spec.rewards, folder, NoStore())
+    settle_code(spec.rewards, folder, NoStore(), copies)
     return run
 
 

@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,8 @@ from ruamel.yaml.error import YAMLError
 
 from flows.prefect_io.prefect_client import AWAY, server_needed
 from flows.prefect_io.prefect_server import WORK_POOL
+from flows.schedule.parameters import CONTINUE, NEW
+from flows.schedule.reaper import DEPLOYED
 from flows.schedule.schedule_times import Schedule
 from flows.schedule.scheduled import WindowFlow
 from yatt_core import durable
@@ -47,7 +48,8 @@ class Deployment:
 
     owner: a digest of the run, in case another ledger has a run of that name (`flows.run.owner`).
     schedule: None if windows are only started manually.
-    longest: the maximum duration of a window; if None, it lasts until the next start.
+    window: the maximum duration of a window, such as 8h; if None, it lasts until the next start.
+    new_runs: whether each window starts a new run, unless its parameters say otherwise.
     """
 
     name: str
@@ -55,13 +57,14 @@ class Deployment:
     owner: str
     home: Path
     schedule: Schedule | None
-    longest: timedelta | None
+    window: str | None
+    new_runs: bool = False
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The parameters of the flow `ops.scheduled.window`."""
-        seconds = None if self.longest is None else self.longest.total_seconds()
-        return {"run": self.run, "home": str(self.home), "owner": self.owner, "for_seconds": seconds}
+        """The parameters of the flow `ops.scheduled.window`: which run is meant, and the defaults of its form."""
+        meant = {DEPLOYED: self.run, "home": str(self.home), "owner": self.owner}
+        return meant | {"run": NEW if self.new_runs else CONTINUE, "window": self.window}
 
     @property
     def pull_steps(self) -> list[dict[str, Any]]:

@@ -34,11 +34,13 @@ from db.ledger import Ledger
 from db.write.lease import ENDED, LOST
 from flows.run.home import Home
 from flows.schedule.flow_run_process import infrastructure_of
-from flows.schedule.window_record import recorded_windows
+from flows.schedule.window_record import driven_run, recorded_windows
 from yatt_core.logs import redact
 
 FLOW = "yatt"
 """Name of the flow whose flow runs are windows."""
+DEPLOYED = "deployed_run"
+"""The parameter of a window with the deployment's run."""
 SESSION_FLOWS = ("train", "iterations")
 """Names of the flows whose flow runs belong to one driver session: the session itself, and its blocks of iterations."""
 SESSION = "session"
@@ -109,7 +111,8 @@ def reap(ledger: Ledger, home: Home) -> list[Closed]:
             now = client.read_flow_run(flow_run.id)
             if now.state_type in ALIVE:
                 client.set_flow_run_state(flow_run.id, end, force=True)
-                closed.append(Closed(str(flow_run.id), str(flow_run.parameters["run"]), end.message or ""))
+                run = flow_run.parameters.get(DEPLOYED) or flow_run.parameters["run"]
+                closed.append(Closed(str(flow_run.id), str(run), end.message or ""))
         return closed
 
 
@@ -132,7 +135,8 @@ def _taken_for_alive(client: SyncPrefectClient, *flows: str) -> list[FlowRun]:
 
 
 def _end_of_window(ledger: Ledger, flow_run: FlowRun) -> State[None] | None:
-    why = cause_of_death(signs_of(ledger, str(flow_run.parameters["run"]), flow_run))
+    run = driven_run(ledger, str(flow_run.parameters.get(DEPLOYED)), str(flow_run.id))
+    why = cause_of_death(signs_of(ledger, run, flow_run))
     return None if why is None else Crashed(message=redact(why))
 
 

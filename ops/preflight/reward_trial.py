@@ -46,15 +46,18 @@ class Trial:
     failed: bool
 
 
-def check_rewards(spec: RunSpec) -> list[Trial]:
+def check_rewards(spec: RunSpec, copies: Path | None = None) -> list[Trial]:
     """Calls each function on each response, and returns the trials.
+
+    copies: folder of a run with copies of the reward files.
 
     Raises `ConfigurationError` for a part that fails and that would stop the run, and what reading the sources raises.
     """
     prompts = first_prompts(spec.data, spec.seed, ROWS_PER_SOURCE)
     known = {prompt.prompt_id for prompt in prompts}
     prompts += [prompt for prompt in first_answerless(spec.data, spec.seed) if prompt.prompt_id not in known]
-    trials = [trial for part in spec.rewards.functions for prompt in prompts for trial in _try(load_part(part), prompt)]
+    parts = spec.rewards.functions
+    trials = [trial for part in parts for prompt in prompts for trial in _try(load_part(part, copies), prompt)]
     stops = {part.name for part in spec.rewards.functions if part.on_error == "stop"}
     for trial in trials:
         if trial.failed and trial.part in stops:

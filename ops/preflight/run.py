@@ -48,11 +48,13 @@ def check_before_start(
     spec: RunSpec,
     tell: Callable[[str], None] = lambda step: None,
     further: Callable[[], None] = lambda: None,
+    copies: Path | None = None,
 ) -> Checked:
     """Makes all checks that a spec must pass before a run is created from it.
 
     tell: receives the name of each step.
     further: checks the inputs in more depth; called if they can be built.
+    copies: folder of a run with copies of the reward files; by default they are read where the spec names them.
 
     Raises the errors that would otherwise end the run minutes later: `ConfigurationError` with all mistakes of the spec,
     `InfrastructureError`.
@@ -63,10 +65,10 @@ def check_before_start(
     tell("checking what the spec names")
     with problems.noting():
         AppriseNotifier.from_environment(spec.guards.notify)
-    if _check_what_is_named(spec, problems):
+    if _check_what_is_named(spec, problems, copies):
         tell("calling the reward functions")
         with problems.noting():
-            trials = check_rewards(spec)
+            trials = check_rewards(spec, copies)
         with problems.noting():
             further()
     problems.raise_as_configuration()
@@ -74,13 +76,13 @@ def check_before_start(
     return Checked(trials, remarks(spec))
 
 
-def _check_what_is_named(spec: RunSpec, problems: Problems) -> bool:
+def _check_what_is_named(spec: RunSpec, problems: Problems, copies: Path | None) -> bool:
     """Notes what is wrong with everything that a spec names; returns True if its inputs can be built."""
     with problems.noting():
         check_available(spec)
     with problems.noting():
         check_credentials(spec.tracking)
-    check_functions(spec, problems)
+    check_functions(spec, problems, copies)
     rows, model = Problems(), Problems()
     check_files(spec, rows)
     if not rows:
@@ -152,7 +154,7 @@ def _check_surroundings(home: Path, spec: RunSpec) -> None:
         )
 
 
-def check_functions(spec: RunSpec, problems: Problems) -> None:
+def check_functions(spec: RunSpec, problems: Problems, copies: Path | None = None) -> None:
     """Notes reward functions, judges, placement policies and tools that do not exist."""
     from yatt_core.input_building.judge_models import check_before_start as check_judges
     from yatt_core.placement.policies.registry import find_policy
@@ -160,7 +162,7 @@ def check_functions(spec: RunSpec, problems: Problems) -> None:
 
     for part in spec.rewards.functions:
         with problems.noting():
-            load_part(part)
+            load_part(part, copies)
     with problems.noting():
         check_judges(spec)
     with problems.noting():

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from db.ledger import Ledger
 from db.read.history import AttemptTimes, RunHistory
@@ -16,6 +17,7 @@ from db.write.alarms import ALARM, AlarmRow
 from db.write.annotations import Note
 from flows.reports.accounting import Accounts
 from flows.reports.advice import Advice, advise
+from flows.schedule.window_record import window_parameters
 from ops.queries.accounts import accounts
 from ops.queries.run_list import ListedRun, find_line
 
@@ -87,6 +89,7 @@ class RunView:
     """Everything that is shown about a run without reading its series.
 
     alarms, sessions: the newest ones, newest first.
+    windows: given parameters of the sessions that were windows of a deployment, by Prefect flow run.
     note: what people wrote about the run; None if nothing.
     """
 
@@ -102,6 +105,7 @@ class RunView:
     advice: Advice
     alarms: tuple[AlarmRow, ...]
     sessions: tuple[DriverSessionRow, ...]
+    windows: Mapping[str, Mapping[str, Any]]
     health: tuple[str, ...]
     throughput: tuple[str, ...]
     note: Note | None
@@ -131,6 +135,7 @@ def run_view(ledger: Ledger, run: str) -> RunView:
             for link in ledger.browse.events(run, ALARMS, kinds=(ALARM,))
         ),
         sessions=tuple(reversed(ledger.overview.sessions(run, SESSIONS))),
+        windows=window_parameters(ledger, run),
         health=tuple(key for key in HEALTH if key in metrics),
         throughput=tuple(key for key in THROUGHPUT if key in metrics),
         note=ledger.annotations.note(run),

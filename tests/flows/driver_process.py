@@ -1,4 +1,7 @@
-"""A driver process for tests: drives one session and can kill itself in the middle of a phase."""
+"""A driver process for tests: drives one session and can kill itself in the middle of a phase.
+
+With a flow run, it does what a worker's process does for a window.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from uuid import UUID
 
 from db.core.errors import LeaseHeld
 from db.ledger import Ledger
@@ -58,13 +62,29 @@ class KillingObserver(SilentObserver):
         return bool(ledger.records.shards(self._run, 0, iteration, self._wave))
 
 
+def drive_flow_run(key: UUID) -> int:
+    from prefect.client.orchestration import get_client
+    from prefect.flow_engine import run_flow
+
+    from ops.scheduled import window
+
+    with get_client(sync_client=True) as client:
+        flow_run = client.read_flow_run(key)
+    state = run_flow(window, flow_run=flow_run, parameters=flow_run.parameters, return_type="state")
+    sys.stdout.write(f"{state.name}: {state.message}\n")
+    return ExitCode.OK if state.is_completed() else ExitCode.FAILURE
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("home", type=Path)
     parser.add_argument("run")
     parser.add_argument("--kill", metavar="PHASE:ITERATION[:WAVE]")
     parser.add_argument("--accept-drift", action="store_true")
+    parser.add_argument("--flow-run", type=UUID, metavar="ID")
     arguments = parser.parse_args()
+    if arguments.flow_run:
+        return drive_flow_run(arguments.flow_run)
     home = Home(arguments.home)
     observer = SilentObserver()
     if arguments.kill:

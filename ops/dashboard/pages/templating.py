@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.templating import Jinja2Templates
 
+from flows.schedule.parameters import parameters_text
 from ops.integrations.promotion import LONGEST_REASON
 from ops.presentation.conversation import prompt_messages, response_messages
 from ops.presentation.placement_words import HOW, role_name, roles_text
@@ -45,6 +46,7 @@ def make_templates() -> Jinja2Templates:
         "figure": figure,
         "share": share,
         "moment": moment,
+        "window_parameters": parameters_text,
         "phase": phase_name,
         "sources": lambda sources: json.dumps([asdict(source) for source in sources]),
         "role": role_name,

@@ -210,7 +210,9 @@ def test_a_prefect_yaml_creates_the_same_deployment_as_the_command(group: Group,
     assert plain(direct) == plain(from_file)
     with ledger_of(group) as ledger:
         owner = owner_of(ledger, run)
-    assert direct["parameters"] == {"run": run, "home": str(group.home), "owner": owner, "for_seconds": 28800.0}
+    assert direct["parameters"] == {
+        "deployed_run": run, "home": str(group.home), "owner": owner, "run": "continue", "window": "8h",
+    }  # fmt: skip
     (schedule,) = direct["schedules"]
     assert schedule["active"] and schedule["schedule"] == {
         "cron": "0 22 * * *", "timezone": "Europe/Berlin", "day_or": True,

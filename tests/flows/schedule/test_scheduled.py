@@ -24,9 +24,13 @@ from flows.run.home import Home
 from flows.run.lease import KEEPER, take_lease
 from flows.run.owner import owner_of
 from flows.run.protocols import OutboxItem, SilentObserver
-from flows.schedule import scheduled
-from flows.schedule.scheduled import Ending, drive_window
+from flows.schedule import scheduled, window_start
+from flows.schedule.parameters import WindowParameters
+from flows.schedule.scheduled import drive_window
 from flows.schedule.window_record import record_window, recorded_windows
+from flows.schedule.window_start import BegunWindow, Ending, begin_window
+from ops.cli.commands.inspection.show import run_facts
+from ops.queries.run import run_view
 from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.spec import RunSpec
 
@@ -65,7 +69,7 @@ class FakeClock:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    monkeypatch.setattr(scheduled, "reap", lambda ledger, home: [])  # there is no Prefect server here
+    monkeypatch.setattr(window_start, "reap", lambda ledger, home: [])  # there is no Prefect server here
     monkeypatch.setattr(scheduled, "LOOK_SECONDS", 30.0)
     return Home(tmp_path / "runs")
 
@@ -78,7 +82,13 @@ def own(home: Home, run: str) -> str | None:
 
 
 def ending_of_window(
-    home: Home, run: str, clock: FakeClock, begins: datetime | None = NOON, hours: float = 8, owner: str | None = ""
+    home: Home,
+    run: str,
+    clock: FakeClock,
+    begins: datetime | None = NOON,
+    hours: float = 8,
+    owner: str | None = "",
+    parameters: WindowParameters | None = None,
 ) -> Ending:
     """Returns the ending of a flow run scheduled for `begins`, or started manually if `begins` is None.
 
@@ -87,7 +97,11 @@ def ending_of_window(
     owner = own(home, run) if owner == "" else owner
     flow_run = FlowRun(flow_id=uuid4(), auto_scheduled=begins is not None, expected_start_time=begins or NOON)
     with FlowRunContext.model_construct(flow_run=flow_run):
-        return drive_window(home, run, owner, hours * HOUR, SilentObserver(), {"mlflow": NoTracker()}, clock=clock)
+        parameters = replace(parameters or WindowParameters(), window=f"{round(hours * 60)}m")
+        begun = begin_window(home, run, owner, parameters, lambda spec, copies: None, clock)
+        if not isinstance(begun, BegunWindow):
+            return begun
+        return drive_window(home, begun, SilentObserver(), {"mlflow": NoTracker()}, clock=clock)
 
 
 def said(home: Home, run: str) -> list[str]:
@@ -265,3 +279,66 @@ def test_a_deployment_of_another_ledgers_run_of_the_same_name_is_refused(
     assert f"`yatt deploy --run {run} --name NAME`" in ending.message
     with Ledger.open(home.ledger) as ledger:
         assert not recorded_windows(ledger, run) and ledger.overview.line(run).term == 1, "it is left unchanged"
+
+
+def revisions(home: Home, run: str) -> list[str]:
+    with Ledger.open(home.ledger) as ledger:
+        newest = ledger.runs.revision(run).revision
+        return [ledger.runs.revision(run, number).reason for number in range(1, newest + 1)]
+
+
+def test_overrides_become_a_revision_and_are_recorded_with_the_window(home: Home) -> None:
+    run = seed_run(home, spec=untracked(toy_spec(2)))
+    complete(home, run)
+    parameters = WindowParameters(overrides={"recovery.lease_seconds": 7.5})
+    ending = ending_of_window(home, run, FakeClock(), parameters=parameters)
+    assert ending.name == "Completed" and "target reached before" in ending.message
+    assert revisions(home, run)[1:] == ["--set recovery.lease_seconds=7.5"]
+    with Ledger.open(home.ledger) as ledger:
+        (record,) = recorded_windows(ledger, run).values()
+    assert record.parameters == {"overrides": {"recovery.lease_seconds": 7.5}, "window": "480m"}
+    ending_of_window(home, run, FakeClock(), parameters=parameters)
+    assert len(revisions(home, run)) == 2, "the same values again change nothing"
+
+
+def test_a_windows_parameters_are_shown_with_its_session(home: Home) -> None:
+    run = seed_run(home)
+    with Ledger.open(home.ledger) as ledger:
+        (session,) = ledger.overview.sessions(run)
+        window = Window(NOON, None)
+        record_window(ledger, run, session.flow_run_id, window, FAR, WindowParameters(iterations=9).given())
+        (shown,) = run_facts(ledger, home, run)["sessions"]
+        assert shown["parameters"] == {"iterations": 9}
+        assert run_view(ledger, run).windows == {session.flow_run_id: {"iterations": 9}}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        (WindowParameters(overrides={"trainer.optimizer.lerning_rate": 1e-3}), "did you mean 'learning_rate'"),
+        (WindowParameters(overrides={"seed": 7}), "--set seed"),
+        (WindowParameters(iterations=1), "iteration 2 is committed"),
+        (WindowParameters(iterations=3, overrides={"iterations": 4}), "iterations: "),
+        (WindowParameters(run="new", overrides={"iteratons": 4}), "did you mean 'iterations'"),
+    ],
+)
+def test_refused_parameters_change_nothing_and_say_why(home: Home, parameters: WindowParameters, says: str) -> None:
+    run = seed_run(home, spec=untracked(toy_spec(2)))
+    ending = ending_of_window(home, run, FakeClock(), parameters=parameters)
+    assert (ending.type.value, ending.name) == ("FAILED", "Failed")
+    assert ending.message.startswith("configuration: ") and says in ending.message
+    with Ledger.open(home.ledger) as ledger:
+        (left,) = ledger.events.of_kind(run, "window_left")
+        assert [row.id for row in ledger.runs.list()] == [run] and ledger.overview.line(run).holder is None
+        assert len(ledger.overview.sessions(run)) == 1, "no session was started"
+    assert left.body["failure_class"] == "configuration" and left.body["why"] == ending.message
+    assert left.body["parameters"] == replace(parameters, window="480m").given()
+    assert len(revisions(home, run)) == 1
+
+
+def test_a_held_run_keeps_its_spec(home: Home) -> None:
+    run = seed_run(home)
+    with Ledger.open(home.ledger) as ledger:
+        ledger.leases.acquire(run, FAR, 600.0)
+    ending = ending_of_window(home, run, FakeClock(), parameters=WindowParameters(iterations=9))
+    assert ending.name == "Held" and "nothing was done" in ending.message and len(revisions(home, run)) == 1

@@ -166,7 +166,13 @@ def test_the_entry_in_a_prefect_yaml_with_other_entries(yatt: Yatt, home: Home, 
         "name": "toy",
         "entrypoint": "ops.scheduled.window",
         "tags": ["yatt"],
-        "parameters": {"run": "toy-1", "home": str(home.folder), "owner": owner, "for_seconds": 28800.0},
+        "parameters": {
+            "deployed_run": "toy-1",
+            "home": str(home.folder),
+            "owner": owner,
+            "run": "continue",
+            "window": "8h",
+        },
         "schedules": [{"cron": "0 22 * * *", "timezone": "Europe/Berlin"}],
         "work_pool": {"name": "yatt", "job_variables": {"env": {"PREFECT_LOGGING_LEVEL": "WARNING"}}},
         "pull": [{"prefect.deployments.steps.set_working_directory": {"directory": str(home.folder)}}],
@@ -197,6 +203,14 @@ def test_a_repeated_deployment_keeps_its_run_and_position(
     assert project.read_text() == written
     with Ledger.open(home.ledger) as ledger:
         assert {row.id for row in ledger.runs.list()} == {"toy-1", "toy-2"}
+
+
+def test_a_deployment_that_starts_new_runs_says_so(yatt: Yatt, spec_file: Path, project: Path) -> None:
+    words = ("deploy", str(spec_file), "--manual", "--file", str(project))
+    assert "new runs with the spec of toy-1" in yatt(*words, "--new-run-each-time").out
+    assert entry(project, "toy")["parameters"]["run"] == "new"
+    assert yatt(*words).out.startswith("yatt/toy drives run toy-1")
+    assert entry(project, "toy")["parameters"]["run"] == "continue"
 
 
 def test_a_deployment_of_another_home_is_not_taken_over(

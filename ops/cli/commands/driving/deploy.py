@@ -38,6 +38,8 @@ def register(app: typer.Typer) -> None:
         'yatt deploy configs/quickstart.yaml --cron "0 22 * * *" --timezone Europe/Berlin --for 8h',
         "yatt deploy configs/quickstart.yaml --name hourly --interval 1h",
         "yatt deploy --run quickstart-3 --name by-hand --manual && prefect deployment run yatt/by-hand",
+        "prefect deployment run yatt/by-hand -p 'overrides={\"trainer.optimizer.learning_rate\": 3e-4}' -p window=2h",
+        "yatt deploy configs/quickstart.yaml --interval 1d --for 4h --new-run-each-time",
         'yatt deploy configs/quickstart.yaml --cron "0 22 * * *" --file prefect.yaml && prefect deploy --all',
     )
     app.command(epilog=examples(*lines))(deploy)
@@ -87,6 +89,13 @@ def deploy(
     timezone: Annotated[
         str | None, typer.Option(help="Time zone for --cron and --interval, such as Europe/Berlin. Default: UTC.")
     ] = None,
+    new_runs: Annotated[
+        bool,
+        typer.Option(
+            "--new-run-each-time",
+            help="Each window starts a new run from the run's spec, instead of continuing the run.",
+        ),
+    ] = False,
     overrides: OverridesOption = None,
     file: Annotated[
         Path | None, typer.Option(help="Write the deployment to this prefect.yaml, to be applied by `prefect deploy`.")
@@ -96,7 +105,8 @@ def deploy(
 ) -> None:
     """Drive a run in scheduled windows: each continues where the last one ended, and ends with a checkpoint.
 
-    A window does nothing if another driver already drives the run, or if a worker picks the window up too late.
+    A window does nothing if another driver already drives the run, or if a worker picks the window up too late. A window
+    that you start takes parameters, in Prefect's form or with -p: overrides, iterations, window, run (continue or new).
     """
     from flows.run.home import Home
     from yatt_core.errors import InfrastructureError
@@ -109,10 +119,10 @@ def deploy(
     from ops.scheduled import window
 
     called = _named(name or (checked.name if checked else given.run if given else ""))
-    schedule, lasting = _windows(When(cron, interval, manual, longest, timezone))
+    schedule = _checked_schedule(When(cron, interval, manual, longest, timezone))
     project = None if file is None else deployments.read_project(file)
     driven = given or _run(place, called, checked, _parameters_before(called, window, project))
-    deployment = deployments.Deployment(called, driven.run, driven.owner, place.folder, schedule, lasting)
+    deployment = deployments.Deployment(called, driven.run, driven.owner, place.folder, schedule, longest, new_runs)
     try:
         if file is None or project is None:
             deployments.apply(deployment, window)
@@ -175,15 +185,19 @@ def _named(name: str) -> str:
     return name
 
 
-def _windows(when: When) -> tuple[Schedule | None, timedelta | None]:
-    """Returns the schedule (None if windows are started manually) and the maximum length of a window.
+def _checked_schedule(when: When) -> Schedule | None:
+    """Returns the schedule; None if windows are started manually.
 
-    Raises `ConfigurationError`.
+    Raises `ConfigurationError`, also if the maximum length of a window is wrong.
     """
+    _longest(when.longest)
+    return _schedule(when)
+
+
+def _longest(window: str | None) -> timedelta | None:
     from flows.driver.windows import parse_duration
 
-    longest = None if when.longest is None else parse_duration(when.longest, "--for")
-    return _schedule(when), longest
+    return None if window is None else parse_duration(window, "--for")
 
 
 def _schedule(when: When) -> Schedule | None:
@@ -240,7 +254,7 @@ def _run(home: Home, name: str, spec: RunSpec | None, before: Mapping[str, Any] 
             f"--name: deployment {name} belongs to home {before.get('home')}; choose another name, or use that --home"
         )
     with opened_ledger(home) as ledger:
-        known = find_run(ledger, str(before["run"]))
+        known = find_run(ledger, str(before.get("deployed_run")))
         named = before.get("owner")
         if named is None:
             raise ConfigurationError(
@@ -283,12 +297,12 @@ def _tell(deployment: Deployment, flow_name: str, file: Path | None, output: Out
         write_json({"deployment": path, "run": deployment.run, "file": written, "windows": listed})
         return
     write(
-        f"{path} drives run {deployment.run}"
+        f"{path} drives {'new runs with the spec of' if deployment.new_runs else 'run'} {deployment.run}"
         + ("" if file is None else f"; written to {file}, apply it with `prefect deploy`")
     )
     if windows:
         write("first windows: " + "; ".join(map(str, windows)))
-    write(f"to start a window now: prefect deployment run {path}")
+    write(f"to start a window now, with other parameters if you like: prefect deployment run {path}")
 
 
 def _first_windows(deployment: Deployment) -> list[Window]:
@@ -298,7 +312,7 @@ def _first_windows(deployment: Deployment) -> list[Window]:
     if deployment.schedule is None:
         return []
     starts = upcoming(deployment.schedule, datetime.now(UTC), SHOWN_WINDOWS + 1)
-    return [Window.between(begins, deployment.longest, starts) for begins in starts[:SHOWN_WINDOWS]]
+    return [Window.between(begins, _longest(deployment.window), starts) for begins in starts[:SHOWN_WINDOWS]]
 
 
 def _iso(moment: datetime | None) -> str | None:

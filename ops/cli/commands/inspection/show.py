@@ -16,6 +16,8 @@ from ops.presentation.time_accounts import time_facts, write_time
 from ops.presentation.words import at_the_start, duration, place, size
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from db.ledger import Ledger
     from db.read.overview import RunLine, RunOverview
     from flows.run.home import Home
@@ -61,6 +63,7 @@ def show(run: RunArgument, home: HomeOption = None, output: OutputOption = Outpu
 def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
     """Returns a run's results and overview as plain values."""
     from flows.run.results import run_results
+    from flows.schedule.window_record import window_parameters
 
     overview = ledger.overview.show(run)
     revision = ledger.runs.revision(run)
@@ -82,20 +85,22 @@ def run_facts(ledger: Ledger, home: Home, run: str) -> dict[str, Any]:
         "metrics": {key: point.value for key, point in ledger.metrics.latest(run).items()},
         "curves": _curves(ledger, run),
         "aliases": {alias: key.iteration for alias, key in sorted(ledger.aliases.pointing(run).items())},
-        **_tables(overview),
+        **_tables(overview, window_parameters(ledger, run)),
         **alarm_facts(ledger, run),
         **time_facts(ledger, run, revision.spec["checkpoints"]["every"]),
     }
 
 
-def _tables(overview: RunOverview) -> dict[str, Any]:
+def _tables(overview: RunOverview, windows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "samples": overview.samples,
         "tokens": overview.tokens,
         "outbox_pending": overview.outbox_pending,
         "notifications_pending": overview.notifications_pending,
         "phases": [asdict(phase) | {"failures": dict(phase.failures)} for phase in overview.phases],
-        "sessions": [asdict(session) for session in overview.sessions],
+        "sessions": [
+            asdict(session) | {"parameters": windows.get(session.flow_run_id, {})} for session in overview.sessions
+        ],
         "branches": [asdict(branch) for branch in overview.branches],
         "checkpoints": [asdict(checkpoint) for checkpoint in overview.checkpoints],
     }
@@ -117,10 +122,10 @@ def _print_run(facts: dict[str, Any]) -> None:
     write_table(("phase", "attempts", "done", "seconds", "failures"), rows)
     write_time(facts)
     sessions = [
-        (row["term"], row["flow_run_name"], row["outcome"] or "running", _session_length(row))
+        (row["term"], row["flow_run_name"], row["outcome"] or "running", _session_length(row), _parameters(row))
         for row in facts["sessions"]
     ]
-    write_table(("session", "name", "outcome", "length"), sessions)
+    write_table(("session", "name", "outcome", "length", "window's parameters"), sessions)
     checkpoints = [
         (row["iteration"], row["state"], size(row["bytes"]), row["weights_digest"][:16], row["folder"])
         for row in facts["checkpoints"]
@@ -177,6 +182,12 @@ def _untold(pending: int) -> list[tuple[str, str]]:
 
 def _failures(failures: dict[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in failures.items())
+
+
+def _parameters(row: dict[str, Any]) -> str | None:
+    from flows.schedule.parameters import parameters_text
+
+    return parameters_text(row["parameters"]) or None
 
 
 def _session_length(row: dict[str, Any]) -> str:
