@@ -123,9 +123,10 @@ class _Start:
 
     def begin(self) -> BegunWindow | Ending:
         """Records the window and decides what it drives."""
+        before = current_spec(self.ledger, self.run)
         try:
             plan = self.parameters.plan()
-            spec = _changed(current_spec(self.ledger, self.run), plan, self.run)
+            spec = _changed(before, plan, self.run)
         except ConfigurationError as error:
             return refused(self.ledger, self.run, self.key, self.parameters, error)
         own = window_of(self.flow_run, plan.longest, now_of(self.clock))

@@ -20,6 +20,7 @@ from db.core.holder import Holder, this_process
 from db.ledger import Ledger
 from flows import launch
 from flows.driver.windows import Window
+from flows.run.creation import create_run, current_spec
 from flows.run.home import Home
 from flows.run.lease import KEEPER, take_lease
 from flows.run.owner import owner_of
@@ -30,9 +31,11 @@ from flows.schedule.scheduled import drive_window
 from flows.schedule.window_record import record_window, recorded_windows
 from flows.schedule.window_start import BegunWindow, Ending, begin_window
 from ops.cli.commands.inspection.show import run_facts
+from ops.preflight.run import check_functions
 from ops.queries.run import run_view
 from tests.ops.seeding import seed_run, toy_spec
-from yatt_core.spec import RunSpec
+from yatt_core.problems import Problems
+from yatt_core.spec import RunSpec, override_spec
 
 HOUR = timedelta(hours=1)
 NOON = datetime(2027, 1, 1, 12, tzinfo=UTC)
@@ -342,3 +345,35 @@ def test_a_held_run_keeps_its_spec(home: Home) -> None:
         ledger.leases.acquire(run, FAR, 600.0)
     ending = ending_of_window(home, run, FakeClock(), parameters=WindowParameters(iterations=9))
     assert ending.name == "Held" and "nothing was done" in ending.message and len(revisions(home, run)) == 1
+
+
+def test_a_new_run_has_the_reward_files_of_the_deployments_run(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window_start, "_name_after", lambda flow_run, run: None)  # there is no Prefect server here
+    file = tmp_path / "reward.py"
+    file.write_text("def score(prompt, response):\n    return 1.0\n")
+    spec = override_spec(toy_spec(), [f"rewards.parts=[{{name: own, file: '{file}:score'}}]"], "toy")
+    run = create_run(home, spec)
+    (kept,) = (home.run_folder(run) / "code").glob("*/reward.py")
+    file.write_text("raise SystemExit\n")
+    flow_run = FlowRun(id=uuid4(), flow_id=uuid4(), expected_start_time=NOON)
+    begun = []
+    for _ in range(2):  # the second one is the same flow run, tried again
+        with FlowRunContext.model_construct(flow_run=flow_run):
+            parameters = WindowParameters("new", {"rewards.parts.0.weight": 0.5})
+            begun.append(begin_window(home, run, own(home, run), parameters, check_files, FakeClock()))
+    first, again = begun
+    assert isinstance(first, BegunWindow) and isinstance(again, BegunWindow), begun
+    assert first.run == again.run == "toy-2" and first.changes == ()
+    (copy,) = (home.run_folder(first.run) / "code").glob("*/reward.py")
+    assert copy.read_text() == kept.read_text() and copy.parent.name == kept.parent.name
+    with Ledger.open(home.ledger) as ledger:
+        assert current_spec(ledger, "toy-2").rewards.parts[0].weight == 0.5
+        assert current_spec(ledger, run).rewards.parts[0].weight == 1.0
+
+
+def check_files(spec: RunSpec, copies: Path) -> None:
+    problems = Problems()
+    check_functions(spec, problems, copies)
+    problems.raise_any()
