@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from yatt_core.datasets.sources import first_answerless, first_prompts
 from yatt_core.errors import ConfigurationError, InfrastructureError
