@@ -38,7 +38,8 @@ def test_the_product_recovers_as_calculated_by_hand() -> None:
     assert driven.accounts.wall_seconds == pytest.approx(driven.wall_seconds, abs=0.01)
     assert buckets["checkpoint"] == pytest.approx(2 * TIMES.stall, abs=0.01)
     assert buckets["waiting"] == pytest.approx(last_checkpoint, abs=0.01)
-    assert buckets["restart"] == pytest.approx(120 + 15 + 120 + 60 + 15, abs=0.01)
+    assert buckets["start"] == pytest.approx(120, abs=0.01)
+    assert buckets["restart"] == pytest.approx(15 + 120 + 60 + 15, abs=0.01)
     assert driven.accounts.phases["redone"] == pytest.approx({"learn": 30, "collect": 3 + 3.75}, abs=0.01)
     kinds = Counter(crash.kind for crash in driven.accounts.crashes)
     assert kinds == {"driver lost": 1, "infrastructure": 2}
