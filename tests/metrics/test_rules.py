@@ -93,7 +93,7 @@ def test_names_follow_the_conventions() -> None:
         assert set(metric.labels) <= {"run", "state", "metric", "phase", "failure_class", "bucket", "rule", "action"}
         assert not re.search(r"_(ms|milliseconds|minutes|percent|mb)(_|$)", metric.name)
     assert len(EXPORTED) == len(METRICS)
-    assert set(BUCKETS) == {"productive", "redone", "checkpoint", "restart", "waiting", "idle"}
+    assert set(BUCKETS) == {"productive", "redone", "checkpoint", "start", "restart", "waiting", "idle"}
 
 
 def test_the_docs_name_every_metric_with_its_labels() -> None:

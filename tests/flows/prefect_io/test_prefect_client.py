@@ -23,7 +23,7 @@ from flows.prefect_io.optional_client import OptionalClient
 from flows.prefect_io.prefect_client import server_needed, server_trouble
 from flows.prefect_io.prefect_server import PREFECT_VARIABLE
 from flows.run.home import Home
-from flows.schedule import reaper, scheduled
+from flows.schedule import reaper, window_start
 from ops.group import reaping
 from tests.ops.seeding import seed_run
 
@@ -69,9 +69,9 @@ def end_of_a_session(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def window(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduled, "reap", unreachable)
+    monkeypatch.setattr(window_start, "reap", unreachable)
     with Ledger.open(home.ledger) as ledger:
-        scheduled._close_dead(ledger, home)
+        window_start._close_dead(ledger, home)
 
 
 def round_of_the_keeper(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
