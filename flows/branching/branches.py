@@ -254,6 +254,8 @@ def revise(home: Home, run: str, overrides: Sequence[str]) -> int:
 
         settle_code(after.rewards, home.run_folder(run), store_of(ledger, run, home.run_folder(run)))
         document = after.model_dump(mode="json")
+        # Trackers must create a run that has never been driven before they hear of its revisions.
+        ledger.outbox.enqueue(fence, first_entries(run, before))
         number = ledger.runs.add_revision(fence, document, after.digest, reason, after.iterations, tell)
         write_spec(home.run_folder(run), after)
     return number
