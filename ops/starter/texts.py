@@ -20,7 +20,6 @@ def spec_text(name: str, folder: Path, data: DataLook, model: ModelLook, reward:
     folder: where the spec is written; its paths are relative to it.
     reward: a file and a function in it, such as `sums/reward.py:score`, or the name of an installed function.
     """
-    rows = f"{data.rows:,} rows" if data.complete else f"more than {data.rows:,} rows"
     positions = "any length" if model.positions is None else f"{model.positions:,} positions"
     file, _, function = reward.rpartition(":")
     key, value = ("file", f"{_path(Path(file), folder)}:{function}") if file.endswith(".py") else ("function", reward)
@@ -35,20 +34,7 @@ def spec_text(name: str, folder: Path, data: DataLook, model: ModelLook, reward:
         "  kind: folder",
         _said(f"  path: {_path(model.path, folder)}", f"{model.parameters:,} parameters, {positions}"),
         "",
-        "data:",
-        "  sources:",
-        f"    - kind: {data.kind}",
-        _said(f"      path: {_path(data.path, folder)}", rows),
-        f"      prompt_field: {_scalar(data.prompt_field)}",
-        *([f"      answer_field: {_scalar(data.answer_field)}"] if data.answer_field else []),
-        *_system_prompt(model),
-        _said("  # held_out: 300", "rows to measure accuracy, never trained on; default: a tenth"),
-        _said(f"  prompts_per_iteration: {sizes.prompts_per_iteration}", "each gets samples_per_prompt responses"),
-        _said(
-            f"  logical_shards: {sizes.logical_shards}", "units of work and of recovery; a crash repeats at most one"
-        ),
-        _said(f"  max_prompt_tokens: {sizes.max_prompt_tokens}", "including the chat template"),
-        *([_said("  over_long: skip", "longer prompts are left out, counted and logged")] if sizes.skips else []),
+        *_data_lines(folder, data, model, sizes),
         "",
         "rollout:",
         _said(f"  engine: {{kind: torch, instances: {sizes.devices}}}", "on GPUs also {kind: vllm}: docs/vllm.md"),
@@ -76,6 +62,27 @@ def spec_text(name: str, folder: Path, data: DataLook, model: ModelLook, reward:
         _said("  every: 20", "iterations; what lies between is replayed after a crash"),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _data_lines(folder: Path, data: DataLook, model: ModelLook, sizes: Sizes) -> list[str]:
+    """Returns the section `data`."""
+    rows = f"{data.rows:,} rows" if data.complete else f"more than {data.rows:,} rows"
+    return [
+        "data:",
+        "  sources:",
+        f"    - kind: {data.kind}",
+        _said(f"      path: {_path(data.path, folder)}", rows),
+        f"      prompt_field: {_scalar(data.prompt_field)}",
+        *([f"      answer_field: {_scalar(data.answer_field)}"] if data.answer_field else []),
+        *_system_prompt(model),
+        _said("  # held_out: 300", "rows to measure accuracy, never trained on; default: a tenth"),
+        _said(f"  prompts_per_iteration: {sizes.prompts_per_iteration}", "each gets samples_per_prompt responses"),
+        _said(
+            f"  logical_shards: {sizes.logical_shards}", "units of work and of recovery; a crash repeats at most one"
+        ),
+        _said(f"  max_prompt_tokens: {sizes.max_prompt_tokens}", "including the chat template"),
+        *([_said("  over_long: skip", "longer prompts are left out, counted and logged")] if sizes.skips else []),
+    ]
 
 
 def reward_text(data: DataLook) -> str:
