@@ -1,6 +1,7 @@
 """Marks progress within a long call, so that a deadline limits how long an actor is stuck, not how long it works.
 
-Engines call `advanced` after each step or micro-batch; the actor's presence thread reports when the last one was.
+Whoever works calls `advanced` after each piece: engines after a step or micro-batch, readers after some thousand
+rows. The actor's presence thread reports when the last one was, and what is known about it.
 """
 
 from __future__ import annotations
@@ -8,12 +9,21 @@ from __future__ import annotations
 import time
 
 _latest: float | None = None
+_words = ""
 
 
-def advanced() -> None:
-    """Records that this process has just finished a piece of its work."""
-    global _latest
-    _latest = time.monotonic()
+def advanced(words: str = "") -> None:
+    """Records that this process has just finished a piece of its work.
+
+    words: how far it has come, for people.
+    """
+    global _latest, _words
+    _latest, _words = time.monotonic(), words
+
+
+def latest_words() -> str:
+    """Returns how far this process has come with its work; empty if it did not say."""
+    return _words
 
 
 def seconds_since_progress() -> float | None:

@@ -123,7 +123,7 @@ class ActorsStart:
         self.book_losses()
         self._book_controllers()
         context.observer.stage("preparing the run's inputs")
-        self._inputs = actors.materialise()
+        self._inputs = actors.materialise(context.observer.stage)
         self._check_inputs(self._inputs)
         if self._inputs.over_long:
             context.observer.warned(

@@ -81,3 +81,24 @@ def test_a_call_that_is_slow_is_waited_for_and_one_that_is_stuck_is_not(
     monkeypatch.setattr(calls, "more_time", lambda *_: next(more))
     assert calls.get([None], "sft", ["trainer-0"]) == ["receipt"]
     assert waits == [5.0, 2.0, 1.0]
+
+
+def test_how_far_an_actor_has_come_is_told_while_it_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading millions of rows takes minutes, in which a start must not look as if it were stuck."""
+    presence = Presence(tmp_path, "controller-0", 1, FOR_EVER)
+    calls, _ = calls_to(tmp_path)
+    words = iter(["100,000 rows read", "100,000 rows read", "200,000 rows read", ""])
+
+    def ready(_references: Any, _timeout: float, _interruptions: Any) -> Any | None:
+        latest = next(words)
+        advanced(latest)
+        return None if latest else "reference"
+
+    monkeypatch.setattr(calls_module, "first_ready", ready)
+    monkeypatch.setattr(calls_module, "metered_get", lambda *_: ["receipt"])
+    told: list[str] = []
+    with presence.serving("materialise", 1):
+        assert calls.get(["reference"], "the inputs", ["controller-0"], 60.0, told.append) == ["receipt"]
+    assert told == ["100,000 rows read", "200,000 rows read"]

@@ -24,7 +24,7 @@ from types import FrameType
 
 from yatt_core.cluster.reservation import leave_devices
 from yatt_core.fence import TermFence
-from yatt_core.progress import seconds_since_progress
+from yatt_core.progress import latest_words, seconds_since_progress
 from yatt_core.supervisor.state import DriverWatch, SupervisorFiles, driver_term
 
 POLL_SECONDS = 0.25
@@ -48,6 +48,7 @@ class StackReport:
     waits: whether it is waiting for another actor.
     progressed: seconds since it last finished a piece of its work, in any call; None if it never has.
     stacks: one per thread, the working thread's first.
+    words: how far it has come with its work, for people; empty if unknown.
     """
 
     actor: str
@@ -57,6 +58,7 @@ class StackReport:
     waits: bool
     stacks: tuple[str, ...]
     progressed: float | None = None
+    words: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ class Presence:
             waits=frame is not None and _waits(frame),
             stacks=tuple(stacks),
             progressed=seconds_since_progress(),
+            words=latest_words(),
         )
 
     def _watch(self) -> None:

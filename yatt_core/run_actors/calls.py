@@ -8,17 +8,20 @@ that names the stuck actors and their positions in the code.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import ray
 
-from yatt_core.cluster.metering import BytesMeter, Interruptions, metered_get
+from yatt_core.cluster.metering import BytesMeter, Interruptions, first_ready, metered_get
 from yatt_core.errors import InfrastructureError, StuckError
 from yatt_core.run_actors.actor_registry import TRAINER, ActorRegistry
 from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, log_stacks
 
+WORDS_SECONDS = 5.0
+"""Pause between two questions about an actor's progress."""
 log = logging.getLogger(__name__)
 
 
@@ -41,14 +44,24 @@ class ActorCalls:
         self.extended: Callable[[float], None] = lambda _: None
         self._folder, self._meter = run_folder, meter
 
-    def get(self, references: list[Any], what: str, awaited: list[str], seconds: float | None = None) -> list[Any]:
+    def get(
+        self,
+        references: list[Any],
+        what: str,
+        awaited: list[str],
+        seconds: float | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> list[Any]:
         """Returns the values of the references.
 
         awaited: the actors that provide them.
         seconds: the deadline if it differs from the phase's.
+        tell: called with how far an actor has come, whenever it says so; None if nobody wants to know.
         """
         deadline = timeout = self.deadline if seconds is None else seconds
         while True:
+            if tell is not None:
+                timeout = self._tell_progress(references, awaited, timeout, tell)
             try:
                 return self._get(references, timeout, what)
             except StuckError as error:
@@ -57,6 +70,22 @@ class ActorCalls:
                 timeout = self.more_time(deadline, awaited, what)
                 if not timeout:
                     raise self.stuck(str(error), awaited) from error
+
+    def _tell_progress(
+        self, references: list[Any], awaited: list[str], seconds: float, tell: Callable[[str], None]
+    ) -> float:
+        """Waits up to `seconds` for the first of the references and tells the actors' progress meanwhile.
+
+        Returns the seconds that are left.
+        """
+        end, told, left = time.monotonic() + seconds, "", seconds
+        while left > 0.0 and first_ready(references, min(left, WORDS_SECONDS), self.interruptions) is None:
+            for report in gather_stacks(self._folder, awaited).values():
+                if report.words not in ("", told):
+                    told = report.words
+                    tell(told)
+            left = end - time.monotonic()
+        return max(0.0, left)
 
     def more_time(self, deadline: float, awaited: Collection[str], what: str) -> float:
         """Returns the seconds for which to go on waiting, because work on it has made progress; 0 if it has not.

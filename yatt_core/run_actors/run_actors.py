@@ -144,14 +144,17 @@ class RunActors:
         log.warning("recreating the trainer's ranks because not all of them were called: %s", "; ".join(abandoned))
         return self._registry.recreate(TRAINER, self.avoid_nodes)
 
-    def materialise(self) -> InputsReceipt:
-        """Writes the run's inputs unless they exist, through an actor that is not busy with a long task."""
+    def materialise(self, tell: Callable[[str], None] | None = None) -> InputsReceipt:
+        """Writes the run's inputs unless they exist, through an actor that is not busy with a long task.
+
+        tell: called every few seconds with how far it has come; None if nobody wants to know.
+        """
         made, first = (self._folder / INPUTS / MANIFEST).exists(), self._members(CONTROLLER)[0]
         busy = made and first not in self._created
         actor, name = (self._ranks[0], f"{TRAINER}-0") if busy else (self._controllers[0], first)
         reference = actor.materialise.remote(self._term)
         receipt: InputsReceipt = self._calls.get(
-            [reference], f"{name} to write the inputs", [name], self._start_seconds
+            [reference], f"{name} to write the inputs", [name], self._start_seconds, tell
         )[0]
         return receipt
 
