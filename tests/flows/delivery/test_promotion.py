@@ -6,6 +6,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from flows.branching.branches import revise
+from flows.delivery.registry import registered_model
 from ops.integrations.promotion import promote
 from tests.flows.tools import Driver
 from yatt_core.checkpoints.verify import verify_checkpoint
@@ -30,7 +31,8 @@ def test_a_promoted_checkpoint_is_kept_while_the_run_continues(driver: Driver) -
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == sorted(
         row.folder.rpartition("/")[2] for row in kept.values()
     )
-    versions = client.search_model_versions(f"name = '{run}'")
+    model = registered_model("promoted")
+    versions = client.search_model_versions(f"name = '{model}'")
     states = {int(version.tags["yatt.iteration"]): version.tags["yatt.state"] for version in versions}
     assert len(versions) == 5 and states == {0: "kept", 3: "pruned", 4: "kept", 6: "pruned", 8: "kept"}
-    assert client.get_model_version_by_alias(run, "champion").tags["yatt.iteration"] == "4"
+    assert client.get_model_version_by_alias(model, "champion").tags["yatt.iteration"] == "4"
