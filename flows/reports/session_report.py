@@ -1,4 +1,4 @@
-"""What the tracker receives at the end of a session: the learning curve, a table of samples, where the time went.
+"""What the tracker receives at the end of a session: learning curve, samples, placement, and where the time went.
 
 Consumes the ledger and the newest iteration's sealed samples. Produces files in `reports/` of the run's folder and
 outbox rows that name them: samples are read from these files when the rows are delivered, so that no text is in the
@@ -29,9 +29,12 @@ from yatt_core.experience.batch import SAMPLES_FILE
 
 log = logging.getLogger("yatt_core.flow")
 FOLDER = "reports"
-TABLE, TIMES = "samples.json", "time.md"
+TABLE, PLACEMENT, TIMES = "samples.json", "placement.json", "time.md"
 COLUMNS = ("prompt", "response", "reward", "correct", "truncated", "prompt_ordinal", "sample")
 """MLflow's pages show the first few."""
+PLACEMENT_COLUMNS = ("iteration", "decision", "mode", "roles", "devices", "predicted_collect_s", "collect_s", "reason")
+DECISIONS = 2000
+"""Maximum number of placement decisions in the table; the newest ones."""
 LONGEST_TEXT = 4000
 ATTEMPTS = 2000
 """Maximum number of attempts that the account of the time covers."""
@@ -43,7 +46,7 @@ def publish_reports(context: RunContext) -> None:
     tracking = context.spec.tracking
     if not (tracking.enabled and tracking.reports):
         return
-    bodies = [body for make in (_picture, _times, _samples) if (body := _made(make, context)) is not None]
+    bodies = [body for make in (_picture, _times, _placement, _samples) if (body := _made(make, context)) is not None]
     try:
         now = context.clock.time_ms()
         entries = [
@@ -80,6 +83,14 @@ def _times(context: RunContext) -> Body | None:
     return {"name": f"{FOLDER}/{TIMES}", "path": f"{FOLDER}/{TIMES}"}
 
 
+def _placement(context: RunContext) -> Body | None:
+    table = placement_table(context.ledger, context.run)
+    if table is None:
+        return None
+    write_json(context.folder / FOLDER / PLACEMENT, table)
+    return {"name": f"{FOLDER}/{PLACEMENT}", "path": f"{FOLDER}/{PLACEMENT}", "table": True}
+
+
 def _samples(context: RunContext) -> Body | None:
     table = sample_table(context.ledger, context.run, context.home.folder, context.spec.tracking.samples)
     if table is None:
@@ -103,6 +114,30 @@ def time_report(run: str, accounts: Accounts) -> str:
         lines += [f"| {phase} | {bucket} | {seconds:.1f} |" for phase, seconds in sorted(phases.items())]
     lines += ["", f"{len(accounts.crashes)} crashes and failed attempts", ""]
     return "\n".join(lines)
+
+
+def placement_table(ledger: Ledger, run: str) -> dict[str, Any] | None:
+    """Returns the placement decisions of the current line, newest first, as columns and rows; None if there are none.
+
+    `roles` has one letter for each rollout instance, `devices` the actors on each device while samples are collected.
+    """
+    decisions = ledger.browse.decisions(run, DECISIONS)
+    if not decisions:
+        return None
+    rows = [
+        [
+            row.iteration,
+            row.seq,
+            row.decision.get("mode", ""),
+            row.decision.get("start", ""),
+            "; ".join(", ".join(actors) for actors in row.decision.get("roles", {}).get("collect", [])),
+            row.prediction.get("collect"),
+            (row.outcome or {}).get("collect_s"),
+            row.reason,
+        ]
+        for row in decisions
+    ]
+    return {"columns": list(PLACEMENT_COLUMNS), "data": rows}
 
 
 def sample_table(ledger: Ledger, run: str, home: Path, limit: int) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ import pytest
 
 from db.core.holder import this_process
 from db.ledger import Ledger
+from db.write.records import DecisionRow
 from flows.driver.context import RunContext
 from flows.reports import session_report
 from flows.reports.session_report import publish_reports, sample_table
@@ -41,6 +42,25 @@ def test_a_session_leaves_a_picture_a_report_and_samples(tmp_path: Path) -> None
     texts = {str(row[table["columns"].index("response")]) for row in table["data"]}
     assert texts and not [text for text in texts if len(text) >= 12 and text.encode() in ledger]
     assert "| productive |" in (folder / "reports" / "time.md").read_text()
+
+
+def test_placement_decisions_reach_the_trackers_with_prediction_outcome_and_reason(tmp_path: Path) -> None:
+    home = Home(tmp_path / "runs")
+    run, roles = seed_run(home, spec=toy_spec()), {"collect": [["rollout-0", "judge-2"], ["rollout-1"]], "learn": []}
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, this_process("driver"), 60)
+        decision = {"mode": "dynamic", "start": "rrj", "roles": roles}
+        ledger.records.decision(fence, DecisionRow(0, 2, 0, {}, decision, {"collect": 4.0}, "judging is slower"))
+        ledger.records.decision_outcome(fence, 0, 2, 0, {"collect_s": 5.0})
+        publish_reports(RunContext.of(home, toy_spec(), ledger, fence, SilentObserver()))
+        (body,) = [
+            row.payload for row in ledger.outbox.claim(fence, 100) if "placement" in str(row.payload.get("name"))
+        ]
+    assert body["table"]
+    table = json.loads((home.run_folder(run) / str(body["path"])).read_text())
+    (row,) = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    assert (row["iteration"], row["predicted_collect_s"], row["collect_s"]) == (2, 4.0, 5.0)
+    assert (row["devices"], row["reason"]) == ("rollout-0, judge-2; rollout-1", "judging is slower")
 
 
 @pytest.mark.parametrize(
