@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,7 @@ from yatt_core.actors import rollout as base
 from yatt_core.actors.concurrent_rollout import ConcurrentRolloutActor
 from yatt_core.dispatch.pool import WORK_THREADS, dispatch_limits, pool_setting
 from yatt_core.engines.rollout.vllm.engine import Work
+from yatt_core.errors import ConfigurationError
 from yatt_core.placement.actions import JUDGE
 from yatt_core.placement.actions import ROLLOUT as ROLLING
 from yatt_core.placement.seen import Usage
@@ -32,7 +33,7 @@ class SharedEngine:
     """An engine that answers a call only once a second call has arrived."""
 
     def __init__(self) -> None:
-        self.capabilities: dict[str, bool] = {}
+        self.capabilities = {"batch_invariant": True}
         self.together = threading.Barrier(2)
         self.work = Work(5, 40, 0.5)
 
@@ -87,6 +88,22 @@ def all_at_once(*calls: Any) -> None:
     with ThreadPoolExecutor(len(calls)) as pool:
         for answer in [pool.submit(lambda call=call: list(call())) for call in calls]:
             answer.result(SECONDS)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_an_exact_run_refuses_an_engine_whose_answers_depend_on_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact: bool
+) -> None:
+    loose = SharedEngine()
+    loose.capabilities["batch_invariant"] = False
+    monkeypatch.setattr(base, "Presence", lambda *_: SimpleNamespace(serving=serving))
+    monkeypatch.setattr(base, "actor_logs", lambda *_: SimpleNamespace(name="rollout-0", pid=1, node="here"))
+    monkeypatch.setattr(base, "build_rollout_engine", lambda *_: loose)
+    monkeypatch.setattr(base, "load_judges", lambda *_: {})
+    spec = load_spec(ROOT / "configs" / "genrm.yaml", [VLLM, f"exact={str(exact).lower()}"])
+    actor = ConcurrentRolloutActor(spec.model_dump_json(), str(tmp_path), 0, 1)
+    with pytest.raises(ConfigurationError, match=r"^exact: .*rollout\.engine") if exact else nullcontext():
+        actor.load(1, "", True)
 
 
 def test_decode_batches_are_answered_concurrently(actor: ConcurrentRolloutActor, engine: SharedEngine) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from yatt_core.actors.presence import Presence
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.rollout.incoming import WeightTaker
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.judges.loading import held_verdicts, load_judges
 from yatt_core.logs import actor_logs
@@ -27,6 +27,7 @@ from yatt_core.protocols.judges import Judge, JudgeRequest, Verdict
 from yatt_core.protocols.pieces import hold_back
 from yatt_core.protocols.receipts import ActorIdentity, SyncReceipt
 from yatt_core.spec import RunSpec
+from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.spec.roles import device_judges
 from yatt_core.wire.buckets import WeightBucket
 
@@ -60,6 +61,7 @@ class RolloutActor:
                 engine = build_rollout_engine(self._spec, model_path, self._folder / INPUTS)
                 self._model_folder = Path(model_path)
                 self._judges = load_judges(self._spec, self._folder / INPUTS, device_judges(self._spec))
+                _require_exact(self._spec, engine, self._judges)
                 self._engine, self._taker = engine, self._taker_of(engine)
         return ActorIdentity(
             self._identity.name,
@@ -164,3 +166,27 @@ class RolloutActor:
         if self._engine is None:
             raise InfrastructureError(f"rollout-{self._instance} was called before it was loaded")
         return self._engine
+
+
+def _require_exact(spec: RunSpec, engine: RolloutEngine, judges: Mapping[str, Judge]) -> None:
+    """Raises `ConfigurationError` if an exact run has an engine whose answers depend on what it batches by chance.
+
+    Continuous batching puts together what has just arrived. Other engines decode planned batches with fixed members,
+    which a repetition decodes again as they were.
+    """
+    if not spec.exact:
+        return
+    kinds = {part.name: part.engine for part in device_judges(spec) if isinstance(part, GenerativePart)}
+    continuous: dict[str, RolloutEngine | Judge] = {
+        f"the judge of reward part {name!r}": judge
+        for name, judge in judges.items()
+        if getattr(kinds.get(name), "continuous", False)
+    }
+    if spec.rollout.engine.continuous:
+        continuous["rollout.engine"] = engine
+    loose = [place for place, part in continuous.items() if not part.capabilities.get("batch_invariant", False)]
+    if loose:
+        raise ConfigurationError(
+            f"exact: must be false, because on this device {' and '.join(loose)} may answer differently in another batch; "
+            "or choose kind: torch, which decodes planned batches"
+        )
