@@ -30,6 +30,7 @@ from flows.driver.session import DriverSession
 from flows.phases.iteration_blocks import COLUMNS, Block, block_of, line, table
 from flows.prefect_io.child_flow_runs import ChildFlowRuns
 from flows.prefect_io.optional_client import OptionalClient
+from flows.prefect_io.prefect_client import RUN_TAG
 from flows.run.control_state import ControlState
 from yatt_core.logs import redact
 
@@ -51,8 +52,12 @@ class FlowRunReport:
 
     def __init__(self, client: OptionalClient, session: DriverSession) -> None:
         parent = FlowRunContext.get()
-        self._flow_run = None if parent is None or parent.flow_run is None else parent.flow_run.id
+        flow_run = None if parent is None else parent.flow_run
+        self._flow_run = None if flow_run is None else flow_run.id
         self._client, self._session = client, session
+        if flow_run is not None and (own := RUN_TAG + self._context.run) not in flow_run.tags:
+            # A deployment starts a flow run before its run is known.
+            client.ask(lambda client: client.update_flow_run(flow_run.id, tags=[*flow_run.tags, own]))
         self._children = ChildFlowRuns(client, iterations)
         self._block: Block | None = None
         # For each tag of a task run, Prefect's client asks the server for a concurrency slot, and fails if it is away.
@@ -73,13 +78,17 @@ class FlowRunReport:
         """
         context = self._context
         iteration = 1 + (context.last_commit if state is None else state.iteration)
-        if self._block is not None and self._block.holds(context.branch, iteration):
+        if self._block is not None and self._block.holds(context.branch, iteration) and not self._can_open():
             return
         self._close(Completed())
         self._block = block = block_of(context.branch, iteration, context.spec.iterations)
         self._logged = self._done = iteration - 1
         parameters = {"run": context.run, "session": str(self._flow_run), "first": block.first, "last": block.last}
         self._children.open(block.name, parameters)
+
+    def _can_open(self) -> bool:
+        """Returns True if Prefect did not hear of the current block, and answers by now: it then begins late."""
+        return self._flow_run is not None and self._children.current is None and self._client.answers
 
     def after(self, state: ControlState) -> None:
         """Reports the commit of an iteration, unless the previous report is too recent."""

@@ -48,6 +48,11 @@ class OptionalClient:
         with get_client(sync_client=True, httpx_settings={"timeout": REQUEST_SECONDS}) as client:
             yield cls(client, warn, say)
 
+    @property
+    def answers(self) -> bool:
+        """True unless the last request failed."""
+        return self._again_at is None
+
     def ask(self, request: Callable[[SyncPrefectClient], R]) -> R | None:
         """Returns the server's answer; None if it did not answer, refused, is not Prefect's, or has just failed."""
         if self._again_at is not None and time.monotonic() < self._again_at:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -41,6 +42,37 @@ def test_an_unreachable_server_ends_no_run_and_is_reported_once(monkeypatch: pyt
         report.conclude(Outcome("toy-1", "completed", 40, "target reached", 0))
     assert len(said) == 1 and address in said[0]
     assert time.monotonic() - began < 10.0, "requests are not repeated"
+
+
+def test_a_block_that_prefect_did_not_hear_of_begins_as_soon_as_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, _ = toy_session()
+    opened, tagged = list[str](), list[list[str]]()
+    prefect = SimpleNamespace(
+        update_flow_run=lambda _id, tags: tagged.append(tags),
+        create_artifact=lambda _: None,
+        create_logs=lambda _: None,
+    )
+    client = SimpleNamespace(answers=False, ask=lambda request: request(prefect) if client.answers else None)
+    children = SimpleNamespace(current=None, close=lambda *_: None)
+
+    def begin(name: str, _parameters: object) -> None:
+        opened.append(name)
+        children.current = SimpleNamespace(id=uuid4()) if client.answers else None
+
+    children.open = begin
+    monkeypatch.setattr(module, "ChildFlowRuns", lambda *_: children)
+    flow_run = SimpleNamespace(id=uuid4(), tags=["yatt"])
+    monkeypatch.setattr(module.FlowRunContext, "get", lambda: SimpleNamespace(flow_run=flow_run))
+    client.answers = True
+    report = module.FlowRunReport(client, session)
+    assert tagged == [["yatt", "run:toy-1"]], "a deployment's flow run is found by its run"
+    client.answers = False
+    for iteration in range(6):
+        client.answers = iteration >= 3
+        report.before(committed(iteration))
+        report.after(committed(iteration + 1))
+    report.end()
+    assert opened == ["iterations 1 to 10", "iterations 4 to 10"]
 
 
 def test_a_ledger_that_is_away_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
