@@ -1,6 +1,6 @@
 """A reward function of your own: partial credit for an answer that is nearly right."""
 
-from yatt_core.prompts.stream import Prompt
+from yatt_core.prompts.prompt import Prompt
 
 
 def letters_in_place(prompt: Prompt, response: str) -> float:

@@ -24,7 +24,8 @@ from yatt_core.supervisor.state import ServiceReport
 
 log = logging.getLogger("yatt_core.flow")
 RAY_VARIABLE = "YATT_RAY_ADDRESS"
-START_SECONDS = 180.0
+START_SECONDS = 330.0
+"""Somewhat longer than a service may take until it is ready (`ServiceSpec.start_seconds`)."""
 STOP_SECONDS = 20.0
 RETRY_SECONDS = 0.5
 

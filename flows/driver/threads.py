@@ -85,7 +85,7 @@ class DriverThreads:
         for name, pump in self._trackers.items():
             if not drained(pump, OUTBOX_DRAIN_SECONDS):
                 self._observer.warned(
-                    f"{name} did not accept all points; the rest wait in the ledger for the next resume"
+                    f"{name} has not received everything yet; the rest waits in the ledger for the next resume"
                 )
         self._cut()
 

@@ -112,9 +112,20 @@ def _methods(request: Request) -> set[str]:
     }
 
 
+def _mistake(found: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the place and the text of one of pydantic's errors."""
+    match found["type"], found["loc"]:
+        case "json_invalid", ("body", position):
+            return {"where": "body", "what": f"is not JSON: {found['ctx']['error']}, character {position}"}
+        case "model_attributes_type" | "dict_type", ("body",):
+            return {"where": "body", "what": "expected a JSON object, sent with Content-Type: application/json"}
+        case _, places:
+            return {"where": ".".join(map(str, places)), "what": str(found["msg"])}
+
+
 def _invalid(request: Request, error: Any) -> JSONResponse:
     # The invalid input itself is left out, since it may be a secret.
-    errors = [{"where": ".".join(map(str, each["loc"])), "what": str(each["msg"])} for each in error.errors()]
+    errors = [_mistake(each) for each in error.errors()]
     detail = "; ".join(f"{each['where']}: {each['what']}" for each in errors)
     return problem(request, HTTPStatus.UNPROCESSABLE_ENTITY, detail, errors)
 

@@ -247,6 +247,19 @@ def test_an_invalid_text_is_refused_with_the_expected_form(
     assert detail.startswith(f"query.{where}: ") and says in detail and "pattern" not in answer.text
 
 
+@pytest.mark.parametrize(
+    ("body", "sent_as", "says"),
+    [('{"reason": ', "application/json", "character 11"), ('{"reason": ""}', "text/plain", "application/json")],
+)
+def test_a_body_that_cannot_be_read_is_explained(
+    client: TestClient, alice: dict[str, str], body: str, sent_as: str, says: str
+) -> None:
+    answer = client.post("/api/v1/runs/toy-1/stop", content=body, headers={**alice, "Content-Type": sent_as})
+    assert answer.status_code == 422
+    (mistake,) = answer.json()["errors"]
+    assert mistake["where"] == "body" and says in mistake["what"]
+
+
 def test_an_invalid_value_is_not_repeated_in_full(client: TestClient, alice: dict[str, str]) -> None:
     long = "x" * 10_000
     answers = [

@@ -284,6 +284,15 @@ def test_numbers_dates_and_marks(tmp_path):
     assert any("a: unknown key" in line for line in lines), "a byte order mark is not part of the first key"
 
 
+@pytest.mark.parametrize("link", ["[{0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}]", "{{<<: [{0}, {0}, {0}, {0}]}}"])
+def test_aliases_that_stand_for_too_many_values_are_refused(link: str) -> None:
+    """Five hundred bytes would otherwise stand for more values than fit into memory."""
+    first = "a0: &a0 {x: 1, y: 2}" if "<<" in link else "a0: &a0 [1, 2]"
+    lines = [first, *(f"a{n}: &a{n} {link.format(f'*a{n - 1}')}" for n in range(1, 20))]
+    with pytest.raises(ConfigurationError, match=r"line \d+.*100,000 values"):
+        parse_yaml("\n".join(lines), "spec.yaml")
+
+
 def test_anchors_and_merges_are_copies(tmp_path):
     text = """\
 name: anchors

@@ -39,7 +39,8 @@ from yatt_core.supervisor.state import (
 
 POLL_SECONDS = 0.05
 LOCK_SECONDS = 60.0
-START_SECONDS = 30.0
+START_SECONDS = 120.0
+"""Maximum time until a supervisor is ready; on an overloaded machine, Python alone may take half a minute to start."""
 STOP_SECONDS = 30.0
 REMOTE_SILENCE_SECONDS = 30.0
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -201,9 +202,18 @@ def _start(files: SupervisorFiles, request: SupervisorRequest, secrets: Mapping[
     threading.Thread(target=process.wait, name="supervisor-reaper", daemon=True).start()
     deadline = time.monotonic() + START_SECONDS
     while (state := read_state(files)) is None or state.identity.pid != process.pid or state.ended:
-        if process.poll() is not None or time.monotonic() > deadline:
+        code = process.poll()
+        if code is not None or time.monotonic() > deadline:
             process.kill()
-            raise InfrastructureError(f"{files.root}: the supervisor did not start; its log:\n{log_tail(files.log)}")
+            said = log_tail(files.log).strip()
+            why = (
+                f"was not ready after {START_SECONDS:g} s; the machine may be overloaded, so try again"
+                if code is None
+                else f"exited with code {code} while it started"
+            )
+            raise InfrastructureError(
+                f"{files.root}: the supervisor {why}; its log {f'ends with:{chr(10)}{said}' if said else 'is empty'}"
+            )
         time.sleep(POLL_SECONDS / 5)
     return state
 

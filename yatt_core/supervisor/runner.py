@@ -198,10 +198,13 @@ class ServiceRunner:
         elif self.life.state is ServiceState.READY:
             self._bound_log(now)
         elif self.life.state is ServiceState.STARTING:
-            if is_ready(fill(self.spec.ready, self._numbers), Path(self.spec.log_file), self._log_start):
+            ready = fill(self.spec.ready, self._numbers)
+            if is_ready(ready, Path(self.spec.log_file), self._log_start):
                 self.life = self.life.became_ready()
             elif now - self._started_at > self.spec.start_seconds:
-                self._died(now, f"not ready after {self.spec.start_seconds:g} s: {self.spec.ready}")
+                scheme, _, text = ready.partition(":")
+                lacking = f"its log lacks {text!r}" if scheme == "log" else f"{ready} does not answer"
+                self._died(now, f"not ready after {self.spec.start_seconds:g} s: {lacking}")
 
     def _bound_log(self, now: float) -> None:
         if now - self._log_seen_at < LOG_SECONDS:

@@ -42,7 +42,7 @@ class ServiceSpec:
     log_file: str
     restart: bool = True
     stop_seconds: float = 5.0
-    start_seconds: float = 120.0
+    start_seconds: float = 300.0
     needs: tuple[str, ...] = ()
     offspring_survives: bool = False
 

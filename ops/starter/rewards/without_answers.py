@@ -3,7 +3,7 @@
 `yatt check` calls `score` on made-up responses and shows the scores. Replace it with what you want, and check again.
 """
 
-from yatt_core.prompts.stream import Prompt
+from yatt_core.prompts.prompt import Prompt
 
 WORDS = 50
 

@@ -45,7 +45,27 @@ def test_a_sound_spec_shows_prompts_scores_and_needs(yatt: Yatt, home: Home, spe
         ("the reference answer", 1.0), ("nothing", 0.0), ("a number", 0.0), ("a sentence", 0.0),
     }  # fmt: skip
     assert not list(home.folder.iterdir()), "no run, no ledger, no inputs"
-    assert "24 training, 4 held-out and 2 probe prompts" in yatt("check", str(spec)).out
+    assert "24 training, 4 held-out, 2 SFT probe" in yatt("check", str(spec)).out
+
+
+@pytest.mark.parametrize(
+    ("named", "answered", "warned"), [(True, 0, True), (False, 29, True), (False, 0, False), (True, 30, False)]
+)
+def test_missing_answers_are_a_warning_where_some_are_promised(
+    yatt: Yatt, spec: Path, named: bool, answered: int, warned: bool
+) -> None:
+    rows = [{"prompt": f"question {row}"} | ({"answer": "1"} if row < answered else {}) for row in range(30)]
+    (spec.parent / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tree = yaml.safe_load(spec.read_text())
+    tree["rewards"] = {
+        "parts": [{"name": "length", "function": "length_range", "options": {"minimum": 1, "maximum": 9}}]
+    }
+    tree["data"]["sources"][0] |= {"answer_field": "answer"} if named else {}
+    spec.write_text(yaml.safe_dump(tree))
+    answer = yatt("check", str(spec))
+    assert answer.code == 0, answer.err
+    assert (f"{30 - answered} of 30 prompts" in answer.err) is warned
+    assert ("rows.jsonl:" in answer.err) is warned
 
 
 @pytest.mark.parametrize(

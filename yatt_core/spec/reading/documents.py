@@ -34,6 +34,8 @@ _NOTHING = "tag:yaml.org,2002:null"
 _FLOAT = "tag:yaml.org,2002:float"
 _WHOLE = "tag:yaml.org,2002:int"
 LARGEST_WHOLE = 2**63 - 1
+MOST_VALUES = 100_000
+"""Maximum number of values in a document; one that an alias repeats counts each time."""
 UNBROKEN = 1 << 20
 """Maximum characters of a line of written YAML, large enough that no text is folded."""
 
@@ -41,13 +43,27 @@ UNBROKEN = 1 << 20
 class _PlainComposer(Composer):
     """Rejects YAML features that a spec does not support, with their line."""
 
+    def __init__(self, loader: Any = None) -> None:
+        super().__init__(loader)
+        self._sizes: dict[Any, int] = {}
+
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Rejects explicit tags, which stand for code or for types that JSON lacks."""
+        """Rejects explicit tags, which stand for code or for types that JSON lacks, and too many values.
+
+        A few hundred bytes of aliases to aliases can stand for more values than fit into memory.
+        """
         event = self.parser.peek_event()
         tag = getattr(event, "tag", None)
         if tag is not None:
             raise ComposerError(None, None, f"tag {tag!r}: tags are not allowed in a spec", event.start_mark)
-        return super().compose_node(parent, index)
+        node = super().compose_node(parent, index)
+        if node not in self._sizes:
+            value = [] if isinstance(node, ScalarNode) else node.value
+            parts = [part for entry in value for part in (entry if isinstance(entry, tuple) else (entry,))]
+            self._sizes[node] = size = 1 + sum(self._sizes.get(part, 1) for part in parts)
+            if size > MOST_VALUES:
+                raise ComposerError(None, None, f"stands for more than {MOST_VALUES:,} values", node.start_mark)
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         """Rejects keys that are not strings and duplicate keys; keys merged in by `<<` may be overridden."""

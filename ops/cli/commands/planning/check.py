@@ -57,7 +57,7 @@ def check(
             place.folder, checked, message, lambda: inputs.append(_all_inputs(checked, place.folder))
         )
     (found,), trials = inputs, sound.trials
-    needs, warnings = needs_of(checked), [*sound.warnings, *logged]
+    needs, warnings = needs_of(checked), [*sound.warnings, *logged, *_answers_missing(checked, found)]
     if output is Output.JSON:
         receipt = found.receipt
         prompts = {"train": receipt.train_prompts, "held_out": receipt.held_out_prompts, "probe": receipt.probe_prompts}
@@ -103,6 +103,7 @@ class Found:
 
     longest: id and number of tokens of the longest prompt.
     answerless: number of prompts without a reference answer.
+    first_answerless: id of the first of these; empty if there are none.
     conversations: number of prompts of several messages.
     shown: id and transcript of the first of these; None if there are none.
     """
@@ -110,6 +111,7 @@ class Found:
     receipt: InputsReceipt
     longest: dict[str, Any]
     answerless: int
+    first_answerless: str
     conversations: int
     shown: dict[str, str] | None
 
@@ -134,24 +136,29 @@ def _inputs(spec: RunSpec, home: Path) -> Found:
         folder = Path(scratch) / receipt.folder
         longest: dict[str, Any] = read_manifest(folder, spec)[LONGEST]
         files = [PromptFile(folder / name) for name in (TRAIN, HELD_OUT, PROBE)]
-        answerless = sum(answer is None for file in files for answer in file.column("answer"))
+        answerless, first_answerless = 0, ""
+        for file in files:
+            for prompt_id, answer in zip(file.column("prompt_id"), file.column("answer"), strict=True):
+                if answer is None:
+                    answerless, first_answerless = answerless + 1, first_answerless or prompt_id
         conversations = sum(messages is not None for file in files for messages in file.column("messages"))
         prompts = itertools.chain.from_iterable(files) if conversations else ()
         first = next((prompt for prompt in prompts if prompt.messages), None)
         shown = None if first is None else {"prompt_id": first.prompt_id, "text": first.text}
-        return Found(receipt, longest, answerless, conversations, shown)
+        return Found(receipt, longest, answerless, first_answerless, conversations, shown)
 
 
 def _print(spec: RunSpec, found: Found, trials: list[Trial]) -> None:
     receipt, longest = found.receipt, found.longest
-    write(
-        f"{receipt.train_prompts:,} training, {receipt.held_out_prompts:,} held-out and {receipt.probe_prompts:,} probe "
-        f"prompts; the longest has {longest['tokens']} tokens ({longest['prompt_id']})"
-    )
+    counts = {
+        "training": receipt.train_prompts,
+        "held-out": receipt.held_out_prompts,
+        "SFT probe": receipt.probe_prompts,
+    }
+    parts = ", ".join(f"{count:,} {part}" for part, count in counts.items() if count)
+    write(f"prompts: {parts}; the longest has {longest['tokens']} tokens ({longest['prompt_id']})")
     if receipt.over_long:
         write(f"{receipt.over_long:,} prompts are too long (data.over_long: {spec.data.over_long})")
-    if found.answerless:
-        write(f"{found.answerless:,} prompts have no reference answer")
     if found.shown is not None:
         write(f"{found.conversations:,} prompts are conversations, such as {found.shown['prompt_id']}:")
         write(textwrap.indent(found.shown["text"], "    "))
@@ -161,12 +168,24 @@ def _print(spec: RunSpec, found: Found, trials: list[Trial]) -> None:
     write_table(("part", "prompt", "response", "score", ""), rows, title="reward functions on made-up responses")
 
 
+def _answers_missing(spec: RunSpec, found: Found) -> Iterator[str]:
+    """Yields a warning about prompts without a reference answer, if some have one or the spec says where it is."""
+    receipt = found.receipt
+    total = receipt.train_prompts + receipt.held_out_prompts + receipt.probe_prompts
+    promised = any("answer_field" in source.model_fields_set for source in spec.data.sources)
+    if found.answerless and (promised or found.answerless < total):
+        yield (
+            f"{found.answerless:,} of {total:,} prompts have no reference answer (data.sources answer_field), the first is "
+            f"{found.first_answerless}; a reward that compares with it cannot score their responses"
+        )
+
+
 def _needed(spec: RunSpec, needs: Needs) -> Iterator[str]:
     """Yields what the run will need of this machine."""
     if needs.memory_bytes is not None and needs.capacity_bytes is not None:
         yield f"the run needs about {size(needs.memory_bytes)} of {size(needs.capacity_bytes)} memory"
     if needs.seconds is not None:
-        yield f"{spec.iterations} iterations take about {duration(needs.seconds)}"
+        yield f"{spec.iterations} iterations take about {duration(needs.seconds)}, besides the start"
     yield f"a checkpoint takes about {size(needs.checkpoint_bytes)} of disk space"
 
 
