@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
 import socket
 import sys
+import threading
 from contextlib import suppress
 from functools import partial
 from typing import Annotated
@@ -18,6 +22,8 @@ from ops.process import keep_caches_inside
 HOST = "127.0.0.1"
 STOP_SECONDS = 3
 """Time that a shutdown waits for open requests, since streams of live updates never end by themselves."""
+LEAVE_SECONDS = 2.0
+"""Time that the end of the process waits for threads of abandoned requests."""
 
 
 def register(app: typer.Typer) -> None:
@@ -58,8 +64,31 @@ def dashboard(
         config = uvicorn.Config(
             app, log_level="warning", server_header=False, proxy_headers=False, timeout_graceful_shutdown=STOP_SECONDS
         )
+        logging.getLogger("uvicorn.error").addFilter(_is_news)
         with suppress(KeyboardInterrupt):  # Ctrl-C is the normal way to stop
             uvicorn.Server(config).run([listener])
+    leave()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Returns False for what uvicorn logs, with a traceback, about requests that a shutdown does not wait for."""
+    cancelled = record.exc_info is not None and isinstance(record.exc_info[1], asyncio.CancelledError)
+    return not cancelled and "graceful shutdown exceeded" not in record.getMessage()
+
+
+def leave() -> None:
+    """Ends the process if a thread still works for a request, such as a check that calls slow reward functions.
+
+    Threads cannot be cancelled, and Python would wait for them.
+    """
+    busy = [thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
+    for thread in busy:
+        thread.join(LEAVE_SECONDS / len(busy))
+    if any(thread.is_alive() for thread in busy):
+        message("the dashboard ends; a request that was in progress is abandoned")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _bind(listener: socket.socket, port: int) -> None:
