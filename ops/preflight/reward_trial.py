@@ -64,7 +64,7 @@ def check_rewards(spec: RunSpec, copies: Path | None = None) -> list[Trial]:
         if trial.failed and trial.part in stops:
             where = f" at {trial.place}" if trial.place else ""
             raise ConfigurationError(
-                f"rewards.parts {trial.part!r}: its function {trial.error}{where}, for prompt {trial.prompt_id}"
+                f"rewards.parts {trial.part!r}: its function failed: {trial.error}{where}, for prompt {trial.prompt_id}"
                 f"{'' if trial.has_answer else ', which has no reference answer,'} and "
                 f"the response {trial.response!r} ({trial.given}); correct it, or set on_error: zero"
             )
