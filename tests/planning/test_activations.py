@@ -54,8 +54,7 @@ def test_a_step_of_the_trainer(tmp_path: Path, architecture: str, dtype: str, vo
     forward, batch = PolicyForward(network, 0.7, dtype), micro_batch(vocabulary)
 
     def step() -> None:
-        log_probs, _ = forward.log_probs_and_entropies(batch, differentiable_entropy=False)
-        log_probs.sum().backward()
+        forward.backward([batch], lambda _part, log_probs, _entropies: log_probs.sum(), "metric")
 
     def without_gradients() -> None:
         with torch.no_grad():

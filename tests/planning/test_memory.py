@@ -13,7 +13,7 @@ from tests.planning.examples import QWEN_14B, SHORT, cluster, judged, on, spec_7
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.account import COLLECT, JUDGE, LEARN, PREPARE, SYNC, Bytes
 from yatt_core.planning.cluster import local_cluster, read_cards
-from yatt_core.planning.memory.activations import MicroBatchShape, torch_training
+from yatt_core.planning.memory.activations import MicroBatchShape, element_bytes, torch_forward, torch_training
 from yatt_core.planning.memory.demand import Demand, demand_of
 from yatt_core.planning.memory.rollout import vllm_on_cores
 from yatt_core.planning.roles import check_sizes, roles_of
@@ -58,9 +58,9 @@ def test_an_offloaded_optimizer_is_in_host_memory():
 
 def test_recomputation_and_tensor_parallelism_reduce_activations():
     plain = held(demand(), "trainer", LEARN).activations
-    assert held(demand("trainer.engine.recompute_granularity=full"), "trainer", LEARN).activations < plain / 3
+    assert held(demand("trainer.engine.recompute_granularity=full"), "trainer", LEARN).activations < plain / 2
     wider = held(demand("trainer.engine.tensor_model_parallel_size=2"), "trainer", LEARN).activations
-    assert wider == pytest.approx(2 * plain, rel=0.05)
+    assert 1.6 * plain < wider < 2 * plain, "twice the tokens, but chunks of the head's distributions stay as large"
     loose = held(demand("trainer.engine.sequence_parallel=false"), "trainer", LEARN).activations
     assert loose > plain
 
@@ -80,7 +80,7 @@ def test_fsdp2_shards_weights_gradients_and_optimizer():
         assert getattr(two, kind) == pytest.approx(4 * getattr(eight, kind), rel=1e-6)
     assert eight.optimizer == 2 * eight.weights
     kept = held(demand("trainer.engine={kind: fsdp2, reshard_after_forward: false}"), "trainer", LEARN)
-    assert kept.copies > 3 * eight.copies
+    assert kept.copies > 2.5 * eight.copies
     offloaded = demand("trainer.engine={kind: fsdp2, cpu_offload: true}")
     assert held(offloaded, "trainer", LEARN).optimizer == 0
     less = held(demand("trainer.engine={kind: fsdp2, activation_checkpointing: true}"), "trainer", LEARN)
@@ -171,6 +171,18 @@ def test_the_torch_trainer_keeps_more_for_an_entropy_gradient():
     batch = MicroBatchShape(rows=8, tokens=512, counted=256)
     plain = torch_training(DENSE, batch, "float32", entropy_gradient=False)
     assert torch_training(DENSE, batch, "float32", entropy_gradient=True) > plain
+
+
+def test_the_distributions_of_a_chunk_count_and_not_those_of_all_tokens():
+    wide = replace(DENSE, vocabulary=150_000)
+    few, many = (MicroBatchShape(rows=8, tokens=4096, counted=counted) for counted in (512, 4096))
+    for dtype in ("float32", "bfloat16"):
+        kept = (4096 - 512) * wide.hidden * element_bytes(dtype)
+        more = torch_training(wide, many, dtype, False) - torch_training(wide, few, dtype, False)
+        assert more == kept, "the states that enter the head"
+    assert torch_forward(wide, many, "float32") == torch_forward(wide, few, "float32")
+    on_card = replace(many, on_cores=False)
+    assert torch_forward(wide, on_card, "float32") > torch_forward(wide, many, "float32")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
 from tests.engines.train.support import VOCABULARY
-from yatt_core.engines.train.model.forward import PolicyForward, assemble
+from yatt_core.engines.train.model.forward import MicroBatch, PolicyForward, assemble
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.models.loading import load_causal_lm
 from yatt_core.wire.columns import offsets_of
@@ -48,10 +48,23 @@ def alone(model: Any, data: Pairs, index: int, temperature: float) -> torch.Tens
     return torch.log_softmax(logits / temperature, -1)
 
 
+def measured(forward: PolicyForward, micro_batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the log-probabilities and entropies that a loss is given."""
+    parts: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def loss(_: MicroBatch, log_probs: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
+        parts.append((log_probs.detach(), entropies.detach()))
+        return log_probs.sum() + entropies.sum()
+
+    forward.backward([micro_batch], loss, "loss")
+    log_probs, entropies = (torch.cat(found) for found in zip(*parts, strict=True))
+    return log_probs, entropies
+
+
 def check_against_alone(model: Any, data: Pairs, indices: list[int], packed: bool = False) -> None:
     micro_batch = assemble(data, np.array(indices), packed)
+    log_probs, entropies = measured(PolicyForward(model, 0.7, "float32"), micro_batch)
     with torch.no_grad():
-        log_probs, entropies = PolicyForward(model, 0.7, "float32").log_probs_and_entropies(micro_batch, True)
         expected = torch.cat([alone(model, data, index, 0.7) for index in indices])
     responses = np.concatenate(
         [np.arange(data.response_offsets[index], data.response_offsets[index + 1]) for index in indices]

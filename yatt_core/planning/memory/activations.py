@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from yatt_core.engines.train.model.chunk_sizes import chunk_rows
 from yatt_core.planning.shape import ModelShape
 
 FLOAT, HALF = 4, 2
 DISTRIBUTIONS = 3
-"""Distributions over the vocabulary held at once: log-softmax, its exponential and their product, or gradients."""
+"""Distributions of a chunk's tokens held at once: log-softmax, its exponential and their product, or gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,18 @@ class MicroBatchShape:
 
     rows: samples.
     tokens: number of tokens in all rows, padding included.
-    counted: number of response tokens, for which distributions over the vocabulary are computed.
+    counted: number of response tokens, for which distributions over the vocabulary are computed, in chunks.
+    on_cores: whether it is processed on cores, where chunks are smaller than on a GPU.
     """
 
     rows: int
     tokens: int
     counted: int
+    on_cores: bool = True
+
+    def chunk(self, vocabulary: int) -> int:
+        """Returns the number of tokens whose distributions exist at once."""
+        return min(self.counted, chunk_rows(vocabulary, self.on_cores))
 
 
 def micro_batch_of(budget: int, samples: int, prompt: int, response: int) -> MicroBatchShape:
@@ -47,10 +54,16 @@ def element_bytes(dtype: str) -> int:
 
 def torch_training(shape: ModelShape, batch: MicroBatchShape, dtype: str, entropy_gradient: bool) -> int:
     """Returns the peak bytes of a micro-batch's passes in the torch trainer, without the gradients of the weights."""
-    tokens, vocabulary = batch.tokens, batch.counted * shape.vocabulary * FLOAT
+    tokens, of_head = batch.tokens, shape.embedding_parameters * FLOAT if batch.counted else 0
     kept = _torch_kept(shape, batch, dtype)
     feed_forward = tokens * (shape.hidden + shape.intermediate) * FLOAT + shape.hidden * shape.intermediate * FLOAT
-    head = vocabulary * (DISTRIBUTIONS + (2 if entropy_gradient else 0))
+    # The head's gradient is added to the others with the embedding's, if these are one parameter.
+    feed_forward += of_head if shape.tied else 0
+    chunk = batch.chunk(shape.vocabulary)
+    vocabulary = chunk * shape.vocabulary * FLOAT
+    head = max(vocabulary * (DISTRIBUTIONS + (2 if entropy_gradient else 0)), vocabulary + of_head)
+    # Gradients of several chunks are added up.
+    head += of_head if chunk < batch.counted else 0
     return kept + max(head, feed_forward)
 
 
@@ -78,7 +91,7 @@ def _torch_kept(shape: ModelShape, batch: MicroBatchShape, dtype: str) -> int:
 def torch_forward(shape: ModelShape, batch: MicroBatchShape, dtype: str) -> int:
     """Returns the peak bytes of a pass without gradients: a layer's values, or the head's distributions."""
     layer = batch.tokens * (shape.hidden + 4 * shape.intermediate) * element_bytes(dtype)
-    return max(layer, DISTRIBUTIONS * batch.counted * shape.vocabulary * FLOAT)
+    return max(layer, DISTRIBUTIONS * batch.chunk(shape.vocabulary) * shape.vocabulary * FLOAT)
 
 
 def sharded_layer(shape: ModelShape, tensor: int, sequence_parallel: bool, dtype: str) -> float:
@@ -89,9 +102,21 @@ def sharded_layer(shape: ModelShape, tensor: int, sequence_parallel: bool, dtype
     return element_bytes(dtype) * (whole / (tensor if sequence_parallel else 1) + divided / tensor) + statistics
 
 
-def sharded_head(shape: ModelShape, tokens: int, tensor: int, dtype: str) -> int:
-    """Returns the bytes of the distributions at `tokens` positions: logits, their float32 softmax, and its gradient."""
-    return round(tokens * shape.vocabulary / tensor * (element_bytes(dtype) + 2 * FLOAT))
+def sharded_head(shape: ModelShape, batch: MicroBatchShape, tensor: int, dtype: str) -> int:
+    """Returns the bytes of a chunk's distributions on each of `tensor` devices: logits, and float32 distributions."""
+    own = -(-shape.vocabulary // tensor)
+    return batch.chunk(own) * own * (element_bytes(dtype) + DISTRIBUTIONS * FLOAT)
+
+
+def head_gradients(shape: ModelShape, batch: MicroBatchShape, tensor: int, dtype: str) -> int:
+    """Returns the bytes of a device's gradients of the head: a chunk's, and the float32 sum if there are several.
+
+    Without counted tokens, as for a critic, there is no head of the vocabulary's size.
+    """
+    if not batch.counted:
+        return 0
+    several = batch.chunk(-(-shape.vocabulary // tensor)) < batch.counted
+    return round(shape.embedding_parameters / tensor * (element_bytes(dtype) + (FLOAT if several else 0)))
 
 
 def sharded_input(shape: ModelShape, tensor: int, sequence_parallel: bool, dtype: str) -> float:

@@ -149,7 +149,7 @@ def demand_of(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> 
 def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resident: bool) -> Demand:
     ranks = trainer_ranks(roles.trainer, cluster.devices)
     copies = max(1, ranks // own_ranks(roles.trainer))
-    batch = largest_micro_batch(roles, copies)
+    batch = replace(largest_micro_batch(roles, copies), on_cores=cluster.card_name == CORE)
     trainer = _trainer(roles, batch, ranks, copies)
     if trainer.sleeps and cluster.card_name == CORE:
         trainer = on_cores(trainer, roles.policy, roles.spec.trainer.sync_bucket_bytes, roles.critic)

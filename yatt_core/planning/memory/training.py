@@ -16,6 +16,7 @@ from yatt_core.planning.memory.activations import (
     FLOAT,
     MicroBatchShape,
     element_bytes,
+    head_gradients,
     sharded_head,
     sharded_input,
     sharded_layer,
@@ -105,13 +106,14 @@ def megatron_trainer(
     else:
         first, last = kept * stage_layers * stages, kept * stage_layers
     # One forward, one backward (arXiv 2104.04473): the first stage has as many micro-batches in flight as there are stages.
-    activations = round(max(first, last + sharded_head(shape, batch.tokens, tensor, engine.dtype)))
+    head = sharded_head(shape, batch, tensor, engine.dtype)
+    activations = round(max(first, last + head + head_gradients(shape, batch, tensor, engine.dtype)))
     # In addition to the weights: a float32 copy, unless they are float32 themselves, and two moments.
     optimizer = round(
         parameters * FLOAT * (MOMENTS + (size < FLOAT)) / (copies if engine.use_distributed_optimizer else 1)
     )
     weights = round(parameters * size)
-    forward = round(kept + sharded_head(shape, batch.tokens, tensor, engine.dtype))
+    forward = round(kept + head)
     on_host = engine.optimizer_cpu_offload
     return TrainerMemory(
         lasting=Bytes(weights=weights, gradients=round(parameters * FLOAT), optimizer=0 if on_host else optimizer),
@@ -143,13 +145,13 @@ def fsdp2_trainer(
         layers = sharded_input(shape, 1, False, engine.dtype) * batch.tokens * shape.layers + kept
     else:
         layers = kept * shape.layers
-    head = sharded_head(shape, batch.tokens, 1, engine.dtype)
+    head, of_head = sharded_head(shape, batch, 1, engine.dtype), head_gradients(shape, batch, 1, engine.dtype)
     state = Bytes(weights=shard, gradients=shard, optimizer=MOMENTS * shard)
     return TrainerMemory(
         lasting=Bytes() if engine.cpu_offload else state,
         host=state if engine.cpu_offload else Bytes(),
         prepare=Bytes(activations=round(kept + head), copies=gathered),
-        learn=Bytes(activations=round(layers + head), copies=gathered + unreduced),
+        learn=Bytes(activations=round(layers + head), copies=gathered + max(unreduced, of_head)),
         sync=Bytes(copies=_largest_matrix(shape, 1, size)),
         reference=Bytes(weights=round(shape.parameters * size / ranks) if reference else 0),
         sleeps=True,

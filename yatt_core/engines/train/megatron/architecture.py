@@ -57,8 +57,12 @@ def architecture_of(config: Any, engine: MegatronTrainer) -> Architecture:
     )
 
 
-def transformer_config(config: Any, engine: MegatronTrainer) -> Any:
-    """Returns Megatron-Core's settings. Fusions need packages outside this installation, so they are off."""
+def transformer_config(config: Any, engine: MegatronTrainer, fused: bool) -> Any:
+    """Returns Megatron-Core's settings.
+
+    fused: whether to compile the activation, and the residual sums, into one kernel each, which needs a GPU. Fusions
+        that need Transformer Engine or Apex are always off.
+    """
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     tensor, stages = engine.tensor_model_parallel_size, engine.pipeline_model_parallel_size
@@ -96,9 +100,11 @@ def transformer_config(config: Any, engine: MegatronTrainer) -> Any:
         # For mixtures of experts, which are not supported here; the default contradicts calculate_per_token_loss.
         moe_token_dispatcher_type="alltoall",
         batch_p2p_sync=False,
+        # The weights are read from a folder: memory for them is reserved, and nothing else.
         use_cpu_initialization=True,
-        bias_activation_fusion=False,
-        bias_dropout_fusion=False,
+        perform_initialization=False,
+        bias_activation_fusion=fused,
+        bias_dropout_fusion=fused,
         masked_softmax_fusion=False,
         apply_rope_fusion=False,
         gradient_accumulation_fusion=False,

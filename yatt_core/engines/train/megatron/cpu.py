@@ -28,7 +28,7 @@ def on_this_device() -> Iterator[None]:
         return
     with ExitStack() as stack:
         # Compiling its small helpers at first call takes longer than training a small model.
-        stack.enter_context(_exchanged(torch, "compile", _uncompiled))
+        stack.enter_context(exchanged(torch, "compile", _uncompiled))
         from megatron.core.tensor_parallel import random
 
         for owner, name, value in (
@@ -41,13 +41,14 @@ def on_this_device() -> Iterator[None]:
             # Every recomputation would warn that the CPU's generator advanced, which here is also the GPU's generator.
             (logging.getLogger(random.__name__), "disabled", True),
         ):
-            stack.enter_context(_exchanged(owner, name, value))
+            stack.enter_context(exchanged(owner, name, value))
         stack.enter_context(_OnCpu())
         yield
 
 
 @contextmanager
-def _exchanged(owner: Any, name: str, value: Any) -> Iterator[None]:
+def exchanged(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Replaces an attribute within the context."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:

@@ -1,8 +1,8 @@
 """Passes over a Megatron-Core model, through its own schedules, for any number of stages.
 
-Consumes micro-batches, the same on every rank of a copy. The last stage turns its part of the vocabulary's
-logits into log-probabilities and entropies of counted tokens, summed over the tensor-parallel ranks, and
-computes the loss.
+Consumes micro-batches, the same on every rank of a copy. The last stage computes its part of the vocabulary's
+logits, a chunk of the counted tokens at a time, turns them into log-probabilities and entropies, summed over the
+tensor-parallel ranks, and computes the loss.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import torch
 from yatt_core.engines.train.megatron.cpu import on_this_device
 from yatt_core.engines.train.megatron.model import Grid, Part
 from yatt_core.engines.train.megatron.vocabulary import VocabularyShare
+from yatt_core.engines.train.model.chunk_sizes import chunk_rows
+from yatt_core.engines.train.model.chunks import loss_in_chunks, slices
 from yatt_core.engines.train.model.forward import EntropyUse, Float32, MicroBatch, TokenLoss
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.process_group import lost_group
 from yatt_core.progress import advanced
 
 Finish = Callable[[torch.Tensor, MicroBatch], Any]
-"""What the last stage computes from a micro-batch's logits, [rows, length, own part of the vocabulary]."""
+"""What the last stage computes from a micro-batch's hidden states, as the final norm leaves them."""
 
 
 class MegatronForward:
@@ -37,9 +39,13 @@ class MegatronForward:
     def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
         """Returns each counted token's log-probability, without gradients; zeros on ranks before the last stage."""
 
-        def finish(logits: torch.Tensor, micro_batch: MicroBatch) -> Float32:
-            log_probs, _ = self._share.measures(self._counted(logits, micro_batch), micro_batch.targets, "none")
-            found: Float32 = log_probs.cpu().numpy()
+        def finish(hidden: torch.Tensor, micro_batch: MicroBatch) -> Float32:
+            states = self._counted(hidden, micro_batch)
+            parts = [
+                self._measured(states[chunk], micro_batch.targets[chunk], "none", None)[0]
+                for chunk in slices(self._rows(), len(states))
+            ]
+            found: Float32 = torch.cat(parts).cpu().numpy()
             return found
 
         with torch.no_grad():
@@ -57,19 +63,46 @@ class MegatronForward:
         # The schedule divides the gradients by the sum of these counts, which is 1; the losses include their denominators.
         numbers = iter([int(self._grid.copy == 0), *[0] * len(micro_batches)])
 
-        def finish(logits: torch.Tensor, micro_batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor, None]:
-            chosen = self._counted(logits, micro_batch, temperature)
-            log_probs, entropies = self._share.measures(chosen, micro_batch.targets, entropy)
-            number = torch.tensor(next(numbers), dtype=torch.int32, device=self._device)
-            return loss(micro_batch, log_probs, entropies), number, None
+        def finish(hidden: torch.Tensor, micro_batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor, None]:
+            def part_loss(chunk: slice, states: torch.Tensor) -> torch.Tensor:
+                measured = self._measured(states, micro_batch.targets[chunk], entropy, temperature)
+                return loss(micro_batch.part(chunk), *measured)
+
+            weight = self._part.head()
+            trained = [weight] if weight.requires_grad else []
+            total = loss_in_chunks(self._counted(hidden, micro_batch), trained, self._rows(), part_loss)
+            return total, torch.tensor(next(numbers), dtype=torch.int32, device=self._device), None
 
         self._run(micro_batches, finish, learning=True)
 
-    def _counted(self, logits: torch.Tensor, micro_batch: MicroBatch, temperature: float | None = None) -> torch.Tensor:
-        """Returns the logits that predict counted tokens, [T, own part] in float32, divided by the temperature."""
+    def _counted(self, hidden: torch.Tensor, micro_batch: MicroBatch) -> torch.Tensor:
+        """Returns the hidden states that predict counted tokens, [T, width], on every tensor-parallel rank.
+
+        hidden: [length, rows, width]; with sequence parallelism, this rank's part of the length. Its gradient is
+            summed over these ranks.
+        """
+        from megatron.core import tensor_parallel
+
+        whole: torch.Tensor
+        if self._part.settings.sequence_parallel:
+            whole = tensor_parallel.gather_from_sequence_parallel_region(hidden)
+        else:
+            whole = tensor_parallel.copy_to_tensor_model_parallel_region(hidden)
+        rows, length = micro_batch.tokens.shape
+        places = micro_batch.predicting % length * rows + micro_batch.predicting // length
+        # Not transposed: Megatron-Core sums a gradient in place, and would lose the sum of one that is not contiguous.
+        return whole.flatten(0, 1).index_select(0, places)
+
+    def _measured(
+        self, states: torch.Tensor, targets: torch.Tensor, entropy: EntropyUse, temperature: float | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the log-probabilities of a chunk's targets, and the entropies of their distributions or nothing."""
         scale = self._temperature if temperature is None else temperature
-        chosen = logits.flatten(0, 1).index_select(0, micro_batch.predicting).float()
-        return chosen if scale == 1.0 else chosen / scale
+        logits = torch.nn.functional.linear(states, self._part.head()).float()
+        return self._share.measures(logits if scale == 1.0 else logits / scale, targets, entropy)
+
+    def _rows(self) -> int:
+        return chunk_rows(len(self._part.head()), self._device.type == "cpu")
 
     def _run(self, micro_batches: Sequence[MicroBatch], finish: Finish, learning: bool) -> list[Any]:
         """Runs the schedule over all micro-batches; returns the last stage's results, nothing on other stages."""
@@ -81,9 +114,8 @@ class MegatronForward:
             micro_batch = next(batches)
             length = micro_batch.tokens.shape[1]
             positions = torch.arange(length, device=self._device).expand_as(micro_batch.tokens)
-            later = torch.ones((1, 1, length, length), dtype=torch.bool, device=self._device).triu(1)
-            outputs: torch.Tensor = model(micro_batch.tokens, positions, later)
-            return outputs, lambda logits, **_: finish(logits, micro_batch)
+            outputs: torch.Tensor = model(micro_batch.tokens, positions, None)
+            return outputs, lambda hidden, **_: finish(hidden, micro_batch)
 
         with on_this_device(), lost_group(self._world):
             from megatron.core.pipeline_parallel import get_forward_backward_func

@@ -15,7 +15,9 @@ import torch
 from torch import nn
 
 from yatt_core.engines.train.megatron.architecture import Architecture, architecture_of, rope_theta, transformer_config
+from yatt_core.engines.train.megatron.attention import CausalAttention
 from yatt_core.engines.train.megatron.bridge import HEAD, Place, place_of
+from yatt_core.engines.train.megatron.cpu import exchanged
 from yatt_core.spec.sections.accelerated import MegatronTrainer
 
 
@@ -99,6 +101,14 @@ class Part:
         for name, parameter in self.module.named_parameters():
             yield name, parameter, place_of(name, self.first_layer)
 
+    def head(self) -> torch.Tensor:
+        """Returns this rank's rows of the output weight, [own part of the vocabulary, width]; last stage only."""
+        module: Any = self.module
+        weight: torch.Tensor = (
+            module.shared_embedding_or_output_weight() if self.shape.tied else module.output_layer.weight
+        )
+        return weight
+
     def gradients(self) -> Iterator[torch.Tensor]:
         """Yields Megatron-Core's gradient buffers, which it zeroes before each update."""
         yield from (buffer.grad_data for buffer in [*self.wrapped.buffers, *self.wrapped.expert_parallel_buffers])
@@ -109,20 +119,31 @@ class Part:
 
 
 def build_part(config: Any, engine: MegatronTrainer, grid: Grid, device: torch.device) -> Part:
-    """Builds the rank's part without weights. Raises `ConfigurationError` if the model cannot be divided this way."""
+    """Builds the rank's part, whose weights and gradients are undefined until they are loaded and cleared.
+
+    Raises `ConfigurationError` if the model cannot be divided this way.
+    """
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
-    shape, settings = architecture_of(config, engine), transformer_config(config, engine)
+    shape, settings = architecture_of(config, engine), transformer_config(config, engine, device.type == "cuda")
     layer = get_gpt_layer_local_spec(qk_layernorm=settings.qk_layernorm, normalization="RMSNorm")
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = RmsNorm
+    attention = layer.submodules.self_attention.submodules
+    attention.core_attention = CausalAttention
     if settings.qk_layernorm:
-        attention = layer.submodules.self_attention.submodules
         attention.q_layernorm = attention.k_layernorm = RmsNorm
     layers = shape.layers // grid.stages
-    module = GPTModel(
+
+    class Body(GPTModel):  # type: ignore[misc]
+        """The model without the product with the output weight, which the passes compute chunk by chunk."""
+
+        def _postprocess(self, hidden_states: torch.Tensor, **_: Any) -> torch.Tensor:
+            return hidden_states
+
+    module = Body(
         settings,
         TransformerBlockSubmodules(layer_specs=[layer] * layers, layer_norm=RmsNorm),
         vocab_size=shape.padded_vocabulary(grid.tensors),
@@ -140,5 +161,24 @@ def build_part(config: Any, engine: MegatronTrainer, grid: Grid, device: torch.d
         check_for_nan_in_grad=False,
     )
     settings.finalize_model_grads_func = finalize_model_grads
-    wrapped = DistributedDataParallel(settings, buffers, module)
-    return Part(module, wrapped, settings, shape, grid.stage * layers, config.max_position_embeddings)
+    first_layer = grid.stage * layers
+    _mark_shards(module, first_layer)
+    # Its buffers are not filled with zeros: weights are loaded, and gradients cleared, before they are read. On cores,
+    # gradients thus take no memory before the first update.
+    with exchanged(torch, "zeros", torch.empty):
+        wrapped = DistributedDataParallel(settings, buffers, module)
+    return Part(module, wrapped, settings, shape, first_layer, config.max_position_embeddings)
+
+
+def _mark_shards(module: nn.Module, first_layer: int) -> None:
+    """Marks the parameters that tensor parallelism divides; Megatron-Core's initialisation, which is off, would do so.
+
+    The norm of the gradients counts a parameter without the mark on one rank only.
+    """
+    from megatron.core.tensor_parallel import set_defaults_if_not_set_tensor_model_parallel_attributes
+
+    for name, parameter in module.named_parameters():
+        if (cut := place_of(name, first_layer).cut) != "whole":
+            parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
+            parameter.partition_dim = int(cut == "columns")  # type: ignore[attr-defined]
+            set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)

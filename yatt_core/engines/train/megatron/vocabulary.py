@@ -36,7 +36,8 @@ class VocabularyShare:
         columns = logits.shape[1]
         start = self.rank * columns
         outside = torch.arange(start, start + columns, device=logits.device) >= self.vocabulary
-        logits = logits.masked_fill(outside, torch.finfo(logits.dtype).min)
+        if start + columns > self.vocabulary:
+            logits = logits.masked_fill(outside, torch.finfo(logits.dtype).min)
         largest = self._largest(logits)
         shifted = logits - largest[:, None]
         exponentials = shifted.exp()

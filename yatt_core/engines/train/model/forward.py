@@ -3,13 +3,13 @@
 Consumes sequences of prompt and response, and the prompts' images; produces flat tensors over the response
 tokens that count in the loss. Samples are either packed into one row or have rows of their own, padded on the right; a
 causal model never sees that padding, so no attention mask is needed. The head computes only the positions that
-predict a counted token.
+predict a counted token, a chunk of them at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from yatt_core.algorithms.entropy import token_entropy
 from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
+from yatt_core.engines.train.model.chunk_sizes import chunk_rows
+from yatt_core.engines.train.model.chunks import loss_in_chunks, slices
 from yatt_core.engines.train.model.packed_attention import Runs, attending_by_sample
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.progress import advanced
@@ -101,7 +102,7 @@ class MicroBatch:
 
 
 TokenLoss = Callable[[MicroBatch, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(micro-batch, log-probabilities [T], entropies [T] or empty) -> the micro-batch's part of a step's loss, a scalar."""
+"""(micro-batch or a part of one, log-probabilities [T], entropies [T] or empty) -> its part of a step's loss, a scalar."""
 
 
 def assemble(batch: Sequences, indices: Int64, packed: bool = False) -> MicroBatch:
@@ -170,6 +171,9 @@ def places_of(starts: Int64, lengths: Int64) -> Int64:
 class PolicyForward:
     """Runs a Hugging Face causal model on micro-batches, at the sampling temperature.
 
+    The head works on one chunk of the counted tokens at a time (`chunks.py`), as the model itself would: whatever the
+    model does to its logits is done to each chunk's.
+
     dtype: precision of the matrix products (`bfloat16` through autocast); log-probabilities are float32.
     reader: reads a vision-language model's images, which are decoded again for every micro-batch.
     device: where the model computes; None for the device of its weights.
@@ -185,18 +189,14 @@ class PolicyForward:
         device: torch.device | None = None,
         values: bool = False,
     ) -> None:
-        self._model = model
+        self._model: Any = model
         self._reader = reader
         self._temperature = temperature
         self._bfloat16 = dtype == "bfloat16"
         self._device = device or next(model.parameters()).device
-        head: Any = model.get_output_embeddings()  # type: ignore[operator]
-        if not isinstance(head, nn.Module):
-            raise ConfigurationError(
-                f"{type(model).__name__} has no output embeddings: it is not a causal language model"
-            )
-        self._head = head
-        self._of_tokens = self.values if values else self.log_probs
+        self._values = values
+        self._body, self._top, self._outputs = _divided(model)
+        self._kind: Any = None
 
     def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
         """Returns the log-probability of each counted token of each micro-batch, without gradients."""
@@ -204,7 +204,7 @@ class PolicyForward:
             return [self._scored(micro_batch) for micro_batch in micro_batches]
 
     def _scored(self, micro_batch: MicroBatch) -> Float32:
-        found: Float32 = self._of_tokens(micro_batch.on(self._device)).cpu().numpy()
+        found: Float32 = self.log_probs(micro_batch.on(self._device)).cpu().numpy()
         advanced()
         return found
 
@@ -218,51 +218,96 @@ class PolicyForward:
         """Adds the gradients of the losses, one micro-batch after another.
 
         temperature: overrides the sampling temperature.
+
+        `loss` is called with successive parts of a micro-batch's counted tokens, because the head works in chunks.
         """
         for micro_batch in micro_batches:
-            placed = micro_batch.on(self._device)
-            if entropy == "none":
-                log_probs = self._of_tokens(placed, temperature)
-                entropies = log_probs.new_zeros(0)
-            else:
-                log_probs, entropies = self.log_probs_and_entropies(placed, entropy == "loss", temperature)
-            loss(micro_batch, log_probs, entropies).backward()  # type: ignore[no-untyped-call]
+            self._total(micro_batch, loss, entropy, temperature).backward()  # type: ignore[no-untyped-call]
             advanced()
 
-    def log_probs(self, micro_batch: MicroBatch, temperature: float | None = None) -> torch.Tensor:
-        """Returns the log-probability of each counted token, [T]."""
-        distribution = self._log_distribution(micro_batch, temperature)
-        return distribution.gather(-1, micro_batch.targets[:, None]).squeeze(-1)
+    def _total(
+        self, micro_batch: MicroBatch, loss: TokenLoss, entropy: EntropyUse, temperature: float | None
+    ) -> torch.Tensor:
+        """Returns the loss of a micro-batch, with the gradients of the head already computed."""
+        placed = micro_batch.on(self._device)
 
-    def values(self, micro_batch: MicroBatch, _temperature: float | None = None) -> torch.Tensor:
-        """Returns the head's single output at the positions that predict counted tokens, [T] in float32."""
-        return self._logits(micro_batch)[:, 0]
+        def part_loss(chunk: slice, states: torch.Tensor) -> torch.Tensor:
+            measured = self._measured(states, placed.targets[chunk], entropy, temperature)
+            return loss(micro_batch.part(chunk), *measured)
 
-    def log_probs_and_entropies(
-        self, micro_batch: MicroBatch, differentiable_entropy: bool, temperature: float | None = None
+        return loss_in_chunks(self._states(placed), self._weights_of_top(), self._rows(), part_loss)
+
+    def log_probs(self, micro_batch: MicroBatch) -> torch.Tensor:
+        """Returns the log-probability of each counted token, or the head's value, [T] in float32."""
+        states, targets = self._states(micro_batch), micro_batch.targets
+        chunks = slices(self._rows(), len(states))
+        return torch.cat([self._measured(states[chunk], targets[chunk], "none", None)[0] for chunk in chunks])
+
+    def _measured(
+        self, states: torch.Tensor, targets: torch.Tensor, entropy: EntropyUse, temperature: float | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns each counted token's log-probability and the entropy of its distribution, both [T]."""
-        distribution = self._log_distribution(micro_batch, temperature)
-        log_probs = distribution.gather(-1, micro_batch.targets[:, None]).squeeze(-1)
-        return log_probs, token_entropy(distribution if differentiable_entropy else distribution.detach())
+        """Returns a chunk's log-probabilities or values, and the entropies of its distributions or nothing."""
+        if self._values:
+            values = self._logits(states)[:, 0]
+            return values, values.new_zeros(0)
+        distribution = self._log_distribution(states, temperature)
+        log_probs = distribution.gather(-1, targets[:, None]).squeeze(-1)
+        if entropy == "none":
+            return log_probs, log_probs.new_zeros(0)
+        return log_probs, token_entropy(distribution if entropy == "loss" else distribution.detach())
 
-    def _log_distribution(self, micro_batch: MicroBatch, temperature: float | None) -> torch.Tensor:
-        """Returns the vocabulary's log-probabilities at positions that predict counted tokens, [T, V] in float32."""
-        logits = self._logits(micro_batch)
+    def _log_distribution(self, states: torch.Tensor, temperature: float | None) -> torch.Tensor:
+        """Returns the vocabulary's log-probabilities, [n, vocabulary] in float32."""
+        logits = self._logits(states)
         scale = self._temperature if temperature is None else temperature
         return torch.log_softmax(logits if scale == 1.0 else logits / scale, dim=-1)
 
-    def _logits(self, micro_batch: MicroBatch) -> torch.Tensor:
-        """Returns the head's output at the positions that predict counted tokens, [T, outputs] in float32."""
-        with (
-            torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16),
-            self._only(micro_batch.predicting),
-        ):
-            logits: torch.Tensor = self._run(micro_batch).logits
-        if logits.shape[:2] != (1, len(micro_batch.targets)):
-            raise ConfigurationError(
-                f"{type(self._model).__name__} does not compute its logits with its output embeddings"
-            )
+    def _precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16)
+
+    def _rows(self) -> int:
+        return chunk_rows(self._outputs, self._device.type == "cpu")
+
+    def _weights_of_top(self) -> list[nn.Parameter]:
+        """Returns the trained parameters outside the body, with a head that is tied to the embedding."""
+        parameters = dict.fromkeys(parameter for module in self._top for parameter in module.parameters())
+        return [parameter for parameter in parameters if parameter.requires_grad]
+
+    def _states(self, micro_batch: MicroBatch) -> torch.Tensor:
+        """Returns the body's output at the positions that predict counted tokens, [T, width].
+
+        The model returns it in place of its logits, so that hooks on the model see it.
+        """
+        found: list[torch.Tensor] = []
+
+        def take(_module: nn.Module, _arguments: Any, output: Any) -> Any:
+            hidden: torch.Tensor = output.last_hidden_state
+            found.append(hidden.flatten(0, -2).index_select(0, micro_batch.predicting))
+            self._kind = type(output)
+            return self._kind(last_hidden_state=hidden[:, :0])
+
+        hooks = [
+            self._body.register_forward_hook(take),
+            self._model.register_forward_hook(lambda *_: found[0], prepend=True),
+        ]
+        try:
+            with self._precision():
+                states: torch.Tensor = self._run(micro_batch)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return states
+
+    def _logits(self, states: torch.Tensor) -> torch.Tensor:
+        """Returns the model's output for states, [n, outputs] in float32: its own forward pass, without its body."""
+        made = self._kind(last_hidden_state=states[None])
+        self._body.forward = lambda *_, **__: made
+        try:
+            # Not a call of the module: hooks, such as those of a sharded model, belong to whole passes.
+            with self._precision():
+                logits: torch.Tensor = self._model.forward(use_cache=False).logits
+        finally:
+            del self._body.forward
         return logits[0].float()
 
     def _run(self, micro_batch: MicroBatch) -> Any:
@@ -279,15 +324,19 @@ class PolicyForward:
                 input_ids=micro_batch.tokens, position_ids=positions, runs=micro_batch.runs, use_cache=False
             )
 
-    @contextmanager
-    def _only(self, positions: torch.Tensor) -> Iterator[None]:
-        """Restricts the head to the hidden states at these positions: a prompt's logits are never needed."""
 
-        def select(_module: nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
-            return (arguments[0].flatten(0, -2).index_select(0, positions).unsqueeze(0),)
+def _divided(model: Any) -> tuple[Any, list[nn.Module], int]:
+    """Returns the part of a model that turns tokens into hidden states, the other parts, and the head's outputs.
 
-        handle: RemovableHandle = self._head.register_forward_pre_hook(select)
-        try:
-            yield
-        finally:
-            handle.remove()
+    Raises `ConfigurationError` for a model without output embeddings, or whose parts cannot be told apart.
+    """
+    name = type(model).__name__
+    head: Any = model.get_output_embeddings()
+    if not isinstance(head, nn.Module):
+        raise ConfigurationError(f"{name} has no output embeddings: it is not a causal language model")
+    embedding = model.get_input_embeddings()
+    bodies = [child for child in model.children() if any(module is embedding for module in child.modules())]
+    if len(bodies) != 1 or bodies[0] is embedding:
+        raise ConfigurationError(f"{name} does not keep its layers in one module next to its output embeddings")
+    others = [child for child in model.children() if child is not bodies[0]]
+    return bodies[0], others, int(model.get_output_embeddings().weight.shape[0])

@@ -38,7 +38,8 @@ class TokenPasses(Protocol):
 
         temperature: overrides the sampling temperature.
 
-        `loss` is called where the log-probabilities are known, once per micro-batch, in order.
+        `loss` is called where the log-probabilities are known, in order: with each micro-batch, or with successive
+        parts of its counted tokens.
         """
         ...
 

@@ -15,13 +15,14 @@ from functools import partial
 
 import torch
 
+from yatt_core.engines.train.model.chunk_sizes import GPU_LOGITS
+from yatt_core.engines.train.model.chunks import slices
+
 CHUNK_LOGITS = 2**23
-"""Target number of logits in a chunk of FEWEST to MOST tokens; large products run faster."""
+"""Target number of logits in a chunk of FEWEST to MOST tokens on a CPU; large products run faster."""
 FEWEST, MOST = 64, 1024
 STRIP_LOGITS, FEWEST_OF_STRIP = 2**19, 8
 """Target number of logits, and minimum number of tokens, of a strip."""
-GPU_LOGITS = 2**28
-"""Target number of logits in a chunk on a GPU, which is slow with many small products: 1 GiB in float32."""
 LEAST_BY_MASS = -60.0
 """Log-probabilities below this are not computed from a mass, which would approach the limit of float32."""
 
@@ -51,7 +52,7 @@ def score_tokens(head: Head, states: torch.Tensor, targets: torch.Tensor) -> tor
     states: [T, width], after the last norm.
     """
     parts = [states.new_empty(0, dtype=torch.float32)]
-    for chunk in _slices(_chunk_rows(head), len(targets)):
+    for chunk in slices(_chunk_rows(head), len(targets)):
         logits = torch.mm(states[chunk], head.weight.t())
         parts += [_values(head, logits[strip], targets[chunk][strip])[0] for strip in _strips(head, logits)]
     return torch.cat(parts)
@@ -66,7 +67,7 @@ def backward_tokens(
 ) -> torch.Tensor:
     """Returns the loss's gradient for the states, [T, width]; adds the weight's gradient to `of_weight` (float32)."""
     of_states = torch.empty_like(states)
-    for chunk in _slices(_chunk_rows(head), len(targets)):
+    for chunk in slices(_chunk_rows(head), len(targets)):
         gradient = torch.mm(states[chunk], head.weight.t())
         scale = _to_gradient(head, gradient, targets[chunk], partial(loss, chunk))
         torch.mm(gradient, head.weight, out=of_states[chunk]).mul_(scale)
@@ -107,12 +108,7 @@ def _chunk_rows(head: Head) -> int:
 def _strips(head: Head, logits: torch.Tensor) -> Iterator[slice]:
     on_cores = head.weight.device.type == "cpu"
     rows = max(STRIP_LOGITS // len(head.weight), FEWEST_OF_STRIP) if on_cores else len(logits)
-    return _slices(rows, len(logits))
-
-
-def _slices(rows: int, count: int) -> Iterator[slice]:
-    for start in range(0, count, rows):
-        yield slice(start, min(start + rows, count))
+    return slices(rows, len(logits))
 
 
 def _values(

@@ -1,0 +1,92 @@
+"""The head works in chunks of tokens: the same updates, and no tensor of tokens x vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import Gemma2Config, Gemma2ForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from tests.engines.train.largest import Largest
+from tests.engines.train.support import make_spec, random_task, update, weights_of
+from tests.engines.train.test_dense_passes import SIZES, groups, make_model, token_loss
+from tests.needs import NEEDS_MEGATRON
+from yatt_core.engines.registry import build_train_engine
+from yatt_core.engines.train.model import chunk_sizes
+from yatt_core.engines.train.model.forward import PolicyForward, assemble
+from yatt_core.engines.train.ranks.process_group import close_process_group
+from yatt_core.protocols.engines import RankContext
+
+VOCABULARY, ROWS = 2048, 8
+ENGINES: list[Any] = [
+    pytest.param({"kind": "torch", "ranks": 1, "kernels": "general"}, id="torch"),
+    pytest.param({"kind": "fsdp2", "ranks": 1, "dtype": "float32"}, id="fsdp2"),
+    pytest.param(
+        {"kind": "megatron", "dtype": "float32", "data_parallel_size": 1}, id="megatron", marks=NEEDS_MEGATRON
+    ),
+]
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk_sizes, "CHUNK_LOGITS", 1)
+    monkeypatch.setattr(chunk_sizes, "FEWEST", ROWS)
+
+
+@pytest.fixture
+def no_group() -> Iterator[None]:
+    yield
+    close_process_group()
+
+
+def learn(engine_spec: dict[str, Any], folder: Path, model: Path) -> tuple[dict[str, np.ndarray], int]:
+    """Returns the weights after an update with a KL term and an entropy bonus, and the elements of its largest tensor."""
+    spec = make_spec(
+        trainer={"engine": engine_spec}, algorithm={"kl": {"coefficient": 0.05}, "entropy_bonus": 0.01, "epochs": 2}
+    )
+    engine: Any = build_train_engine(spec, RankContext(folder, folder / "inputs", str(model), 0))
+    engine.connect(0, 1, "")
+    engine.initialise()
+    with Largest() as largest:
+        update(engine, random_task(folder, 1, vocabulary=VOCABULARY))
+    return weights_of(engine), largest.elements
+
+
+@pytest.mark.parametrize("engine_spec", ENGINES)
+def test_an_update_is_the_same_without_a_tensor_of_tokens_by_vocabulary(
+    engine_spec: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest, no_group: None
+) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = Qwen2Config(vocab_size=VOCABULARY, num_key_value_heads=1, tie_word_embeddings=True, **sizes)
+    Qwen2ForCausalLM(config).save_pretrained(tmp_path / "model")
+    whole, most = learn(engine_spec, tmp_path / "whole", tmp_path / "model")
+    request.getfixturevalue("small_chunks")
+    chunked, fewest = learn(engine_spec, tmp_path / "chunked", tmp_path / "model")
+    for name, array in whole.items():
+        np.testing.assert_allclose(chunked[name], array, atol=1e-6, rtol=0, err_msg=name)
+    assert most >= 60 * VOCABULARY, "a single chunk has the logits of all tokens of a micro-batch"
+    assert fewest <= config.vocab_size * config.hidden_size + 10_000, "what remains are parameters"
+
+
+@pytest.mark.parametrize("name", ["qwen2-tied", "gemma2"])
+@pytest.mark.parametrize("entropy", ["none", "metric", "loss"])
+def test_chunks_give_the_gradients_of_the_whole(name: str, entropy: Any, request: pytest.FixtureRequest) -> None:
+    """Gemma-2 caps its logits after the head, in each chunk too."""
+
+    def gradients() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        capped = Gemma2Config(**SIZES, final_logit_softcapping=0.5)
+        model = Gemma2ForCausalLM(capped).eval() if name == "gemma2" else make_model(name)
+        batches = [assemble(groups(), np.arange(12)), assemble(groups(), np.arange(0))]
+        PolicyForward(model, 0.7, "float32").backward(batches, token_loss, entropy)
+        return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+    whole = gradients()
+    request.getfixturevalue("small_chunks")
+    for found, wanted in zip(gradients(), whole, strict=True):
+        torch.testing.assert_close(found, wanted, atol=1e-6 * float(wanted.abs().max()), rtol=1e-5)
