@@ -8,6 +8,7 @@ initial model merges with `with_adapters`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,32 @@ def add_adapters(model: nn.Module, spec: LoraSpec, seed: int) -> None:
     missing = [name for name in spec.targets if not any(own.endswith(f".{name}") for own, _ in model.named_modules())]
     if missing:
         raise ConfigurationError(f"trainer.lora.targets: {type(model).__name__} has no {missing[0]!r}")
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _placed_without_memory(model):
         torch.manual_seed(stable_seed("adapters", seed))
         inject_adapter_in_model(config, model, NAME)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(is_adapter(name))
+
+
+@contextmanager
+def _placed_without_memory(model: nn.Module) -> Iterator[None]:
+    """Lends parameters on the meta device a place on the CPU, of a single number.
+
+    peft moves adapters to the device of their matrix; on the meta device they would lose their values.
+    """
+    owners = [
+        (module, name, parameter)
+        for module in model.modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.is_meta
+    ]
+    for module, name, parameter in owners:
+        module._parameters[name] = nn.Parameter(torch.zeros(1, dtype=parameter.dtype).expand(parameter.shape))
+    try:
+        yield
+    finally:
+        for module, name, parameter in owners:
+            module._parameters[name] = parameter
 
 
 def is_adapter(name: str) -> bool:

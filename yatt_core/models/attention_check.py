@@ -20,15 +20,21 @@ TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.2}
 """Largest mean difference of outputs, in nats, that round-off explains."""
 
 
+def is_known(model: Any) -> bool:
+    """Returns True for a type of model that needs no check."""
+    return model.config.get_text_config().model_type in KNOWN_TYPES
+
+
 @torch.no_grad()
-def check_attention(model: Any, folder: Path) -> None:
+def check_attention(model: Any, folder: Path, dtype: torch.dtype | None = None) -> None:
     """Compares a few tokens' log-probabilities, or a classifier's output, with the reference's.
 
     model: a transformers model of a type that may be unknown, with fused attention in use.
+    dtype: the precision in which it computes; None for that of its weights.
 
     Raises `ConfigurationError` if they differ.
     """
-    if model.config.get_text_config().model_type in KNOWN_TYPES:
+    if is_known(model):
         return
     used = model.config._attn_implementation
     vocabulary = model.get_input_embeddings().num_embeddings
@@ -39,11 +45,11 @@ def check_attention(model: Any, folder: Path) -> None:
         wanted = _measured(model, tokens)
     finally:
         model.set_attn_implementation(used)
-    gap = float((found - wanted).abs().mean())
-    if not gap <= TOLERANCES[model.dtype]:
+    gap, tolerance = float((found - wanted).abs().mean()), TOLERANCES[dtype or model.dtype]
+    if not gap <= tolerance:
         raise ConfigurationError(
             f"{folder}: with fused attention ({used}), outputs of {model.config.model_type} are off by {gap:.3g} on "
-            f"average{_suspect(model.config)}; expected at most {TOLERANCES[model.dtype]:g}. This model cannot be used"
+            f"average{_suspect(model.config)}; expected at most {tolerance:g}. This model cannot be used"
         )
 
 

@@ -60,6 +60,11 @@ def load_classifier(path: str, dtype: str) -> nn.Module:
     return loaded
 
 
+def causal_class(path: str) -> Any:
+    """Returns the transformers class that creates the causal language model of a folder. Raises `ConfigurationError`."""
+    return _causal_factory(_model_type(Path(path)))(quiet_transformers())
+
+
 def read_config(path: str) -> Any:
     """Returns the transformers config of a model folder. Raises `ConfigurationError` if it cannot be read."""
     folder = Path(path)

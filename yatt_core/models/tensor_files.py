@@ -1,18 +1,44 @@
-"""Reads safetensors files tensor by tensor, so that a model need not fit into memory twice."""
+"""Reads safetensors files part by part, so that a process reads only the part of a model that it holds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.models.model_folder import weight_files
+
+Slices = slice | tuple[slice, ...]
+
+
+class Sliceable(Protocol):
+    """What has slices: a tensor, or one in a file."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    def __getitem__(self, slices: Slices, /) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor in a file; slices of it may refer to the file's pages, which are shared by all processes."""
+
+    shape: tuple[int, ...]
+    stored: Any
+
+    def __getitem__(self, slices: Slices, /) -> torch.Tensor:
+        found: torch.Tensor = self.stored[slices]
+        return found
 
 
 class TensorFile:
-    """A safetensors file whose tensors, or some of their rows, are read one at a time."""
+    """A safetensors file whose tensors, or slices of them, are read one at a time."""
 
     def __init__(self, path: Path) -> None:
         """Opens the file. Raises `DataError` if it is missing or unreadable."""
@@ -26,23 +52,34 @@ class TensorFile:
 
     def rows(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
         """Returns rows of a tensor, by default all. Raises `DataError` for a missing tensor."""
+        return self.stored(name)[rows]
+
+    def stored(self, name: str) -> StoredTensor:
+        """Returns a tensor, to be read by slices. Raises `DataError` for a missing one."""
         if name not in self.shapes:
             raise DataError(f"{self._path}: has no tensor {name}")
-        found: torch.Tensor = self._file.get_slice(name)[rows]
-        return found
+        return StoredTensor(self.shapes[name], self._file.get_slice(name))
 
 
 class TensorFolder:
-    """The safetensors files of a Hugging Face folder, whose tensors are read one at a time."""
+    """The safetensors files of a Hugging Face folder, whose tensors, or slices of them, are read one at a time."""
 
     def __init__(self, folder: Path) -> None:
-        """Opens the files. Raises `DataError` if one is unreadable."""
+        """Opens the files. Raises `ConfigurationError` if there are none, or if one is unreadable."""
         self._folder = folder
-        files = [TensorFile(path) for path in sorted(folder.glob("*.safetensors"))]
+        try:
+            files = [TensorFile(path) for path in weight_files(folder)]
+        except DataError as error:
+            raise ConfigurationError(str(error)) from error
         self._files = {name: file for file in files for name in file.shapes}
 
-    def tensor(self, name: str) -> torch.Tensor:
-        """Returns a whole tensor. Raises `ConfigurationError` for a missing one."""
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shapes of all tensors."""
+        return {name: file.shapes[name] for name, file in self._files.items()}
+
+    def stored(self, name: str) -> StoredTensor:
+        """Returns a tensor, to be read by slices. Raises `ConfigurationError` for a missing one."""
         if name not in self._files:
             raise ConfigurationError(f"{self._folder}: the weights lack {name}")
-        return self._files[name].rows(name)
+        return self._files[name].stored(name)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from transformers import GPT2Config, LlamaConfig, Qwen2Config
 
-from yatt_core.engines.train.megatron.architecture import Architecture, architecture_of
+from tests.engines.train.largest import Largest
+from yatt_core.engines.train.megatron.architecture import Architecture, architecture_of, transformer_config
+from yatt_core.engines.train.megatron.attention import CausalAttention
 from yatt_core.engines.train.megatron.bridge import Cut, place_of, shard_of, whole_of
 from yatt_core.engines.train.megatron.cpu import on_this_device
 from yatt_core.engines.train.megatron.forward import widened
 from yatt_core.engines.train.model.forward import MicroBatch
 from yatt_core.errors import ConfigurationError
+from yatt_core.models.tensor_files import Slices
 from yatt_core.spec.sections.accelerated import MegatronTrainer
 
 SHAPE = Architecture(layers=2, heads=8, groups=4, head_size=3, vocabulary=25, tied=False)
@@ -34,6 +38,55 @@ def test_shards_join_to_the_original_tensors(cut: Cut, ranks: int) -> None:
     assert len({shard.shape for shard in shards}) == 1
     for part, found in zip(parts, whole_of(shards, cut, SHAPE), strict=True):
         assert torch.equal(part, found)
+
+
+@dataclass
+class Stored:
+    """A tensor in a file; counts the elements that are read."""
+
+    tensor: torch.Tensor
+    read: int = 0
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.tensor.shape
+
+    def __getitem__(self, slices: Slices, /) -> torch.Tensor:
+        found = self.tensor[slices]
+        self.read += found.numel()
+        return found
+
+
+@pytest.mark.parametrize("cut", PARTS)
+def test_a_rank_reads_its_own_part_and_nothing_else(cut: Cut) -> None:
+    for rank in range(4):
+        stored = [Stored(torch.ones(shape)) for shape in PARTS[cut]]
+        shard = shard_of(stored, cut, SHAPE, rank, 4)
+        assert sum(part.read for part in stored) == shard.sum(), "padding is 0, and read from nowhere"
+        assert cut == "whole" or shard.numel() < 0.3 * sum(part.tensor.numel() for part in stored) + 12
+
+
+def test_attention_is_causal_and_builds_no_square() -> None:
+    length, rows, heads, groups, size = 96, 2, 4, 2, 8
+    noise = torch.Generator().manual_seed(0)
+    query = torch.randn(length, rows, heads, size, generator=noise)
+    key, value = (torch.randn(length, rows, groups, size, generator=noise) for _ in range(2))
+    with Largest() as largest:
+        found = CausalAttention(None, 1)(query, key, value, None)
+    q, k, v = (part.permute(1, 2, 0, 3) for part in (query, key, value))
+    k, v = (part.repeat_interleave(heads // groups, 1) for part in (k, v))
+    scores = (q @ k.transpose(-1, -2) / size**0.5).masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
+    expected = (scores.softmax(-1) @ v).permute(2, 0, 1, 3).flatten(2)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+    assert largest.elements < rows * heads * length * length / 4
+
+
+def test_kernels_are_fused_where_there_is_a_gpu() -> None:
+    pytest.importorskip("megatron.core")
+    config, engine = Qwen2Config(**SMALL), MegatronTrainer(dtype="float32")
+    with on_this_device():
+        found = [transformer_config(config, engine, fused) for fused in (True, False)]
+    assert [(one.bias_activation_fusion, one.bias_dropout_fusion) for one in found] == [(True, True), (False, False)]
 
 
 def test_a_rank_has_whole_groups_of_heads() -> None:

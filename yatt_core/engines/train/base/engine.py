@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from yatt_core.engines.adapters import add_adapters, is_adapter, plain_weights, share_of
+from yatt_core.engines.adapters import is_adapter, plain_weights, share_of
 from yatt_core.engines.device import own_device, repeat_bits
 from yatt_core.engines.host_memory import keep_freed_memory
 from yatt_core.engines.images import ImageReader
@@ -42,7 +42,6 @@ from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns, publish_prepared, read_prepared, write_rank
 from yatt_core.inputs.reader import Inputs
 from yatt_core.keys import WorkKey
-from yatt_core.models.loading import load_causal_lm
 from yatt_core.prompts.codec import open_codec
 from yatt_core.protocols.engines import FrozenState, RankContext
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, SftReceipt, UpdateReceipt
@@ -155,13 +154,6 @@ class PolicyTrainEngine(ABC):
         """Yields the tensors to send to the rollout engines."""
         lora = self._spec.trainer.lora
         return self._weights() if lora is None or lora.sync == "merged" else self._adapters()
-
-    def _loaded_model(self) -> nn.Module:
-        """Loads the run's initial model, with adapters if only these are trained."""
-        model = load_causal_lm(self._context.model_path, "float32")
-        if self._spec.trainer.lora is not None:
-            add_adapters(model, self._spec.trainer.lora, self._spec.seed)
-        return model
 
     # -- the protocol -------------------------------------------------------------------------------------------------
 

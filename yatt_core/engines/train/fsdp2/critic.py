@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-
-import torch
 
 from yatt_core.engines.offload import Held, together
 from yatt_core.engines.train.fsdp2.forward import ShardedForward
+from yatt_core.engines.train.fsdp2.loading import load_sharded
 from yatt_core.engines.train.fsdp2.optimizer import ShardedAdamW, Shards
-from yatt_core.engines.train.fsdp2.sharding import own_rows, shard_model, sharded_memory, whole
+from yatt_core.engines.train.fsdp2.sharding import Sharding, own_rows, sharded_memory, whole
 from yatt_core.engines.train.model.state_files import CRITIC, CRITIC_OPTIMIZER, require_same
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.process_group import lost_group
 from yatt_core.engines.train.roles.critic import Critic, Named, load_critic
 from yatt_core.models.tensor_files import TensorFile
-from yatt_core.spec.sections.accelerated import Fsdp2Trainer
 from yatt_core.spec.sections.algorithm import CriticSpec
 
 
 class ShardedCritic(Critic):
     """A critic; each rank holds some rows of every parameter."""
 
-    def __init__(
-        self, spec: CriticSpec, policy_path: str, engine: Fsdp2Trainer, device: torch.device, world: Collective
-    ) -> None:
-        model, head = load_critic(spec, policy_path)
+    def __init__(self, spec: CriticSpec, policy_path: str, how: Sharding, world: Collective) -> None:
+        with lost_group(world):
+            model, head = load_critic(spec, policy_path, partial(load_sharded, how=how))
         super().__init__(spec, head)
-        shard_model(model, engine, world.ranks, device)
         self._model, self._world = model, world
         self.optimizer: ShardedAdamW = ShardedAdamW(model, spec.optimizer, world)
-        self.passes = ShardedForward(model, 1.0, device, world, values=True)
+        self.passes = ShardedForward(model, 1.0, how.device, world, values=True)
 
     def take(self, policy: Named) -> None:
         """See `Critic`."""

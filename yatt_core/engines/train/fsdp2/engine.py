@@ -1,21 +1,27 @@
 """The FSDP2 trainer: one rank of GRPO over a transformers model with sharded parameters, gradients and moments.
 
-Consumes sealed experience; produces the weights of the next version. Ranks meet in every pass, so all of them
+Consumes sealed experience, and folders of models, of which each rank reads only its own rows; produces the weights of
+the next version. Ranks meet in every pass, so all of them
 have the same number of micro-batches. A checkpoint holds whole tensors, so any number of ranks can load it,
 each taking its own rows.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+from torch import nn
+
+from yatt_core.engines.adapters import add_adapters
 from yatt_core.engines.offload import Held, together
 from yatt_core.engines.train.base.engine import Layout
 from yatt_core.engines.train.base.shared_model import Named, SharedModelEngine
 from yatt_core.engines.train.fsdp2.critic import ShardedCritic
 from yatt_core.engines.train.fsdp2.forward import ShardedForward
+from yatt_core.engines.train.fsdp2.loading import load_sharded
 from yatt_core.engines.train.fsdp2.optimizer import OptimizerState, ShardedAdamW
-from yatt_core.engines.train.fsdp2.sharding import shard_model, sharded_memory, whole
+from yatt_core.engines.train.fsdp2.sharding import Sharding, sharded_memory, whole
 from yatt_core.engines.train.model.state_files import ADAPTERS, OPTIMIZER, REFERENCE, WEIGHTS, StateFacts, require_same
 from yatt_core.engines.train.ranks.process_group import lost_group, require_process_group
 from yatt_core.engines.train.roles.teacher import Teacher, load_teacher, rows_of
@@ -43,20 +49,22 @@ class Fsdp2TrainEngine(SharedModelEngine):
 
     def _build(self) -> None:
         require_process_group(self._world)
-        device = self._device
-        model = self._loaded_model()
-        shard_model(model, self._engine, self._world.ranks, device)
-        self._model = model
+        device, lora = self._device, self._spec.trainer.lora
+        how = Sharding(self._engine, self._world.ranks, device)
+        change = None if lora is None else partial(add_adapters, spec=lora, seed=self._spec.seed)
+        with lost_group(self._world):
+            self._model = model = load_sharded(self._context.model_path, "float32", how, change)
         self._optimizer = ShardedAdamW(model, self._spec.trainer.optimizer, self._world)
         self._forward = ShardedForward(model, self._spec.rollout.temperature, device, self._world)
         if (distillation := self._spec.algorithm.distillation) is not None:
-            teacher = load_teacher(distillation, self._engine.dtype)
+            with lost_group(self._world):
+                dtype, freeze = self._engine.dtype, partial(nn.Module.requires_grad_, requires_grad=False)
+                teacher = load_teacher(distillation, partial(load_sharded, dtype=dtype, how=how, change=freeze))
             rows = rows_of(teacher)
-            shard_model(teacher, self._engine, self._world.ranks, device)
             passes = ShardedForward(teacher, self._spec.rollout.temperature, device, self._world)
             self._teacher = Teacher(teacher, passes, rows)
         if (critic := self._spec.critic) is not None:
-            self._critic = ShardedCritic(critic, self._context.model_path, self._engine, device, self._world)
+            self._critic = ShardedCritic(critic, self._context.model_path, how, self._world)
 
     def _held(self) -> list[OptimizerState]:
         return [optimizer.held() for optimizer in self._optimizers()]

@@ -1,13 +1,14 @@
 """Shards a transformers model over ranks with torch's second version of fully sharded data parallel (arXiv 2304.11277).
 
-Consumes a whole float32 model and the process-wide group; afterwards each parameter is a `DTensor` of which
-this rank holds some rows. A layer is gathered when it computes. Gradients are summed over the ranks and never
+Consumes a model, whole or without weights, and the process-wide group; afterwards each parameter is a `DTensor` of
+which this rank holds some rows. A layer is gathered when it computes. Gradients are summed over the ranks and never
 averaged: losses use the denominators of the whole step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -26,12 +27,27 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer
 
 
-def shard_model(model: nn.Module, engine: Fsdp2Trainer, ranks: int, device: torch.device) -> None:
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How models are sharded: by which engine, over how many ranks, and where they compute."""
+
+    engine: Fsdp2Trainer
+    ranks: int
+    device: torch.device
+
+    @property
+    def memory(self) -> torch.device:
+        """Where the shards are."""
+        return torch.device("cpu") if self.engine.cpu_offload else self.device
+
+
+def shard_model(model: nn.Module, how: Sharding) -> None:
     """Shards each layer as a unit of its own, and everything outside the layers as one more unit, the root.
 
     Raises `ConfigurationError` for a model without layers.
     """
-    mesh = init_device_mesh(device.type, (ranks,))
+    engine, device = how.engine, how.device
+    mesh = init_device_mesh(device.type, (how.ranks,))
     policy = MixedPrecisionPolicy()
     if engine.dtype == "bfloat16":
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 
 from yatt_core.engines.train.megatron.architecture import Architecture
+from yatt_core.models.tensor_files import Sliceable
 
 Cut = Literal["columns", "whole", "query_key_value", "gate_up", "vocabulary"]
 """How a parameter is split over the tensor-parallel ranks.
@@ -67,25 +68,35 @@ def place_of(name: str, first_layer: int) -> Place:
     return Place(tuple(f"model.layers.{first_layer + int(number)}.{own}" for own in place.names), place.cut)
 
 
-def shard_of(parts: Sequence[torch.Tensor], cut: Cut, shape: Architecture, rank: int, ranks: int) -> torch.Tensor:
-    """Returns a rank's part of a parameter.
+def shard_of(parts: Sequence[Sliceable], cut: Cut, shape: Architecture, rank: int, ranks: int) -> torch.Tensor:
+    """Returns a rank's part of a parameter; reads nothing else.
 
-    parts: the whole Hugging Face tensors, in the place's order.
+    parts: the Hugging Face tensors, in the place's order.
     """
     first = parts[0]
     match cut:
         case "whole":
-            return first
+            return first[:]
         case "columns":
-            return first.chunk(ranks, 1)[rank]
+            return first[:, _share(first.shape[1], rank, ranks)]
         case "gate_up":
-            return torch.cat([part.chunk(ranks)[rank] for part in parts])
+            return torch.cat([part[_share(part.shape[0], rank, ranks)] for part in parts])
         case "query_key_value":
-            grouped = [part.reshape(shape.groups, -1, *part.shape[1:]) for part in parts]
-            return torch.cat(grouped, 1).chunk(ranks)[rank].flatten(0, 1)
+            own = [part[_share(part.shape[0], rank, ranks)] for part in parts]
+            grouped = [part.reshape(shape.groups // ranks, -1, *part.shape[1:]) for part in own]
+            return torch.cat(grouped, 1).flatten(0, 1)
         case "vocabulary":
-            padding = first.new_zeros((shape.padded_vocabulary(ranks) - len(first), *first.shape[1:]))
-            return torch.cat([first, padding]).chunk(ranks)[rank]
+            rows = _share(shape.padded_vocabulary(ranks), rank, ranks)
+            start, stop = (min(row, first.shape[0]) for row in (rows.start, rows.stop))
+            known = first[start:stop]
+            padding = known.new_zeros((rows.stop - rows.start - len(known), *first.shape[1:]))
+            return torch.cat([known, padding]) if len(padding) else known
+
+
+def _share(size: int, rank: int, ranks: int) -> slice:
+    """Returns the positions that a rank has of `size`, which `ranks` divides."""
+    own = size // ranks
+    return slice(rank * own, (rank + 1) * own)
 
 
 def whole_of(shards: Sequence[torch.Tensor], cut: Cut, shape: Architecture) -> tuple[torch.Tensor, ...]:

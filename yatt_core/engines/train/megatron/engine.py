@@ -1,6 +1,6 @@
 """The Megatron-Core trainer: one rank of GRPO over a dense Llama, Qwen2 or Qwen3 in tensor, pipeline and data parallel.
 
-Consumes sealed experience and a Hugging Face folder, whose tensors are read one at a time; produces the
+Consumes sealed experience and a Hugging Face folder, of which a rank reads only its own part; produces the
 weights of the next version under Hugging Face names, one tensor at a time. A checkpoint holds whole tensors, so
 it can be loaded under any layout.
 """
@@ -28,7 +28,7 @@ from yatt_core.engines.train.ranks.collective import ReplicaCollective
 from yatt_core.engines.train.ranks.process_group import lost_group, require_process_group
 from yatt_core.errors import ConfigurationError
 from yatt_core.models.loading import read_config
-from yatt_core.models.tensor_files import TensorFile, TensorFolder
+from yatt_core.models.tensor_files import Sliceable, TensorFile, TensorFolder
 from yatt_core.protocols.engines import RankContext
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import MegatronTrainer
@@ -68,8 +68,7 @@ class MegatronTrainEngine(SharedModelEngine):
             self._contents = self._all_contents()
         self._model = part.module
         self._forward = MegatronForward(part, grid, spec.rollout.temperature, device, self._world)
-        folder = TensorFolder(Path(self._context.model_path))
-        self._take("weights", folder.tensor)
+        self._take("weights", TensorFolder(Path(self._context.model_path)).stored)
 
     def _all_contents(self) -> list[list[Shapes]]:
         """Returns the tensors of each stage, parameter by parameter."""
@@ -142,26 +141,26 @@ class MegatronTrainEngine(SharedModelEngine):
         expected = {name: shape for stage in self._contents for shapes in stage for name, shape in shapes.items()}
         require_same(folder, weights.shapes, expected)
         self._optimizer.reset()
-        self._take("weights", weights.rows)
+        self._take("weights", weights.stored)
         if facts.optimizer_steps:
             self._optimizer.steps = facts.optimizer_steps
             moments = TensorFile(folder / OPTIMIZER)
             for kind in MOMENTS:
-                self._take(kind, lambda name, prefix=kind: moments.rows(f"{prefix}.{name}"))  # type: ignore[misc]
+                self._take(kind, lambda name, prefix=kind: moments.stored(f"{prefix}.{name}"))  # type: ignore[misc]
         if self._spec.algorithm.kl is not None:
             reference = TensorFile(folder / REFERENCE)
             self._reference = [
-                self._shard(place, reference.rows).to(parameter.device, parameter.dtype)
+                self._shard(place, reference.stored).to(parameter.device, parameter.dtype)
                 for _, parameter, place in self._part.places()
             ]
 
-    def _take(self, kind: str, tensor: Callable[[str], torch.Tensor]) -> None:
-        """Fills this rank's parts from whole tensors, one parameter at a time."""
+    def _take(self, kind: str, stored: Callable[[str], Sliceable]) -> None:
+        """Fills this rank's parts from files, one parameter at a time."""
         for _, parameter, place in self._part.places():
-            self._optimizer.take(parameter, kind, self._shard(place, tensor).to(parameter.device))
+            self._optimizer.take(parameter, kind, self._shard(place, stored).to(parameter.device))
 
-    def _shard(self, place: Place, tensor: Callable[[str], torch.Tensor]) -> torch.Tensor:
-        """Returns this rank's part of a parameter; with tied embeddings, the head is the embedding."""
+    def _shard(self, place: Place, stored: Callable[[str], Sliceable]) -> torch.Tensor:
+        """Reads this rank's part of a parameter; with tied embeddings, the head is the embedding."""
         tied = self._part.shape.tied
-        parts = [tensor(EMBEDDING if tied and name == HEAD else name).float() for name in place.names]
-        return shard_of(parts, place.cut, self._part.shape, self._grid.tensor, self._grid.tensors)
+        parts = [stored(EMBEDDING if tied and name == HEAD else name) for name in place.names]
+        return shard_of(parts, place.cut, self._part.shape, self._grid.tensor, self._grid.tensors).float()

@@ -7,10 +7,10 @@ engines decide where its tensors are. The critic is saved in checkpoints and goe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -141,7 +141,7 @@ class FlatCritic(Critic):
     """A critic that is whole on every rank, in the flat buffers of `FlatAdamW`."""
 
     def __init__(self, spec: CriticSpec, policy_path: str, dtype: str, device: torch.device) -> None:
-        model, head = load_critic(spec, policy_path)
+        model, head = load_critic(spec, policy_path, _load_whole)
         super().__init__(spec, head)
         self._model = placed(model, device, "the critic", state_bytes(model))
         self.optimizer: FlatAdamW = FlatAdamW(model, spec.optimizer)
@@ -181,23 +181,42 @@ class FlatCritic(Critic):
         return self.optimizer.named(self.optimizer.values.detach())
 
 
-def load_critic(spec: CriticSpec, policy_path: str) -> tuple[nn.Module, str]:
+class CriticLoader(Protocol):
+    """Loads a causal language model from a folder and changes it, before it is divided if it is."""
+
+    def __call__(self, path: str, dtype: str, *, change: Callable[[nn.Module], None]) -> nn.Module: ...
+
+
+def load_critic(spec: CriticSpec, policy_path: str, load: CriticLoader) -> tuple[nn.Module, str]:
     """Loads the critic's module with a head of zeros, so that its values are 0, and returns the head's name.
 
     policy_path: folder from which the critic is loaded if it has no model of its own.
 
     Raises `ConfigurationError` for a folder that cannot be loaded.
     """
+    names: list[str] = []
     try:
-        model: Any = load_causal_lm(policy_path if spec.model is None else spec.model.path, "float32")
+        path = policy_path if spec.model is None else spec.model.path
+        model = load(path, "float32", change=lambda whole: names.append(_exchange_head(whole)))
     except ConfigurationError as error:
         key = "" if spec.model is None else "algorithm.critic.model.path: "
         raise ConfigurationError(f"{key}{error}") from error
+    return model, names[-1]
+
+
+def _exchange_head(model: Any) -> str:
+    """Gives a model a head of one output, all zeros; returns the name of its weight."""
     head = nn.Linear(model.get_output_embeddings().in_features, 1, bias=False)
     nn.init.zeros_(head.weight)
     model.set_output_embeddings(head)
-    name = next(name for name, parameter in model.named_parameters() if parameter is head.weight)
-    return model, name
+    name: str = next(name for name, parameter in model.named_parameters() if parameter is head.weight)
+    return name
+
+
+def _load_whole(path: str, dtype: str, *, change: Callable[[nn.Module], None]) -> nn.Module:
+    model = load_causal_lm(path, dtype)
+    change(model)
+    return model
 
 
 def _on(values: torch.Tensor, column: npt.NDArray[np.float32]) -> torch.Tensor:

@@ -6,6 +6,7 @@ contains it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,6 @@ from torch import nn
 from yatt_core.engines.train.model.passes import TokenPasses
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.experience.batch import ExperienceBatch
-from yatt_core.models.loading import load_causal_lm
 from yatt_core.spec.sections.algorithm import DistillationSpec
 
 
@@ -43,13 +43,13 @@ class Teacher:
                 )
 
 
-def load_teacher(spec: DistillationSpec, dtype: str) -> nn.Module:
-    """Loads the frozen module, on the CPU. Raises `ConfigurationError` for a folder that cannot be loaded.
+def load_teacher(spec: DistillationSpec, load: Callable[[str], nn.Module]) -> nn.Module:
+    """Loads the frozen module. Raises `ConfigurationError` for a folder that cannot be loaded.
 
-    dtype: dtype of the module's weights.
+    load: loads a causal language model from a folder and freezes it.
     """
     try:
-        return load_causal_lm(spec.teacher.path, dtype).requires_grad_(False)
+        return load(spec.teacher.path)
     except ConfigurationError as error:
         raise ConfigurationError(f"algorithm.distillation.teacher.path: {error}") from error
 

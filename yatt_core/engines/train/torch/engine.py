@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from yatt_core.digests import weights_digest
+from yatt_core.engines.adapters import add_adapters
 from yatt_core.engines.dense.shape import why_general
 from yatt_core.engines.device import on_cores, placed
 from yatt_core.engines.images import open_reader
@@ -24,6 +25,7 @@ from yatt_core.engines.train.roles.critic import FlatCritic
 from yatt_core.engines.train.roles.teacher import Teacher, load_teacher, rows_of
 from yatt_core.engines.train.torch.dense_passes import DensePasses, neighbours_of
 from yatt_core.errors import ConfigurationError
+from yatt_core.models.loading import load_causal_lm
 from yatt_core.protocols.engines import RankContext
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.trainer import TorchTrainer
@@ -44,7 +46,9 @@ class TorchTrainEngine(PolicyTrainEngine):
         self._dtype, self._kernels = engine.dtype, engine.kernels
 
     def _build(self) -> None:
-        model = self._loaded_model()
+        model = load_causal_lm(self._context.model_path, "float32")
+        if self._spec.trainer.lora is not None:
+            add_adapters(model, self._spec.trainer.lora, self._spec.seed)
         self._model = placed(model, self._device, "the trainer", state_bytes(model))
         fast = self._kernels == "auto" and not why_general(self._model)
         self._optimizer = FlatAdamW(
@@ -57,10 +61,13 @@ class TorchTrainEngine(PolicyTrainEngine):
         else:
             self._forward = PolicyForward(self._model, temperature, self._dtype, self._reader)
         if (distillation := self._spec.algorithm.distillation) is not None:
-            teacher = placed(load_teacher(distillation, self._dtype), self._device, "the teacher")
+            teacher = placed(load_teacher(distillation, self._frozen_model), self._device, "the teacher")
             self._teacher = Teacher(teacher, PolicyForward(teacher, temperature, self._dtype), rows_of(teacher))
         if (critic := self._spec.critic) is not None:
             self._critic = FlatCritic(critic, self._context.model_path, self._dtype, self._device)
+
+    def _frozen_model(self, path: str) -> nn.Module:
+        return load_causal_lm(path, self._dtype).requires_grad_(False)
 
     def _probe_model(self) -> nn.Module:
         return self._loaded()
