@@ -1,0 +1,94 @@
+"""How much memory does an update take beyond parameters and gradients, with a vocabulary of 150,000?
+
+A small model learns from 4,096 response tokens in one micro-batch. `learn_peak_mb_vocab_150k` is the peak growth of
+private memory in the second update, when the moments exist, less the gradients that the update itself allocates, in MB
+(10^6 bytes): the worst rank of the worst engine; `learn_peak_mb_vocab_150k_ENGINE` is each engine's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import progress
+from benchmarks.experience import seal_responses
+from benchmarks.grow.models import FSDP2, MEGATRON, SEED, TINY, TORCH, spec_of, write_model
+from benchmarks.grow.ranks import Rank, on_ranks, private_growth
+from yatt_core.installed import MEGATRON as MEGATRON_PACKAGE
+from yatt_core.installed import has_distribution
+from yatt_core.protocols.engines import RankContext
+from yatt_core.protocols.generation import GenerateRequest, GenerateResult
+from yatt_core.protocols.receipts import BatchTask
+
+VOCABULARY, TOKENS = 150_000, 4096
+PROMPT, RESPONSE, SAMPLES = 8, 512, 4
+ENGINES: Mapping[str, tuple[int, dict[str, Any]]] = {
+    "torch": (1, TORCH),
+    "torch_general": (1, TORCH | {"kernels": "general"}),
+    "fsdp2": (2, FSDP2),
+    "megatron": (2, MEGATRON),
+}
+"""Ranks and engine."""
+
+
+def learning_figures(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]]:
+    """Returns the figures and, by engine, the bytes of each rank."""
+    write_model(folder / "model", VOCABULARY, TINY)
+    figures, details = dict[str, float](), dict[str, Any]()
+    for name, (ranks, engine) in ENGINES.items():
+        if name == "megatron" and not has_distribution(MEGATRON_PACKAGE):
+            continue
+        progress(f"learning: {name}")
+        # Each copy of the model has a micro-batch of its own.
+        copies = 1 if name == "megatron" else ranks
+        details[name] = on_ranks(ranks, learn, engine, folder, copies)
+        figures[f"learn_peak_mb_vocab_150k_{name}"] = max(details[name]) / 1e6
+    return {"learn_peak_mb_vocab_150k": max(figures.values()), **figures}, details
+
+
+def learn(rank: Rank, engine_spec: dict[str, Any], folder: Path, copies: int) -> int:
+    """Returns the bytes that the second update takes on this rank."""
+    prompts = copies * TOKENS // (SAMPLES * RESPONSE)
+    budget = TOKENS + SAMPLES * (TOKENS // RESPONSE) * PROMPT
+    spec = spec_of(engine_spec | {"micro_batch_tokens": budget}, TINY, prompts, PROMPT, RESPONSE)
+    place = folder / engine_spec["kind"] / engine_spec.get("kernels", "auto")
+    context = RankContext(place, place / "inputs", str(folder / "model"), 0)
+    engine = rank.engine(spec, context)
+    engine.initialise()
+    growth = 0
+    for iteration in (1, 2):
+        task: BatchTask = rank.shared(_experience(place, iteration, prompts) if rank.rank == 0 else None)
+        prepared = rank.shared(engine.prepare(task))
+        growth = private_growth(partial(engine.learn, task, prepared))
+    gradients: int = 0
+    if engine_spec["kind"] == "fsdp2":
+        # The other engines hold them from one update to the next.
+        model: Any = vars(engine)["_model"]
+        gradients = sum(parameter.to_local().nbytes for parameter in model.parameters())
+    return growth - gradients
+
+
+def _experience(folder: Path, iteration: int, prompts: int) -> BatchTask:
+    """Seals random responses, all of the same length."""
+    noise = np.random.default_rng([SEED, iteration])
+    rows = prompts * SAMPLES
+    request = GenerateRequest(
+        prompts=list(noise.integers(0, VOCABULARY, (prompts, PROMPT)).astype(np.int32)),
+        seeds=np.zeros((prompts, SAMPLES), dtype=np.uint64),
+        max_new_tokens=RESPONSE,
+        stop_tokens=(),
+        weight_version=iteration - 1,
+    )
+    result = GenerateResult(
+        tokens=noise.integers(0, VOCABULARY, rows * RESPONSE).astype(np.int32),
+        log_probs=np.full(rows * RESPONSE, -12.0, dtype=np.float32),
+        lengths=np.full(rows, RESPONSE, dtype=np.int32),
+        finish=np.zeros(rows, dtype=np.int8),
+        weight_version=iteration - 1,
+        seconds=1.0,
+    )
+    return seal_responses(folder, iteration, request, result)

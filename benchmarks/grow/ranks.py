@@ -1,0 +1,88 @@
+"""Runs a function on every rank of a trainer, each in a fresh process, with the trainer's ranks connected.
+
+Consumes a function that can be imported; produces what each rank returned. A rank measures its own memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from benchmarks.payload.memory import PeakGrowth
+from yatt_core.engines.host_memory import give_back_freed_memory
+from yatt_core.engines.registry import build_train_engine
+from yatt_core.engines.train.ranks.rendezvous import hold_address
+from yatt_core.protocols.engines import RankContext, TrainEngine
+from yatt_core.spec import RunSpec
+
+FRESH = multiprocessing.get_context("spawn")
+
+
+class Rank:
+    """One rank, in its own process, with a connection to the process that started all of them."""
+
+    def __init__(self, rank: int, ranks: int, peer: Connection) -> None:
+        self.rank, self.ranks, self._peer = rank, ranks, peer
+
+    def engine(self, spec: RunSpec, context: RankContext) -> TrainEngine:
+        """Returns the spec's train engine, connected to those of the other ranks."""
+        engine = build_train_engine(spec, context)
+        engine.connect(self.rank, self.ranks, self.shared(hold_address() if self.rank == 0 else None))
+        return engine
+
+    def shared(self, given: Any) -> Any:
+        """Returns what rank 0 gives, on every rank; all ranks must call it."""
+        self._peer.send(("share", given))
+        return self._peer.recv()
+
+
+def private_growth(call: Callable[[], object]) -> int:
+    """Returns the bytes by which a call lets this process's private memory grow at its peak.
+
+    Memory that was freed before is given back first, since the engines keep it.
+    """
+    gc.collect()
+    give_back_freed_memory()
+    with PeakGrowth() as memory:
+        call()
+    return round(memory.growth.private * 1e6)
+
+
+Job = Callable[..., Any]
+"""(rank, *arguments) -> something that can be pickled."""
+
+
+def on_ranks(ranks: int, job: Job, *arguments: Any) -> list[Any]:
+    """Returns what the job returned on each rank. Raises `RuntimeError` if a rank dies."""
+    pairs = [FRESH.Pipe() for _ in range(ranks)]
+    workers = [
+        FRESH.Process(target=_work, args=(rank, ranks, theirs, job, arguments), daemon=True)
+        for rank, (_, theirs) in enumerate(pairs)
+    ]
+    for worker, (_, theirs) in zip(workers, pairs, strict=True):
+        worker.start()
+        theirs.close()
+    try:
+        return _answers([mine for mine, _ in pairs])
+    except EOFError:
+        raise RuntimeError(f"{job.__module__}: a rank died; see its error above") from None
+    finally:
+        for worker in workers:
+            worker.terminate()
+            worker.join()
+
+
+def _answers(peers: Sequence[Connection]) -> list[Any]:
+    while True:
+        asked = [peer.recv() for peer in peers]
+        if asked[0][0] == "done":
+            return [answer for _, answer in asked]
+        for peer in peers:
+            peer.send(asked[0][1])
+
+
+def _work(rank: int, ranks: int, peer: Connection, job: Job, arguments: tuple[Any, ...]) -> None:
+    peer.send(("done", job(Rank(rank, ranks, peer), *arguments)))
