@@ -71,7 +71,7 @@ def test_devices_are_reserved_on_several_nodes(
     registry = ActorRegistry(spec, tmp_path, 1, 0)
     registry.gather(frozenset())
     ray.get(
-        [rank.rendezvous.remote() for rank in registry.of(TRAINER)]
+        [rank.rendezvous.remote("127.0.0.1") for rank in registry.of(TRAINER)]
     )  # until it answers, Ray may name a node that only forwards it
     placed = [node_of_actor(rank._actor_id.hex()) for rank in registry.of(TRAINER)]
     assert placed == [seat.node for seat in seats], "each rank has its own device"

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ray.util import get_node_ip_address
+
 from yatt_core.actors.presence import Presence
 from yatt_core.checkpoints.verify import verify_checkpoint
 from yatt_core.checkpoints.writer import CheckpointIdentity, CheckpointWriter
@@ -45,12 +47,14 @@ class RankState:
     version: version of its weights; -1 while they are undefined, or before SFT or a restore.
     applied: key of the last update.
     group: address of the group it has joined; empty if it is in no group or its group has failed.
+    host: address of its node in the cluster.
     """
 
     version: int
     applied: WorkKey | None
     group: str
     checkpoint_in_flight: bool
+    host: str
 
 
 class TrainerActor:
@@ -88,15 +92,16 @@ class TrainerActor:
         with self._serving("standing", term):
             engine = self._ready()
             version = engine.version if self._settled else -1
-            return RankState(version, engine.applied, self._group, self._checkpoints.in_flight)
+            in_flight = self._checkpoints.in_flight
+            return RankState(version, engine.applied, self._group, in_flight, get_node_ip_address())
 
     def environment(self) -> dict[str, str]:
         """Returns what a replay depends on besides the log: library versions, instruction set, threads, kernels."""
         return environment_facts(self._spec, self._model_path)
 
-    def rendezvous(self) -> str:
-        """Returns a loopback address, served by this rank, where the ranks may meet."""
-        return hold_address()
+    def rendezvous(self, host: str) -> str:
+        """Returns where the ranks may meet: a port of one of this node's addresses, served by this rank."""
+        return hold_address(host)
 
     def connect(self, term: int, ranks: int, address: str) -> None:
         """Joins the group of ranks."""

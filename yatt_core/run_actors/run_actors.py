@@ -19,6 +19,7 @@ from yatt_core.actors.dispatcher import PlacementReport
 from yatt_core.actors.trainer import RankState
 from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter, Interruptions, unwrap_ray_error
 from yatt_core.cluster.object_store import SpillMeter, spilled_bytes
+from yatt_core.engines.train.ranks.rendezvous import meeting_host
 from yatt_core.errors import InfrastructureError, StuckError
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.keys import WorkKey
@@ -224,7 +225,7 @@ class RunActors:
         self._all_ranks("load", self._term, inputs, self._branch, seconds=seconds)
         standings: list[RankState] = self._all_ranks("standing", self._term, seconds=seconds)
         if not any(rank.group for rank in standings):
-            asked = [self._ranks[0].rendezvous.remote()]
+            asked = [self._ranks[0].rendezvous.remote(meeting_host([rank.host for rank in standings]))]
             address = self._calls.get(asked, "trainer-0", [f"{TRAINER}-0"], seconds)[0]
             self._all_ranks("connect", self._term, len(self._ranks), address, seconds=seconds)
         if all(rank.version < 0 for rank in standings):

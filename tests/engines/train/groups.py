@@ -20,7 +20,7 @@ import torch
 from tests.engines.train.support import level_task, random_task, weights_of
 from yatt_core.engines import offload
 from yatt_core.engines.registry import build_train_engine
-from yatt_core.engines.train.ranks.rendezvous import hold_address
+from yatt_core.engines.train.ranks.rendezvous import LOOPBACK, hold_address
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.engines import RankContext, TrainEngine
 from yatt_core.protocols.receipts import BatchTask, UpdateReceipt
@@ -45,6 +45,7 @@ class Job:
     offloads: the iterations after which it offloads, each with whether it does so as it would on an accelerator. The
         engine is told to reload after the first one and has to reload by itself after the others.
     vocabulary: the vocabulary size of the experience.
+    host: rank 0's address, where the ranks meet.
     """
 
     spec: RunSpec
@@ -58,6 +59,7 @@ class Job:
     rejoin_at: int = 0
     offloads: Mapping[int, bool] = field(default_factory=dict)
     vocabulary: int = 24
+    host: str = LOOPBACK
 
 
 @dataclass
@@ -94,6 +96,38 @@ def run_ranks(ranks: int, jobs: Sequence[Job], folder: Path) -> list[list[Found]
 
     folder: holds all files.
     """
+    work = work_of(jobs, folder)
+    if ranks == 1:
+        return [_jobs(0, 1, work)]
+    workers = [RANKS.Process(target=run_rank, args=(rank, ranks, work, folder)) for rank in range(ranks)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(DEADLINE)
+        if worker.is_alive():
+            worker.kill()
+    return results_of([worker.exitcode for worker in workers], folder)
+
+
+def results_of(exit_codes: Sequence[int | None], folder: Path) -> list[list[Found]]:
+    """Returns what ranks that have ended left in the folder: rank -> job -> results."""
+    failures = [path.read_text() for path in sorted(folder.glob("rank-*.failed"))]
+    assert not failures, "\n".join(failures)
+    assert set(exit_codes) == {0}
+    return [pickle.loads((folder / f"rank-{rank}.pickle").read_bytes()) for rank in range(len(exit_codes))]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A job with its experience and its run folder."""
+
+    job: Job
+    tasks: list[BatchTask]
+    place: Path
+
+
+def work_of(jobs: Sequence[Job], folder: Path) -> list[Work]:
+    """Writes the experience of the jobs into folders of their own."""
     places = [folder / f"job-{number}" for number in range(len(jobs))]
     tasks = [
         [
@@ -102,32 +136,11 @@ def run_ranks(ranks: int, jobs: Sequence[Job], folder: Path) -> list[list[Found]
         ]
         for place, job in zip(places, jobs, strict=True)
     ]
-    work = [_Work(job, given, place) for job, given, place in zip(jobs, tasks, places, strict=True)]
-    if ranks == 1:
-        return [_jobs(0, 1, work)]
-    workers = [RANKS.Process(target=_run, args=(rank, ranks, work, folder)) for rank in range(ranks)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(DEADLINE)
-        if worker.is_alive():
-            worker.kill()
-    failures = [path.read_text() for path in sorted(folder.glob("rank-*.failed"))]
-    assert not failures, "\n".join(failures)
-    assert [worker.exitcode for worker in workers] == [0] * ranks
-    return [pickle.loads((folder / f"rank-{rank}.pickle").read_bytes()) for rank in range(ranks)]
+    return [Work(job, given, place) for job, given, place in zip(jobs, tasks, places, strict=True)]
 
 
-@dataclass(frozen=True)
-class _Work:
-    """A job with its experience and its run folder."""
-
-    job: Job
-    tasks: list[BatchTask]
-    place: Path
-
-
-def _run(rank: int, ranks: int, work: Sequence[_Work], folder: Path) -> None:
+def run_rank(rank: int, ranks: int, work: Sequence[Work], folder: Path) -> None:
+    """Runs one rank in this process, which leaves its results or its failure in the folder."""
     try:
         (folder / f"rank-{rank}.pickle").write_bytes(pickle.dumps(_jobs(rank, ranks, work)))
     except BaseException:
@@ -135,7 +148,7 @@ def _run(rank: int, ranks: int, work: Sequence[_Work], folder: Path) -> None:
         raise
 
 
-def _jobs(rank: int, ranks: int, work: Sequence[_Work]) -> list[Found]:
+def _jobs(rank: int, ranks: int, work: Sequence[Work]) -> list[Found]:
     from yatt_core.engines.train.ranks.process_group import close_process_group
 
     try:
@@ -144,10 +157,10 @@ def _jobs(rank: int, ranks: int, work: Sequence[_Work]) -> list[Found]:
         close_process_group()
 
 
-def _learn(rank: int, ranks: int, work: _Work) -> Found:
+def _learn(rank: int, ranks: int, work: Work) -> Found:
     job, found = work.job, Found()
     engine = build_train_engine(job.spec, RankContext(work.place, work.place / "inputs", str(job.model), 0))
-    _meet(engine, rank, ranks, work.place / "first")
+    _meet(engine, rank, ranks, work, "first")
     if job.restore is None:
         engine.initialise()
     else:
@@ -163,7 +176,7 @@ def _learn(rank: int, ranks: int, work: _Work) -> Found:
         elif task.key.iteration in job.offloads:
             engine.offload()
         if task.key.iteration == job.rejoin_at:
-            _meet(engine, rank, ranks, work.place / "again")
+            _meet(engine, rank, ranks, work, "again")
     try:
         engine.prepare(work.tasks[0])
     except InfrastructureError as error:
@@ -174,12 +187,13 @@ def _learn(rank: int, ranks: int, work: _Work) -> Found:
     return found
 
 
-def _meet(engine: TrainEngine, rank: int, ranks: int, place: Path) -> None:
+def _meet(engine: TrainEngine, rank: int, ranks: int, work: Work, occasion: str) -> None:
     """Connects the ranks at the address that rank 0 writes to a file."""
-    engine.connect(rank, ranks, _broadcast(place, hold_address() if rank == 0 else None))
+    held = hold_address(work.job.host) if rank == 0 else None
+    engine.connect(rank, ranks, _broadcast(work.place / occasion, held))
 
 
-def _learn_or_skip(engine: TrainEngine, work: _Work, task: BatchTask) -> UpdateReceipt:
+def _learn_or_skip(engine: TrainEngine, work: Work, task: BatchTask) -> UpdateReceipt:
     """Learns or skips an iteration, and repeats the call."""
     if task.key.iteration in work.job.skips:
         receipt, again = engine.skip(task), engine.skip(task)

@@ -60,7 +60,7 @@ class SharedModelEngine(PolicyTrainEngine):
         self.reload()
         held, version = None if self._model is None else self._held(), self._version
         super().connect(rank, ranks, address)
-        open_process_group(self._world, address)
+        open_process_group(self._world)
         self._divide()
         if held is not None:
             self._version = -1  # until its tensors are restored

@@ -6,17 +6,15 @@ group of one rank needs no network. Every rank must make the same calls in the s
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 import torch
 from torch import distributed
 
-from yatt_core.engines.train.ranks.rendezvous import take_listener
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.engines.train.ranks.rendezvous import LOOPBACK, own_address, split_address, take_listener
+from yatt_core.errors import InfrastructureError
 
 TIMEOUT = timedelta(seconds=60)
 """Maximum time that a rank waits for the others."""
@@ -33,6 +31,7 @@ class Collective:
 
     speaks: whether this rank's results count. Among ranks with the same part of the samples only one speaks;
         the others contribute zeros.
+    host: this machine's address on the network of the group.
     store: where ranks meet for additional groups; None for a group of one.
     """
 
@@ -40,6 +39,7 @@ class Collective:
         self.rank = 0
         self.ranks = 1
         self.speaks = True
+        self.host = LOOPBACK
         self.store: Any = None
         self._group: Any = None
 
@@ -48,21 +48,16 @@ class Collective:
 
         Raises `InfrastructureError` if they do not meet within a minute.
         """
-        self.rank, self.ranks, self._group, self.store = rank, ranks, None, None
+        self.rank, self.ranks, self.host, self._group, self.store = rank, ranks, LOOPBACK, None, None
         if ranks == 1:
             return
-        parts = urlsplit(address)
-        if parts.scheme != "tcp" or not parts.hostname or not parts.port:
-            raise ConfigurationError(f"rendezvous {address!r}: expected tcp://host:port")
+        host, port = split_address(address)
         options = GLOO._Options()
         options._timeout = TIMEOUT
-        options._devices = [_device(parts.hostname)]
         try:
-            store = (
-                _store(parts.hostname, parts.port, ranks)
-                if rank == 0
-                else TCP_STORE(parts.hostname, parts.port, ranks, False, TIMEOUT)
-            )
+            self.host = own_address(host, port)
+            options._devices = [GLOO.create_device(hostname=self.host)]
+            store = _store(host, port, ranks) if rank == 0 else TCP_STORE(host, port, ranks, False, TIMEOUT)
             self._group, self.store = GLOO(store, rank, ranks, options), store
         except (OSError, RuntimeError) as error:
             raise InfrastructureError(
@@ -123,19 +118,3 @@ def _store(host: str, port: int, ranks: int) -> Any:
     """Opens the store of a meeting on the given address only; by default it would listen on all addresses."""
     with take_listener(host, port) as listener:
         return TCP_STORE(host, port, ranks, True, TIMEOUT, master_listen_fd=os.dup(listener.fileno()))
-
-
-def _device(host: str) -> Any:
-    """Returns the group's network device: the loopback device if the rendezvous is on it."""
-    loopback = host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
-    if loopback:
-        return GLOO.create_device(hostname="127.0.0.1")
-    return GLOO.create_default_device()
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

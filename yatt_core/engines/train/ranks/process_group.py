@@ -10,26 +10,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psutil
 import torch
 from torch import distributed
 
 from yatt_core.engines.train.ranks.collective import TIMEOUT, Collective
-from yatt_core.engines.train.ranks.rendezvous import LOOPBACK
+from yatt_core.engines.train.ranks.rendezvous import network_device
 from yatt_core.errors import InfrastructureError
 
 # torch's stubs lack them.
 HASH_STORE: Any = vars(distributed)["HashStore"]
 PREFIX_STORE: Any = vars(distributed)["PrefixStore"]
 
-GLOO_DEVICE = "GLOO_SOCKET_IFNAME"
+DEVICES = {"GLOO_SOCKET_IFNAME": "{}", "NCCL_SOCKET_IFNAME": "={}"}
+"""The variables that name the network device of each backend; NCCL takes a name without `=` as a prefix."""
+
+_bound: dict[str, str] = {}
+"""The variables that this process has set itself."""
 
 
-def open_process_group(world: Collective, address: str) -> None:
+def open_process_group(world: Collective) -> None:
     """Opens the process-wide group of the ranks of `world`, replacing an existing one. Raises `InfrastructureError`."""
     close_process_group()
-    if address.startswith(f"tcp://{LOOPBACK}:") or not address:
-        os.environ.setdefault(GLOO_DEVICE, _loopback())
+    _bind(network_device(world.host))
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     store = HASH_STORE() if world.store is None else PREFIX_STORE("process", world.store)
     with lost_group(world):
@@ -59,9 +61,8 @@ def lost_group(world: Collective) -> Iterator[None]:
         raise
 
 
-def _loopback() -> str:
-    """Returns the name of the loopback address's network device."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(address.address == LOOPBACK for address in addresses):
-            return name
-    raise InfrastructureError(f"no network device has the address {LOOPBACK}, at which the trainer's ranks meet")
+def _bind(device: str) -> None:
+    """Has the group and those made from it use one network device, unless the environment names another."""
+    for name, form in DEVICES.items():
+        if os.environ.get(name) == _bound.get(name):
+            os.environ[name] = _bound[name] = form.format(device)
