@@ -19,7 +19,7 @@ from flows.delivery.datasets import dataset_entries
 from flows.driver.checkpoints import CheckpointKeeper
 from flows.driver.context import RunContext
 from yatt_core.cluster.devices import inventory
-from yatt_core.errors import DataError, FencedError, InfrastructureError
+from yatt_core.errors import ConfigurationError, DataError, FencedError, InfrastructureError
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.planning.cluster import cluster_of, read_cards
 from yatt_core.planning.memory.device_memory import check_device_memory
@@ -139,12 +139,18 @@ class ActorsStart:
     def _account(self) -> bool:
         """Checks the devices' memory before it is used; returns True if it suffices for all roles at once.
 
-        Raises `ConfigurationError` if it does not suffice even for one role at a time.
+        Raises `ConfigurationError` if it does not suffice even for one role at a time, or if the nodes cannot hold the
+        trainer's ranks; `InfrastructureError` if they could when the session began.
         """
         context, devices = self._context, inventory()
         self.devices = len(devices)
         cluster = cluster_of(devices, read_cards())
-        demand = None if cluster is None else check_device_memory(context.spec, cluster)
+        try:
+            demand = None if cluster is None else check_device_memory(context.spec, cluster)
+        except ConfigurationError as error:
+            if self._inputs is None:
+                raise
+            raise InfrastructureError(f"nodes were lost since the session began. {error}") from error
         if demand is None:
             context.observer.warned(
                 "the memory of the devices, or the size of the model, is not known: the memory check was skipped"

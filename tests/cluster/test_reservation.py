@@ -21,6 +21,7 @@ from yatt_core.cluster.devices import Device
 from yatt_core.cluster.gcs import node_of_actor, remember
 from yatt_core.cluster.nodes import node_names
 from yatt_core.cluster.reservation import Group, lacking, release, reserve
+from yatt_core.cluster.seating import RankLayout
 from yatt_core.errors import InfrastructureError
 from yatt_core.run_actors.actor_registry import TRAINER, ActorRegistry
 from yatt_core.spec import load_spec
@@ -40,14 +41,18 @@ def cores(**counts: int) -> list[Device]:
         ({}, {"b"}, 3, {"a": 2, "c": 1}),
         ({"b": 4}, set(), 4, {}),
         ({"b": 4}, {"b"}, 4, {"a": 2, "c": 2}),
-        ({"a": 1}, set(), 2, {"b": 1}),  # a group never grows
+        ({"a": 1}, set(), 2, {"c": 1}),  # a group never grows
     ],
 )
 def test_missing_devices_are_reserved_on_as_few_nodes_as_possible(
     held: dict[str, int], avoided: set[str], wanted: int, added: dict[str, int]
 ) -> None:
     groups = {node: Group("00", count) for node, count in held.items()}
-    assert lacking(cores(a=2, b=4, c=2), groups, avoided, wanted) == added
+    assert lacking(cores(a=2, b=4, c=2), groups, avoided, wanted, of(wanted)) == added
+
+
+def of(ranks: int) -> RankLayout:
+    return RankLayout(ranks, shares=True)
 
 
 @pytest.fixture
@@ -64,9 +69,9 @@ def test_devices_are_reserved_on_several_nodes(
     nodes: ManyNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = {name: node for node, name in node_names().items()}
-    seats = reserve(3, ())
+    seats = reserve(3, (), of(3))
     assert sorted(Counter(seat.node for seat in seats).values()) == [1, 2]
-    assert reserve(3, ()) == seats, "the next driver finds the same seats"
+    assert reserve(3, (), of(3)) == seats, "the next driver finds the same seats"
     spec = load_spec(ROOT / "configs" / "quickstart.yaml", ["trainer.engine.ranks=3", "controllers.count=1"])
     registry = ActorRegistry(spec, tmp_path, 1, 0)
     registry.gather(frozenset())
@@ -79,30 +84,31 @@ def test_devices_are_reserved_on_several_nodes(
     connect_ray(nodes.address, "another")
     monkeypatch.setattr(reservation, "FREE_SECONDS", 1.0)
     with pytest.raises(InfrastructureError, match=r"\bcores\b.*\bnode \w+"):
-        reserve(4, ())
+        reserve(4, (), of(4))
     connect_ray(nodes.address, "one")
     registry.end_all()
     monkeypatch.setattr(reservation, "FREE_SECONDS", 30.0)
-    assert len(reserve(4, ())) == 4, "released devices are available again"
+    assert len(reserve(4, (), of(4))) == 4, "released devices are available again"
 
     remember("one", reservation.KEY, "{}")
-    assert len(reserve(4, ())) == 4, "devices of a driver that died before recording them are found"
-    assert {seat.node for seat in reserve(4, {ids["a"]})} == {ids["b"]}, "the group of an avoided node is kept"
+    assert len(reserve(4, (), of(4))) == 4, "devices of a driver that died before recording them are found"
+    assert {seat.node for seat in reserve(4, {ids["a"]}, of(4))} == {ids["b"]}, "the group of an avoided node is kept"
     nodes.kill("b")
     deadline = time.monotonic() + 30
     while ids["b"] in node_names() and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert {seat.node for seat in reserve(4, ())} == {ids["a"]}
+    assert {seat.node for seat in reserve(4, (), of(4))} == {ids["a"]}
     release()
-    assert len(reserve(2, ())) == 2
+    assert len(reserve(2, (), of(2))) == 2
 
 
 SHARED = """
 import os, ray
 ray.init(num_cpus=1, num_gpus=2, include_dashboard=False, configure_logging=False, log_to_driver=False)
 from yatt_core.cluster.reservation import reserve
+from yatt_core.cluster.seating import RankLayout
 seen = ray.remote(lambda: os.environ["CUDA_VISIBLE_DEVICES"])
-seats = reserve(3, ())
+seats = reserve(3, (), RankLayout(3, shares=True))
 print(seats[0].kind, ray.get([seen.options(num_cpus=0, **seats[i % 2].options).remote() for i in range(4)]))
 """
 

@@ -193,7 +193,7 @@ def test_the_distributions_of_a_chunk_count_and_not_those_of_all_tokens():
         ("rollout.engine.instances=9", r"rollout.engine.instances: 9 .* need 9, .* 8; .*at most 8"),
         ("trainer.engine.tensor_model_parallel_size=7", "7 does not divide the model's 4 key/value heads; .*1, 2, 4"),
         ("trainer.engine.pipeline_model_parallel_size=5", "trainer.engine.pipeline_model_parallel_size: 5 does not divide"),
-        ("trainer.engine.data_parallel_size=3", "trainer.engine.data_parallel_size: .* 12 devices, .* 8; .*at most 2"),
+        ("trainer.engine.data_parallel_size=3", "trainer.engine.data_parallel_size: .* 12 devices, .* 8 .*at most 2"),
         ("trainer.engine.micro_batch_tokens=4096", "micro_batch_tokens: 4096 .* at least 10240"),
         ("trainer.engine={kind: fsdp2, ranks: 9}", "trainer.engine.ranks: .* 9 devices, .* 8"),
     ],

@@ -7,9 +7,11 @@ import dataclasses
 import pytest
 
 from tests.planning.examples import SHORT, cluster, judged, on, spec_7b, spec_72b
+from yatt_core.cluster.devices import Device
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.workload import SwitchCosts
 from yatt_core.planning.assumptions import Assumptions, Spread, parse_spread
+from yatt_core.planning.cluster import cluster_of, read_cards
 from yatt_core.planning.memory.demand import demand_of
 from yatt_core.planning.memory.remedies import Larger
 from yatt_core.planning.plan import plan_run
@@ -200,8 +202,31 @@ def test_warnings_name_unused_devices_and_engines_across_nodes():
     text = "\n".join(plan.warnings)
     assert "rollout.engine: 5 of 8 devices have no engine" in text
     assert "trainer.engine: 4 of 8 devices do not train" in text
-    across = plan_run(spec_72b(*SMALL), cluster("4xH200,4 nodes"), SHORT)
+    within = "trainer.engine.tensor_model_parallel_size=4"
+    across = plan_run(spec_72b(*SMALL, within), cluster("4xH200,4 nodes"), SHORT)
     assert any(
         line.startswith("rollout.engine: ") and "over 8 devices" in line and line.endswith(" 4")
         for line in across.warnings
     )
+
+
+def test_a_layout_that_the_nodes_cannot_hold_is_refused():
+    with pytest.raises(
+        ConfigurationError, match=r"tensor_model_parallel_size: 8 .*4 devices each \(node 1, node 2\).* 4$"
+    ):
+        plan_run(spec_72b(), cluster("4xH200,2 nodes"), SHORT)
+    # Each node of six has room for one group of four.
+    plan = plan_run(spec_7b(*SMALL, "trainer.engine.data_parallel_size=0"), cluster("6xH200,2 nodes"), SHORT)
+    assert (plan.demand.ranks, plan.demand.copies) == (8, 2)
+
+
+def test_the_nodes_of_a_cluster_that_exists_may_differ():
+    gpus = {"a": 4, "b": 8}
+    devices = [
+        Device(0, "gpu", node, f"{node}:gpu{number}", "H100") for node, count in gpus.items() for number in range(count)
+    ]
+    found = cluster_of(devices, read_cards())
+    assert found is not None
+    assert found.by_node == gpus
+    wide = "trainer.engine.tensor_model_parallel_size=8", "trainer.engine.data_parallel_size=1"
+    assert demand_of(roles_of(spec_72b(*wide), SHORT), found, SHORT).ranks >= 8

@@ -1,7 +1,7 @@
 """The devices that a run has reserved in Ray: a placement group on each node that it uses, with one bundle per device.
 
-Consumes a connected cluster and the number of devices wanted. The groups outlive the driver; the next driver
-finds them in Ray's key-value store. If there is no next driver, the actors on these devices release the groups. A
+Consumes a connected cluster, the layout of the ranks and the number of devices wanted. The groups outlive the driver; the next
+driver finds them in Ray's key-value store. If there is no next driver, the actors on these devices release the groups. A
 group disappears with its node and never grows: free devices on other nodes replace lost ones, and if there are
 none, more actors share the remaining ones.
 """
@@ -28,7 +28,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from yatt_core.cluster.devices import Device, inventory
 from yatt_core.cluster.gcs import recall, remember
-from yatt_core.errors import InfrastructureError
+from yatt_core.cluster.seating import RankLayout, by_size, check_seats, fewest_nodes, labels_of, seat_order
+from yatt_core.errors import ConfigurationError, InfrastructureError
 
 log = logging.getLogger(__name__)
 KEY = "devices"
@@ -74,28 +75,29 @@ class Seat:
         return {"scheduling_strategy": strategy, "num_gpus": GPU_SHARE if self.kind == "gpu" else 0}
 
 
-def reserve(wanted: int, avoided: Collection[str]) -> tuple[Seat, ...]:
-    """Reserves devices outside the nodes to avoid and returns their seats: as many as wanted, or all available ones.
+def reserve(wanted: int, avoided: Collection[str], layout: RankLayout) -> tuple[Seat, ...]:
+    """Reserves devices outside the nodes to avoid and returns their seats, as `seat_order` orders them.
+
+    These are as many as wanted, or all available ones.
 
     avoided: Ray's ids of nodes.
 
-    Raises `InfrastructureError` if devices do not become free or Ray does not answer.
+    Raises `ConfigurationError` if the nodes cannot hold the ranks, `InfrastructureError` if this is because nodes are
+    lost or avoided, if devices do not become free, or if Ray does not answer.
     """
     devices = inventory()
     kind, living = devices[0].kind, {device.node for device in devices}
     groups = _groups()
+    _check(devices, groups, avoided, layout)
     if lost := groups.keys() - living:
         for node in lost:
             remove_placement_group(groups.pop(node).handle)
         _tell(groups)
-    for node, count in lacking(devices, groups, avoided, wanted).items():
+    for node, count in lacking(devices, groups, avoided, wanted, layout).items():
         groups[node] = _group_on(node, count, kind, f"{KEY}.{node}")
         _tell(groups)
-    return tuple(
-        Seat(kind, node, groups[node], bundle)
-        for node in sorted(groups.keys() - set(avoided))
-        for bundle in range(groups[node].count)
-    )
+    counts = {node: group.count for node, group in groups.items() if node not in avoided}
+    return tuple(Seat(kind, node, groups[node], bundle) for node, bundle in seat_order(counts, layout))
 
 
 def release() -> None:
@@ -116,20 +118,45 @@ def leave_devices() -> None:
 
 
 def lacking(
-    devices: Sequence[Device], groups: Mapping[str, Group], avoided: Collection[str], wanted: int
+    devices: Sequence[Device],
+    groups: Mapping[str, Group],
+    avoided: Collection[str],
+    wanted: int,
+    layout: RankLayout,
 ) -> dict[str, int]:
     """Returns how many more devices to reserve on which nodes, using as few additional nodes as possible.
 
     groups: the run's existing groups, by node.
     """
-    missing = wanted - sum(group.count for node, group in groups.items() if node not in avoided)
+    size, held = layout.together, [group.count for node, group in groups.items() if node not in avoided]
     free = Counter(device.node for device in devices if device.node not in groups and device.node not in avoided)
-    added: dict[str, int] = {}
-    for node, count in sorted(free.items(), key=lambda entry: (-entry[1], entry[0])):
-        if missing > 0:
-            added[node] = min(count, missing)
-            missing -= added[node]
-    return added
+    missing = max(0, wanted - sum(held))
+    for_ranks = max(0, layout.groups - sum(count // size for count in held))
+    together = min(max(for_ranks, -(-missing // size)), sum(count // size for count in free.values()))
+    added: Counter[str] = Counter()
+    nodes = fewest_nodes(free, together, size)
+    for node in nodes:
+        own = min(for_ranks, free[node] // size)
+        added[node], for_ranks = own * size, for_ranks - own
+    for node in (*nodes, *(node for node in by_size(free) if node not in nodes)):
+        added[node] += min(free[node] - added[node], max(0, missing - added.total()))
+    return {node: count for node, count in added.items() if count}
+
+
+def _check(
+    devices: Sequence[Device], groups: Mapping[str, Group], avoided: Collection[str], layout: RankLayout
+) -> None:
+    """Raises `reserve`'s errors about nodes that cannot hold the ranks, before anything is reserved."""
+    counts = Counter({node: group.count for node, group in groups.items()})
+    counts.update(device.node for device in devices if device.node not in groups)
+    names = labels_of(devices)
+    usable = {names[node]: count for node, count in counts.items() if node in names and node not in avoided}
+    try:
+        check_seats(usable, layout)
+    except ConfigurationError as error:
+        if not groups and not avoided:
+            raise
+        raise InfrastructureError(f"nodes of the run are lost or quarantined. {error}") from error
 
 
 def _groups() -> dict[str, Group]:

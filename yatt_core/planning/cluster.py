@@ -10,6 +10,7 @@ import difflib
 import os
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import psutil
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
+from yatt_core.cluster.seating import labels_of
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.reading.documents import read_document
@@ -61,12 +63,21 @@ class Card(SpecModel):
 
 
 class DescribedCluster(SpecModel):
-    """Nodes with identical devices."""
+    """Nodes with identical devices.
+
+    named: the devices of each node by its name, for a cluster that exists; empty for equal nodes without names.
+    """
 
     card_name: str
     card: Card
     devices_per_node: PositiveInt
     nodes: PositiveInt = 1
+    named: dict[str, int] = Field(default_factory=dict)
+
+    @property
+    def by_node(self) -> Mapping[str, int]:
+        """Devices of each node by its name."""
+        return self.named or {f"node {number}": self.devices_per_node for number in range(1, self.nodes + 1)}
 
     @property
     def devices(self) -> int:
@@ -174,19 +185,20 @@ def cluster_of(devices: Sequence[Device], cards: Mapping[str, Card]) -> Describe
 
     Returns None if their memory or card is unknown.
     """
-    nodes, first = len({device.node for device in devices}), devices[0]
+    labels, first = labels_of(devices), devices[0]
+    nodes, named = len(labels), dict(Counter(labels[device.node] for device in devices))
     per_node, memory = -(-len(devices) // nodes), min(device.memory for device in devices)
     if first.kind == "core":
         if not memory:
             return None
         card = cards[CORE].model_copy(update={"memory_gb": memory / GB})
-        return DescribedCluster(card_name=CORE, card=card, devices_per_node=per_node, nodes=nodes)
+        return DescribedCluster(card_name=CORE, card=card, devices_per_node=per_node, nodes=nodes, named=named)
     known = [card_of(device.model, 0, cards) for device in devices]
     names = [name for name in known if name is not None]
     if len(names) < len(known):
         return None
     least = min(names, key=lambda name: cards[name].memory)
-    return DescribedCluster(card_name=least, card=cards[least], devices_per_node=per_node, nodes=nodes)
+    return DescribedCluster(card_name=least, card=cards[least], devices_per_node=per_node, nodes=nodes, named=named)
 
 
 def card_of(name: str, memory: int, cards: Mapping[str, Card]) -> str | None:

@@ -142,9 +142,6 @@ def _warnings(roles: Roles, demand: Demand, cluster: DescribedCluster) -> Iterat
                 f"{place}.max_num_seqs: the cache has room for about {memory.sequences} average sequences at once, "
                 f"not {engine.max_num_seqs}"
             )
-    tensor = getattr(roles.trainer, "tensor_model_parallel_size", 1)
-    if tensor > per_node:
-        yield f"trainer.engine: tensor parallelism over {tensor} devices spans several nodes of {per_node}"
     if demand.ranks < cluster.devices:
         yield f"trainer.engine: {cluster.devices - demand.ranks} of {cluster.devices} devices do not train"
     if demand.ranks > cluster.devices and roles.trainer.kind == "torch":

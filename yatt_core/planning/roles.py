@@ -5,15 +5,16 @@ Consumes the spec and the assumptions; produces `Roles`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from yatt_core.cluster.seating import check_seats, layout_of, most_ranks
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.assumptions import Assumptions, Spread
 from yatt_core.planning.judges import GenerationEngine, JudgeRole, RewardModelRole, judges_of, reward_models_of
 from yatt_core.planning.shape import ModelShape, shape_of, shape_of_model
 from yatt_core.spec.run import RunSpec
-from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
+from yatt_core.spec.sections.accelerated import MegatronTrainer, VllmRollout
 from yatt_core.spec.sections.rollout import VirtualRollout
 from yatt_core.spec.sections.trainer import TrainerEngineSpec
 
@@ -206,19 +207,8 @@ def own_ranks(trainer: TrainerEngineSpec) -> int:
     return 1
 
 
-def trainer_ranks(trainer: TrainerEngineSpec, devices: int) -> int:
-    """Returns the ranks on this many devices. Raises `ConfigurationError` if they do not fit."""
-    if not isinstance(trainer, MegatronTrainer | Fsdp2Trainer):
-        return trainer.ranks
-    one = own_ranks(trainer)
-    if one > devices:
-        raise ConfigurationError(
-            f"trainer.engine.tensor_model_parallel_size: a copy of the model needs {one} devices, but there are {devices}"
-        )
-    if trainer.ranks > devices:
-        key = "data_parallel_size" if isinstance(trainer, MegatronTrainer) else "ranks"
-        raise ConfigurationError(
-            f"trainer.engine.{key}: the trainer needs {trainer.ranks} devices, but there are {devices}; expected at most "
-            f"{devices // one}, or 0 for as many as fit"
-        )
-    return trainer.ranks or devices // one * one
+def trainer_ranks(trainer: TrainerEngineSpec, by_node: Mapping[str, int]) -> int:
+    """Returns the ranks on nodes with this many devices. Raises `ConfigurationError` if the nodes cannot hold them."""
+    layout = layout_of(trainer)
+    check_seats(by_node, layout)
+    return layout.ranks or most_ranks(by_node, layout)

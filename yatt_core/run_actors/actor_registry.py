@@ -29,6 +29,7 @@ from yatt_core.actors.virtual import ContinuousActor
 from yatt_core.cluster.gcs import node_of_actor
 from yatt_core.cluster.nodes import avoided_nodes, elsewhere, node_names, on_node
 from yatt_core.cluster.reservation import Seat, release, reserve
+from yatt_core.cluster.seating import layout_of
 from yatt_core.code_revision import code_revision
 from yatt_core.dispatch.pool import WORK_THREADS
 from yatt_core.errors import FencedError, InfrastructureError
@@ -119,6 +120,7 @@ class ActorRegistry:
         self._endpoint_calls = [part.max_concurrent_requests for part in endpoint_judges(spec)]
         self._seated = () if spec.virtual else (ROLLOUT, TRAINER)
         self._seats: tuple[Seat, ...] = ()
+        self._layout = layout_of(spec.trainer.engine)
         # The controllers' names are as of the last `gather`, which looks up the nodes.
         self._wanted = {role: [f"{role}-{i}" for i in range(count)] for role, count in counts.items()}
         self._members: dict[str, Member] = {}
@@ -169,7 +171,7 @@ class ActorRegistry:
         self._look_around()
         avoided = avoided_nodes(self._living, avoid_nodes)
         if wanted := max((len(self._wanted[role]) for role in self._seated), default=0):
-            self._seats = reserve(wanted, avoided)
+            self._seats = reserve(wanted, avoided, self._layout)
         found = self._find(avoided)
         self._book_lost(found)
         ranks = self._wanted[TRAINER]

@@ -147,7 +147,7 @@ def demand_of(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> 
 
 
 def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resident: bool) -> Demand:
-    ranks = trainer_ranks(roles.trainer, cluster.devices)
+    ranks = trainer_ranks(roles.trainer, cluster.by_node)
     copies = max(1, ranks // own_ranks(roles.trainer))
     batch = replace(largest_micro_batch(roles, copies), on_cores=cluster.card_name == CORE)
     trainer = _trainer(roles, batch, ranks, copies)

@@ -1,0 +1,113 @@
+"""Ranks get seats by topology: groups within a node, as few nodes as possible, and errors that name what does not fit."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yatt_core.cluster.devices import Device
+from yatt_core.cluster.reservation import Group, lacking
+from yatt_core.cluster.seating import (
+    RankLayout,
+    check_seats,
+    fewest_nodes,
+    labels_of,
+    layout_of,
+    most_ranks,
+    seat_order,
+)
+from yatt_core.errors import ConfigurationError
+from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer
+from yatt_core.spec.sections.trainer import TorchTrainer
+
+NODES = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 9), min_size=1)
+SIZES = st.sampled_from([1, 2, 4])
+
+
+def test_a_node_that_holds_all_ranks_is_not_shared_out() -> None:
+    order = seat_order({"a": 4, "b": 8}, RankLayout(8))
+    assert order == [("b", number) for number in range(8)] + [("a", number) for number in range(4)]
+    assert {node for node, _ in seat_order({"a": 4, "b": 8}, RankLayout(4))[:4]} == {"a"}
+    assert Counter(node for node, _ in seat_order({"a": 4, "b": 8, "c": 8}, RankLayout(12))[:12]) == {"b": 8, "a": 4}
+
+
+def test_ranks_beyond_the_last_device_share_devices_only_if_they_may() -> None:
+    assert seat_order({"a": 1, "b": 2}, layout_of(TorchTrainer(ranks=5))) == [("b", 0), ("b", 1), ("a", 0)]
+    with pytest.raises(
+        ConfigurationError, match=r"trainer\.engine\.ranks: .* 5 .*2 devices \(b\); 1 device \(a\).* 3\b"
+    ):
+        check_seats({"a": 1, "b": 2}, layout_of(Fsdp2Trainer(ranks=5)))
+
+
+def megatron(tensors: int, stages: int, copies: int) -> RankLayout:
+    sizes = {"tensor_model_parallel_size": tensors, "pipeline_model_parallel_size": stages}
+    return layout_of(MegatronTrainer(**sizes, data_parallel_size=copies))
+
+
+def test_a_layout_that_the_nodes_cannot_hold_is_refused_by_the_key_to_change() -> None:
+    nodes = {"a": 6, "b": 6}
+    check_seats(nodes, megatron(4, 2, 1))
+    for layout, key, expected in (
+        (megatron(8, 1, 1), "tensor_model_parallel_size", 6),
+        (megatron(4, 3, 1), "pipeline_model_parallel_size", 2),
+        (megatron(4, 1, 3), "data_parallel_size", 2),
+    ):
+        with pytest.raises(
+            ConfigurationError, match=rf"trainer\.engine\.{key}: .*6 devices each \(a, b\).* {expected}\b"
+        ):
+            check_seats(nodes, layout)
+    assert most_ranks(nodes, megatron(4, 1, 0)) == 8
+    with pytest.raises(ConfigurationError, match=r"8 devices each \(16 nodes\)"):
+        check_seats({f"n{number}": 8 for number in range(16)}, megatron(16, 1, 1))
+
+
+@given(NODES, SIZES, st.integers(1, 12))
+def test_groups_stay_within_a_node_and_use_as_few_nodes_and_devices_as_possible(
+    nodes: dict[str, int], size: int, groups: int
+) -> None:
+    layout = RankLayout(groups * size, size)
+    if sum(count // size for count in nodes.values()) < groups:
+        with pytest.raises(ConfigurationError):
+            seat_order(nodes, layout)
+        return
+    order = seat_order(nodes, layout)
+    assert sorted(order) == sorted((node, number) for node in nodes for number in range(nodes[node]))
+    ranks = [node for node, _ in order[: layout.ranks]]
+    assert all(len(set(ranks[start : start + size])) == 1 for start in range(0, layout.ranks, size))
+    used = list(dict.fromkeys(ranks))
+    assert [node for node, _ in itertools.groupby(ranks)] == used, "the ranks of a node follow each other"
+    best = min(
+        (len(some), sum(nodes[node] for node in some))
+        for count in range(1, len(nodes) + 1)
+        for some in itertools.combinations(nodes, count)
+        if sum(nodes[node] // size for node in some) >= groups
+    )
+    assert (len(used), sum(nodes[node] for node in used)) == best
+    assert set(fewest_nodes(nodes, groups, size)) == set(used)
+
+
+@given(
+    NODES, st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 4)), SIZES, st.integers(1, 4), st.integers(1, 12)
+)
+def test_what_is_reserved_holds_the_ranks_whenever_the_nodes_do(
+    nodes: dict[str, int], held: dict[str, int], size: int, groups: int, instances: int
+) -> None:
+    devices = [Device(0, "core", node, f"{node}:core{n}") for node, count in nodes.items() for n in range(count)]
+    layout, kept = RankLayout(groups * size, size), {node: count for node, count in held.items() if node in nodes}
+    wanted = max(layout.ranks, instances)
+    added = lacking(devices, {node: Group("00", count) for node, count in kept.items()}, (), wanted, layout)
+    assert not added.keys() & kept.keys(), "a group never grows"
+    assert all(count <= nodes[node] for node, count in added.items())
+    reserved, usable = kept | added, {node: kept.get(node, nodes[node]) for node in nodes}
+    if sum(count // size for count in usable.values()) >= groups:
+        check_seats(reserved, layout)
+    assert sum(reserved.values()) >= min(wanted, sum(usable.values()))
+
+
+def test_nodes_on_one_host_have_names_of_their_own() -> None:
+    devices = [Device(0, "core", node, f"{host}:core0") for node, host in (("1" * 9, "x"), ("2" * 9, "x"), ("3", "y"))]
+    assert labels_of(devices) == {"1" * 9: "x (11111111)", "2" * 9: "x (22222222)", "3": "y"}

@@ -1,0 +1,163 @@
+"""Which devices of which nodes a trainer's ranks get: a pure function of the nodes and the trainer's layout.
+
+Ranks of a tensor-parallel group exchange activations in every layer, so they are on one node. Groups, pipeline
+stages and replicas follow in the order of the ranks, on as few nodes as possible; of several choices, the one that
+leaves the fewest devices of these nodes without a rank. Rank 0 and its group are on the first node. Imports neither
+Ray nor torch, because plans use this module too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.spec.sections.accelerated import MegatronTrainer
+from yatt_core.spec.sections.trainer import TorchTrainer, TrainerEngineSpec, VirtualTrainer
+
+if TYPE_CHECKING:
+    # Not at run time: it would import Ray.
+    from yatt_core.cluster.devices import Device
+
+LABEL_DIGITS = 8
+LISTED_NODES = 8
+"""Nodes of equal size that a message names; more are counted."""
+TENSOR, PIPELINE = "trainer.engine.tensor_model_parallel_size", "trainer.engine.pipeline_model_parallel_size"
+
+
+@dataclass(frozen=True, slots=True)
+class RankLayout:
+    """What a trainer's ranks need.
+
+    together: consecutive ranks that must be on one node.
+    stages: groups of such ranks that hold one copy of the model.
+    shares: whether ranks may share a device if there are not enough.
+    key: the setting that determines the number of ranks.
+    """
+
+    ranks: int
+    together: int = 1
+    stages: int = 1
+    shares: bool = False
+    key: str = "trainer.engine.ranks"
+
+    @property
+    def groups(self) -> int:
+        """Number of groups that must each be on one node."""
+        return self.ranks // self.together
+
+
+def layout_of(trainer: TrainerEngineSpec) -> RankLayout:
+    """Returns a trainer's layout; it has no ranks if the cluster determines their number."""
+    if isinstance(trainer, MegatronTrainer):
+        tensors, stages = trainer.tensor_model_parallel_size, trainer.pipeline_model_parallel_size
+        return RankLayout(trainer.ranks, tensors, stages, key="trainer.engine.data_parallel_size")
+    return RankLayout(trainer.ranks, shares=isinstance(trainer, TorchTrainer | VirtualTrainer))
+
+
+def most_ranks(devices: Mapping[str, int], layout: RankLayout) -> int:
+    """Returns the ranks of as many copies of the model as the nodes hold.
+
+    devices: number of devices by the node's name.
+    """
+    groups = sum(count // layout.together for count in devices.values())
+    return groups // layout.stages * layout.stages * layout.together
+
+
+def check_seats(devices: Mapping[str, int], layout: RankLayout) -> None:
+    """Raises `ConfigurationError` if the nodes cannot hold the ranks.
+
+    devices: number of devices by the node's name.
+    """
+    if layout.shares:
+        return
+    most = most_ranks(devices, layout)
+    if layout.ranks <= most and most > 0:
+        return
+    size, held = layout.together, f"the nodes have {_listed(devices)}"
+    largest = max(devices.values(), default=0)
+    if size > largest:
+        raise ConfigurationError(
+            f"{TENSOR}: {size} devices of one node are needed, but {held}; expected at most {largest}"
+        )
+    groups = sum(count // size for count in devices.values())
+    within = f", in groups of {size} on one node" if size > 1 else ""
+    if layout.stages > groups:
+        raise ConfigurationError(
+            f"{PIPELINE}: a copy of the model needs {layout.stages * size} devices{within}, but {held}; expected at "
+            f"most {groups}"
+        )
+    copies = most // (size * layout.stages)
+    raise ConfigurationError(
+        f"{layout.key}: the trainer needs {layout.ranks} devices{within}, but {held}; expected at most {copies}, or 0 for "
+        "as many as fit in a plan"
+    )
+
+
+def seat_order(devices: Mapping[str, int], layout: RankLayout) -> list[tuple[str, int]]:
+    """Returns all devices as pairs of node and number: first those of the ranks, in order, then the others.
+
+    devices: number of devices by node.
+
+    Raises `ConfigurationError` as `check_seats` does. If ranks share devices, rank r gets the one at r modulo their
+    number.
+    """
+    check_seats(devices, layout)
+    groups = min(layout.groups, sum(count // layout.together for count in devices.values()))
+    left, ranks, others = groups, [], []
+    chosen = fewest_nodes(devices, groups, layout.together)
+    for node in (*chosen, *(node for node in by_size(devices) if node not in chosen)):
+        taken = min(left, devices[node] // layout.together)
+        left -= taken
+        seats = [(node, number) for number in range(devices[node])]
+        ranks += seats[: taken * layout.together]
+        others += seats[taken * layout.together :]
+    return ranks + others
+
+
+def fewest_nodes(devices: Mapping[str, int], groups: int, size: int) -> tuple[str, ...]:
+    """Returns the fewest nodes that hold `groups` groups of `size` devices, and of those the ones with least to spare.
+
+    Returns no node if even all of them do not suffice. The largest node comes first.
+    """
+    nodes = [node for node in by_size(devices) if devices[node] >= size]
+    fewest, held = 0, 0
+    while held < groups and fewest < len(nodes):
+        held += devices[nodes[fewest]] // size
+        fewest += 1
+    if held < groups or not groups:
+        return ()
+    # The fewest devices, and their nodes, by how many nodes are used and how many groups these hold.
+    best: dict[tuple[int, int], tuple[int, tuple[str, ...]]] = {(0, 0): (0, ())}
+    for node in nodes:
+        for (used, has), (count, chosen) in list(best.items()):
+            if used == fewest:
+                continue
+            state = used + 1, min(groups, has + devices[node] // size)
+            option = count + devices[node], (*chosen, node)
+            best[state] = min(option, best.get(state, option))
+    return best[fewest, groups][1]
+
+
+def by_size(devices: Mapping[str, int]) -> list[str]:
+    """Returns the nodes, the largest first."""
+    return sorted(devices, key=lambda node: (-devices[node], node))
+
+
+def labels_of(devices: Sequence[Device]) -> dict[str, str]:
+    """Returns a name for each node by its id: its host's name, with a part of the id if several nodes share it."""
+    hosts = {device.node: device.name.rpartition(":")[0] for device in devices}
+    several = {host for host, count in Counter(hosts.values()).items() if count > 1}
+    return {node: f"{host} ({node[:LABEL_DIGITS]})" if host in several else host for node, host in hosts.items()}
+
+
+def _listed(devices: Mapping[str, int]) -> str:
+    """Returns the nodes in words, grouped by their number of devices."""
+    parts = []
+    for count in sorted(set(devices.values()), reverse=True):
+        names = sorted(node for node in devices if devices[node] == count)
+        what = ", ".join(names) if len(names) <= LISTED_NODES else f"{len(names)} nodes"
+        parts.append(f"{count} device{'s' * (count != 1)}{' each' * (len(names) > 1)} ({what})")
+    return "; ".join(parts) or "no devices"
