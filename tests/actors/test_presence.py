@@ -13,7 +13,7 @@ import pytest
 from tests.waiting import wait_until
 from yatt_core.actors.presence import GONE_EXIT_CODE, Presence, StackReport
 from yatt_core.errors import FencedError
-from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks
+from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, missing_ranks
 from yatt_core.supervisor.client import Heartbeat
 
 PATIENCE = 30.0
@@ -140,13 +140,13 @@ def test_waiting_for_another_actor_shows_in_the_stack(tmp_path: Path) -> None:
         def allreduce(self, *_: object) -> Group:
             return self
 
-        def wait(self) -> None:
+        def wait(self, _: object) -> None:
             entered.set()
             release.wait(PATIENCE)
 
     def learn() -> None:
         collective = Collective()
-        collective._group = Group()
+        collective._groups = {"cpu": Group()}
         with presence.serving("learn", 1):
             collective.barrier()
 
@@ -171,6 +171,26 @@ def test_an_actor_that_does_not_answer_is_stuck() -> None:
     answers = reports(working("controller-0", waits=True), idle("rollout-1"))
     assert find_stuck(ACTORS, answers, ["controller-0"]) == ["rollout-0"]
     assert "holds the interpreter, is stopped, or is gone" in describe("rollout-0", None)
+
+
+def rank(number: int, operation: str = "", awaits: tuple[int, ...] = (), method: str = "learn") -> StackReport:
+    stack = (f"trainer-{number}", method, 3.0, "engine.py:7 learn", bool(operation), ("stack",))
+    return StackReport(*stack, operation=operation, awaits=awaits)
+
+
+def test_the_rank_for_which_the_others_wait_is_named() -> None:
+    names = [f"trainer-{number}" for number in range(4)]
+    tensors, stages = "all_reduce 7 of TENSOR", "a transfer between stages"
+    answers = reports(rank(0, tensors, (1,)), rank(1), rank(2, tensors, (3,)), rank(3, stages, (1,)))
+    assert find_stuck(names, answers, names) == ["trainer-1"]
+    waiting = missing_ranks(answers)
+    assert waiting == {"trainer-1": [f"trainer-0 in {tensors}", f"trainer-3 in {stages}"]}, "rank 3 waits itself"
+    assert f"trainer-0 in {tensors}, trainer-3 in {stages}" in describe(names[1], answers[names[1]], waiting[names[1]])
+    answers = reports(rank(0, tensors, (1,)), rank(1, method=""))
+    assert find_stuck(names[:2], answers, names[:2]) == ["trainer-1"], "it was not called, or its call has failed"
+    answers = reports(rank(0, tensors, (1,)), rank(1, stages, (0,)))
+    assert find_stuck(names[:2], answers, names[:2]) == names[:2], "each waits for the other"
+    assert describe(names[0], answers[names[0]]).endswith(f"{tensors} with trainer-1")
 
 
 def test_if_all_wait_the_busy_ones_are_stuck() -> None:

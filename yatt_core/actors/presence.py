@@ -23,17 +23,15 @@ from pathlib import Path
 from types import FrameType
 
 from yatt_core.cluster.reservation import leave_devices
+from yatt_core.engines.train.ranks.waiting import NOTHING, current_waits
 from yatt_core.fence import TermFence
 from yatt_core.progress import latest_words, seconds_since_progress
 from yatt_core.supervisor.state import DriverWatch, SupervisorFiles, driver_term
 
 POLL_SECONDS = 0.25
 GONE_EXIT_CODE = 17
-WAITING = (
-    ("ray/_private/worker.py", ("get", "wait")),
-    ("yatt_core/engines/train/ranks/collective.py", ("connect", "_reduce")),
-)
-"""Functions in which one actor waits for another."""
+WAITING = ("ray/_private/worker.py", ("get", "wait"))
+"""A file and its functions in which one actor waits for another."""
 
 log = logging.getLogger("yatt_core.presence")
 
@@ -46,6 +44,8 @@ class StackReport:
     seconds: time since the call began.
     place: `file:line function` of the innermost frame.
     waits: whether it is waiting for another actor.
+    operation: the operation with other ranks in which it is waiting; empty if there is none.
+    awaits: the other ranks that take part in the operation.
     progressed: seconds since it last finished a piece of its work, in any call; None if it never has.
     stacks: one per thread, the working thread's first.
     words: how far it has come with its work, for people; empty if unknown.
@@ -58,6 +58,8 @@ class StackReport:
     waits: bool
     stacks: tuple[str, ...]
     progressed: float | None = None
+    operation: str = ""
+    awaits: tuple[int, ...] = ()
     words: str = ""
 
 
@@ -104,14 +106,17 @@ class Presence:
             for ident, frame in sorted(frames.items(), key=lambda item: item[0] != first)
         ]
         frame = frames.get(work.thread) if work is not None else None
+        wait = next(iter(current_waits()), NOTHING)
         return StackReport(
             actor=self._actor,
             method=work.method if work is not None else "",
             seconds=round(time.monotonic() - work.since, 1) if work is not None else 0.0,
             place=_place(frame) if frame is not None else "",
-            waits=frame is not None and _waits(frame),
+            waits=wait is not NOTHING or (frame is not None and _waits(frame)),
             stacks=tuple(stacks),
             progressed=seconds_since_progress(),
+            operation=wait.operation,
+            awaits=wait.ranks,
             words=latest_words(),
         )
 
@@ -152,7 +157,7 @@ def read_report(file: Path) -> StackReport | None:
         value = json.loads(file.read_text())
     except FileNotFoundError:
         return None
-    return StackReport(**{**value, "stacks": tuple(value["stacks"])})
+    return StackReport(**{**value, "stacks": tuple(value["stacks"]), "awaits": tuple(value["awaits"])})
 
 
 def _request(files: SupervisorFiles) -> str:
@@ -170,9 +175,9 @@ def _place(frame: FrameType) -> str:
 def _waits(frame: FrameType) -> bool:
     """Returns True if the thread is in a function that waits for another actor."""
     current: FrameType | None = frame
+    ending, functions = WAITING
     while current is not None:
-        file, function = current.f_code.co_filename, current.f_code.co_name
-        if any(file.endswith(ending) and function in functions for ending, functions in WAITING):
+        if current.f_code.co_filename.endswith(ending) and current.f_code.co_name in functions:
             return True
         current = current.f_back
     return False

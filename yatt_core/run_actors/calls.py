@@ -18,7 +18,7 @@ import ray
 from yatt_core.cluster.metering import BytesMeter, Interruptions, first_ready, metered_get
 from yatt_core.errors import InfrastructureError, StuckError
 from yatt_core.run_actors.actor_registry import TRAINER, ActorRegistry
-from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, log_stacks
+from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, log_stacks, missing_ranks
 
 WORDS_SECONDS = 5.0
 """Pause between two questions about an actor's progress."""
@@ -131,8 +131,9 @@ class ActorCalls:
         """
         self.registry.require_current()
         reports = gather_stacks(self._folder, self.registry.names)
-        stuck = find_stuck(self.registry.names, reports, awaited)
-        for actor in stuck:
+        stuck, missing = find_stuck(self.registry.names, reports, awaited), missing_ranks(reports)
+        lines = [describe(actor, reports.get(actor), missing.get(actor, ())) for actor in stuck]
+        for actor, line in zip(stuck, lines, strict=True):
             log_stacks(actor, reports.get(actor))
-            self.registry.end_stuck(actor, f"stuck: {describe(actor, reports.get(actor))}")
-        return StuckError(f"{missed}; stuck and ended: {'; '.join(describe(a, reports.get(a)) for a in stuck)}")
+            self.registry.end_stuck(actor, f"stuck: {line}")
+        return StuckError(f"{missed}; stuck and ended: {'; '.join(lines)}")

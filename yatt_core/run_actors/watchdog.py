@@ -28,6 +28,8 @@ TOGETHER_SECONDS = 5.0
 """Seconds that other ranks may take longer than the first one to finish a call made to all ranks."""
 COLLECTIVE = frozenset({"sft", "prepare", "learn", "export"})
 """A rank's methods that wait for the other ranks."""
+RANK = "trainer"
+"""Ranks are actors of this role."""
 SILENT = "does not answer: it holds the interpreter, is stopped, or is gone"
 
 
@@ -55,14 +57,29 @@ def gather_stacks(run_folder: Path, actors: Collection[str], timeout: float = AN
 def find_stuck(actors: Sequence[str], reports: Mapping[str, StackReport], awaited: Collection[str]) -> list[str]:
     """Returns the actors that block the others: those that do not answer, or work without waiting for another actor.
 
-    If there are none, returns all busy actors; if no actor is busy, the awaited actors.
+    If there are none, returns the idle ranks for which others wait; then all busy actors; if no actor is busy, the
+    awaited actors.
 
     awaited: names of actors.
     """
     silent = [actor for actor in actors if actor not in reports]
     busy = [actor for actor in actors if actor in reports and reports[actor].method]
     working = [actor for actor in busy if not reports[actor].waits]
-    return silent + working or busy or list(awaited)
+    missing = missing_ranks(reports)
+    return silent + working or [actor for actor in actors if actor in missing] or busy or list(awaited)
+
+
+def missing_ranks(reports: Mapping[str, StackReport]) -> dict[str, list[str]]:
+    """Returns the ranks that have not come to an operation in which others wait, each with who waits and in what.
+
+    A rank that waits in another operation is not missing: it waits for ranks in turn.
+    """
+    missing: dict[str, list[str]] = {}
+    for actor, report in reports.items():
+        for name in (f"{RANK}-{rank}" for rank in report.awaits):
+            if name not in reports or not reports[name].operation:
+                missing.setdefault(name, []).append(f"{actor} in {report.operation}")
+    return missing
 
 
 def find_abandoned(
@@ -84,13 +101,21 @@ def find_abandoned(
     return [describe(actor, report) for actor, report in reports.items() if report.method in COLLECTIVE]
 
 
-def describe(actor: str, report: StackReport | None) -> str:
-    """Returns one line about an actor."""
+def describe(actor: str, report: StackReport | None, waiting: Sequence[str] = ()) -> str:
+    """Returns one line about an actor.
+
+    waiting: the ranks that wait for it, as in `missing_ranks`.
+    """
+    blocked = f" (missed by {', '.join(waiting)})" if waiting else ""
     if report is None:
-        return f"{actor} {SILENT}"
+        return f"{actor} {SILENT}{blocked}"
     if not report.method:
-        return f"{actor} is idle"
-    return f"{actor} in {report.method} for {report.seconds:g} s at {report.place}"
+        return f"{actor} is idle{blocked}"
+    line = f"{actor} in {report.method} for {report.seconds:g} s at {report.place}{blocked}"
+    if not report.operation:
+        return line
+    others = ", ".join(f"{RANK}-{rank}" for rank in report.awaits)
+    return f"{line}, waiting in {report.operation} with {others}"
 
 
 def log_stacks(actor: str, report: StackReport | None) -> None:

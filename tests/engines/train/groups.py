@@ -190,7 +190,7 @@ def _learn(rank: int, ranks: int, work: Work) -> Found:
 def _meet(engine: TrainEngine, rank: int, ranks: int, work: Work, occasion: str) -> None:
     """Connects the ranks at the address that rank 0 writes to a file."""
     held = hold_address(work.job.host) if rank == 0 else None
-    engine.connect(rank, ranks, _broadcast(work.place / occasion, held))
+    engine.connect(rank, ranks, broadcast(work.place / occasion, held))
 
 
 def _learn_or_skip(engine: TrainEngine, work: Work, task: BatchTask) -> UpdateReceipt:
@@ -198,7 +198,7 @@ def _learn_or_skip(engine: TrainEngine, work: Work, task: BatchTask) -> UpdateRe
     if task.key.iteration in work.job.skips:
         receipt, again = engine.skip(task), engine.skip(task)
     else:
-        prepared = _broadcast(work.place / f"{task.key.iteration}.prepared", engine.prepare(task))
+        prepared = broadcast(work.place / f"{task.key.iteration}.prepared", engine.prepare(task))
         receipt, again = engine.learn(task, prepared), engine.learn(task, prepared)
     assert again is receipt, "a repeated call returns the same receipt"
     assert engine.applied == task.key
@@ -242,7 +242,7 @@ def _save(engine: TrainEngine, rank: int, folder: Path) -> None:
         frozen(folder)
 
 
-def _broadcast(path: Path, given: Any) -> Any:
+def broadcast(path: Path, given: Any) -> Any:
     """Passes a value from rank 0 to all ranks, as the driver would."""
     if given is not None:
         hidden = path.with_suffix(".writing")

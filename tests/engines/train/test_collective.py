@@ -1,14 +1,25 @@
-"""The trainers' rendezvous: unreachable from outside the machine."""
+"""The trainers' own groups: unreachable from outside the machine, time limits by bytes, the choice of the backend."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import psutil
+import pytest
+import torch
 
+from yatt_core.engines.train.ranks import collective, time_limits
+from yatt_core.engines.train.ranks.collective import NO_GPU, PREFIX_STORE, Collective, backend_of, gpu_name
 from yatt_core.engines.train.ranks.rendezvous import hold_address
+from yatt_core.errors import InfrastructureError
 
 SECOND_RANK = """
 import sys
@@ -18,8 +29,6 @@ Collective().connect(1, 2, sys.argv[1])
 
 
 def test_the_rendezvous_listens_on_loopback_only() -> None:
-    from yatt_core.engines.train.ranks.collective import Collective
-
     address = hold_address()
     with subprocess.Popen([sys.executable, "-c", SECOND_RANK, address]) as second:
         group = Collective()
@@ -28,3 +37,84 @@ def test_the_rendezvous_listens_on_loopback_only() -> None:
     listeners = [c for c in psutil.Process(os.getpid()).net_connections("inet") if c.status == psutil.CONN_LISTEN]
     assert f":{address.rpartition(':')[2]}" in {f":{listener.laddr.port}" for listener in listeners}
     assert {listener.laddr.ip for listener in listeners} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+def on_two_ranks(work: Callable[[Collective], Any], **options: Any) -> list[Any]:
+    """Returns what each of two ranks finds, in a thread each; an error instead of a result is returned too."""
+    address = hold_address()
+
+    def run(rank: int) -> Any:
+        group = Collective()
+        group.connect(rank, 2, address, **options)
+        try:
+            return work(group)
+        except InfrastructureError as error:
+            return error
+
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(run, range(2)))
+
+
+@pytest.mark.parametrize(
+    ("moved", "held", "seconds"),
+    [(0, 0, 900.0), (50_000_000, 0, 901.0), (0, 50_000_000, 901.0), (4 * 72 * 10**9, 12 * 72 * 10**9, 23_940.0)],
+)
+def test_a_time_limit_follows_the_bytes(moved: int, held: int, seconds: float) -> None:
+    assert time_limits.time_limit(moved, held).total_seconds() == seconds
+
+
+def test_the_state_of_a_model_follows_its_files(tmp_path: Path) -> None:
+    assert time_limits.state_bytes(tmp_path) == 0
+    (tmp_path / "model-1.safetensors").write_bytes(bytes(10))
+    (tmp_path / "model-2.safetensors").write_bytes(bytes(5))
+    (tmp_path / "config.json").write_bytes(bytes(3))
+    assert time_limits.state_bytes(tmp_path) == 90
+
+
+def test_a_sum_waits_longer_for_more_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 60 s for the large tensor, 0.5 s for the small one.
+    monkeypatch.setattr(time_limits, "BASE_SECONDS", 0.5)
+    monkeypatch.setattr(time_limits, "BYTES_PER_SECOND", 1e4)
+    ended = threading.Event()
+
+    def late(group: Collective) -> float:
+        if group.rank:
+            time.sleep(1.5)
+        found = float(group.sum(torch.ones(75_000))[0])
+        if group.rank:
+            assert ended.wait(60)
+        else:
+            try:
+                group.sum(torch.ones(1))
+            finally:
+                ended.set()
+        return found
+
+    first, second = on_two_ranks(late, held=300_000)
+    assert isinstance(first, InfrastructureError)
+    assert "rank 0 of 2 lost its group" in str(first)
+    assert second == 2.0
+
+
+def test_nccl_sums_on_gpus_unless_ranks_share_one_or_lack_one() -> None:
+    assert backend_of(["a", "b"]) == "nccl"
+    assert backend_of(["a", "a"]) == backend_of(["a", NO_GPU]) == backend_of([NO_GPU, NO_GPU]) == "gloo"
+    assert gpu_name(torch.device("cpu")) == NO_GPU
+
+
+def test_tensors_on_the_gpus_take_the_group_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gloo stands in for NCCL, and this machine's memory for the GPUs'."""
+    made = []
+
+    def stand_in(group: Collective, store: Any) -> Any:
+        made.append(group.rank)
+        return group._gloo(PREFIX_STORE("nccl", store))
+
+    monkeypatch.setattr(collective, "gpu_name", lambda _: threading.current_thread().name)
+    monkeypatch.setattr(Collective, "_nccl", stand_in)
+    sums = on_two_ranks(lambda group: group.sum(torch.full((3,), group.rank + 1.0)).tolist())
+    assert sums == [[3.0] * 3] * 2
+    assert sorted(made) == [0, 1]
+    monkeypatch.setattr(collective, "gpu_name", lambda _: "the same GPU")
+    assert on_two_ranks(lambda group: float(group.sum(torch.ones(1)))) == [2.0, 2.0]
+    assert sorted(made) == [0, 1]

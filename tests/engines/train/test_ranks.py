@@ -6,7 +6,6 @@ import multiprocessing
 import pickle
 import re
 from dataclasses import replace
-from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 
 from tests.engines.train.letters import letters_engine, letters_spec
 from tests.engines.train.support import random_task, weights_of
-from yatt_core.engines.train.ranks import collective
+from yatt_core.engines.train.ranks import collective, time_limits
 from yatt_core.engines.train.ranks.rendezvous import hold_address
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.errors import ConfigurationError, InfrastructureError, NumericError
@@ -124,7 +123,7 @@ def test_a_rank_with_bad_weights_stops_all_before_the_step(group: dict[str, Any]
 
 
 def test_a_group_that_nobody_joins_is_an_infrastructure_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collective, "TIMEOUT", timedelta(seconds=0.5))
+    monkeypatch.setattr(time_limits, "BASE_SECONDS", 0.5)
     lonely = collective.Collective()
     with pytest.raises(InfrastructureError, match=r"rank 1 of 2 .*tcp://"):
         lonely.connect(1, 2, "tcp://127.0.0.1:9")

@@ -30,6 +30,7 @@ from yatt_core.engines.train.base.updating import Update, learning_rate
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.model.state_files import Arrays, CriticState, StateFacts, TrainerState, read_facts
 from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.engines.train.ranks.time_limits import state_bytes
 from yatt_core.engines.train.roles.critic import Critic
 from yatt_core.engines.train.roles.sft import SftTraining
 from yatt_core.engines.train.roles.teacher import Teacher
@@ -171,7 +172,7 @@ class PolicyTrainEngine(ABC):
         """Joins the group of ranks; a group of one needs no address."""
         if ranks != self._layout.ranks:
             raise ConfigurationError(f"the group has {ranks} ranks, but trainer.engine.ranks is {self._layout.ranks}")
-        self._world.connect(rank, ranks, address)
+        self._world.connect(rank, ranks, address, self._device, state_bytes(Path(self._context.model_path)))
 
     def initialise(self) -> None:
         """Loads the initial weights from the model's folder; version 0."""

@@ -22,6 +22,7 @@ from yatt_core.engines.train.megatron.cpu import on_this_device
 from yatt_core.engines.train.megatron.forward import MegatronForward
 from yatt_core.engines.train.megatron.model import Grid, Part, build_part, make_grid
 from yatt_core.engines.train.megatron.optimizer import MegatronAdamW
+from yatt_core.engines.train.megatron.transfers import announce_transfers
 from yatt_core.engines.train.model.optimizer import MOMENTS
 from yatt_core.engines.train.model.state_files import OPTIMIZER, REFERENCE, WEIGHTS, StateFacts, require_same
 from yatt_core.engines.train.ranks.collective import ReplicaCollective
@@ -54,6 +55,7 @@ class MegatronTrainEngine(SharedModelEngine):
         self._engine = engine
 
     def _divide(self) -> None:
+        announce_transfers()
         with on_this_device(), lost_group(self._world):
             self._grid = grid = make_grid(self._engine)
         self._collective = ReplicaCollective(self._world, grid.copy, grid.copies, grid.speaks)

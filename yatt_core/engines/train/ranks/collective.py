@@ -1,28 +1,33 @@
-"""Sums and maxima over the ranks of a trainer, on a gloo group of its own.
+"""Sums and maxima over the ranks of a trainer, on groups of its own: gloo, and NCCL for tensors on GPUs.
 
-The group is an object, not the process-wide default, so that a trainer that lost a rank can join a new one. A
+The groups are objects, not the process-wide default, so that a trainer that lost a rank can join a new one. A
 group of one rank needs no network. Every rank must make the same calls in the same order.
 """
 
 from __future__ import annotations
 
 import os
-from datetime import timedelta
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import distributed
 
-from yatt_core.engines.train.ranks.rendezvous import LOOPBACK, own_address, split_address, take_listener
+from yatt_core.engines.train.ranks.network import bind_libraries, own_address
+from yatt_core.engines.train.ranks.rendezvous import LOOPBACK, split_address, take_listener
+from yatt_core.engines.train.ranks.time_limits import SUM, time_limit
+from yatt_core.engines.train.ranks.waiting import record_collectives, waiting_for
 from yatt_core.errors import InfrastructureError
 
-TIMEOUT = timedelta(seconds=60)
-"""Maximum time that a rank waits for the others."""
 LONGEST_TEXT = 256
+HOST = torch.device("cpu")
+NO_GPU = "none"
+"""What a rank tells the others if it has no GPU that NCCL could use."""
 
 # torch's type stubs for process groups do not match the library's attributes.
 GLOO: Any = distributed.ProcessGroupGloo
 TCP_STORE: Any = vars(distributed)["TCPStore"]
+PREFIX_STORE: Any = vars(distributed)["PrefixStore"]
 REDUCE_OP: Any = distributed.ReduceOp
 
 
@@ -32,6 +37,7 @@ class Collective:
     speaks: whether this rank's results count. Among ranks with the same part of the samples only one speaks;
         the others contribute zeros.
     host: this machine's address on the network of the group.
+    held: bytes that a rank may read or copy between two operations.
     store: where ranks meet for additional groups; None for a group of one.
     """
 
@@ -40,29 +46,40 @@ class Collective:
         self.ranks = 1
         self.speaks = True
         self.host = LOOPBACK
+        self.held = 0
         self.store: Any = None
-        self._group: Any = None
+        self._groups: dict[str, Any] = {}
 
-    def connect(self, rank: int, ranks: int, address: str) -> None:
+    def connect(self, rank: int, ranks: int, address: str, device: torch.device = HOST, held: int = 0) -> None:
         """Meets the other ranks at `tcp://host:port`, served by rank 0.
 
-        Raises `InfrastructureError` if they do not meet within a minute.
+        device: where this rank's gradients are.
+
+        Raises `InfrastructureError` if the ranks do not meet in time (`time_limits`).
         """
-        self.rank, self.ranks, self.host, self._group, self.store = rank, ranks, LOOPBACK, None, None
+        self.rank, self.ranks, self.held, self.host = rank, ranks, held, LOOPBACK
+        self.store, self._groups = None, {}
         if ranks == 1:
             return
         host, port = split_address(address)
-        options = GLOO._Options()
-        options._timeout = TIMEOUT
+        record_collectives()
         try:
-            self.host = own_address(host, port)
-            options._devices = [GLOO.create_device(hostname=self.host)]
-            store = _store(host, port, ranks) if rank == 0 else TCP_STORE(host, port, ranks, False, TIMEOUT)
-            self._group, self.store = GLOO(store, rank, ranks, options), store
+            with waiting_for(f"the meeting at {address}", self.others):
+                self.host = own_address(host, port)
+                store = self._store(host, port)
+                groups = {HOST.type: self._gloo(store)}
+                if backend_of(self._told(store, "device", gpu_name(device))) == "nccl":
+                    groups[device.type] = self._nccl(store)
+            self.store, self._groups = store, groups
         except (OSError, RuntimeError) as error:
             raise InfrastructureError(
                 f"rank {rank} of {ranks} could not join the group at {address}: {error}"
             ) from error
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The other ranks."""
+        return tuple(rank for rank in range(self.ranks) if rank != self.rank)
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sums a tensor over the ranks, in place, with the same bits on every rank. Returns the tensor."""
@@ -85,15 +102,45 @@ class Collective:
         self.sum(torch.zeros(1))
 
     def _reduce(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
-        if self._group is None:
+        if not self._groups:
             return tensor
+        group = self._groups.get(tensor.device.type, self._groups[HOST.type])
         options = distributed.AllreduceOptions()
         options.reduceOp = operation
+        options.timeout = limit = time_limit(SUM * tensor.nbytes, self.held)
         try:
-            self._group.allreduce([tensor], options).wait()
+            with waiting_for("a sum over all ranks", self.others):
+                # With a limit, NCCL waits here as gloo does, instead of ending the process later.
+                group.allreduce([tensor], options).wait(limit)
         except RuntimeError as error:
             raise InfrastructureError(f"rank {self.rank} of {self.ranks} lost its group: {error}") from error
         return tensor
+
+    def _store(self, host: str, port: int) -> Any:
+        """Opens the meeting's store; rank 0 serves it on the given address only, by default it would be on all."""
+        limit = time_limit(0, self.held)
+        if self.rank:
+            return TCP_STORE(host, port, self.ranks, False, limit)
+        with take_listener(host, port) as listener:
+            return TCP_STORE(host, port, self.ranks, True, limit, master_listen_fd=os.dup(listener.fileno()))
+
+    def _gloo(self, store: Any) -> Any:
+        options = GLOO._Options()
+        options._timeout = time_limit(0, self.held)
+        options._devices = [GLOO.create_device(hostname=self.host)]
+        return GLOO(store, self.rank, self.ranks, options)
+
+    def _nccl(self, store: Any) -> Any:
+        bind_libraries(self.host)
+        nccl: Any = vars(distributed)["ProcessGroupNCCL"]
+        options = nccl.Options()
+        options._timeout = time_limit(0, self.held)
+        return nccl(PREFIX_STORE("nccl", store), self.rank, self.ranks, options)
+
+    def _told(self, store: Any, question: str, answer: str) -> list[str]:
+        """Returns every rank's answer, in the order of the ranks."""
+        store.set(f"{question}/{self.rank}", answer)
+        return [store.get(f"{question}/{rank}").decode() for rank in range(self.ranks)]
 
 
 class ReplicaCollective(Collective):
@@ -114,7 +161,16 @@ class ReplicaCollective(Collective):
         return self._world._reduce(tensor, operation)
 
 
-def _store(host: str, port: int, ranks: int) -> Any:
-    """Opens the store of a meeting on the given address only; by default it would listen on all addresses."""
-    with take_listener(host, port) as listener:
-        return TCP_STORE(host, port, ranks, True, TIMEOUT, master_listen_fd=os.dup(listener.fileno()))
+def backend_of(gpus: Sequence[str]) -> str:
+    """Returns the backend that sums tensors on GPUs: `nccl` if every rank has a GPU of its own, otherwise `gloo`.
+
+    gpus: each rank's GPU, as `gpu_name` returns it. NCCL refuses two ranks on one GPU.
+    """
+    return "nccl" if NO_GPU not in gpus and len(set(gpus)) == len(gpus) else "gloo"
+
+
+def gpu_name(device: torch.device) -> str:
+    """Returns a name that no other GPU has; `NO_GPU` for a core, or if torch lacks NCCL."""
+    if device.type != "cuda" or not distributed.is_nccl_available():
+        return NO_GPU
+    return str(torch.cuda.get_device_properties(device).uuid)

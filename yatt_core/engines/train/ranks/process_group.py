@@ -5,7 +5,6 @@ Consumes the ranks' own group, which has already met; the libraries' group meets
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,29 +12,28 @@ from typing import Any
 import torch
 from torch import distributed
 
-from yatt_core.engines.train.ranks.collective import TIMEOUT, Collective
-from yatt_core.engines.train.ranks.rendezvous import network_device
+from yatt_core.engines.train.ranks.collective import PREFIX_STORE, Collective
+from yatt_core.engines.train.ranks.network import bind_libraries
+from yatt_core.engines.train.ranks.time_limits import time_limit
+from yatt_core.engines.train.ranks.waiting import opened_process_group, record_collectives
 from yatt_core.errors import InfrastructureError
 
-# torch's stubs lack them.
+# torch's stubs lack it.
 HASH_STORE: Any = vars(distributed)["HashStore"]
-PREFIX_STORE: Any = vars(distributed)["PrefixStore"]
-
-DEVICES = {"GLOO_SOCKET_IFNAME": "{}", "NCCL_SOCKET_IFNAME": "={}"}
-"""The variables that name the network device of each backend; NCCL takes a name without `=` as a prefix."""
-
-_bound: dict[str, str] = {}
-"""The variables that this process has set itself."""
 
 
 def open_process_group(world: Collective) -> None:
     """Opens the process-wide group of the ranks of `world`, replacing an existing one. Raises `InfrastructureError`."""
     close_process_group()
-    _bind(network_device(world.host))
+    bind_libraries(world.host)
+    record_collectives()
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     store = HASH_STORE() if world.store is None else PREFIX_STORE("process", world.store)
+    # No operation of the libraries moves more than the whole state.
+    limit = time_limit(world.held, world.held)
+    opened_process_group(world.rank)
     with lost_group(world):
-        distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.ranks, timeout=TIMEOUT)
+        distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.ranks, timeout=limit)
 
 
 def require_process_group(world: Collective) -> None:
@@ -59,10 +57,3 @@ def lost_group(world: Collective) -> Iterator[None]:
         if isinstance(error, distributed.DistError) or "gloo" in str(error).lower():
             raise InfrastructureError(f"rank {world.rank} of {world.ranks} lost its group: {error}") from error
         raise
-
-
-def _bind(device: str) -> None:
-    """Has the group and those made from it use one network device, unless the environment names another."""
-    for name, form in DEVICES.items():
-        if os.environ.get(name) == _bound.get(name):
-            os.environ[name] = _bound[name] = form.format(device)

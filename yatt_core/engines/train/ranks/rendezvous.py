@@ -11,8 +11,6 @@ import socket
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-import psutil
-
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
 LOOPBACK = "127.0.0.1"
@@ -58,21 +56,3 @@ def take_listener(host: str, port: int) -> socket.socket:
     Raises `OSError` if the address is already in use.
     """
     return _held.pop((host, port), None) or socket.create_server((host, port))
-
-
-def own_address(host: str, port: int) -> str:
-    """Returns this machine's address on the network through which it reaches another one; sends nothing.
-
-    Raises `OSError` if there is no route.
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, port))
-        return str(probe.getsockname()[0])
-
-
-def network_device(address: str) -> str:
-    """Returns the name of the network device that has an address. Raises `InfrastructureError` if there is none."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address == address for one in addresses):
-            return name
-    raise InfrastructureError(f"no network device has the address {address}, at which the trainer's ranks meet")

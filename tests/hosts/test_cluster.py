@@ -1,0 +1,78 @@
+"""A Ray cluster of two hosts: a trainer whose ranks need both meets at the first one's address, and learns the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.many_nodes import OPEN
+from tests.engines.train.groups import RANKS, broadcast
+from tests.engines.train.letters import letters_engine, letters_spec
+from tests.hosts.driver import SFT
+from tests.hosts.network import NETWORK, Hosts
+from tests.services import ROOT
+from yatt_core.engines.train.ranks.rendezvous import hold_address
+
+SECONDS, PORT = 300, 6379
+SETTINGS = OPEN | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1", "PYTHONPATH": str(ROOT)}
+
+
+@contextmanager
+def ray_nodes(hosts: Hosts) -> Iterator[str]:
+    """Starts a node with one core on each host, the head on the first one, and yields the head's address."""
+    folder = Path(tempfile.mkdtemp(prefix="r-"))  # a short path, for Ray's sockets
+    ray = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=1", "--disable-usage-stats"]
+    ray += [f"--object-store-memory={80 << 20}", "--include-log-monitor=false"]
+    address = f"{hosts.address(hosts.names[0])}:{PORT}"
+    for number, name in enumerate(hosts.names):
+        role = [f"--address={address}"] if number else ["--head", f"--port={PORT}", "--include-dashboard=false"]
+        role += [f"--node-ip-address={hosts.address(name)}", f"--node-name={name}", f"--temp-dir={folder / name}"]
+        with (folder / f"{name}.log").open("w") as log:
+            hosts.start(name, [*ray, *role], stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **SETTINGS})
+    try:
+        yield address
+    finally:
+        for name in list(hosts.names):
+            hosts.end(name)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def learn_here(rank: int, folder: Path) -> None:
+    spec = letters_spec(folder, ranks=2, **SFT)
+    engine = letters_engine(spec, folder / f"run-{rank}")
+    engine.connect(rank, 2, broadcast(folder / "address", hold_address() if rank == 0 else None))
+    engine.initialise()
+    (folder / f"digest-{rank}").write_text(engine.sft().weights_digest)
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(900)
+def test_ranks_of_a_run_meet_across_the_nodes_of_a_cluster(two_hosts: Hosts, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    with ray_nodes(two_hosts) as address:
+        driver = two_hosts.start(
+            "h1", [sys.executable, "-m", "tests.hosts.driver", address, str(run)], env={**os.environ, **SETTINGS}
+        )
+        assert driver.wait(SECONDS) == 0
+    found = json.loads((run / "found.json").read_text())
+    assert sorted(found["nodes"]) == [f"{NETWORK}1", f"{NETWORK}2"]
+    (group,) = found["groups"]
+    assert group.startswith(f"tcp://{found['nodes'][0]}:")
+    here = tmp_path / "here"
+    here.mkdir()
+    ranks = [RANKS.Process(target=learn_here, args=(rank, here)) for rank in range(2)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join(SECONDS)
+    assert {(here / f"digest-{rank}").read_text() for rank in range(2)} == {found["digest"]}

@@ -1,0 +1,42 @@
+"""Which of this machine's addresses and network devices the ranks use. Nothing here sends anything."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import psutil
+
+from yatt_core.errors import InfrastructureError
+
+DEVICES = {"GLOO_SOCKET_IFNAME": "{}", "NCCL_SOCKET_IFNAME": "={}"}
+"""The variables that name the network device of each library; NCCL takes a name without `=` as a prefix."""
+
+_bound: dict[str, str] = {}
+"""The variables that this process has set itself."""
+
+
+def own_address(host: str, port: int) -> str:
+    """Returns this machine's address on the network through which it reaches another one.
+
+    Raises `OSError` if there is no route.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))
+        return str(probe.getsockname()[0])
+
+
+def network_device(address: str) -> str:
+    """Returns the name of the network device that has an address. Raises `InfrastructureError` if there is none."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address == address for one in addresses):
+            return name
+    raise InfrastructureError(f"no network device has the address {address}, at which the trainer's ranks meet")
+
+
+def bind_libraries(address: str) -> None:
+    """Has gloo and NCCL use the network device with this address, unless the environment names another."""
+    device = network_device(address)
+    for name, form in DEVICES.items():
+        if os.environ.get(name) == _bound.get(name):
+            os.environ[name] = _bound[name] = form.format(device)
