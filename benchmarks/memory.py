@@ -166,7 +166,7 @@ def _training(
     besides = peak_of(lambda: kept.append(engine.prepare(second)))
     activations = peak_of(lambda: engine.learn(second, kept[0]))
     engine.freeze_state()
-    copies = sum(array.nbytes for part in engine._buffers.values() for array in part.values())
+    copies = engine._buffers.nbytes
     optimizer, reference = engine._optimizer, engine._reference
     assert reference is not None
     state = optimizer._adamw.state[optimizer.values]

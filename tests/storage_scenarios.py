@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.checkpoints.scenarios import FOLDER, IDENTITY, NEEDED, publish, write
+from tests.checkpoints.scenarios import FOLDER, IDENTITY, NEEDED, publish, publish_shares, write
 from tests.experience.scenarios import BATCHES, KEY, SAMPLES, make_shard, prepare, prepared_ranks, sealed_folders
 from yatt_core import durable
 from yatt_core.checkpoints.publish import publish_checkpoint
@@ -116,6 +116,22 @@ def _check_checkpoint(folder: Path, told: tuple[str, ...]) -> None:
     assert [path.name for path in (folder / FOLDER).parent.iterdir()] == [Path(FOLDER).name]
 
 
+def _share_again(folder: Path, tell: Tell) -> None:
+    """Writes the shares of both ranks again, in another attempt."""
+    publish_shares(folder, tell, "second")
+
+
+def _check_shares(folder: Path, told: tuple[str, ...]) -> None:
+    found = find_unrecorded(folder, [])
+    for _, receipt in found:
+        verify_checkpoint(folder, receipt.folder, receipt.manifest_sha256)
+    assert found or "published" not in told
+    publish_shares(folder, lambda word: None, "third")
+    verify_checkpoint(folder, FOLDER, load_manifest(folder / FOLDER, "checkpoint").sha256)
+    sweep_checkpoints(folder, [FOLDER])
+    assert [path.name for path in (folder / FOLDER).parent.iterdir()] == [Path(FOLDER).name]
+
+
 def _delete(folder: Path, tell: Tell) -> None:
     publish_checkpoint(folder, FOLDER, IDENTITY, write, NEEDED)
     tell("published")
@@ -164,6 +180,7 @@ SCENARIOS = (
     Scenario("shard resumed in its term", _shard(1), _shard(1), _check_shard),
     Scenario("checkpoint adopted", publish, _publish_again, _check_checkpoint),
     Scenario("checkpoint published again", publish, _republish, _check_checkpoint),
+    Scenario("checkpoint of two ranks", publish_shares, _share_again, _check_shares),
     Scenario("deletion", _delete, _delete_again, _check_deletion),
     Scenario("prepared", prepare, _prepare_again, _check_prepared),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,42 @@ def weights_digest(tensors: Mapping[str, npt.NDArray[Any]]) -> str:
 
     tensors: the full state dict; tied tensors appear once.
     """
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        array = tensors[name]
-        digest.update(f"{name}|{array.dtype.name}|{','.join(map(str, array.shape))}|".encode())
-        little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        digest.update(np.ascontiguousarray(little_endian).data.cast("B") if array.size else b"")
-    return digest.hexdigest()
+    return ordered_weights_digest((name, tensors[name]) for name in sorted(tensors))
+
+
+def ordered_weights_digest(tensors: Iterable[tuple[str, npt.NDArray[Any]]]) -> str:
+    """Returns the `weights_digest` of tensors that come one after another, sorted by name; none of them is kept."""
+    found = WeightsDigest()
+    for name, array in tensors:
+        found.begin(name, array.dtype.name, array.shape)
+        found.add(array)
+    return found.hexdigest()
+
+
+class WeightsDigest:
+    """A `weights_digest` in the making, from tensors that arrive sorted by name, each whole or in blocks of rows."""
+
+    def __init__(self) -> None:
+        self._sha256, self._last = hashlib.sha256(), ""
+
+    def begin(self, name: str, dtype: str, shape: Sequence[int]) -> None:
+        """Begins a tensor. Raises `ValueError` if its name does not come after the last one.
+
+        dtype: numpy's name of its type.
+        """
+        if name <= self._last:
+            raise ValueError(f"tensor {name} comes after {self._last}, but the digest is over sorted names")
+        self._last = name
+        self._sha256.update(f"{name}|{dtype}|{','.join(map(str, shape))}|".encode())
+
+    def add(self, block: npt.NDArray[Any]) -> None:
+        """Adds the tensor's next rows, or all of it."""
+        little_endian = block.astype(block.dtype.newbyteorder("<"), copy=False)
+        self._sha256.update(np.ascontiguousarray(little_endian).data.cast("B") if block.size else b"")
+
+    def hexdigest(self) -> str:
+        """Returns the digest of everything that was added."""
+        return self._sha256.hexdigest()
 
 
 def experience_digest_of_iteration(group_digests: bytes) -> str:

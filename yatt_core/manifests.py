@@ -115,6 +115,15 @@ def verify_files(folder: Path, files: Mapping[str, FileEntry]) -> None:
         _compare(path, found, files[name])
 
 
+def require_size(path: Path, entry: FileEntry) -> None:
+    """Raises `DataError` unless a file exists and has the size that its manifest says."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    _compare(path, FileEntry(size, entry.sha256), entry)
+
+
 def _compare(path: Path, found: FileEntry, expected: FileEntry) -> None:
     if found.size != expected.size:
         raise DataError(f"{path}: has {found.size} bytes, its manifest says {expected.size}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from benchmarks.grow.checkpoints import checkpoint_figures
 from benchmarks.grow.learning import learning_figures
 from benchmarks.grow.loading import loading_figures
 from benchmarks.grow.models import SEED
@@ -20,7 +21,11 @@ Figures = dict[str, float | None]
 Measure = Callable[[Path], tuple[Figures, dict[str, Any]]]
 """(an empty folder) -> figures, and the details from which they were computed."""
 
-MEASURES: Mapping[str, Measure] = {"loading": loading_figures, "learning": learning_figures}
+MEASURES: Mapping[str, Measure] = {
+    "checkpoints": checkpoint_figures,
+    "loading": loading_figures,
+    "learning": learning_figures,
+}
 FILES = Path(__file__).parents[2] / ".tmp"
 
 

@@ -152,7 +152,8 @@ def is_committed(context: RunContext, row: CheckpointRow) -> bool:
 
 def _restore(session: DriverSession, row: CheckpointRow) -> None:
     session.context.observer.stage(f"loading the checkpoint of iteration {row.iteration}")
-    session.threads.allow(2 * session.actors.deadline, f"loading the checkpoint of iteration {row.iteration}")
+    # At worst it is loaded twice, each time in three calls to the ranks.
+    session.threads.allow(6 * session.actors.deadline, f"loading the checkpoint of iteration {row.iteration}")
     restore(session, row)
 
 

@@ -24,8 +24,7 @@ from yatt_core.checkpoints.retention import checkpoints_to_keep, delete_checkpoi
 from yatt_core.checkpoints.unrecorded import find_unrecorded
 from yatt_core.checkpoints.verify import verify_checkpoint
 from yatt_core.checkpoints.writer import CheckpointWriter
-from yatt_core.digests import weights_digest
-from yatt_core.errors import DataError, InfrastructureError
+from yatt_core.errors import DataError, InfrastructureError, StorageFullError
 from yatt_core.keys import checkpoint_folder
 from yatt_core.protocols.engines import FrozenState
 from yatt_core.storage.fetching import fetching, partial_of
@@ -157,59 +156,69 @@ def test_a_writer_that_writes_nothing_publishes_nothing(tmp_path):
     assert names(tmp_path / "checkpoints") == []
 
 
+class Frozen(FrozenState):
+    """The state of a single rank, with a writer in place of tensors."""
+
+    def __init__(self, write) -> None:
+        super().__init__(0, 1, {}, {"state": b"state"}, "3" * 64)
+        object.__setattr__(self, "write", write)
+
+    def __call__(self, folder):
+        self.write(folder)
+        return super().__call__(folder)
+
+
 def frozen(writer):
-    return lambda: FrozenState({"weight": np.zeros(3, np.float32)}, writer)
+    return lambda: Frozen(writer)
 
 
 def test_the_background_writer_returns_each_receipt_once(tmp_path):
     writer = CheckpointWriter(tmp_path)
     gate = threading.Event()
-
-    def slow(folder) -> None:
-        gate.wait(10)
-        write(folder)
-
     assert writer.poll() is None
-    writer.begin(FOLDER, IDENTITY, frozen(slow))
+    writer.begin(FOLDER, "a", IDENTITY, frozen(lambda folder: gate.wait(10)))
     assert writer.poll() is None
     assert writer.wait(0.01) is None
     gate.set()
     receipt = writer.wait(10)
-    assert receipt.folder == FOLDER
-    assert receipt.weights_digest == weights_digest({"weight": np.zeros(3, np.float32)})
+    assert (receipt.folder, receipt.weights_digest) == (FOLDER, "3" * 64)
+    assert verify_checkpoint(tmp_path, FOLDER, receipt.manifest_sha256).files.keys() == {"state"}
     assert writer.poll() is None
     assert writer.wait(0.01) is None
 
 
-def test_a_second_checkpoint_waits_for_the_first_and_both_are_reported(tmp_path):
+def test_a_second_checkpoint_waits_for_the_first(tmp_path):
     writer = CheckpointWriter(tmp_path)
     running, most = [], []
 
     def counted(folder) -> None:
         running.append(1)
         most.append(len(running))
-        write(folder)
         running.pop()
 
     for iteration in (10, 20, 30):
         identity = dataclasses.replace(IDENTITY, iteration=iteration)
-        writer.begin(str(checkpoint_folder(0, iteration, 1)), identity, frozen(counted))
+        writer.begin(str(checkpoint_folder(0, iteration, 1)), str(iteration), identity, frozen(counted))
         assert len(most) >= iteration // 10 - 1, "begin must wait for the checkpoint before"
-    assert [writer.wait(10).iteration for _ in range(3)] == [10, 20, 30]
+    assert writer.wait(10).iteration == 30
     assert most == [1, 1, 1]
+    assert len(names(tmp_path / "checkpoints")) == 3
 
 
-def test_a_failed_checkpoint_raises_once_and_the_next_succeeds(tmp_path):
+def test_a_failed_checkpoint_raises_once_and_the_next_succeeds(tmp_path, caplog):
     writer = CheckpointWriter(tmp_path)
 
     def broken(folder) -> None:
         raise OSError(28, "No space left on device")
 
-    writer.begin(FOLDER, IDENTITY, frozen(broken))
-    writer.begin(FOLDER, IDENTITY, frozen(write))
-    with pytest.raises(InfrastructureError, match="No space left"):
+    writer.begin(FOLDER, "a", IDENTITY, frozen(broken))
+    with pytest.raises(StorageFullError, match="No space left"):
         writer.wait(10)
+    writer.begin(FOLDER, "b", IDENTITY, frozen(broken))
+    writer.begin(FOLDER, "c", IDENTITY, frozen(lambda folder: None))
+    assert "No space left" in caplog.text, "nobody has asked for the second one's result"
     assert writer.wait(10).folder == FOLDER
+    assert names(tmp_path / "checkpoints") == ["b000-i000010.t0001"]
 
 
 @given(st.sets(st.integers(0, 40)), st.integers(1, 5))

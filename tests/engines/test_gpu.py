@@ -89,7 +89,6 @@ def course(spec: RunSpec, folder: Path, model: Path, images: bool = False) -> Co
     first.offload()
     receipts.append(update(first, tasks[1]))
     write, checkpoint = first.freeze_state(), folder / "checkpoint"
-    assert write is not None
     checkpoint.mkdir()
     write(checkpoint)
     second.restore(checkpoint, 2)

@@ -73,15 +73,15 @@ def test_a_receipt_waits_for_the_store_and_a_refusal_is_raised_instead(
     folder, identity = "checkpoints/b000-i000001.t0001", CheckpointIdentity(bench.run, 0, 1, 1, "s", "")
 
     def freeze() -> FrozenState:
-        return FrozenState({}, lambda target: (target / "state").write_bytes(b"tensors") and None)
+        return FrozenState(0, 1, {}, {"state": b"tensors"}, "w")
 
     server.refuse(403, "AccessDenied", 9)
-    writer.begin(folder, identity, freeze)
+    writer.begin(folder, "first", identity, freeze)
     with pytest.raises(ConfigurationError):
         writer.wait(30)
     assert (bench.folder / folder).exists(), "the checkpoint is on the local tier"
     server.refusals.clear()
-    writer.begin(folder, identity, freeze)
+    writer.begin(folder, "second", identity, freeze)
     receipt = writer.wait(30)
     assert receipt is not None and store.folders(CHECKPOINTS) == {folder: True}
     store.verify(folder, receipt.manifest_sha256)

@@ -14,7 +14,7 @@ from pathlib import Path
 from ray.util import get_node_ip_address
 
 from yatt_core.actors.presence import Presence
-from yatt_core.checkpoints.verify import verify_checkpoint
+from yatt_core.checkpoints.verify import listed_files, verify_checkpoint
 from yatt_core.checkpoints.writer import CheckpointIdentity, CheckpointWriter
 from yatt_core.engines.environment import environment_facts
 from yatt_core.engines.registry import build_train_engine
@@ -69,7 +69,8 @@ class TrainerActor:
         self._group = self._model_path = ""
         self._settled = False
         self._store = open_store(self._spec, self._folder)
-        self._checkpoints = CheckpointWriter(self._folder, self._store)
+        patience = self._spec.recovery.phase_deadline_seconds
+        self._checkpoints = CheckpointWriter(self._folder, self._store, patience)
         self._identity = actor_logs(self._folder, f"trainer-{rank}", term)
         self._presence = Presence(self._folder, self._identity.name, term, self._spec.recovery.grace_seconds)
 
@@ -171,22 +172,33 @@ class TrainerActor:
             bucket = self._export.bucket(number)
             return bucket.last, bucket if self._rank == 0 else None
 
-    def begin_checkpoint(self, term: int, run: str, branch: int, audit_head: str) -> None:
-        """Copies the tensors now; rank 0 publishes them in the background, after any checkpoint still in flight."""
+    def begin_checkpoint(self, term: int, run: str, branch: int, audit_head: str, attempt: str) -> None:
+        """Copies this rank's share now; every rank writes its share in the background, and rank 0 publishes them all.
+
+        attempt: names this attempt; the same on all ranks.
+        """
         with self._serving("begin_checkpoint", term):
             engine = self._ready()
             identity = CheckpointIdentity(run, branch, engine.version, term, self._spec.digest, "", audit_head)
             folder = str(checkpoint_folder(branch, engine.version, term))
-            self._checkpoints.begin(folder, identity, engine.freeze_state)
+            self._checkpoints.begin(folder, attempt, identity, engine.freeze_state)
 
     def checkpoint_result(self, wait_seconds: float) -> CheckpointReceipt | None:
-        """Returns the last checkpoint's receipt, only once; None while it is being written or if there is none."""
+        """Returns the last checkpoint's receipt, only once and on rank 0; None while it is being written.
+
+        Raises the error with which this rank's share, or on rank 0 the checkpoint, failed.
+        """
         return self._checkpoints.wait(wait_seconds) if wait_seconds else self._checkpoints.poll()
 
+    def verify_checkpoint(self, term: int, folder: str, manifest_sha256: str, number: int, readers: int) -> None:
+        """Verifies one reader's share of a checkpoint's files against the ledger's digest."""
+        with self._serving("verify_checkpoint", term):
+            verify_checkpoint(self._folder, folder, manifest_sha256, number, readers)
+
     def restore(self, term: int, folder: str, manifest_sha256: str, version: int) -> None:
-        """Verifies a checkpoint against the ledger's digest and loads it."""
+        """Loads a checkpoint whose files the ranks of this node have verified together."""
         with self._serving("restore", term):
-            verify_checkpoint(self._folder, folder, manifest_sha256)
+            listed_files(self._folder, folder, manifest_sha256)
             self._ready().restore(self._folder / folder, version)
             self._settled = True
 

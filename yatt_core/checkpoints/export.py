@@ -11,17 +11,22 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from yatt_core import durable
+from yatt_core.checkpoints.contents import WEIGHTS as SAVED_WEIGHTS
+from yatt_core.checkpoints.contents import open_tensors
 from yatt_core.checkpoints.publish import CheckpointIdentity, require_room
-from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.models.model_folder import CONFIG, WEIGHTS, WEIGHTS_INDEX, read_config, small_files
+from yatt_core.wire.part_files import TYPES, PartFiles
 
 ORIGIN = "yatt.json"
 """Where the weights come from: the checkpoint's identity, with the digest of the weights before any conversion."""
@@ -61,7 +66,7 @@ class _Entry:
 
 
 def export_model(
-    weights: Path,
+    checkpoint: Path,
     model: Path,
     target: Path,
     identity: CheckpointIdentity,
@@ -73,7 +78,7 @@ def export_model(
     Raises `ConfigurationError` if the target exists, `DataError` if the weights cannot be read, and
     `StorageFullError` or `InfrastructureError` if writing fails; nothing is left behind in these cases.
 
-    weights: a safetensors file.
+    checkpoint: folder of the checkpoint.
     identity: identity of the checkpoint that the weights belong to.
     dtype: dtype of exported floating-point tensors; None keeps each tensor's own.
     advance: called with the bytes written so far and the total bytes of the weights.
@@ -84,45 +89,55 @@ def export_model(
     if not above.is_dir():
         raise ConfigurationError(f"{target}: {above} is a file; choose a path inside a folder")
     partial = target.with_name(f".{target.name}.partial")
-    with _opened(weights) as tensors:
-        entries = _entries(tensors, DTYPES[dtype] if dtype else None)
-        total = sum(entry.bytes for entry in entries)
-        durable.make_folder(target.parent)
-        require_room(target, total)
+    tensors = open_tensors(checkpoint, SAVED_WEIGHTS)
+    tensors.require_whole()
+    entries = _entries(tensors, DTYPES[dtype] if dtype else None)
+    total = sum(entry.bytes for entry in entries)
+    durable.make_folder(target.parent)
+    require_room(target, total)
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        with _refusals(partial):
+            partial.mkdir()
+            for path in small_files(model):
+                if path.name not in (CONFIG, WEIGHTS_INDEX):
+                    shutil.copyfile(path, partial / path.name)
+        files = _write_weights(tensors, entries, partial, total, advance)
+        stored = _dtype_name(entries)
+        durable.write_json(partial / CONFIG, _config_with(read_config(model), stored))
+        durable.write_json(partial / ORIGIN, {**asdict(identity), "dtype": stored})
+        for path in partial.iterdir():
+            durable.sync_file(path)
+        durable.move_folder(partial, target)
+    finally:
         shutil.rmtree(partial, ignore_errors=True)
-        try:
-            with _refusals(partial):
-                partial.mkdir()
-                for path in small_files(model):
-                    if path.name not in (CONFIG, WEIGHTS_INDEX):
-                        shutil.copyfile(path, partial / path.name)
-            files = _write_weights(tensors, entries, partial, total, advance)
-            stored = _dtype_name(entries)
-            durable.write_json(partial / CONFIG, _config_with(read_config(model), stored))
-            durable.write_json(partial / ORIGIN, {**asdict(identity), "dtype": stored})
-            for path in partial.iterdir():
-                durable.sync_file(path)
-            durable.move_folder(partial, target)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
     return Exported(len(entries), total, stored, files)
 
 
-def _entries(tensors: Any, dtype: torch.dtype | None) -> list[_Entry]:
+def _entries(tensors: PartFiles, dtype: torch.dtype | None) -> list[_Entry]:
     """Returns all tensors in the order in which they are written.
 
     dtype: dtype of floating-point tensors; None keeps each tensor's own.
     """
     found = []
-    for name in tensors.keys():  # noqa: SIM118 - not a mapping; it cannot be iterated
-        tensor: torch.Tensor = tensors.get_tensor(name)  # a view into the file; nothing is read yet
-        kept = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-        found.append(_Entry(name, kept, tensor.numel() * kept.itemsize))
+    for name, shape in sorted(tensors.shapes.items()):
+        own = _dtype_of(tensors.kinds[name])
+        kept = dtype if dtype is not None and own.is_floating_point else own
+        found.append(_Entry(name, kept, prod(shape) * kept.itemsize))
     return found
 
 
+def _dtype_of(kind: str) -> torch.dtype:
+    """Returns the type that safetensors spells `kind`."""
+    return torch.bfloat16 if kind == "BF16" else torch.from_numpy(np.empty(0, TYPES[kind])).dtype
+
+
+def _tensor(tensors: PartFiles, name: str) -> torch.Tensor:
+    return torch.from_numpy(tensors.read(name)).view(_dtype_of(tensors.kinds[name]))
+
+
 def _write_weights(
-    tensors: Any,
+    tensors: PartFiles,
     entries: Sequence[_Entry],
     folder: Path,
     total: int,
@@ -135,7 +150,7 @@ def _write_weights(
         for number in range(1, len(groups) + 1)
     ]
     for name, group in zip(names, groups, strict=True):
-        held = {entry.name: tensors.get_tensor(entry.name).to(entry.dtype).contiguous() for entry in group}
+        held = {entry.name: _tensor(tensors, entry.name).to(entry.dtype).contiguous() for entry in group}
         with _refusals(folder / name):
             save_file(held, folder / name, metadata={"format": "pt"})
         done += sum(entry.bytes for entry in group)
@@ -174,14 +189,6 @@ def _config_with(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
         if isinstance(config.get(name), dict)
     }
     return {**config, **parts, **(named or {"dtype": dtype})}
-
-
-def _opened(weights: Path) -> Any:
-    """Opens a file whose tensors are read on demand. Raises `DataError` if it cannot be read."""
-    try:
-        return safe_open(weights, framework="pt")
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{weights}: cannot be read: {error}") from error
 
 
 @contextmanager

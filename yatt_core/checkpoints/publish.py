@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,9 +20,10 @@ from safetensors import SafetensorError
 from yatt_core import durable
 from yatt_core.checkpoints.verify import CHECKPOINT_KIND, files_in, verify_checkpoint
 from yatt_core.errors import DataError, InfrastructureError, StorageFullError
-from yatt_core.manifests import MANIFEST, entry_of_file, load_manifest, publish_manifest
-from yatt_core.protocols.engines import StateWriter
+from yatt_core.manifests import MANIFEST, FileEntry, entry_of_file, load_manifest, publish_manifest
 from yatt_core.protocols.receipts import CheckpointReceipt
+
+CheckpointFiles = Callable[[Path], Mapping[str, FileEntry] | None]
 
 SPARE_BYTES = 16 << 20
 """Disk space that must remain free after a checkpoint, for the ledger, logs and experience."""
@@ -43,13 +46,14 @@ class CheckpointIdentity:
 
 
 def publish_checkpoint(
-    run_folder: Path, folder: str, identity: CheckpointIdentity, write: StateWriter, needed_bytes: int
+    run_folder: Path, folder: str, identity: CheckpointIdentity, write: CheckpointFiles, needed_bytes: int
 ) -> CheckpointReceipt:
     """Writes and publishes a checkpoint at `folder`, relative to the run folder.
 
     A complete folder that an earlier attempt with the same identity published is kept. Raises `StorageFullError`
     if the disk is too small and `InfrastructureError` if writing fails; nothing is left behind in these cases.
 
+    write: puts the files into an empty folder; returns the entries of those that it has synced and hashed itself.
     needed_bytes: approximate number of bytes that the writer will write.
     """
     started = time.perf_counter()
@@ -61,12 +65,22 @@ def publish_checkpoint(
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        partial.mkdir()
-        write(partial)
-        manifest_sha256, size = _seal(partial, identity)
-        if target.exists():
-            durable.remove_folder(target)
-        durable.move_folder(partial, target)
+        with writing(target, needed_bytes):
+            partial.mkdir()
+            manifest_sha256, size = _seal(partial, identity, write(partial) or {})
+            if target.exists():
+                durable.remove_folder(target)
+            durable.move_folder(partial, target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return receipt_of(folder, identity, manifest_sha256, size, time.perf_counter() - started)
+
+
+@contextmanager
+def writing(target: Path, needed_bytes: int) -> Iterator[None]:
+    """Converts the errors of writing a checkpoint into `StorageFullError` or `InfrastructureError`."""
+    try:
+        yield
     except (OSError, RuntimeError, SafetensorError, InfrastructureError) as error:
         # safetensors and torch do not raise OSError for a failed write.
         free = shutil.disk_usage(target.parent).free
@@ -74,9 +88,6 @@ def publish_checkpoint(
         raise kind(
             f"{target}: the checkpoint cannot be written: {error}; it needs {needed_bytes} bytes, {free} are free"
         ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return receipt_of(folder, identity, manifest_sha256, size, time.perf_counter() - started)
 
 
 def _means_full(error: BaseException) -> bool:
@@ -98,8 +109,11 @@ def require_room(target: Path, needed_bytes: int) -> None:
         )
 
 
-def _seal(partial: Path, identity: CheckpointIdentity) -> tuple[str, int]:
-    """Syncs what the writer wrote and adds the manifest; returns the manifest's sha256 and the files' total size."""
+def _seal(partial: Path, identity: CheckpointIdentity, known: Mapping[str, FileEntry]) -> tuple[str, int]:
+    """Syncs what the writer wrote and adds the manifest; returns the manifest's sha256 and the files' total size.
+
+    known: entries of files that the writer has synced and hashed.
+    """
     names = files_in(partial)
     if not names or MANIFEST in names:
         raise DataError(
@@ -107,8 +121,9 @@ def _seal(partial: Path, identity: CheckpointIdentity) -> tuple[str, int]:
         )
     entries = {}
     for name in names:
-        durable.sync_file(partial / name)
-        entries[name] = entry_of_file(partial / name)
+        if name not in known:
+            durable.sync_file(partial / name)
+        entries[name] = known[name] if name in known else entry_of_file(partial / name)
     for path in partial.rglob("*/"):
         durable.sync_folder(path)
     manifest_sha256 = publish_manifest(partial, CHECKPOINT_KIND, asdict(identity), entries)

@@ -1,28 +1,29 @@
-"""Writes checkpoints in a background thread, off the critical path; at most one is in flight.
+"""Writes a rank's share of checkpoints in a background thread, off the critical path; at most one is in flight.
 
-Consumes frozen state (copies that no longer refer to the trainer). Produces receipts, each handed out a single time, in
-order; a failed checkpoint raises its error instead.
+Consumes frozen state (copies that no longer refer to the trainer). Produces, on the rank that publishes, receipts, each
+handed out a single time; a failed checkpoint raises its error instead.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
-from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
-from yatt_core.digests import weights_digest
+from yatt_core.checkpoints.publish import CheckpointIdentity
+from yatt_core.checkpoints.shares import Attempt
 from yatt_core.protocols.engines import FrozenState
 from yatt_core.protocols.receipts import CheckpointReceipt
 from yatt_core.storage.run_store import NoStore, RunStore
 
 __all__ = ["CheckpointIdentity", "CheckpointWriter"]
 
-COPIES = 4
-"""Approximate size of a checkpoint in multiples of the weights: weights, the optimizer's two moments, a reference."""
+PATIENCE_SECONDS = 600.0
+log = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
@@ -32,47 +33,61 @@ class CheckpointWriter:
 
     store: the durable tier, which must hold the checkpoint before its receipt is issued; by default there is only
         the disk.
+    patience: seconds for which the publishing rank waits for the other ranks' shares.
     """
 
-    def __init__(self, run_folder: Path, store: RunStore | None = None) -> None:
-        self._run_folder, self._store = run_folder, store or NoStore()
+    def __init__(self, run_folder: Path, store: RunStore | None = None, patience: float = PATIENCE_SECONDS) -> None:
+        self._run_folder, self._store, self._patience = run_folder, store or NoStore(), patience
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._results: deque[Future[CheckpointReceipt]] = deque()
+        self._result: Future[CheckpointReceipt | None] | None = None
+        self._abandoned = Event()
 
-    def begin(self, folder: str, identity: CheckpointIdentity, freeze: Callable[[], FrozenState | None]) -> None:
-        """Starts a checkpoint at `folder`, relative to the run folder, after waiting for the one in flight.
+    def begin(self, folder: str, attempt: str, identity: CheckpointIdentity, freeze: Callable[[], FrozenState]) -> None:
+        """Starts a checkpoint at `folder`, relative to the run folder.
 
-        identity: the checkpoint's identity; its weights digest is computed from the copy, in the background.
-        freeze: copies the state, in this thread; returns None if another rank publishes it.
+        First waits until this rank has written its share of the one before. A caller begins the next checkpoint only
+        when it knows how the last one ended, so a rank that still waits for others waits in vain; it gives up, and
+        a result that nobody has asked for is dropped.
+
+        attempt: names this attempt; the same on all ranks.
+        identity: the checkpoint's identity; its weights' digest is computed in the background.
+        freeze: copies the state, in this thread.
         """
-        wait(self._results)
-        if (frozen := freeze()) is not None:
-            self._results.append(self._executor.submit(self._publish, folder, identity, frozen))
+        self._abandoned.set()
+        if self._result is not None:
+            wait([self._result])
+            if (error := self._result.exception()) is not None:
+                log.warning("a checkpoint failed, and nobody has asked for its result: %s", error)
+        self._abandoned = Event()
+        task = Attempt(self._run_folder, folder, attempt, identity)
+        self._result = self._executor.submit(self._publish, task, freeze(), self._abandoned)
 
-    def _publish(self, folder: str, identity: CheckpointIdentity, frozen: FrozenState) -> CheckpointReceipt:
-        identity = replace(identity, weights_digest=weights_digest(frozen.weights))
-        needed_bytes = COPIES * sum(tensor.nbytes for tensor in frozen.weights.values()) + frozen.besides
-        receipt = publish_checkpoint(self._run_folder, folder, identity, frozen, needed_bytes)
+    def _publish(self, attempt: Attempt, frozen: FrozenState, abandoned: Event) -> CheckpointReceipt | None:
         started = time.perf_counter()
-        self._store.publish(folder)
-        return replace(receipt, seconds=receipt.seconds + time.perf_counter() - started)
+        attempt.write(frozen)
+        if frozen.rank > 0:
+            return None
+        receipt = attempt.publish(frozen, self._patience, abandoned)
+        self._store.publish(receipt.folder)
+        return replace(receipt, seconds=time.perf_counter() - started)
 
     @property
     def in_flight(self) -> bool:
         """True while a receipt or failure has not been handed out yet."""
-        return bool(self._results)
+        return self._result is not None
 
     def poll(self) -> CheckpointReceipt | None:
-        """Returns the oldest receipt not handed out yet; None if there is none or the checkpoint is unfinished.
+        """Returns the receipt if it has not been handed out yet; None if there is none or the checkpoint is unfinished.
 
         Raises the error that publishing the checkpoint raised.
         """
-        if not self._results or not self._results[0].done():
+        if self._result is None or not self._result.done():
             return None
-        return self._results.popleft().result()
+        found, self._result = self._result, None
+        return found.result()
 
     def wait(self, timeout_seconds: float) -> CheckpointReceipt | None:
         """Works like `poll`, after waiting up to `timeout_seconds` for the checkpoint in flight."""
-        if self._results:
-            wait([self._results[0]], timeout_seconds)
+        if self._result is not None:
+            wait([self._result], timeout_seconds)
         return self.poll()

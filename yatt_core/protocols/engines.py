@@ -7,14 +7,16 @@ engine is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy.typing as npt
 
+from yatt_core import durable
 from yatt_core.keys import WorkKey
+from yatt_core.manifests import FileEntry, entry_of_bytes
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.protocols.receipts import (
     BatchTask,
@@ -23,27 +25,40 @@ from yatt_core.protocols.receipts import (
     UpdateReceipt,
 )
 from yatt_core.wire.buckets import WeightBucket
+from yatt_core.wire.part_files import write_tensors
+from yatt_core.wire.parts import TensorPart
 
 Tensors = Mapping[str, npt.NDArray[Any]]
-
-StateWriter = Callable[[Path], None]
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenState:
-    """Copies of what a checkpoint holds; calling it writes them as files.
+    """Copies of what a rank contributes to a checkpoint; calling it writes them as files.
 
-    weights: the full state dict.
-    besides: size of a critic's state in bytes, in addition to the weights.
+    tensors: parts of tensors by subfolder; those of all ranks make up each tensor, each number once.
+    files: contents of other files by name; each file is contributed by one rank.
+    weights_digest: digest of the weights if it is known; otherwise it is computed from the subfolder `weights`.
     """
 
-    weights: Tensors
-    write: StateWriter
-    besides: int = 0
+    rank: int
+    ranks: int
+    tensors: Mapping[str, Sequence[TensorPart[npt.NDArray[Any]]]]
+    files: Mapping[str, bytes]
+    weights_digest: str | None = None
 
-    def __call__(self, folder: Path) -> None:
-        """Writes the files into an existing folder."""
-        self.write(folder)
+    @property
+    def nbytes(self) -> int:
+        """Size of the tensors and files in bytes."""
+        tensors = sum(part.values.nbytes for parts in self.tensors.values() for part in parts)
+        return int(tensors) + sum(len(data) for data in self.files.values())
+
+    def __call__(self, folder: Path) -> dict[str, FileEntry]:
+        """Writes the files below an existing folder, synced; returns size and sha256 of each, by relative name."""
+        entries = write_tensors(folder, self.rank, self.ranks, self.tensors)
+        for name, data in self.files.items():
+            durable.write_file(folder / name, data)
+            entries[name] = entry_of_bytes(data)
+        return entries
 
 
 class RolloutEngine(Protocol):
@@ -186,18 +201,19 @@ class TrainEngine(Protocol):
         """Restores all offloaded tensors, bit for bit; does nothing if there are none."""
         ...
 
-    def freeze_state(self) -> FrozenState | None:
-        """Copies what a checkpoint holds (weights, optimizer, schedule, reference); valid until the next call.
+    def freeze_state(self) -> FrozenState:
+        """Copies this rank's contribution to a checkpoint (weights, optimizer, schedule, reference).
 
-        Training may continue before another thread has written the copies. Every rank must call it; only rank 0
-        gets the copies. Pickle is used only for what safetensors cannot store.
+        Training may continue before another thread has written the copies, which are valid until the next call.
+        Every rank must call it.
         """
         ...
 
     def restore(self, folder: Path, version: int) -> None:
-        """Loads what a writer of `freeze_state` wrote, after the caller verified the files' digests.
+        """Loads what the states frozen on all ranks wrote, after the caller verified the files' digests.
 
-        The files may come from another layout of ranks; with the same layout, training continues bit for bit.
+        The files may come from another engine and layout of ranks; with the same ones, training continues bit for
+        bit. A rank reads only what it needs.
         """
         ...
 

@@ -9,6 +9,7 @@ names the stuck actors and their positions in the code.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ from yatt_core.run_actors.actor_registry import DISPATCHER, ENDPOINT, ROLLOUT, T
 from yatt_core.run_actors.actors_state import ActorsState
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.controller_layout import CONTROLLER
+from yatt_core.run_actors.restoring import restore_ranks
 from yatt_core.run_actors.watchdog import find_abandoned
 from yatt_core.run_actors.wave_collection import collect
 from yatt_core.run_actors.weight_sync import SyncParties, sync_weights
@@ -342,20 +344,19 @@ class RunActors:
 
         audit_head: head of the audit chain, recorded in the manifest.
         """
-        self._all_ranks("begin_checkpoint", self._term, run, self._branch, audit_head)
+        attempt = f"{secrets.randbelow(10**12):012}"  # only in the name of a hidden folder
+        self._all_ranks("begin_checkpoint", self._term, run, self._branch, audit_head, attempt)
 
     def checkpoint_result(self, wait_seconds: float = 0.0) -> CheckpointReceipt | None:
         """Returns the receipt of the pending checkpoint, whichever driver started it; None until it is durable."""
-        reference = self._ranks[0].checkpoint_result.remote(wait_seconds)
         seconds = self.deadline + wait_seconds
-        receipt: CheckpointReceipt | None = self._calls.get(
-            [reference], "trainer-0 to publish", [f"{TRAINER}-0"], seconds
-        )[0]
-        return receipt
+        receipts: list[CheckpointReceipt | None] = self._all_ranks("checkpoint_result", wait_seconds, seconds=seconds)
+        return receipts[0]
 
     def restore(self, folder: str, manifest_sha256: str, version: int) -> None:
-        """Loads a checkpoint into all ranks. Raises `DataError` if its files do not match the digest."""
-        self._all_ranks("restore", self._term, folder, manifest_sha256, version)
+        """Loads a checkpoint into all ranks (`restoring`). Raises `DataError` if its files do not match the digest."""
+        names = self._members(TRAINER)
+        restore_ranks(self._calls, self._ranks, names, self._term, (folder, manifest_sha256, version))
 
     # -- internals ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import multiprocessing
 import pickle
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,14 @@ import torch
 from tests.engines.train.support import level_task, random_task, weights_of
 from yatt_core.engines import offload
 from yatt_core.engines.registry import build_train_engine
+from yatt_core.engines.train.base.engine import PolicyTrainEngine
+from yatt_core.engines.train.model.optimizer import MOMENTS
 from yatt_core.engines.train.ranks.rendezvous import LOOPBACK, hold_address
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.engines import RankContext, TrainEngine
 from yatt_core.protocols.receipts import BatchTask, UpdateReceipt
 from yatt_core.spec.run import RunSpec
+from yatt_core.wire.parts import TensorPart
 
 DEADLINE = 600.0
 RANKS = multiprocessing.get_context("forkserver")
@@ -82,6 +85,7 @@ class Found:
 
     weights: the weights after the last iteration, on rank 0.
     refusal: the error raised when an iteration that was already learned is prepared again.
+    parts: the rank's parts of weights, moments and reference after the last iteration, by kind.
     """
 
     versions: list[int] = field(default_factory=list)
@@ -89,6 +93,7 @@ class Found:
     weights: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     refusal: str = ""
     offloaded: list[Offloaded] = field(default_factory=list)
+    parts: dict[str, list[TensorPart[np.ndarray[Any, Any]]]] = field(default_factory=dict)
 
 
 def run_ranks(ranks: int, jobs: Sequence[Job], folder: Path) -> list[list[Found]]:
@@ -170,7 +175,7 @@ def _learn(rank: int, ranks: int, work: Work) -> Found:
         found.receipts.append(_learn_or_skip(engine, work, task))
         found.versions.append(engine.version)
         if job.save is not None and task.key.iteration == job.save_at:
-            _save(engine, rank, job.save)
+            _save(engine, job.save)
         if task.key.iteration in job.offloads and job.spec.trainer.engine.kind != "virtual":
             found.offloaded.append(_offload(engine, task.key.iteration, job.offloads))
         elif task.key.iteration in job.offloads:
@@ -181,10 +186,19 @@ def _learn(rank: int, ranks: int, work: Work) -> Found:
         engine.prepare(work.tasks[0])
     except InfrastructureError as error:
         found.refusal = str(error)
+    if isinstance(engine, PolicyTrainEngine) and engine._reference is not None:
+        found.parts = {kind: _copied(engine.parts(kind)) for kind in ("weights", *MOMENTS, "reference")}
     weights = weights_of(engine)
     if rank == 0:
         found.weights = weights
     return found
+
+
+def _copied(parts: Iterable[TensorPart[torch.Tensor]]) -> list[TensorPart[np.ndarray[Any, Any]]]:
+    return [
+        TensorPart(part.name, part.shape, part.offsets, part.values.cpu().numpy().copy(), part.holders)
+        for part in parts
+    ]
 
 
 def _meet(engine: TrainEngine, rank: int, ranks: int, work: Work, occasion: str) -> None:
@@ -234,12 +248,10 @@ def _bytes_of(tensors: Sequence[torch.Tensor]) -> int:
     return sum({memory.data_ptr(): memory.nbytes() for memory in memories}.values())
 
 
-def _save(engine: TrainEngine, rank: int, folder: Path) -> None:
-    frozen = engine.freeze_state()
-    assert (frozen is None) == (rank > 0)
-    if frozen is not None:
-        folder.mkdir(parents=True)
-        frozen(folder)
+def _save(engine: TrainEngine, folder: Path) -> None:
+    """Writes this rank's share of a checkpoint."""
+    folder.mkdir(parents=True, exist_ok=True)
+    engine.freeze_state()(folder)
 
 
 def broadcast(path: Path, given: Any) -> Any:

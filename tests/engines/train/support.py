@@ -10,6 +10,7 @@ import pyarrow as pa
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from yatt_core.checkpoints.contents import open_tensors
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.experience.batch import ExperienceBatch, load_batch
 from yatt_core.experience.shard_log import ShardLog
@@ -21,6 +22,16 @@ from yatt_core.spec.run import RunSpec
 
 VOCABULARY = 24
 MAX_NEW_TOKENS = 7
+
+
+ONLY_FILE = "rank-00000-of-00001.safetensors"
+"""The file of each subfolder of a checkpoint that a single rank has written."""
+
+
+def saved_tensors(checkpoint: Path, subfolder: str = "weights") -> dict[str, np.ndarray]:
+    """Reads the whole tensors in a subfolder of a checkpoint."""
+    files = open_tensors(checkpoint, subfolder)
+    return {name: files.read(name) for name in files.shapes}
 
 
 def weights_of(engine: Any) -> dict[str, np.ndarray]:

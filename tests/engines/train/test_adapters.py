@@ -11,16 +11,15 @@ import torch
 
 from tests.engines.train.groups import Job, run_ranks
 from tests.engines.train.plain import plain_grpo_step
-from tests.engines.train.support import batch_of, make_engine, make_spec, random_task, update, weights_of
+from tests.engines.train.support import batch_of, make_engine, make_spec, random_task, saved_tensors, update, weights_of
 from tests.needs import NEEDS_PEFT
+from yatt_core.checkpoints.contents import ADAPTERS
 from yatt_core.engines.adapters import add_adapters, is_adapter, share_of, with_adapters
 from yatt_core.engines.rollout.merging import MergingTaker
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
-from yatt_core.engines.train.model.state_files import ADAPTERS
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.models.loading import load_causal_lm
-from yatt_core.models.tensor_files import TensorFile
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.trainer import LoraSpec
 from yatt_core.wire.buckets import buckets_of
@@ -121,10 +120,8 @@ def test_a_restored_trainer_continues_bit_for_bit(
         update(undisturbed, random_task(tmp_path, iteration))
     checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()
-    frozen = undisturbed.freeze_state()
-    assert frozen is not None
-    frozen(checkpoint)
-    assert all(is_adapter(name) for name in TensorFile(checkpoint / ADAPTERS).shapes)
+    undisturbed.freeze_state()(checkpoint)
+    assert all(is_adapter(name) for name in saved_tensors(checkpoint, ADAPTERS))
     expected = [update(undisturbed, random_task(tmp_path, iteration)) for iteration in (3, 4)]
     restored.restore(checkpoint, 2)
     found = [update(restored, random_task(tmp_path, iteration)) for iteration in (3, 4)]

@@ -29,6 +29,7 @@ from tests.engines.train.layouts import (
 from tests.engines.train.support import make_engine, random_task, update, weights_of
 from yatt_core.digests import weights_digest
 from yatt_core.protocols.receipts import UpdateReceipt
+from yatt_core.wire.parts import contributed
 
 PLAIN, CLIPPED, SEVERAL, RESTORED, SKIPPED, OFFLOADED, LEVEL, FOREIGN = range(8)
 """Job numbers: one step per iteration without and with clipping; several steps; the same from its own checkpoint at
@@ -184,6 +185,35 @@ def test_a_checkpoint_of_another_layout_can_be_resumed(model_run: Run, tmp_path:
     for iteration in (3, 4):
         update(engine, random_task(tmp_path, iteration))
     assert_close(weights_of(engine), model_run.job(SEVERAL).weights)
+
+
+def test_the_ranks_parts_make_up_every_tensor_exactly_once(model_run: Run) -> None:
+    """Ranks that hold the same part hold the same numbers, and one of them contributes each of these."""
+    whole = {kind: joined(model_run, kind) for kind in ("weights", "exp_avg", "exp_avg_sq", "reference")}
+    weights = model_run.job(SEVERAL).weights
+    assert_close(whole["weights"], weights, tolerance=0.0)
+    assert {kind: sorted(tensors) for kind, tensors in whole.items()} == dict.fromkeys(whole, sorted(weights))
+    for name, moment in whole["exp_avg_sq"].items():
+        assert moment.shape == weights[name].shape and (moment >= 0).all()
+    initial = joined(model_run, "reference", RESTORED)
+    assert_close(whole["reference"], initial, tolerance=0.0)
+
+
+def joined(run: Run, kind: str, number: int = SEVERAL) -> Arrays:
+    """Joins the parts that the ranks contribute, and compares them with all parts that the ranks hold."""
+    held = [(rank, jobs[number].parts[kind]) for rank, jobs in enumerate(run.ranks)]
+    found: Arrays = {}
+    counts: Arrays = {}
+    for rank, parts in held:
+        for part in contributed(parts, rank):
+            at = part.box.slices((0,) * len(part.shape))
+            found.setdefault(part.name, np.zeros(part.shape, np.float32))[at] = part.values
+            counts.setdefault(part.name, np.zeros(part.shape, np.int64))[at] += 1
+    assert all((count == 1).all() for count in counts.values())
+    for _, parts in held:
+        for part in parts:
+            np.testing.assert_array_equal(part.values, found[part.name][part.box.slices((0,) * len(part.shape))])
+    return found
 
 
 @pytest.mark.parametrize("layout", IN_BFLOAT16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,22 @@ import torch
 from tests.engines.train.groups import Found, Job, run_ranks
 from tests.engines.train.plain_ppo import CLIP, DECAY, DISCOUNT, EPSILON, VALUE_CLIP, Arrays, PlainPpo
 from tests.engines.train.support import (
+    ONLY_FILE,
     batch_of,
     make_engine,
     make_model_folder,
     make_spec,
     prepare,
     random_task,
+    saved_tensors,
     update,
     weights_of,
 )
 from tests.spec.trees import VIRTUAL, mistakes, spec, tells
+from yatt_core.checkpoints.contents import CRITIC, CRITIC_OPTIMIZER
 from yatt_core.digests import weights_digest
-from yatt_core.engines.train.model.state_files import CRITIC, CRITIC_OPTIMIZER
 from yatt_core.errors import ConfigurationError, DataError, NumericError
 from yatt_core.experience.prepared import read_prepared
-from yatt_core.models.tensor_files import TensorFile
 from yatt_core.spec.run import RunSpec
 
 RATE, CRITIC_RATE = 1e-3, 2e-3
@@ -55,8 +57,7 @@ def ppo_spec(engine: dict[str, Any] = TORCH, critic: dict[str, Any] | None = Non
 
 
 def critic_of(checkpoint: Path) -> Arrays:
-    file = TensorFile(checkpoint / CRITIC)
-    return {name: file.rows(name).numpy() for name in file.shapes}
+    return saved_tensors(checkpoint, CRITIC)
 
 
 def assert_close(found: Arrays, wanted: Arrays) -> None:
@@ -191,13 +192,13 @@ def test_a_checkpoint_without_its_critic_or_with_another_is_refused(tmp_path: Pa
     engine.freeze_state()(tmp_path)
     assert json.loads((tmp_path / "state.json").read_text())["critic_steps"] == 2
     assert "lm_head.weight" not in weights_of(engine)
-    assert TensorFile(tmp_path / CRITIC).shapes["lm_head.weight"] == (1, 32)
+    assert critic_of(tmp_path)["lm_head.weight"].shape == (1, 32)
     engine.restore(tmp_path, 1)
-    (tmp_path / CRITIC).write_bytes((tmp_path / "weights.safetensors").read_bytes())
+    (tmp_path / CRITIC / ONLY_FILE).write_bytes((tmp_path / "weights" / ONLY_FILE).read_bytes())
     with pytest.raises(DataError, match=r"lm_head\.weight"):
         engine.restore(tmp_path, 1)
-    (tmp_path / CRITIC).unlink()
-    with pytest.raises(DataError, match=r"critic\.safetensors"):
+    shutil.rmtree(tmp_path / CRITIC)
+    with pytest.raises(DataError, match="/critic: is missing"):
         engine.restore(tmp_path, 1)
     assert (tmp_path / CRITIC_OPTIMIZER).exists() and engine.version == -1
 

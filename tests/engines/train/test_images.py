@@ -13,7 +13,16 @@ from torch import nn
 from transformers import LlavaConfig, LlavaForConditionalGeneration
 
 from tests.engines.pictures import IMAGE_TOKEN, make_vision_folder, plain_logits, prompt_with, store_pictures
-from tests.engines.train.support import batch_of, make_engine, make_spec, random_rows, update, weights_of, write_shards
+from tests.engines.train.support import (
+    ONLY_FILE,
+    batch_of,
+    make_engine,
+    make_spec,
+    random_rows,
+    update,
+    weights_of,
+    write_shards,
+)
 from yatt_core.engines.images import ImageReader
 from yatt_core.engines.train.model.forward import PolicyForward, assemble
 from yatt_core.errors import DataError
@@ -150,7 +159,7 @@ def test_checkpoint_files_load_as_hugging_face_weights(tmp_path: Path, vision_fo
     update(engine, images_task(tmp_path, 1))
     engine.freeze_state()(tmp_path)
     LlavaConfig.from_pretrained(vision_folder).save_pretrained(tmp_path)
-    (tmp_path / "weights.safetensors").rename(tmp_path / "model.safetensors")
+    (tmp_path / "weights" / ONLY_FILE).rename(tmp_path / "model.safetensors")
     model: Any = LlavaForConditionalGeneration.from_pretrained(tmp_path)
     kept = safetensors.numpy.load_file(tmp_path / "model.safetensors")
     assert kept.keys() == {name for name, _ in model.named_parameters()}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.engines.train.letters import letters_engine, letters_spec
-from tests.engines.train.support import update, write_shards
+from tests.engines.train.support import ONLY_FILE, update, write_shards
 from yatt_core.engines.rollout.torch.decoding import decode
 from yatt_core.engines.rollout.torch.runners import open_runner
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
@@ -89,7 +89,7 @@ def test_a_policy_learns_with_a_critic_and_a_student_learns_from_that_policy(tmp
     teacher = shutil.copytree(engine._context.model_path, tmp_path / "teacher")
     (tmp_path / "checkpoint").mkdir()
     engine.freeze_state()(tmp_path / "checkpoint")
-    shutil.copyfile(tmp_path / "checkpoint" / "weights.safetensors", teacher / "model.safetensors")
+    shutil.copyfile(tmp_path / "checkpoint" / "weights" / ONLY_FILE, teacher / "model.safetensors")
     distillation = {"teacher": {"kind": "folder", "path": str(teacher)}}
     algorithm = {"kind": "grpo", "epochs": 2, "mini_batches": 4, "distillation": distillation}
     _, taught, metrics = trained(spec_with(tmp_path / "a", algorithm, 100), tmp_path / "b", rewarded=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from transformers import GPT2Config, LlamaConfig, Qwen2Config
 from tests.engines.train.largest import Largest
 from yatt_core.engines.train.megatron.architecture import Architecture, architecture_of, transformer_config
 from yatt_core.engines.train.megatron.attention import CausalAttention
-from yatt_core.engines.train.megatron.bridge import Cut, place_of, shard_of, whole_of
+from yatt_core.engines.train.megatron.bridge import Cut, Place, place_of, shard_of, whole_of
 from yatt_core.engines.train.megatron.cpu import on_this_device
 from yatt_core.engines.train.megatron.forward import widened
+from yatt_core.engines.train.megatron.regions import regions_in, regions_of
 from yatt_core.engines.train.model.forward import MicroBatch
 from yatt_core.errors import ConfigurationError
 from yatt_core.models.tensor_files import Slices
@@ -149,3 +151,31 @@ def test_the_patches_for_the_cpu_are_undone(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with on_this_device():
         assert torch.zeros(1).type() == "torch.FloatTensor", "nothing is patched if there is a GPU"
+
+
+@pytest.mark.parametrize("cut", PARTS)
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("pieces", [1, 3, 5])
+def test_regions_hold_the_same_numbers_as_the_shards(cut: Cut, ranks: int, pieces: int) -> None:
+    """Also holds if the flattened parameter is divided into ranges that begin and end within rows."""
+    parts = [torch.randn(shape) for shape in PARTS[cut]]
+    place = Place(tuple(str(number) for number in range(len(parts))), cut)
+    found = [torch.full_like(part, torch.nan) for part in parts]
+    for rank in range(ranks):
+        shard = shard_of(parts, cut, SHAPE, rank, ranks)
+        again = torch.zeros(shard.numel())
+        bounds = [shard.numel() * number // pieces for number in range(pieces + 1)]
+        for start, stop in pairwise(bounds):
+            numbers, copy = shard.flatten()[start:stop], again[start:stop]
+            for whole in regions_of(place, tuple(shard.shape), SHAPE, rank, ranks):
+                regions = list(regions_in(whole, start, stop))
+                assert len(regions) <= 3 and (pieces > 1 or len(regions) <= 1)
+                for region in regions:
+                    values = region.values(numbers)
+                    assert region.shape == PARTS[cut][int(region.name)]
+                    found[int(region.name)][region.box.slices((0,) * values.ndim)] = values
+                    region.put(copy, values)
+        kept = shard.flatten() if cut != "vocabulary" else shard.flatten()[: max(0, 25 - rank * len(shard)) * 6]
+        assert torch.equal(again[: len(kept)], kept)
+    for part, joined in zip(parts, found, strict=True):
+        assert torch.equal(part, joined)

@@ -16,12 +16,14 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from tests.engines.train.plain import plain_grpo_step, plain_log_probs
 from tests.engines.train.support import (
     MAX_NEW_TOKENS,
+    ONLY_FILE,
     batch_of,
     make_engine,
     make_spec,
     prepare,
     random_rows,
     random_task,
+    saved_tensors,
     update,
     weights_of,
     write_shards,
@@ -121,7 +123,7 @@ def test_a_restored_trainer_continues_bit_for_bit(
     checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()
     write(checkpoint)
-    assert (checkpoint / "reference.safetensors").exists() == (kl is not None)
+    assert (checkpoint / "reference").exists() == (kl is not None)
     assert json.loads((checkpoint / "state.json").read_text())["optimizer_steps"] == 4 - empty
     restored = make_engine(spec, tmp_path / "b", model_folder)
     update(restored, random_task(tmp_path / "b", 1, seed=9))
@@ -138,7 +140,7 @@ def test_checkpoint_files_load_as_hugging_face_weights(tmp_path: Path, model_fol
     engine.freeze_state()(tmp_path)
     model = AutoModelForCausalLM.from_config(Qwen2Config.from_pretrained(model_folder))
     report = model.load_state_dict(
-        {name: torch.from_numpy(array) for name, array in _file(tmp_path / "weights.safetensors").items()},
+        {name: torch.from_numpy(array) for name, array in _file(tmp_path / "weights" / ONLY_FILE).items()},
         strict=False,
     )
     assert report.unexpected_keys == []
@@ -158,9 +160,9 @@ def test_restore_refuses_another_version_and_another_model(tmp_path: Path, model
     engine.freeze_state()(tmp_path)
     with pytest.raises(DataError, match=r"version 0\b.*\b4$"):
         engine.restore(tmp_path, 4)
-    weights = _file(tmp_path / "weights.safetensors")
+    weights = _file(tmp_path / "weights" / ONLY_FILE)
     weights["model.norm.weight"] = np.ones(3, np.float32)
-    safetensors.numpy.save_file(weights, tmp_path / "weights.safetensors")
+    safetensors.numpy.save_file(weights, tmp_path / "weights" / ONLY_FILE)
     with pytest.raises(DataError, match=r"model\.norm\.weight"):
         engine.restore(tmp_path, 0)
 
@@ -252,7 +254,7 @@ def test_kl_in_the_reward_is_subtracted_before_normalising(tmp_path: Path, model
     assert "kl" not in engine.learn(random_task(tmp_path, 1), first).metrics
     engine.freeze_state()(tmp_path)
     policy = AutoModelForCausalLM.from_config(Qwen2Config.from_pretrained(model_folder)).eval()
-    weights = _file(tmp_path / "weights.safetensors")
+    weights = saved_tensors(tmp_path)
     policy.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()}, strict=False)
     task = random_task(tmp_path, 2)
     batch, prepared = batch_of(tmp_path, task), prepare(engine, task)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
-from safetensors.numpy import load_file
 
 from db.write.records import CheckpointRow
 from flows.branching.branches import fork
 from flows.reports.lineage import lineage_of
 from flows.run.results import RunResults
+from tests.engines.train.support import saved_tensors
 from tests.flows.tools import Driver, same_result
 from tests.recovery.nursery import Nursery
 
@@ -136,10 +136,7 @@ def test_another_number_of_ranks_continues_within_tolerance(finished: tuple[Driv
 
 
 def weights_of(driver: Driver, checkpoint: CheckpointRow) -> dict[str, Any]:
-    weights: dict[str, Any] = load_file(
-        driver.home.run_folder(checkpoint.run) / checkpoint.folder / "weights.safetensors"
-    )
-    return weights
+    return saved_tensors(driver.home.run_folder(checkpoint.run) / checkpoint.folder)
 
 
 @pytest.mark.verify

@@ -11,6 +11,7 @@ import pytest
 
 from db.ledger import Ledger
 from tests.engines.train.letters import LETTERS
+from tests.engines.train.support import ONLY_FILE
 from tests.flows.tools import Driver, same_result
 from tests.recovery.nursery import Nursery
 
@@ -79,7 +80,7 @@ def test_a_student_learns_from_its_teacher_alone(
     teacher = shutil.copytree(folder / "inputs" / "model", tmp_path / "teacher")
     with other.ledger() as ledger:
         checkpoint = folder / ledger.records.checkpoints(run)[0].folder
-    shutil.copyfile(checkpoint / "weights.safetensors", teacher / "model.safetensors")
+    shutil.copyfile(checkpoint / "weights" / ONLY_FILE, teacher / "model.safetensors")
     distillation = f"{{teacher: {{kind: folder, path: {teacher}}}, coefficient: 1.0}}"
     unrewarded = "rewards.parts=[{name: score, function: exact_match, weight: 0}]"
     algorithm = f"algorithm={{kind: grpo, epochs: 2, mini_batches: 4, distillation: {distillation}}}"

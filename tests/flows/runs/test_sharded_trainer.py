@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from db.write.records import CheckpointRow
 from flows.branching.branches import fork
 from flows.reports.lineage import lineage_of
+from tests.engines.train.support import saved_tensors
 from tests.flows.tools import Driver, same_result
 from tests.needs import NEEDS_MEGATRON
 from tests.recovery.nursery import Nursery
@@ -102,7 +102,4 @@ def test_other_layouts_continue_within_tolerance(finished: Finished) -> None:
 
 
 def weights_of(driver: Driver, checkpoint: CheckpointRow) -> dict[str, Any]:
-    weights: dict[str, Any] = load_file(
-        driver.home.run_folder(checkpoint.run) / checkpoint.folder / "weights.safetensors"
-    )
-    return weights
+    return saved_tensors(driver.home.run_folder(checkpoint.run) / checkpoint.folder)

@@ -17,7 +17,7 @@ from db.ledger import Ledger
 from db.write.aliases import CheckpointKey
 from db.write.records import CheckpointRow
 from flows.run.home import Home
-from tests.engines.train.support import weights_of
+from tests.engines.train.support import ONLY_FILE, weights_of
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
 from yatt_core.checkpoints import export as module
@@ -68,7 +68,7 @@ def run(home: Home, spec: RunSpec) -> str:
         for parameter in trainer._loaded().parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
     frozen = trainer.freeze_state()
-    identity = CheckpointIdentity(run, 0, 0, 1, spec.digest, weights_digest(frozen.weights))
+    identity = CheckpointIdentity(run, 0, 0, 1, spec.digest, weights_digest(weights_of(trainer)))
     receipt = publish_checkpoint(folder, name, identity, frozen, 1000)
     with Ledger.open(home.ledger) as ledger:
         row = CheckpointRow(
@@ -79,7 +79,7 @@ def run(home: Home, spec: RunSpec) -> str:
 
 
 def checkpoint_of(home: Home, run: str) -> Path:
-    return home.run_folder(run) / checkpoint_folder(0, 0, 1) / "weights.safetensors"
+    return home.run_folder(run) / checkpoint_folder(0, 0, 1) / "weights" / ONLY_FILE
 
 
 def answers(model: Any) -> list[list[int]]:

@@ -157,13 +157,11 @@ class VirtualTrainEngine:
     def reload(self) -> None:
         """Does nothing: nothing was offloaded."""
 
-    def freeze_state(self) -> FrozenState | None:
-        """Returns a writer of `state.safetensors`: the chain's state and the version."""
-        weights = self._weights()
-        if self._rank != 0:
-            return None
-        tensors = {**weights, "version": np.array([self._version], np.int64)}
-        return FrozenState(weights, lambda folder: safetensors.numpy.save_file(tensors, folder / STATE_FILE))
+    def freeze_state(self) -> FrozenState:
+        """Returns the contents of `state.safetensors`, written by rank 0: the chain's state and the version."""
+        tensors = {**self._weights(), "version": np.array([self._version], np.int64)}
+        files = {STATE_FILE: safetensors.numpy.save(tensors)} if self._rank == 0 else {}
+        return FrozenState(self._rank, self._engine.ranks, {}, files, self._weights_digest())
 
     def restore(self, folder: Path, version: int) -> None:
         """Loads a state. Raises `DataError` for an invalid file or another version."""

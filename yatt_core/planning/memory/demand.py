@@ -152,7 +152,7 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
     batch = replace(largest_micro_batch(roles, copies), on_cores=cluster.card_name == CORE)
     trainer = _trainer(roles, batch, ranks, copies)
     if trainer.sleeps and cluster.card_name == CORE:
-        trainer = on_cores(trainer, roles.policy, roles.spec.trainer.sync_bucket_bytes, roles.critic)
+        trainer = on_cores(trainer, roles.policy, roles.spec.trainer.sync_bucket_bytes, ranks, roles.critic)
     engines = tuple(_engines(roles, cluster, assumed))
     if cluster.card_name != CORE:
         if isinstance(roles.trainer, TorchTrainer):

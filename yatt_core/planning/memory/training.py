@@ -73,7 +73,7 @@ def torch_trainer(
     flat = shape.parameters * FLOAT
     forward = torch_forward(shape, batch, engine.dtype)
     return TrainerMemory(
-        lasting=Bytes(weights=flat, gradients=flat, optimizer=MOMENTS * flat, copies=(1 + MOMENTS) * flat),
+        lasting=Bytes(weights=flat, gradients=flat, optimizer=MOMENTS * flat) + _checkpoint(shape, engine.ranks),
         host=Bytes(),
         # The reference temporarily replaces the weights, of which a copy is kept meanwhile.
         prepare=Bytes(activations=forward, copies=flat if reference else 0),
@@ -190,14 +190,16 @@ def with_critic(
     )
 
 
-def on_cores(memory: TrainerMemory, shape: ModelShape, bucket: int, critic: ModelShape | None = None) -> TrainerMemory:
+def on_cores(
+    memory: TrainerMemory, shape: ModelShape, bucket: int, ranks: int, critic: ModelShape | None = None
+) -> TrainerMemory:
     """Returns the memory of a sharded trainer on cores: nothing is moved to the host, because it is already there.
 
-    Rank 0 also keeps a checkpoint's buffers, whole weights and moments, and fills the buckets of weights to send.
+    Each rank also keeps the buffers for its share of a checkpoint; rank 0 fills the buckets of weights to send.
     """
-    lasting, values = memory.lasting + memory.host + _checkpoint(shape), memory.critic
+    lasting, values = memory.lasting + memory.host + _checkpoint(shape, ranks), memory.critic
     if critic is not None:
-        values = values + _checkpoint(critic)
+        values = values + _checkpoint(critic, ranks)
     sync = memory.sync + Bytes(copies=min(round(shape.parameters * FLOAT), bucket))
     return replace(memory, lasting=lasting, host=NOTHING, critic=values, sync=sync, sleeps=False)
 
@@ -219,8 +221,9 @@ def on_card(memory: TrainerMemory, resident: bool) -> TrainerMemory:
     )
 
 
-def _checkpoint(shape: ModelShape) -> Bytes:
-    return Bytes(copies=round((1 + MOMENTS) * shape.parameters * FLOAT))
+def _checkpoint(shape: ModelShape, ranks: int) -> Bytes:
+    """Returns a rank's buffers for its share of the weights and moments."""
+    return Bytes(copies=round((1 + MOMENTS) * shape.parameters * FLOAT / ranks))
 
 
 def _largest_matrix(shape: ModelShape, tensor: int, size: int) -> int:

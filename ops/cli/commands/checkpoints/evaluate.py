@@ -108,20 +108,20 @@ def evaluate_checkpoint(run_folder: Path, run: str, spec: RunSpec, row: Checkpoi
 
 def checkpoint_weights(run_folder: Path, spec: RunSpec, row: CheckpointRow) -> Tensors:
     """Returns a checkpoint's weights after verifying every byte against the ledger. Raises `DataError` for damage."""
-    import safetensors.numpy
-
     from yatt_core.checkpoints.verify import verify_checkpoint
 
     verify_checkpoint(run_folder, row.folder, row.manifest_sha256)
     folder = run_folder / row.folder
     if spec.virtual:
+        import safetensors.numpy
+
         from yatt_core.engines.virtual.trainer import STATE_FILE
 
         return {"state": safetensors.numpy.load_file(folder / STATE_FILE)["state"]}
-    from yatt_core.engines.train.model.state_files import WEIGHTS
+    from yatt_core.checkpoints.contents import WEIGHTS, open_tensors
 
-    weights: Tensors = safetensors.numpy.load_file(folder / WEIGHTS)
-    return weights
+    weights = open_tensors(folder, WEIGHTS)
+    return {name: weights.read(name) for name in weights.shapes}
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:

@@ -57,7 +57,6 @@ def export(
     from yatt_core.checkpoints.export import export_model
     from yatt_core.checkpoints.publish import CheckpointIdentity
     from yatt_core.checkpoints.verify import verify_checkpoint
-    from yatt_core.engines.train.model.state_files import WEIGHTS
     from yatt_core.errors import ConfigurationError
     from yatt_core.input_building.materialise import initial_model
 
@@ -71,9 +70,7 @@ def export(
     model = Path(initial_model(spec, folder))
     identity = CheckpointIdentity(**verify_checkpoint(folder, row.folder, row.manifest_sha256).fields)
     with _progress(f"iteration {row.iteration}") as advance:
-        found = export_model(
-            folder / row.folder / WEIGHTS, model, target, identity, dtype.value if dtype else None, advance
-        )
+        found = export_model(folder / row.folder, model, target, identity, dtype.value if dtype else None, advance)
     if output is Output.JSON:
         write_json({"run": name, "iteration": row.iteration, "folder": str(target.resolve()), **asdict(found)})
         return

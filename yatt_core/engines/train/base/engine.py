@@ -19,16 +19,19 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from yatt_core.checkpoints.contents import ADAPTERS, CRITIC, CRITIC_OPTIMIZER, OPTIMIZER, REFERENCE, WEIGHTS
 from yatt_core.engines.adapters import is_adapter, plain_weights, share_of
 from yatt_core.engines.device import own_device, repeat_bits
 from yatt_core.engines.host_memory import keep_freed_memory
 from yatt_core.engines.images import ImageReader
 from yatt_core.engines.offload import Held, Offloaded
+from yatt_core.engines.train.base.buffers import FreezeBuffers
 from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
 from yatt_core.engines.train.base.preparation import Preparer, has_token_columns, require_columns
 from yatt_core.engines.train.base.updating import Update, learning_rate
+from yatt_core.engines.train.model.optimizer import moments_of, whole_parts
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
-from yatt_core.engines.train.model.state_files import Arrays, CriticState, StateFacts, TrainerState, read_facts
+from yatt_core.engines.train.model.state_files import STATE, StateFacts, read_facts
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.time_limits import state_bytes
 from yatt_core.engines.train.roles.critic import Critic
@@ -47,6 +50,7 @@ from yatt_core.prompts.codec import open_codec
 from yatt_core.protocols.engines import FrozenState, RankContext
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, SftReceipt, UpdateReceipt
 from yatt_core.spec.run import RunSpec
+from yatt_core.wire.parts import TensorPart
 
 CHEAP_DIGEST_PARAMETERS = 50_000_000
 """Up to this number of parameters, the weights' digest is part of every update's fingerprint."""
@@ -97,7 +101,7 @@ class PolicyTrainEngine(ABC):
         self._teacher: Teacher | None = None
         self._critic: Critic | None = None
         self._reader: ImageReader | None = None
-        self._buffers: dict[str, Arrays] = {}
+        self._buffers = FreezeBuffers()
         self._model: nn.Module | None = None
         self._away: Offloaded | None = None
 
@@ -108,44 +112,53 @@ class PolicyTrainEngine(ABC):
         """Builds the model with its initial weights, its passes and its optimizer."""
 
     @abstractmethod
-    def _tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
-        """Yields all tensors of the model, a tied one once; whole and on the CPU on rank 0. All ranks must iterate."""
+    def parts(self, kind: str) -> Iterator[TensorPart[torch.Tensor]]:
+        """Yields this rank's parts of the tensors as they are held: nothing is gathered, sent, or moved to the host.
 
-    @abstractmethod
-    def _moments(self) -> tuple[Iterable[tuple[str, torch.Tensor]], int]:
-        """Returns the optimizer's moments, to be iterated over as in `_tensors`, and the number of steps taken.
+        kind: `weights`, `reference` or a moment's name; moments have the names of their parameters. With low-rank
+            adapters, weights are matrices and adapters, each under its own name.
 
-        The moments are named `exp_avg.PARAMETER` and `exp_avg_sq.PARAMETER`.
+        Values are mostly views that the next update overwrites.
         """
 
     @abstractmethod
-    def _reference_arrays(self) -> Arrays:
-        """Returns the reference's weights, on rank 0."""
+    def _tensors(self, ordered: bool = False) -> Iterable[tuple[str, torch.Tensor]]:
+        """Yields all tensors of the model, a tied one once; whole and on the CPU on rank 0. All ranks must iterate.
+
+        ordered: whether they come sorted by name, or in whichever order is fastest.
+        """
+
+    @abstractmethod
+    def _steps(self) -> int:
+        """Returns the number of steps that the optimizer has taken since its last reset."""
 
     @abstractmethod
     def _load_state(self, folder: Path, facts: StateFacts) -> None:
-        """Loads a checkpoint's weights, moments and reference. Raises `DataError` if they do not match this model."""
+        """Loads a checkpoint's weights, moments and reference. Raises `DataError` if they do not match this model.
+
+        Reads only what this rank holds.
+        """
 
     @abstractmethod
     def _probe_model(self) -> nn.Module:
         """Returns a transformers model with the current weights, with which this rank can decode by itself."""
 
     @abstractmethod
-    def _digest_of(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-        """Returns the digest of tensors over which every rank iterates; all ranks must call it."""
-
-    @abstractmethod
     def _memory(self) -> Held:
         """Returns what this rank holds on its device from one update to the next."""
 
-    def _weights(self) -> Iterable[tuple[str, torch.Tensor]]:
+    def _weights(self, ordered: bool = False) -> Iterable[tuple[str, torch.Tensor]]:
         """Yields all weights under Hugging Face names, as `_tensors` does, merged with the adapters."""
         lora = self._spec.trainer.lora
-        return self._tensors() if lora is None else plain_weights(self._tensors(), share_of(lora))
+        return self._tensors(ordered) if lora is None else plain_weights(self._tensors(ordered), share_of(lora))
 
     def _digest(self) -> str:
         """Returns the digest of the weights."""
-        return self._digest_of(self._weights())
+        return self._digest_of(self._weights(ordered=True))
+
+    @abstractmethod
+    def _digest_of(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+        """Returns the digest of tensors sorted by name, none of which is kept; all ranks must call it."""
 
     def _adapters(self) -> Iterable[tuple[str, torch.Tensor]]:
         """Yields the adapters, as `_tensors` does."""
@@ -268,7 +281,7 @@ class PolicyTrainEngine(ABC):
         A checkpoint in flight keeps its copies.
         """
         if self._model is not None and self._away is None:
-            self._batch, self._buffers = None, {}
+            self._batch, self._buffers = None, FreezeBuffers()
             self._away = Offloaded(self._memory())
 
     def reload(self) -> None:
@@ -277,26 +290,29 @@ class PolicyTrainEngine(ABC):
             self._away.bring_back()
             self._away = None
 
-    def freeze_state(self) -> FrozenState | None:
-        """Copies weights, moments and facts into buffers that are reused, since new pages cost more than the copy."""
+    def freeze_state(self) -> FrozenState:
+        """Copies this rank's share into buffers that are reused. With adapters, merged weights are gathered one by one."""
         if self._version < 0:
             raise InfrastructureError("the trainer's weights are undefined: there is nothing to save")
         self._loaded()
-        weights = self._copied("weights", self._weights())
+        ranks, steps, critic_steps = self._layout.ranks, self._steps(), 0
         adapted = self._spec.trainer.lora is not None
-        adapters = self._copied("adapters", self._adapters()) if adapted else None
-        named, steps = self._moments()
-        moments = self._copied("moments", named)
-        reference = None if self._reference is None else self._reference_arrays()
-        critic, critic_steps = None, 0
+        parts: dict[str, Iterable[TensorPart[torch.Tensor]]] = {
+            WEIGHTS: whole_parts(self._weights(), ranks) if adapted else self.parts("weights")
+        }
+        if adapted:
+            parts[ADAPTERS] = (part for part in self.parts("weights") if is_adapter(part.name))
+        parts[OPTIMIZER] = moments_of(self.parts, steps)
+        if self._reference is not None:
+            parts[REFERENCE] = self.parts("reference")
         if self._critic is not None:
-            values, (named, critic_steps) = self._copied("critic", self._critic.tensors()), self._critic.moments()
-            critic = CriticState(values, self._copied("critic_moments", named))
-        if self._world.rank > 0:
-            return None
+            critic_steps = self._critic.steps
+            parts[CRITIC] = self._critic.parts("weights")
+            parts[CRITIC_OPTIMIZER] = moments_of(self._critic.parts, critic_steps)
+        rank, fill = self._world.rank, self._buffers.fill
+        tensors = {name: fill(name, each, rank, changes=name != REFERENCE) for name, each in parts.items()}
         facts = StateFacts(self._version, steps, learning_rate(self._spec, self._version), critic_steps)
-        besides = 0 if critic is None else critic.bytes
-        return FrozenState(weights, TrainerState(facts, weights, moments, reference, adapters, critic).write, besides)
+        return FrozenState(rank, ranks, tensors, {STATE: facts.encode()} if rank == 0 else {})
 
     def restore(self, folder: Path, version: int) -> None:
         """Loads what a writer of `freeze_state` wrote; continues bit for bit under the same layout."""
@@ -359,19 +375,6 @@ class PolicyTrainEngine(ABC):
             raise DataError(f"{prepared.folder}: its samples do not match the experience")
         require_columns(self._spec, columns, prepared.folder)
         return columns
-
-    def _copied(self, part: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> Arrays:
-        """Copies the tensors into this part's buffers, on rank 0."""
-        buffers, found = self._buffers.setdefault(part, {}), []
-        for name, tensor in tensors:
-            if self._world.rank > 0:
-                continue
-            array = tensor.detach().numpy()
-            if name not in buffers:
-                buffers[name] = np.empty_like(array)
-            np.copyto(buffers[name], array)
-            found.append(name)
-        return {name: buffers[name] for name in found}
 
     def _loaded(self) -> nn.Module:
         """Returns the model with everything back on its device; all computation goes through here."""

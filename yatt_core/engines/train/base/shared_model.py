@@ -1,22 +1,21 @@
 """The shared part of trainers whose ranks hold one model together: all ranks take part when whole tensors are needed.
 
-Derived engines define how whole tensors are assembled, one at a time. Only rank 0 keeps whole tensors.
+Derived engines define how whole tensors are assembled, one at a time. No rank keeps them.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
-from yatt_core.digests import weights_digest
+from yatt_core.digests import ordered_weights_digest
 from yatt_core.engines.device import placed
 from yatt_core.engines.train.base.engine import Layout, PolicyTrainEngine
-from yatt_core.engines.train.model.optimizer import MOMENTS
-from yatt_core.engines.train.model.state_files import Arrays
 from yatt_core.engines.train.ranks.process_group import open_process_group
 from yatt_core.models.loading import load_causal_lm
 from yatt_core.protocols.engines import RankContext
@@ -45,15 +44,11 @@ class SharedModelEngine(PolicyTrainEngine):
         """Determines this rank's place in a new group."""
 
     @abstractmethod
-    def _whole(self, kind: str) -> Named:
-        """Yields whole tensors under Hugging Face names, on the CPU, one at a time.
+    def _whole(self, ordered: bool) -> Named:
+        """Yields whole weights under Hugging Face names, on the CPU, one at a time.
 
-        kind: `weights`, `reference` or a moment's name.
+        ordered: whether they come sorted by name.
         """
-
-    @abstractmethod
-    def _steps(self) -> int:
-        """Returns the number of steps that the optimizer has taken since its last reset."""
 
     def connect(self, rank: int, ranks: int, address: str) -> None:
         """Joins the group of ranks; this rank's tensors are carried over into a new group."""
@@ -84,19 +79,12 @@ class SharedModelEngine(PolicyTrainEngine):
         return self._probe
 
     def _digest_of(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-        return self._world.tell(weights_digest(self._gathered(tensors)))
+        """Computes the digest on rank 0, for which the other ranks gather the tensors."""
+        if self._world.rank == 0:
+            return self._world.tell(ordered_weights_digest((name, tensor.numpy()) for name, tensor in tensors))
+        deque(tensors, maxlen=0)
+        return self._world.tell("")
 
-    def _tensors(self) -> Named:
+    def _tensors(self, ordered: bool = False) -> Named:
         self._loaded()
-        return self._whole("weights")
-
-    def _moments(self) -> tuple[Named, int]:
-        kinds = MOMENTS if self._steps() else ()
-        named = ((f"{kind}.{name}", tensor) for kind in kinds for name, tensor in self._whole(kind))
-        return named, self._steps()
-
-    def _reference_arrays(self) -> Arrays:
-        return self._gathered(self._whole("reference"))
-
-    def _gathered(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Arrays:
-        return {name: tensor.numpy() for name, tensor in tensors if self._world.rank == 0}
+        return self._whole(ordered)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import torch
+
+from yatt_core.checkpoints.contents import CRITIC, CRITIC_OPTIMIZER, open_tensors
 from yatt_core.engines.offload import Held, together
 from yatt_core.engines.train.fsdp2.forward import ShardedForward
 from yatt_core.engines.train.fsdp2.loading import load_sharded
-from yatt_core.engines.train.fsdp2.optimizer import ShardedAdamW, Shards
+from yatt_core.engines.train.fsdp2.optimizer import ShardedAdamW
 from yatt_core.engines.train.fsdp2.sharding import Sharding, own_rows, sharded_memory, whole
-from yatt_core.engines.train.model.state_files import CRITIC, CRITIC_OPTIMIZER, require_same
+from yatt_core.engines.train.model.state_files import require_same
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.process_group import lost_group
 from yatt_core.engines.train.roles.critic import Critic, Named, load_critic
-from yatt_core.models.tensor_files import TensorFile
 from yatt_core.spec.sections.algorithm import CriticSpec
+from yatt_core.wire.parts import TensorPart
 
 
 class ShardedCritic(Critic):
@@ -38,28 +42,29 @@ class ShardedCritic(Critic):
 
     def tensors(self) -> Named:
         """See `Critic`. Gathers tensors one at a time."""
-        return self._whole(self.optimizer.locals())
+        shards = self.optimizer.locals()
+        for name, parameter in sorted(self.optimizer.named.items()):
+            with lost_group(self._world):
+                tensor = whole(parameter, shards[name])
+            yield name, tensor
 
-    def moments(self) -> tuple[Named, int]:
-        """See `Critic`. Gathers tensors one at a time."""
-        held = self.optimizer.moments
-        named = ((f"{kind}.{name}", tensor) for kind in held for name, tensor in self._whole(held[kind]))
-        return named, self.optimizer.steps
+    def parts(self, kind: str) -> Iterator[TensorPart[torch.Tensor]]:
+        """See `Critic`."""
+        return self.optimizer.parts(self.optimizer.locals() if kind == "weights" else self.optimizer.moments[kind])
+
+    @property
+    def steps(self) -> int:
+        """See `Critic`."""
+        return self.optimizer.steps
 
     def load(self, folder: Path, steps: int) -> None:
         """See `Critic`."""
-        weights = TensorFile(folder / CRITIC)
+        weights = open_tensors(folder, CRITIC)
         shapes = {name: parameter.shape for name, parameter in self.optimizer.named.items()}
         require_same(folder, weights.shapes, shapes)
-        self.optimizer.put(self.optimizer.rows(weights))
-        self.optimizer.load_moments(folder / CRITIC_OPTIMIZER, steps)
+        self.optimizer.load(weights, self.optimizer.locals())
+        self.optimizer.load_moments(folder, CRITIC_OPTIMIZER, steps)
 
     def memory(self) -> Held:
         """See `Critic`."""
         return together(Held(tuple(sharded_memory(self._model))), self.optimizer.memory())
-
-    def _whole(self, shards: Shards) -> Named:
-        for name, parameter in self.optimizer.named.items():
-            with lost_group(self._world):
-                tensor = whole(parameter, shards[name])
-            yield name, tensor

@@ -1,18 +1,20 @@
 """The FSDP2 trainer: one rank of GRPO over a transformers model with sharded parameters, gradients and moments.
 
 Consumes sealed experience, and folders of models, of which each rank reads only its own rows; produces the weights of
-the next version. Ranks meet in every pass, so all of them
-have the same number of micro-batches. A checkpoint holds whole tensors, so any number of ranks can load it,
-each taking its own rows.
+the next version. Ranks meet in every pass, so all of them have the same number of micro-batches. Each rank writes its
+own rows of every tensor to a checkpoint, and reads its own rows from one, whichever engine and layout has written it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import nn
 
+from yatt_core.checkpoints.contents import ADAPTERS, OPTIMIZER, REFERENCE, WEIGHTS, open_tensors
 from yatt_core.engines.adapters import add_adapters
 from yatt_core.engines.offload import Held, together
 from yatt_core.engines.train.base.engine import Layout
@@ -20,16 +22,16 @@ from yatt_core.engines.train.base.shared_model import Named, SharedModelEngine
 from yatt_core.engines.train.fsdp2.critic import ShardedCritic
 from yatt_core.engines.train.fsdp2.forward import ShardedForward
 from yatt_core.engines.train.fsdp2.loading import load_sharded
-from yatt_core.engines.train.fsdp2.optimizer import OptimizerState, ShardedAdamW
+from yatt_core.engines.train.fsdp2.optimizer import OptimizerState, ShardedAdamW, Shards
 from yatt_core.engines.train.fsdp2.sharding import Sharding, sharded_memory, whole
-from yatt_core.engines.train.model.state_files import ADAPTERS, OPTIMIZER, REFERENCE, WEIGHTS, StateFacts, require_same
+from yatt_core.engines.train.model.state_files import StateFacts, require_same
 from yatt_core.engines.train.ranks.process_group import lost_group, require_process_group
 from yatt_core.engines.train.roles.teacher import Teacher, load_teacher, rows_of
 from yatt_core.errors import ConfigurationError
-from yatt_core.models.tensor_files import TensorFile
 from yatt_core.protocols.engines import RankContext
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer
+from yatt_core.wire.parts import TensorPart
 
 
 class Fsdp2TrainEngine(SharedModelEngine):
@@ -88,19 +90,30 @@ class Fsdp2TrainEngine(SharedModelEngine):
     def _steps(self) -> int:
         return self._optimizer.steps
 
-    def _whole(self, kind: str) -> Named:
+    def parts(self, kind: str) -> Iterator[TensorPart[torch.Tensor]]:
+        """See `PolicyTrainEngine`."""
+        self._loaded()
+        return self._optimizer.parts(self._shards(kind))
+
+    def _shards(self, kind: str) -> Shards:
+        """Returns this rank's rows. kind: as in `parts`."""
         optimizer = self._optimizer
         known = {"weights": optimizer.everything(), "reference": self._reference, **optimizer.moments}
-        for name, parameter in (optimizer.model if kind == "weights" else optimizer.named).items():
+        found: Shards = known[kind]
+        return found
+
+    def _whole(self, ordered: bool) -> Named:
+        model, shards = self._optimizer.model, self._optimizer.everything()
+        for name in sorted(model) if ordered else model:
             with lost_group(self._world):
-                tensor = whole(parameter, known[kind][name])
+                tensor = whole(model[name], shards[name])
             yield name, tensor
 
     def _load_state(self, folder: Path, facts: StateFacts) -> None:
-        optimizer = self._optimizer
-        weights = TensorFile(folder / WEIGHTS)
+        optimizer, weights = self._optimizer, open_tensors(folder, WEIGHTS)
         require_same(folder, weights.shapes, optimizer.plain_shapes())
-        optimizer.put(optimizer.rows(weights if self._spec.trainer.lora is None else TensorFile(folder / ADAPTERS)))
-        optimizer.load_moments(folder / OPTIMIZER, facts.optimizer_steps)
+        trained = weights if self._spec.trainer.lora is None else open_tensors(folder, ADAPTERS)
+        optimizer.load(trained, optimizer.locals())
+        optimizer.load_moments(folder, OPTIMIZER, facts.optimizer_steps)
         if self._spec.algorithm.kl is not None:
-            self._reference = optimizer.rows(TensorFile(folder / REFERENCE))
+            self._reference = optimizer.loaded(open_tensors(folder, REFERENCE))

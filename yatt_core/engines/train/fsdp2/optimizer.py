@@ -16,13 +16,15 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
+from yatt_core.checkpoints.contents import open_tensors
 from yatt_core.engines.adapters import BASE, OWN, is_adapter
 from yatt_core.engines.offload import Held
 from yatt_core.engines.train.fsdp2.sharding import own_rows, sharded_parameters
 from yatt_core.engines.train.model.optimizer import CLIP_EPSILON, MOMENTS, is_step
 from yatt_core.engines.train.ranks.collective import Collective
-from yatt_core.models.tensor_files import TensorFile
 from yatt_core.spec.sections.trainer import AdamWSpec
+from yatt_core.wire.part_files import PartFiles
+from yatt_core.wire.parts import Box, TensorPart
 
 Shards = dict[str, torch.Tensor]
 OptimizerState = tuple[Shards, dict[str, Shards], int]
@@ -113,6 +115,14 @@ class ShardedAdamW:
         with torch.no_grad():
             return {name: parameter.to_local() for name, parameter in self.model.items()}
 
+    def parts(self, shards: Mapping[str, torch.Tensor]) -> Iterator[TensorPart[torch.Tensor]]:
+        """Yields tensors that are sharded like the parameters of the same names; not those of which it has no rows."""
+        for name, shard in shards.items():
+            if shard.numel():
+                parameter = self.model[name]
+                start = (own_rows(parameter).start, *(0 for _ in parameter.shape[1:]))
+                yield TensorPart(name, tuple(parameter.shape), start, shard.detach(), (self._world.rank,))
+
     def plain_shapes(self) -> dict[str, torch.Size]:
         """Returns the shapes of the weights under Hugging Face names, without adapters."""
         shapes = ((name.replace(BASE, OWN), parameter.shape) for name, parameter in self.model.items())
@@ -146,19 +156,28 @@ class ShardedAdamW:
         shards, self.moments, self.steps = held
         self.put(shards)
 
-    def rows(self, file: TensorFile, prefix: str = "") -> Shards:
-        """Reads this rank's rows of each tensor in a file."""
-        return {
-            name: file.rows(f"{prefix}{name}", own_rows(parameter)).to(parameter.to_local().device)
-            for name, parameter in self._named.items()
-        }
+    def load(self, files: PartFiles, shards: Mapping[str, torch.Tensor], prefix: str = "") -> None:
+        """Reads this rank's rows of tensors that are sharded like the parameters of the same names.
 
-    def load_moments(self, path: Path, steps: int) -> None:
+        prefix: what precedes the parameters' names in the files.
+        """
+        for name, shard in shards.items():
+            parameter = self.model[name]
+            box = Box((own_rows(parameter).start, *(0 for _ in parameter.shape[1:])), tuple(shard.shape))
+            shard.copy_(torch.from_numpy(files.read(f"{prefix}{name}", box)))
+
+    def loaded(self, files: PartFiles, prefix: str = "") -> Shards:
+        """Reads this rank's rows of each trained parameter into new tensors."""
+        found = {name: torch.empty_like(shard) for name, shard in self.locals().items()}
+        self.load(files, found, prefix)
+        return found
+
+    def load_moments(self, checkpoint: Path, subfolder: str, steps: int) -> None:
         """Loads the moments after `steps` steps; after 0 steps there are none."""
         self.reset()
         if steps:
-            file = TensorFile(path)
-            self.moments = {kind: self.rows(file, f"{kind}.") for kind in MOMENTS}
+            files = open_tensors(checkpoint, subfolder)
+            self.moments = {kind: self.loaded(files, f"{kind}.") for kind in MOMENTS}
             self.steps = steps
 
     def _gradients(self) -> list[torch.Tensor]:

@@ -1,8 +1,8 @@
 """The Megatron-Core trainer: one rank of GRPO over a dense Llama, Qwen2 or Qwen3 in tensor, pipeline and data parallel.
 
 Consumes sealed experience and a Hugging Face folder, of which a rank reads only its own part; produces the
-weights of the next version under Hugging Face names, one tensor at a time. A checkpoint holds whole tensors, so
-it can be loaded under any layout.
+weights of the next version under Hugging Face names, one tensor at a time. Each rank writes its parts of Hugging
+Face's tensors to a checkpoint, and reads its parts from one, whichever engine and layout has written it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import distributed
 
+from yatt_core.checkpoints.contents import OPTIMIZER, REFERENCE, WEIGHTS, open_tensors
 from yatt_core.engines.offload import Held
 from yatt_core.engines.train.base.engine import Layout
 from yatt_core.engines.train.base.shared_model import Named, SharedModelEngine
@@ -21,18 +22,21 @@ from yatt_core.engines.train.megatron.bridge import EMBEDDING, HEAD, Place, shar
 from yatt_core.engines.train.megatron.cpu import on_this_device
 from yatt_core.engines.train.megatron.forward import MegatronForward
 from yatt_core.engines.train.megatron.model import Grid, Part, build_part, make_grid
-from yatt_core.engines.train.megatron.optimizer import MegatronAdamW
+from yatt_core.engines.train.megatron.optimizer import Master, MegatronAdamW
+from yatt_core.engines.train.megatron.regions import regions_in, regions_of
 from yatt_core.engines.train.megatron.transfers import announce_transfers
 from yatt_core.engines.train.model.optimizer import MOMENTS
-from yatt_core.engines.train.model.state_files import OPTIMIZER, REFERENCE, WEIGHTS, StateFacts, require_same
+from yatt_core.engines.train.model.state_files import StateFacts, require_same
 from yatt_core.engines.train.ranks.collective import ReplicaCollective
 from yatt_core.engines.train.ranks.process_group import lost_group, require_process_group
 from yatt_core.errors import ConfigurationError
 from yatt_core.models.loading import read_config
-from yatt_core.models.tensor_files import Sliceable, TensorFile, TensorFolder
+from yatt_core.models.tensor_files import Sliceable, TensorFolder
 from yatt_core.protocols.engines import RankContext
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import MegatronTrainer
+from yatt_core.wire.part_files import PartFiles
+from yatt_core.wire.parts import TensorPart
 
 Shapes = dict[str, tuple[int, ...]]
 """Shapes of the Hugging Face tensors of one parameter, in order."""
@@ -70,7 +74,7 @@ class MegatronTrainEngine(SharedModelEngine):
             self._contents = self._all_contents()
         self._model = part.module
         self._forward = MegatronForward(part, grid, spec.rollout.temperature, device, self._world)
-        self._take("weights", TensorFolder(Path(self._context.model_path)).stored)
+        self._take(TensorFolder(Path(self._context.model_path)).stored)
 
     def _all_contents(self) -> list[list[Shapes]]:
         """Returns the tensors of each stage, parameter by parameter."""
@@ -105,23 +109,59 @@ class MegatronTrainEngine(SharedModelEngine):
     def _steps(self) -> int:
         return self._optimizer.steps
 
-    def _whole(self, kind: str) -> Named:
+    def parts(self, kind: str) -> Iterator[TensorPart[torch.Tensor]]:
+        """See `PolicyTrainEngine`. Weights are the master weights; with a distributed optimizer, each copy has a range."""
+        self._loaded()
+        grid, reference = self._grid, dict(zip(self._part.module.parameters(), self._reference or (), strict=False))
+        for parameter, place in self._own():
+            if kind == "reference":
+                held: Master | None = Master(reference[parameter].float().flatten(), 0, parameter.numel())
+            else:
+                held = self._optimizer.held_numbers(parameter, kind)
+            if held is None:
+                continue
+            several = kind == "reference" or not self._optimizer.divided
+            holders = grid.holders(every_tensor=place.cut == "whole", every_copy=several)
+            size = tuple(parameter.shape)
+            for whole in regions_of(place, size, self._part.shape, grid.tensor, grid.tensors):
+                for region in regions_in(whole, held.start, held.stop):
+                    values = region.values(held.weights)
+                    yield TensorPart(region.name, region.shape, region.box.offsets, values, holders)
+
+    def _whole(self, ordered: bool) -> Named:
+        if ordered:
+            yield from self._by_name()
+            return
         own = list(self._own())
-        reference = dict(zip(self._part.module.parameters(), self._reference or (), strict=False))
         for stage, contents in enumerate(self._contents):
-            mine = stage == self._grid.stage
             for number, shapes in enumerate(contents):
-                with torch.no_grad(), lost_group(self._world):
-                    if mine:
-                        parameter, place = own[number]
-                        whole = kind != "reference"
-                        shard = self._optimizer.whole(parameter, kind) if whole else reference[parameter].float()
-                        parts = self._together(shard, place)
-                    else:
-                        device = self._device
-                        parts = tuple(torch.empty(shape, device=device) for shape in shapes.values())
-                    found = [self._told(part.contiguous(), stage).cpu() for part in parts]
+                found = [self._told(part, stage) for part in self._gathered(own, stage, number, list(shapes))]
                 yield from zip(shapes, found, strict=True)
+
+    def _by_name(self) -> Named:
+        """Yields whole weights sorted by name; a parameter of several tensors is gathered once for each of them."""
+        own = list(self._own())
+        places = {
+            name: (stage, number)
+            for stage, contents in enumerate(self._contents)
+            for number, shapes in enumerate(contents)
+            for name in shapes
+        }
+        for name, (stage, number) in sorted(places.items()):
+            for part in self._gathered(own, stage, number, [name]):
+                yield name, self._told(part, stage)
+
+    def _gathered(
+        self, own: list[tuple[torch.nn.Parameter, Place]], stage: int, number: int, names: list[str]
+    ) -> list[torch.Tensor]:
+        """Gathers tensors of a parameter on its stage's ranks; elsewhere returns room for them."""
+        shapes = self._contents[stage][number]
+        if stage != self._grid.stage:
+            return [torch.empty(shapes[name], device=self._device) for name in names]
+        with torch.no_grad(), lost_group(self._world):
+            parameter, place = own[number]
+            parts = self._together(self._optimizer.whole(parameter), place)
+            return [parts[list(shapes).index(name)].contiguous() for name in names]
 
     def _together(self, shard: torch.Tensor, place: Place) -> tuple[torch.Tensor, ...]:
         """Gathers a parameter's Hugging Face tensors from the parts of all tensor-parallel ranks."""
@@ -132,34 +172,60 @@ class MegatronTrainEngine(SharedModelEngine):
         return whole_of(shards, place.cut, self._part.shape)
 
     def _told(self, tensor: torch.Tensor, stage: int) -> torch.Tensor:
-        """Broadcasts a stage's tensor to all stages."""
+        """Broadcasts a stage's tensor to all stages, and returns it on the CPU."""
         if self._grid.stages > 1:
             group = self._grid.stage_group
-            distributed.broadcast(tensor, src=distributed.get_global_rank(group, stage), group=group)
-        return tensor
+            with lost_group(self._world):
+                distributed.broadcast(tensor, src=distributed.get_global_rank(group, stage), group=group)
+        return tensor.cpu()
 
     def _load_state(self, folder: Path, facts: StateFacts) -> None:
-        weights = TensorFile(folder / WEIGHTS)
+        weights, optimizer = open_tensors(folder, WEIGHTS), self._optimizer
         expected = {name: shape for stage in self._contents for shapes in stage for name, shape in shapes.items()}
         require_same(folder, weights.shapes, expected)
-        self._optimizer.reset()
-        self._take("weights", weights.stored)
+        optimizer.reset()
+        for _, parameter, place in self._part.places():
+            values = self._read(weights, parameter, place).view(parameter.shape)
+            optimizer.take(parameter, values.to(parameter.device))
         if facts.optimizer_steps:
-            self._optimizer.steps = facts.optimizer_steps
-            moments = TensorFile(folder / OPTIMIZER)
+            optimizer.steps = facts.optimizer_steps
+            moments = open_tensors(folder, OPTIMIZER)
             for kind in MOMENTS:
-                self._take(kind, lambda name, prefix=kind: moments.stored(f"{prefix}.{name}"))  # type: ignore[misc]
+                for _, parameter, place in self._part.places():
+                    if (master := optimizer.master(parameter)) is not None:
+                        own = (master.start, master.stop)
+                        optimizer.take_moment(parameter, kind, self._read(moments, parameter, place, f"{kind}.", own))
         if self._spec.algorithm.kl is not None:
-            reference = TensorFile(folder / REFERENCE)
+            reference = open_tensors(folder, REFERENCE)
             self._reference = [
-                self._shard(place, reference.stored).to(parameter.device, parameter.dtype)
+                self._read(reference, parameter, place).view(parameter.shape).to(parameter.device, parameter.dtype)
                 for _, parameter, place in self._part.places()
             ]
 
-    def _take(self, kind: str, stored: Callable[[str], Sliceable]) -> None:
+    def _read(
+        self,
+        files: PartFiles,
+        parameter: torch.nn.Parameter,
+        place: Place,
+        prefix: str = "",
+        span: tuple[int, int] | None = None,
+    ) -> torch.Tensor:
+        """Reads this rank's part of a parameter, or a range of it, flattened; padding is 0.
+
+        prefix: what precedes the tensors' names in the files.
+        """
+        start, stop = span or (0, parameter.numel())
+        numbers, grid, tied = torch.zeros(stop - start), self._grid, self._part.repeats(place)
+        for whole in regions_of(place, tuple(parameter.shape), self._part.shape, grid.tensor, grid.tensors):
+            name = EMBEDDING if tied else whole.name
+            for region in regions_in(whole, start, stop):
+                region.put(numbers, torch.from_numpy(files.read(f"{prefix}{name}", region.box)).float())
+        return numbers
+
+    def _take(self, stored: Callable[[str], Sliceable]) -> None:
         """Fills this rank's parts from files, one parameter at a time."""
         for _, parameter, place in self._part.places():
-            self._optimizer.take(parameter, kind, self._shard(place, stored).to(parameter.device))
+            self._optimizer.take(parameter, self._shard(place, stored).to(parameter.device))
 
     def _shard(self, place: Place, stored: Callable[[str], Sliceable]) -> torch.Tensor:
         """Reads this rank's part of a parameter; with tied embeddings, the head is the embedding."""

@@ -43,6 +43,17 @@ class Grid:
         """Whether this rank has the head and is the first of the ranks that share it."""
         return self.tensor == 0 and self.stage == self.stages - 1
 
+    def holders(self, every_tensor: bool, every_copy: bool) -> tuple[int, ...]:
+        """Returns the ranks of this stage that hold the same numbers as this one.
+
+        every_tensor: whether all tensor-parallel ranks hold them.
+        every_copy: whether all copies hold them.
+        """
+        tensors = range(self.tensors) if every_tensor else (self.tensor,)
+        copies = range(self.copies) if every_copy else (self.copy,)
+        first = self.stage * self.copies
+        return tuple(tensor + self.tensors * (first + copy) for copy in copies for tensor in tensors)
+
 
 def make_grid(engine: MegatronTrainer) -> Grid:
     """Creates Megatron-Core's groups, replacing existing ones.

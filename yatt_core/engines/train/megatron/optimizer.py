@@ -119,41 +119,56 @@ class MegatronAdamW:
         own = optimizer._get_model_param_range_map(parameter)["param"]
         return Master(self._inner().param_groups[group]["params"][number], own.start, own.end)
 
+    @property
+    def divided(self) -> bool:
+        """Whether each copy updates a part of its own."""
+        return self._distributed and self._grid.copies > 1
+
     @torch.no_grad()
-    def whole(self, parameter: nn.Parameter, kind: str) -> torch.Tensor:
-        """Returns a parameter's whole master weights or moments in its shape, float32. All copies must call it.
+    def held_numbers(self, parameter: nn.Parameter, kind: str) -> Master | None:
+        """Returns the master weights or moments that this rank updates, flattened; None if it updates none.
 
         kind: `weights` or a moment's name.
         """
+        if (master := self.master(parameter)) is None:
+            return None
+        numbers = master.weights if kind == "weights" else self._inner().state[master.weights][kind]
+        return Master(numbers.detach().flatten(), master.start, master.stop)
+
+    @torch.no_grad()
+    def whole(self, parameter: nn.Parameter) -> torch.Tensor:
+        """Returns a parameter's whole master weights in its shape, float32. All copies must call it."""
         master = self.master(parameter)
         values = torch.zeros(parameter.numel(), dtype=torch.float32, device=parameter.device)
         if master is not None:
-            source = master.weights if kind == "weights" else self._inner().state[master.weights][kind]
-            values[master.start : master.stop] = source.detach().float().flatten()
+            values[master.start : master.stop] = master.weights.detach().float().flatten()
         if self._distributed and self._grid.copies > 1:
             # Each number is on one copy; the others contribute zeros.
             torch.distributed.all_reduce(values, group=self._grid.copy_group)
         return values.view(parameter.shape)
 
     @torch.no_grad()
-    def take(self, parameter: nn.Parameter, kind: str, values: torch.Tensor) -> None:
-        """Loads all of a parameter's weights or moments.
+    def take(self, parameter: nn.Parameter, values: torch.Tensor) -> None:
+        """Loads a parameter's weights.
 
         values: in the parameter's shape, float32.
         """
-        if kind == "weights":
-            parameter.copy_(values)
-        master = self.master(parameter)
-        if master is None:
-            return
-        own = values.flatten()[master.start : master.stop].to(master.weights.device)
-        if kind == "weights":
+        parameter.copy_(values)
+        if (master := self.master(parameter)) is not None:
+            own = values.flatten()[master.start : master.stop].to(master.weights.device)
             master.weights.copy_(own.view(master.weights.shape))
-            return
-        state = self._inner().state[master.weights]
-        state[kind] = own.float().view(master.weights.shape).clone()
-        # One tensor per parameter: torch's AdamW increments it in place.
-        state["step"] = torch.tensor(float(self.steps))
+
+    @torch.no_grad()
+    def take_moment(self, parameter: nn.Parameter, kind: str, numbers: torch.Tensor) -> None:
+        """Loads a moment of the weights that this rank updates.
+
+        numbers: flattened, float32.
+        """
+        if (master := self.master(parameter)) is not None:
+            state = self._inner().state[master.weights]
+            state[kind] = numbers.to(master.weights.device).view(master.weights.shape)
+            # One tensor per parameter: torch's AdamW increments it in place.
+            state["step"] = torch.tensor(float(self.steps))
 
     def held(self) -> Held:
         """Copies what this rank holds: each parameter's weights, and the master weights and moments that it updates."""

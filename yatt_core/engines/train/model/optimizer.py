@@ -8,8 +8,9 @@ has the same bits on every rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from torch import nn
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.errors import ConfigurationError, NumericError
 from yatt_core.spec.sections.trainer import AdamWSpec
+from yatt_core.wire.parts import TensorPart
 
 ALIGNMENT = 16
 """Parameters start at multiples of this many floats (64 bytes), as matrix kernels prefer."""
@@ -113,21 +115,21 @@ class FlatAdamW:
         self._adamw.step()
         return norm
 
-    def moments(self) -> tuple[Tensors, int]:
-        """Returns views of the moments and the number of steps taken.
+    def moment(self, kind: str) -> Tensors:
+        """Returns views of one moment, under the parameters' names."""
+        return self.named(self._adamw.state[self.values][kind])
 
-        The moments are named `exp_avg.PARAMETER` and `exp_avg_sq.PARAMETER`.
-        """
+    @property
+    def steps(self) -> int:
+        """Number of steps taken since the last reset."""
         state = self._adamw.state.get(self.values)
-        if state is None:
-            return {}, 0
-        tensors: Tensors = {}
-        for kind in MOMENTS:
-            tensors |= {f"{kind}.{name}": view for name, view in self.named(state[kind]).items()}
-        return tensors, int(state["step"])
+        return 0 if state is None else int(state["step"])
 
-    def load_moments(self, tensors: Mapping[str, torch.Tensor], steps: int) -> None:
-        """Loads what `moments` returned."""
+    def load_moments(self, tensor: Callable[[str], torch.Tensor], steps: int) -> None:
+        """Loads the moments after `steps` steps; after 0 steps there are none.
+
+        tensor: returns a moment by the name that it has in checkpoints (`moments_of`).
+        """
         self.reset()
         if not steps:
             return
@@ -135,7 +137,7 @@ class FlatAdamW:
         for kind in MOMENTS:
             state[kind] = torch.zeros_like(self.gradients)
             for name, view in self.named(state[kind]).items():
-                view.copy_(tensors[f"{kind}.{name}"])
+                view.copy_(tensor(f"{kind}.{name}"))
         self._adamw.state[self.values] = state
 
     @contextmanager
@@ -149,6 +151,25 @@ class FlatAdamW:
         finally:
             with torch.no_grad():
                 self.values.copy_(own)
+
+
+def whole_parts(tensors: Iterable[tuple[str, torch.Tensor]], ranks: int) -> Iterator[TensorPart[torch.Tensor]]:
+    """Yields tensors that all of `ranks` ranks hold."""
+    everyone = tuple(range(ranks))
+    for name, tensor in tensors:
+        yield TensorPart(name, tuple(tensor.shape), (0,) * tensor.ndim, tensor.detach(), everyone)
+
+
+def moments_of(
+    parts: Callable[[str], Iterable[TensorPart[torch.Tensor]]], steps: int
+) -> Iterator[TensorPart[torch.Tensor]]:
+    """Yields the parts of all moments under the names that they have in checkpoints; none before the first step.
+
+    parts: returns the parts of one moment, under the parameters' names.
+    """
+    for kind in MOMENTS if steps else ():
+        for part in parts(kind):
+            yield replace(part, name=f"{kind}.{part.name}")
 
 
 def is_step(loss: float, norm: float) -> bool:

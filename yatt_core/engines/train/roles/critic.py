@@ -7,7 +7,7 @@ engines decide where its tensors are. The critic is saved in checkpoints and goe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,12 +18,13 @@ import torch
 from torch import nn
 
 from yatt_core.algorithms.value_loss import clipped_value_loss
+from yatt_core.checkpoints.contents import CRITIC, CRITIC_OPTIMIZER, open_tensors
 from yatt_core.engines.device import on_cores, placed
 from yatt_core.engines.offload import Held
 from yatt_core.engines.train.model.forward import MicroBatch, PolicyForward, assemble
-from yatt_core.engines.train.model.optimizer import FlatAdamW, state_bytes
+from yatt_core.engines.train.model.optimizer import FlatAdamW, state_bytes, whole_parts
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
-from yatt_core.engines.train.model.state_files import CRITIC, CRITIC_OPTIMIZER, require_same
+from yatt_core.engines.train.model.state_files import require_same
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.steps.learner import counted_lengths
 from yatt_core.engines.train.steps.plan import StepPlan
@@ -31,8 +32,8 @@ from yatt_core.errors import ConfigurationError, NumericError
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns
 from yatt_core.models.loading import load_causal_lm
-from yatt_core.models.tensor_files import TensorFile
 from yatt_core.spec.sections.algorithm import CriticSpec
+from yatt_core.wire.parts import TensorPart
 
 Named = Iterable[tuple[str, torch.Tensor]]
 SUMS = ("loss", "clipped")
@@ -66,11 +67,16 @@ class Critic(ABC):
 
     @abstractmethod
     def tensors(self) -> Named:
-        """Yields all parameters, whole and on the CPU; every rank must consume them."""
+        """Yields all parameters sorted by name, whole and on the CPU; every rank must consume them."""
 
     @abstractmethod
-    def moments(self) -> tuple[Named, int]:
-        """Returns the optimizer's moments (consumed as `tensors`, named like the policy's) and its number of steps."""
+    def parts(self, kind: str) -> Iterable[TensorPart[torch.Tensor]]:
+        """Yields this rank's parts of the weights or a moment, as the engine's `parts` does."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> int:
+        """Number of steps of the optimizer."""
 
     @abstractmethod
     def load(self, folder: Path, steps: int) -> None:
@@ -140,9 +146,10 @@ def value_metrics(steps: list[ValueSums], norms: list[float]) -> dict[str, float
 class FlatCritic(Critic):
     """A critic that is whole on every rank, in the flat buffers of `FlatAdamW`."""
 
-    def __init__(self, spec: CriticSpec, policy_path: str, dtype: str, device: torch.device) -> None:
+    def __init__(self, spec: CriticSpec, policy_path: str, dtype: str, device: torch.device, ranks: int) -> None:
         model, head = load_critic(spec, policy_path, _load_whole)
         super().__init__(spec, head)
+        self._ranks = ranks
         self._model = placed(model, device, "the critic", state_bytes(model))
         self.optimizer: FlatAdamW = FlatAdamW(model, spec.optimizer)
         self.passes = PolicyForward(model, 1.0, dtype, values=True)
@@ -156,21 +163,28 @@ class FlatCritic(Critic):
 
     def tensors(self) -> Named:
         """See `Critic`. Yields views of tensors that are on the CPU."""
-        return on_cores(self._own())
+        return on_cores(dict(sorted(self._own().items())))
 
-    def moments(self) -> tuple[Named, int]:
-        """See `Critic`. Yields views of tensors that are on the CPU."""
-        tensors, steps = self.optimizer.moments()
-        return on_cores(tensors), steps
+    def parts(self, kind: str) -> Iterator[TensorPart[torch.Tensor]]:
+        """See `Critic`. Every rank holds whole tensors."""
+        held = self._own() if kind == "weights" else self.optimizer.moment(kind)
+        return whole_parts(held.items(), self._ranks)
+
+    @property
+    def steps(self) -> int:
+        """See `Critic`."""
+        return self.optimizer.steps
 
     def load(self, folder: Path, steps: int) -> None:
         """See `Critic`."""
-        own, weights = self._own(), TensorFile(folder / CRITIC)
+        own, weights = self._own(), open_tensors(folder, CRITIC)
         require_same(folder, weights.shapes, {name: tensor.shape for name, tensor in own.items()})
         for name, tensor in own.items():
-            tensor.copy_(weights.rows(name))
-        moments = TensorFile(folder / CRITIC_OPTIMIZER)
-        self.optimizer.load_moments({name: moments.rows(name) for name in moments.shapes}, steps)
+            tensor.copy_(torch.from_numpy(weights.read(name)))
+        self.optimizer.reset()
+        if steps:
+            moments = open_tensors(folder, CRITIC_OPTIMIZER)
+            self.optimizer.load_moments(lambda name: torch.from_numpy(moments.read(name)), steps)
 
     def memory(self) -> Held:
         """See `Critic`."""

@@ -5,13 +5,14 @@ Produces the same bits on every rank, since the ranks meet only to sum gradients
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from yatt_core.digests import weights_digest
+from yatt_core.checkpoints.contents import ADAPTERS, OPTIMIZER, REFERENCE, WEIGHTS, open_tensors
+from yatt_core.digests import ordered_weights_digest
 from yatt_core.engines.adapters import add_adapters
 from yatt_core.engines.dense.shape import why_general
 from yatt_core.engines.device import on_cores, placed
@@ -19,8 +20,8 @@ from yatt_core.engines.images import open_reader
 from yatt_core.engines.offload import Held, together
 from yatt_core.engines.train.base.engine import Layout, PolicyTrainEngine
 from yatt_core.engines.train.model.forward import PolicyForward
-from yatt_core.engines.train.model.optimizer import MOMENTS, FlatAdamW, state_bytes
-from yatt_core.engines.train.model.state_files import Arrays, StateFacts, read_state, require_same
+from yatt_core.engines.train.model.optimizer import MOMENTS, FlatAdamW, state_bytes, whole_parts
+from yatt_core.engines.train.model.state_files import StateFacts, require_same
 from yatt_core.engines.train.roles.critic import FlatCritic
 from yatt_core.engines.train.roles.teacher import Teacher, load_teacher, rows_of
 from yatt_core.engines.train.torch.dense_passes import DensePasses, neighbours_of
@@ -29,6 +30,7 @@ from yatt_core.models.loading import load_causal_lm
 from yatt_core.protocols.engines import RankContext
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.trainer import TorchTrainer
+from yatt_core.wire.parts import TensorPart
 
 
 class TorchTrainEngine(PolicyTrainEngine):
@@ -64,7 +66,8 @@ class TorchTrainEngine(PolicyTrainEngine):
             teacher = placed(load_teacher(distillation, self._frozen_model), self._device, "the teacher")
             self._teacher = Teacher(teacher, PolicyForward(teacher, temperature, self._dtype), rows_of(teacher))
         if (critic := self._spec.critic) is not None:
-            self._critic = FlatCritic(critic, self._context.model_path, self._dtype, self._device)
+            ranks = self._layout.ranks
+            self._critic = FlatCritic(critic, self._context.model_path, self._dtype, self._device, ranks)
 
     def _frozen_model(self, path: str) -> nn.Module:
         return load_causal_lm(path, self._dtype).requires_grad_(False)
@@ -73,15 +76,22 @@ class TorchTrainEngine(PolicyTrainEngine):
         return self._loaded()
 
     def _digest_of(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-        return weights_digest({name: tensor.numpy() for name, tensor in tensors})
+        """Computes the digest on every rank, so that ranks whose copies differ are noticed."""
+        return ordered_weights_digest((name, tensor.detach().numpy()) for name, tensor in tensors)
 
-    def _tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
-        seen: set[tuple[int, torch.Size]] = set()
-        for name, tensor in self._loaded().state_dict().items():
-            identity = (tensor.data_ptr(), tensor.shape)
-            if identity not in seen or not tensor.numel():
-                seen.add(identity)
-                yield name, tensor.detach().cpu()
+    def parts(self, kind: str) -> Iterator[TensorPart[torch.Tensor]]:
+        """See `PolicyTrainEngine`. Every rank holds whole tensors."""
+        model, optimizer = self._loaded(), self._optimizer
+        known: dict[str, Callable[[], Mapping[str, torch.Tensor]]] = {
+            "weights": lambda: untied(model),
+            "reference": lambda: optimizer.named(self._reference),
+        }
+        held = known[kind]() if kind in known else optimizer.moment(kind)
+        return whole_parts(held.items(), self._layout.ranks)
+
+    def _tensors(self, ordered: bool = False) -> Iterable[tuple[str, torch.Tensor]]:
+        held = untied(self._loaded())
+        return on_cores({name: held[name] for name in (sorted(held) if ordered else held)})
 
     def _memory(self) -> Held:
         reference = () if self._reference is None else (self._reference,)
@@ -90,41 +100,42 @@ class TorchTrainEngine(PolicyTrainEngine):
         own = Held(lasting, (self._optimizer.gradients,))
         return own if self._critic is None else together(own, self._critic.memory())
 
-    def _moments(self) -> tuple[Iterable[tuple[str, torch.Tensor]], int]:
-        tensors, steps = self._optimizer.moments()
-        return on_cores(tensors), steps
-
-    def _reference_arrays(self) -> Arrays:
-        """Returns views of the reference, which never changes, or of a CPU copy of it."""
-        return {name: tensor.numpy() for name, tensor in self._optimizer.named(self._reference.cpu()).items()}
+    def _steps(self) -> int:
+        return self._optimizer.steps
 
     def _load_state(self, folder: Path, facts: StateFacts) -> None:
-        state = read_state(
-            folder,
-            with_reference=self._spec.algorithm.kl is not None,
-            with_adapters=self._spec.trainer.lora is not None,
-        )
-        require_same(folder, _shapes(state.weights), {name: tensor.shape for name, tensor in self._weights()})
+        lora, optimizer = self._spec.trainer.lora, self._optimizer
+        weights = open_tensors(folder, WEIGHTS)
+        require_same(folder, weights.shapes, {name: tensor.shape for name, tensor in self._weights()})
         own = self._loaded().state_dict()
-        learned = state.weights if state.adapters is None else state.adapters
-        trained = {name: tuple(view.shape) for name, view in self._optimizer.named(self._optimizer.gradients).items()}
-        require_same(folder, _shapes(learned), {name: own[name].shape for name in learned if name in own} | trained)
-        kinds = MOMENTS if facts.optimizer_steps else ()
-        require_same(
-            folder, _shapes(state.moments), {f"{kind}.{name}": trained[name] for kind in kinds for name in trained}
-        )
-        if state.reference is not None:
-            require_same(folder, _shapes(state.reference), trained)
+        learned = weights if lora is None else open_tensors(folder, ADAPTERS)
+        trained = {name: tuple(view.shape) for name, view in optimizer.named(optimizer.gradients).items()}
+        known = {name: own[name].shape for name in learned.shapes if name in own}
+        require_same(folder, learned.shapes, known | trained)
         with torch.no_grad():
-            for name, array in learned.items():
-                own[name].copy_(torch.from_numpy(array))
-        moments = {name: torch.from_numpy(array) for name, array in state.moments.items()}
-        self._optimizer.load_moments(moments, facts.optimizer_steps)
-        if state.reference is not None:
-            self._reference = torch.zeros_like(self._optimizer.gradients)
-            for name, view in self._optimizer.named(self._reference).items():
-                view.copy_(torch.from_numpy(state.reference[name]))
+            for name in learned.shapes:
+                own[name].copy_(torch.from_numpy(learned.read(name)))
+        optimizer.reset()
+        if facts.optimizer_steps:
+            moments = open_tensors(folder, OPTIMIZER)
+            expected = {f"{kind}.{name}": trained[name] for kind in MOMENTS for name in trained}
+            require_same(folder, moments.shapes, expected)
+            optimizer.load_moments(lambda name: torch.from_numpy(moments.read(name)), facts.optimizer_steps)
+        if self._spec.algorithm.kl is not None:
+            reference = open_tensors(folder, REFERENCE)
+            require_same(folder, reference.shapes, trained)
+            self._reference = torch.zeros_like(optimizer.gradients)
+            for name, view in optimizer.named(self._reference).items():
+                view.copy_(torch.from_numpy(reference.read(name)))
 
 
-def _shapes(arrays: Arrays) -> dict[str, tuple[int, ...]]:
-    return {name: array.shape for name, array in arrays.items()}
+def untied(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Returns a model's tensors, a tied one once."""
+    seen: set[tuple[int, torch.Size]] = set()
+    found = {}
+    for name, tensor in model.state_dict().items():
+        identity = (tensor.data_ptr(), tensor.shape)
+        if identity not in seen or not tensor.numel():
+            seen.add(identity)
+            found[name] = tensor
+    return found

@@ -1,0 +1,34 @@
+"""The subfolders of a trainer's checkpoint, and how their tensors are read.
+
+- `weights`: the state dict under Hugging Face names, tied tensors once
+- `optimizer`: the moments, named after their kinds and parameters
+- `adapters`: low-rank adapters, if only they are trained; `weights` then holds the merged weights
+- `critic`, `critic_optimizer`: weights and moments of a critic
+- `reference`: the policy of iteration 0, if the spec has a KL term
+
+Each has one file of parts per rank. Older checkpoints have one file of whole tensors in place of each subfolder.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from yatt_core.errors import DataError
+from yatt_core.wire.part_files import SUFFIX, PartFiles, files_of_parts
+
+WEIGHTS, OPTIMIZER, ADAPTERS, CRITIC, CRITIC_OPTIMIZER, REFERENCE = (
+    "weights",
+    "optimizer",
+    "adapters",
+    "critic",
+    "critic_optimizer",
+    "reference",
+)
+
+
+def open_tensors(checkpoint: Path, subfolder: str) -> PartFiles:
+    """Opens the tensors in a subfolder, or in the file that stands for it. Raises `DataError` if there is neither."""
+    folder, file = checkpoint / subfolder, checkpoint / f"{subfolder}{SUFFIX}"
+    if not folder.is_dir() and not file.is_file():
+        raise DataError(f"{folder}: is missing")
+    return PartFiles(files_of_parts(folder) if folder.is_dir() else [file])

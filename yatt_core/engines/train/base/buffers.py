@@ -1,0 +1,46 @@
+"""Host buffers for what a rank contributes to a checkpoint, reused since new pages cost more than the copy.
+
+Consumes parts of tensors, on any device. Produces copies that the next update does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy.typing as npt
+import torch
+
+from yatt_core.wire.parts import Sizes, TensorPart, contributed
+
+Array = npt.NDArray[Any]
+
+
+class FreezeBuffers:
+    """The buffers of one rank; a buffer's contents are valid until it is filled again."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, str, Sizes], torch.Tensor] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all buffers in bytes."""
+        return sum(buffer.nbytes for buffer in self._buffers.values())
+
+    def fill(
+        self, subfolder: str, parts: Iterable[TensorPart[torch.Tensor]], rank: int, changes: bool = True
+    ) -> list[TensorPart[Array]]:
+        """Copies the parts that a rank contributes to a subfolder of the checkpoint.
+
+        changes: whether the next update changes them; if not, those on the host need no copy.
+        """
+        found = []
+        for part in contributed(parts, rank):
+            values = part.values.detach()
+            if changes or values.device.type != "cpu":
+                key = (subfolder, part.name, part.offsets)
+                if key not in self._buffers:
+                    self._buffers[key] = torch.empty(values.shape, dtype=values.dtype)
+                values = self._buffers[key].copy_(values)
+            found.append(TensorPart(part.name, part.shape, part.offsets, values.numpy(), part.holders))
+        return found
