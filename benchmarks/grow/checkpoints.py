@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import progress
-from benchmarks.payload.memory import PeakGrowth
+from benchmarks.grow.ranks import private_growth
 
 PARAMETERS = {
     "hidden_size": 1024,
@@ -129,10 +129,12 @@ def _rank(rank: int, folder: Path, model: Path, engine: Mapping[str, Any], answe
         kept.append(time.perf_counter())
         return kept[0]
 
-    started = time.perf_counter()
-    with PeakGrowth() as memory:
+    def take() -> None:
         writer.begin(target, "first", identity, freeze)
         writer.wait(DEADLINE_SECONDS)
+
+    started = time.perf_counter()
+    peak = private_growth(take)
     published = time.perf_counter()
     share, needed = kept[0].nbytes, _bytes_held(trainer)
     _until(lambda: (folder / target).exists())
@@ -140,7 +142,7 @@ def _rank(rank: int, folder: Path, model: Path, engine: Mapping[str, Any], answe
     trainer.restore(folder / target, 1)
     cost = Cost(
         share=share,
-        peak=round(memory.growth.private * 1e6),
+        peak=peak,
         needed=needed,
         read=_bytes_read() - read,
         freeze_seconds=kept[1] - started,
