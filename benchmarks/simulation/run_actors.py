@@ -73,7 +73,7 @@ class SimulatedRunActors:
         """Returns nothing: the number of controllers does not depend on nodes."""
         return {}
 
-    def materialise(self) -> InputsReceipt:
+    def materialise(self, tell: Callable[[str], None] | None = None) -> InputsReceipt:
         """Does nothing: there is nothing to write."""
         return InputsReceipt("inputs", "", "0" * 64, "0" * 64, 1, HELD_OUT, 1, 1, 1)
 
