@@ -34,7 +34,7 @@ def start(monkeypatch: pytest.MonkeyPatch, mib: int) -> tuple[ActorsStart, list[
 
 @pytest.mark.parametrize(
     ("mib", "resident", "says"),
-    [(8192, True, []), (3472, False, ["stage"]), (0, True, ["warned"])],
+    [(8192, True, []), (3390, False, ["stage"]), (0, True, ["warned"])],
 )
 def test_roles_share_the_available_memory(
     monkeypatch: pytest.MonkeyPatch, mib: int, resident: bool, says: list[str]
