@@ -251,10 +251,18 @@ def kill_service() -> None:
 
 
 def wandb_errors() -> tuple[type[Exception], ...]:
-    """Returns the errors that wandb raises if its service is away or refuses something."""
+    """Returns the errors that wandb raises if its process or its service is away or refuses something."""
     from wandb.errors import Error
+    from wandb.sdk.lib.service.service_connection import WandbApiFailedError, WandbAttachFailedError
+    from wandb.sdk.lib.service.service_token import WandbServiceConnectionError
+    from wandb.sdk.mailbox.mailbox import MailboxClosedError
+    from wandb.sdk.mailbox.mailbox_handle import HandleAbandonedError, ServerResponseError
 
-    return Error, OSError
+    return (
+        *(Error, OSError),
+        *(HandleAbandonedError, MailboxClosedError, ServerResponseError),
+        *(WandbApiFailedError, WandbAttachFailedError, WandbServiceConnectionError),
+    )
 
 
 def tracked_name(item: OutboxItem) -> str:

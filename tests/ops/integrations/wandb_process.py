@@ -44,7 +44,10 @@ def deliver_until_cut(tracker: wandb_tracker.WandbTracker, items: list[OutboxIte
     confirmed = tracker._confirmed
 
     def cut_meanwhile(run: wandb_tracker.OpenRun) -> bool:
-        threading.Thread(target=tracker.cut).start()
+        run.confirm()  # wandb's process serves queries before it dies
+        cutting = threading.Thread(target=tracker.cut)
+        cutting.start()
+        cutting.join()
         return confirmed(run)
 
     wandb_tracker.CONFIRM_SECONDS = 1.0
