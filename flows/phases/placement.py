@@ -24,6 +24,7 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.experience.shard_log import read_shard_work
 from yatt_core.installed import failure_text
 from yatt_core.placement.actions import JUDGE, ROLLOUT
+from yatt_core.placement.occupancy import changes_of, switch_times
 from yatt_core.placement.policies.fixed import Hold
 from yatt_core.placement.seen import IterationTelemetry, RuntimePolicy, Usage
 from yatt_core.placement.work import SampleWork, WaveWork
@@ -157,7 +158,9 @@ def keep_work(
         return None
     decision, usage, report = placement.decision, actors.usage(), actors.placement_report()
     waves = _waves_of(context, shards)
-    telemetry = IterationTelemetry(str(decision.decision["start"]), waves, usage, report.collect_s, report.judging_s)
+    start = str(decision.decision["start"])
+    switches = switch_times(changes_of(start, report.actions))
+    telemetry = IterationTelemetry(start, waves, usage, report.collect_s, report.judging_s, switches)
     if report.defect:
         context.observer.warned(
             f"iteration {iteration}: the placement's runtime policy failed, roles were left unchanged: {report.defect}"

@@ -17,6 +17,7 @@ from yatt_core.actors import dispatcher as module
 from yatt_core.actors.dispatcher import Dispatcher
 from yatt_core.placement.actions import JUDGE, ROLLOUT, Action, HandOver, Intake, Switch, Take
 from yatt_core.placement.moments import Moment
+from yatt_core.placement.occupancy import changes_of, switch_times
 from yatt_core.placement.policies.fixed import Hold, InTurn
 from yatt_core.placement.seen import PoolSeen
 from yatt_core.spec import load_spec
@@ -74,6 +75,8 @@ def test_roles_are_taken_in_turn_when_a_wave_is_drained(pool: tuple[Dispatcher, 
         report = await dispatcher.report()
         assert report.collect_s > 0 and not report.defect
         assert [line["do"] for line in report.actions].count("switch") == 4
+        measured = switch_times(changes_of(ROLLOUT * 4, report.actions))
+        assert len(measured) == 4 and all(each.seconds > 0 and not each.starting for each in measured)
 
     asyncio.run(wave())
 

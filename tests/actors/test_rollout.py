@@ -42,24 +42,25 @@ def loaded_actor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedActor
 
 
 @pytest.mark.parametrize(
-    ("resident", "slept"),
-    [(True, []), (False, ["policy", "judge"])],
+    ("resident", "moved"),
+    [(True, []), (False, ["policy sleeps", "judge wakes", "judge sleeps", "policy wakes"])],
 )
 def test_roles_sleep_while_others_work_if_memory_is_short(
-    loaded_actor: LoadedActor, resident: bool, slept: list[str]
+    loaded_actor: LoadedActor, resident: bool, moved: list[str]
 ) -> None:
     log: list[str] = []
 
     def sleeper(name: str) -> Any:
-        return SimpleNamespace(sleep=lambda: log.append(name), capabilities={})
+        moves = {move: lambda move=move: log.append(f"{name} {move}s") for move in ("sleep", "wake")}
+        return SimpleNamespace(**moves, capabilities={})
 
     actor = loaded_actor(sleeper("policy"), {"judge": sleeper("judge")}, resident)
     actor.switch(1, JUDGE, False)
     actor.switch(1, ROLLOUT, False)
-    assert log == slept
+    assert log == moved
     log.clear()
     actor.rest(1)
-    assert log == ["policy", "judge"], "all roles sleep while the trainer has the device"
+    assert log == ["policy sleeps", "judge sleeps"], "all roles sleep while the trainer has the device"
 
 
 def test_a_reward_model_reads_and_a_generating_judge_decodes(loaded_actor: LoadedActor) -> None:

@@ -268,7 +268,7 @@ class Dispatcher:
     async def _switch(self, index: int, role: str, starting: bool) -> None:
         """Makes an instance switch roles. The result for an instance that was replaced meanwhile is ignored."""
         log.info("rollout-%d is switching to %s", index, ROLE_NAMES[role])
-        engine, defect = self._engines[index], None
+        engine, defect, began = self._engines[index], None, self._clock.now()
         try:
             await engine.switch.remote(self._presence.fence.term, role, starting)
         except ray.exceptions.RayError as error:
@@ -278,7 +278,7 @@ class Dispatcher:
         if defect is None:
             log.info("rollout-%d has switched to %s", index, ROLE_NAMES[role])
             self._queue.switched(index)
-            self._log(serves_line(index, role))
+            self._log(serves_line(index, role, self._clock.now() - began))
         else:
             # Callers that hold or sync the instance notice its loss; here it is merely given no more batches.
             log.warning("rollout-%d failed to switch roles: %s", index, defect)

@@ -129,11 +129,15 @@ class RolloutActor:
             self._book(JUDGE, lengths, time.monotonic() - started, read)
 
     def switch(self, term: int, role: str, starting: bool) -> None:
-        """Switches to another role. The previous role's engines go to sleep unless all engines fit into memory."""
+        """Switches to another role. Unless all engines fit into memory, the previous role's sleep, then the new ones wake."""
         with self._presence.serving("switch", term):
             engine = self._ready()
             if not self._resident:
-                self._put_to_sleep([engine] if role == JUDGE else self._judges.values())
+                rolling, judging = [engine], list(self._judges.values())
+                leaving, joining = (rolling, judging) if role == JUDGE else (judging, rolling)
+                self._put_to_sleep(leaving)
+                for each in joining:
+                    each.wake()
 
     def rest(self, term: int) -> None:
         """Puts the engine and the judges to sleep until their next call."""

@@ -44,6 +44,9 @@ class EndpointJudge:
     def sleep(self) -> None:
         """Does nothing: an endpoint uses no memory here."""
 
+    def wake(self) -> None:
+        """Does nothing: it never sleeps."""
+
     def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Yields verdicts in order of completion.
 

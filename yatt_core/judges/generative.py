@@ -63,6 +63,10 @@ class GenerativeJudge:
         """Puts the engine to sleep."""
         self._engine.sleep()
 
+    def wake(self) -> None:
+        """Wakes the engine."""
+        self._engine.wake()
+
     def _batches(self, asked: Sequence[Asked]) -> Iterator[Sequence[Asked]]:
         """Yields batches of items in order, each as large as the engine may judge at once, but of at least one item."""
         size = max(1, self._part.engine.max_num_seqs // self._part.judgements)

@@ -51,9 +51,7 @@ class RewardModelJudge:
 
     def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Yields verdicts batch by batch, shortest sequences first. Raises `NumericError` for a non-finite output."""
-        if self._away is not None:
-            self._away.bring_back()
-            self._away = None
+        self.wake()
         by_length: dict[int, list[tuple[JudgeItem, list[int]]]] = defaultdict(list)
         refused = []
         for item in request.items:
@@ -73,6 +71,12 @@ class RewardModelJudge:
         """Moves the weights, all that it keeps in memory, from the GPU to the host if they are on a GPU."""
         if self._away is None:
             self._away = Offloaded(Held(tuple(self._model.state_dict().values())))
+
+    def wake(self) -> None:
+        """Moves the weights back to the GPU."""
+        if self._away is not None:
+            self._away.bring_back()
+            self._away = None
 
     def _judged(self, batch: Sequence[tuple[JudgeItem, list[int]]]) -> tuple[Verdict, ...]:
         """Returns the verdicts on items whose sequences have the same length."""

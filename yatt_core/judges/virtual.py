@@ -37,6 +37,9 @@ class VirtualJudgeEngine:
     def sleep(self) -> None:
         """Does nothing: there is no memory to release."""
 
+    def wake(self) -> None:
+        """Does nothing: it never sleeps."""
+
     def judge(self, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Yields each verdict after the decode step that finishes the item's last judgement.
 

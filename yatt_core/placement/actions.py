@@ -110,6 +110,10 @@ def action_line(action: Action) -> dict[str, Any]:
     return {"do": _NAMES[type(action)], **asdict(action)}
 
 
-def serves_line(instance: int, role: str) -> dict[str, Any]:
-    """Returns the action's part of a line that records that an instance starts serving a role."""
-    return {"do": SERVES, "instance": instance, "role": role}
+def serves_line(instance: int, role: str, took_s: float | None = None) -> dict[str, Any]:
+    """Returns the action's part of a line that records that an instance starts serving a role.
+
+    took_s: measured seconds for which it was out of service; None if not measured.
+    """
+    measured = {} if took_s is None else {"took_s": took_s}
+    return {"do": SERVES, "instance": instance, "role": role, **measured}

@@ -1,19 +1,22 @@
 """Fits the engines' time constants to telemetry, by least squares over the instances' work and the seconds it took.
 
-Consumes the usage of past iterations; produces a setting with the fitted time constants. Constants without
-telemetry get the values that are typical of a model with 7 billion parameters on one accelerator.
+Consumes the usage of past iterations and the measured times of role changes; produces a setting with the fitted time
+constants. Constants without telemetry get the values that are typical of a model with 7 billion parameters on one
+accelerator. A change of role counts as free until the first one has been measured: a wrong guess would keep a policy
+from ever making one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median
 
 import numpy as np
 
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.seen import IterationTelemetry, Setting, Usage
-from yatt_core.placement.workload import EngineConstants
+from yatt_core.placement.workload import EngineConstants, SwitchCosts
 
 USUAL = {"base_s": 0.008, "per_sequence_s": 2e-5, "per_context_token_s": 4e-8, "per_prompt_token_s": 4e-5}
 LEAST_BASE_S = 1e-6
@@ -31,7 +34,25 @@ def fitted(setting: Setting, past: Sequence[IterationTelemetry]) -> Setting:
         setting,
         rollout=_fit(setting.rollout, [row for row in usage if row.role == ROLLOUT], setting.speeds),
         judge=_fit(setting.judge, [row for row in usage if row.role == JUDGE], setting.speeds),
+        switch=measured_switch(setting.switch, past),
     )
+
+
+def measured_switch(before: SwitchCosts, past: Sequence[IterationTelemetry]) -> SwitchCosts:
+    """Returns the costs of switching by the medians of the past iterations' role changes.
+
+    before: the costs to keep where nothing was measured. The first measurement of one kind also stands for the other
+        kind, since engines sleep and wake in both.
+    """
+    switches = [switch for iteration in past for switch in iteration.switches]
+    within, at_start = ([each.seconds for each in switches if each.starting == kind] for kind in (False, True))
+    role_s = median(within) if within else before.role_s or _median(at_start)
+    repartition_s = median(at_start) if at_start else before.repartition_s or role_s
+    return before.model_copy(update={"role_s": role_s, "repartition_s": repartition_s})
+
+
+def _median(values: Sequence[float]) -> float:
+    return median(values) if values else 0.0
 
 
 def _fit(limits: EngineConstants, usage: Sequence[Usage], speeds: Sequence[float]) -> EngineConstants:

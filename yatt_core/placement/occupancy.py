@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from yatt_core.placement.actions import JUDGE, ROLLOUT, SERVES
-from yatt_core.placement.seen import Usage
+from yatt_core.placement.seen import SwitchTime, Usage
 
 GOING_OVER = ""
 """Takes the place of a role while an instance is switching and out of service."""
@@ -41,6 +41,7 @@ class Change:
         other instances) or `drain` (it finished its sequences first).
     asked_s: when the change was requested.
     serves_s: when the instance started to serve the new role; None if the log does not record it.
+    took_s: measured seconds for which it was out of service before that; None if not measured.
     """
 
     instance: int
@@ -49,6 +50,7 @@ class Change:
     how: str
     asked_s: float
     serves_s: float | None
+    took_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +89,23 @@ def changes_of(start: str, lines: Iterable[Mapping[str, Any]]) -> list[Change]:
         elif kind == SERVES and index in open_changes:
             asked = changes[open_changes[index]]
             changes[open_changes.pop(index)] = Change(
-                index, asked.before, line["role"], asked.how, asked.asked_s, line["t"]
+                index, asked.before, line["role"], asked.how, asked.asked_s, line["t"], line.get("took_s")
             )
             roles[index] = line["role"]
         elif kind == SERVES:
-            changes.append(Change(index, GOING_OVER, line["role"], "start", 0.0, line["t"]))
+            changes.append(Change(index, GOING_OVER, line["role"], "start", 0.0, line["t"], line.get("took_s")))
     return changes
+
+
+def switch_times(changes: Iterable[Change]) -> tuple[SwitchTime, ...]:
+    """Returns the measured times of the changes, in their order."""
+    return tuple(SwitchTime(change.how == "start", change.took_s) for change in changes if change.took_s is not None)
 
 
 def spans_of(start: str, changes: Sequence[Change], role_s: float, end_s: float) -> list[Span]:
     """Returns every instance's spans until `end_s`, ordered by instance and time.
 
-    role_s: seconds that a switch takes once an instance is empty.
+    role_s: seconds that a switch takes once an instance is empty, for switches that were not measured.
     """
     by_instance: dict[int, list[Change]] = {index: [] for index in range(len(start))}
     for change in changes:
@@ -119,7 +126,8 @@ def _spans_of_one(index: int, role: str, changes: Sequence[Change], role_s: floa
             # It never served the new role. An empty instance left at once; the log lacks the time when a busy one did.
             left, served = (change.asked_s if change.how == "empty" else following), following
         else:
-            left = change.asked_s if change.how == "start" else max(change.asked_s, change.serves_s - role_s)
+            took = role_s if change.took_s is None else change.took_s
+            left = change.asked_s if change.how == "start" else max(change.asked_s, change.serves_s - took)
             served = change.serves_s
         left, served = min(max(left, since), end_s), min(served, end_s)
         spans += [Span(index, role, since, left), Span(index, GOING_OVER, left, served)]

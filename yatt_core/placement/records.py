@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from yatt_core.placement.seen import IterationTelemetry, Setting, Usage
+from yatt_core.placement.seen import IterationTelemetry, Setting, SwitchTime, Usage
 from yatt_core.placement.work import SampleWork, WaveWork
 from yatt_core.placement.workload import EngineConstants, SwitchCosts
 from yatt_core.spec.base import SpecModel
@@ -40,6 +40,7 @@ def telemetry_to_json(telemetry: IterationTelemetry) -> dict[str, Any]:
         "usage": [asdict(usage) for usage in telemetry.usage],
         "collect_s": telemetry.collect_s,
         "judging_s": telemetry.judging_s,
+        "switches": [asdict(switch) for switch in telemetry.switches],
     }
 
 
@@ -51,6 +52,7 @@ def telemetry_from_json(values: Mapping[str, Any]) -> IterationTelemetry:
         tuple(Usage(**usage) for usage in values["usage"]),
         values["collect_s"],
         values["judging_s"],
+        tuple(SwitchTime(**switch) for switch in values["switches"]),
     )
 
 

@@ -58,6 +58,18 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchTime:
+    """A measured change of an instance's role.
+
+    starting: whether an iteration began with it.
+    seconds: how long the instance was out of service.
+    """
+
+    starting: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class IterationTelemetry:
     """A past iteration: its waves as they turned out, the engines' work, and the seconds of collect.
 
@@ -69,6 +81,7 @@ class IterationTelemetry:
     usage: tuple[Usage, ...]
     collect_s: float
     judging_s: float
+    switches: tuple[SwitchTime, ...] = ()
 
 
 class InstanceSeen(Protocol):

@@ -126,6 +126,10 @@ class RolloutEngine(Protocol):
         """Frees as much memory as possible between two calls; the next call wakes the engine, with the same results."""
         ...
 
+    def wake(self) -> None:
+        """Takes the freed memory again, so that the next call need not; does nothing while the engine is awake."""
+        ...
+
 
 class TrainEngine(Protocol):
     """One logical rank of the trainer; every rank gets the same calls in the same order.

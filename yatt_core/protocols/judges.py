@@ -95,6 +95,10 @@ class Judge(Protocol):
         """Frees as much memory as possible between two calls; the next call wakes the judge, with unchanged results."""
         ...
 
+    def wake(self) -> None:
+        """Takes the freed memory again, so that the next call need not; does nothing while the judge is awake."""
+        ...
+
 
 class Aggregated(Protocol):
     """The fields of a reward part that `aggregate` reads."""

@@ -244,7 +244,11 @@ class RunActors:
         return receipt
 
     def place(self, roles: str, runtime_policy: RuntimePolicy) -> None:
-        """Assigns the devices' roles at the start of an iteration, and sets the runtime policy for the rest of it."""
+        """Assigns the devices' roles at the start of an iteration, and sets the runtime policy for the rest of it.
+
+        Engines that take up another role may wake at once, so the trainer leaves the devices first.
+        """
+        self._move_ranks("offload")
         self._ask_dispatcher("place", self._term, roles, runtime_policy, True)
 
     def begin_wave(self, wave: str, samples: int) -> None:

@@ -60,6 +60,9 @@ class VirtualRolloutEngine(WeightTaker):
     def sleep(self) -> None:
         """Does nothing: there is no memory to release."""
 
+    def wake(self) -> None:
+        """Does nothing: it never sleeps."""
+
     def _begin(self, version: int) -> None:
         self._assembly, self._tensors = Assembly(), {}
 

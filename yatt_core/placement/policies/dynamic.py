@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from yatt_core.placement.fitting import fitted
@@ -18,6 +18,7 @@ from yatt_core.placement.policies.curve import Curve, Knobs
 from yatt_core.placement.policies.expected import LOOKS_BACK
 from yatt_core.placement.policies.search import Outcome, Search, roles_of
 from yatt_core.placement.seen import IterationTelemetry, Plan, Setting
+from yatt_core.placement.workload import SwitchCosts
 
 HYSTERESIS = 0.015
 
@@ -34,11 +35,13 @@ class Dynamic:
     def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
         """Returns the plan that is best on worlds resembling the last iterations.
 
-        state: the parameters currently in force, and whether telemetry was used to choose them.
+        state: the parameters currently in force, whether telemetry was used to choose them and, if constants are
+            fitted, the last measured costs of switching.
         """
         recent = past[-LOOKS_BACK:]
         if self._fit:
-            setting = fitted(setting, recent)
+            held = SwitchCosts(**state["switch"]) if "switch" in state else setting.switch
+            setting = fitted(replace(setting, switch=held), recent)
         search = Search(setting, recent)
         outcomes = search.best(Knobs(**state["knobs"]) if state else None)
         best = chosen(outcomes, state["knobs"]["judges"] if state and state["informed"] else None)
@@ -48,7 +51,11 @@ class Dynamic:
             Curve(best.knobs, roles, setting),
             best.seconds if recent else None,
             _reason(best, len(setting.speeds), len(search.worlds), search.replays, bool(recent)),
-            {"knobs": asdict(best.knobs), "informed": bool(recent)},
+            {
+                "knobs": asdict(best.knobs),
+                "informed": bool(recent),
+                **({"switch": setting.switch.model_dump()} if self._fit else {}),
+            },
         )
 
 

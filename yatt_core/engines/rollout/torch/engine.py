@@ -108,10 +108,10 @@ class TorchRolloutEngine(WeightTaker):
                     f"prompt {row} of the decode batch has {len(prompt)} tokens; data.max_prompt_tokens is"
                     f" {self._max_prompt_tokens}"
                 )
-        self._wake()
+        self.wake()
 
     def _begin(self, version: int) -> Wanted:
-        self._wake()
+        self.wake()
         shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
         return Wanted(shapes, lambda name: self._aliases.get(name, name))
 
@@ -130,7 +130,8 @@ class TorchRolloutEngine(WeightTaker):
             self._away = Offloaded(Held(tuple(self._tensors.values())))
         give_back_freed_memory()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Moves the weights back to the GPU."""
         if self._away is not None:
             self._away.bring_back()
             self._away = None

@@ -209,6 +209,11 @@ class VllmRolloutEngine(WeightTaker):
             if awake:
                 self._engine.sleep(level=1)
 
+    def wake(self) -> None:
+        """Restores the memory of weights and cache."""
+        with self._lock.alone():
+            self._wake("weights", "kv_cache")
+
     def _wake(self, *parts: Part) -> None:
         """Restores the memory of those parts that are asleep."""
         if due := self._sleep.wake(*parts):
