@@ -18,10 +18,10 @@ from db.write.records import ChoiceRow
 from flows.delivery.datasets import dataset_entries
 from flows.driver.checkpoints import CheckpointKeeper
 from flows.driver.context import RunContext
-from yatt_core.cluster.devices import inventory
+from yatt_core.cluster.devices import inventory, measured_gpus
 from yatt_core.errors import ConfigurationError, DataError, FencedError, InfrastructureError
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
-from yatt_core.planning.cluster import cluster_of, read_cards
+from yatt_core.planning.cluster import cluster_of, read_cards, without_card
 from yatt_core.planning.memory.device_memory import check_device_memory
 from yatt_core.protocols.receipts import InputsReceipt
 from yatt_core.run_actors.actors_state import ActorsState
@@ -142,9 +142,11 @@ class ActorsStart:
         Raises `ConfigurationError` if it does not suffice even for one role at a time, or if the nodes cannot hold the
         trainer's ranks; `InfrastructureError` if they could when the session began.
         """
-        context, devices = self._context, inventory()
+        context, devices, cards = self._context, inventory(), read_cards()
         self.devices = len(devices)
-        cluster = cluster_of(devices, read_cards())
+        if unknown := without_card(devices, cards):
+            devices = measured_gpus(devices, unknown)
+        cluster = cluster_of(devices, cards)
         try:
             demand = None if cluster is None else check_device_memory(context.spec, cluster)
         except ConfigurationError as error:

@@ -16,9 +16,9 @@ import psutil
 from ops.starter.looks import LOOKED_AT, DataLook, ModelLook
 from ops.starter.sizes import fitting_devices, fitting_sizes
 from ops.starter.texts import reward_text, spec_text
+from yatt_core.cluster.gpus import local_gpus
 from yatt_core.datasets.sources import first_prompts
 from yatt_core.errors import ConfigurationError, TooLongError
-from yatt_core.planning.cluster import local_gpus
 from yatt_core.prompts.codec import encode_question, open_codec
 from yatt_core.rewards.functions import load_part
 from yatt_core.spec import RunSpec, load_spec

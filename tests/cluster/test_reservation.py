@@ -102,6 +102,10 @@ def test_devices_are_reserved_on_several_nodes(
     assert len(reserve(2, (), of(2))) == 2
 
 
+NVIDIA_SMI = """#!/bin/sh
+echo "Abacus 9, 30720"
+echo "Abacus 9, 20480"
+"""
 SHARED = """
 import os, ray
 ray.init(num_cpus=1, num_gpus=2, include_dashboard=False, configure_logging=False, log_to_driver=False)
@@ -110,17 +114,30 @@ from yatt_core.cluster.seating import RankLayout
 seen = ray.remote(lambda: os.environ["CUDA_VISIBLE_DEVICES"])
 seats = reserve(3, (), RankLayout(3, shares=True))
 print(seats[0].kind, ray.get([seen.options(num_cpus=0, **seats[i % 2].options).remote() for i in range(4)]))
+from yatt_core.cluster.devices import inventory, measured_gpus
+known = inventory()
+print([(gpu.model, gpu.memory >> 20) for gpu in measured_gpus(known, {known[0].node})])
+os.remove(os.environ["TOOL"])
+try:
+    measured_gpus(known, {known[0].node})
+except Exception as error:
+    print(type(error).__name__)
 """
 
 
-def test_actors_of_a_gpu_see_only_that_gpu() -> None:
+def test_actors_of_a_gpu_see_only_that_gpu_and_its_driver_is_asked_for_its_memory(tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(NVIDIA_SMI)
+    tool.chmod(0o755)
     done = subprocess.run(
         [sys.executable, "-c", SHARED],
         cwd=ROOT,
-        env={**os.environ, **OPEN},
+        env={**os.environ, **OPEN, "TOOL": str(tool), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
         text=True,
         capture_output=True,
         timeout=170,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split(maxsplit=1) == ["gpu", "['0', '1', '0', '1']\n"]
+    smallest = ("Abacus 9", 20480)
+    said = ["gpu ['0', '1', '0', '1']", str([smallest, smallest]), "ConfigurationError"]
+    assert done.stdout.splitlines() == said

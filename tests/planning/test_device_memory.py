@@ -13,7 +13,7 @@ from yatt_core.cluster.devices import Device
 from yatt_core.errors import ConfigurationError
 from yatt_core.planning.account import GIB
 from yatt_core.planning.assumptions import Assumptions
-from yatt_core.planning.cluster import CORE, DescribedCluster, cluster_of, core_cluster, read_cards
+from yatt_core.planning.cluster import CORE, DescribedCluster, cluster_of, core_cluster, read_cards, without_card
 from yatt_core.planning.memory.device_memory import check_device_memory
 from yatt_core.planning.roles import check_sizes, roles_of
 from yatt_core.spec import RunSpec, load_spec
@@ -97,6 +97,9 @@ def test_a_ray_cluster_has_the_memory_of_its_smallest_device() -> None:
     found = cluster_of([gpu(0, "H100"), gpu(0, "A100", "b")], CARDS)
     assert found is not None and found.card_name == "A100-40", "the smaller one of that name"
     assert cluster_of([gpu(0, "H200"), gpu(1, "")], CARDS) is None
+    assert without_card([gpu(0, "H200"), gpu(1, "", "b")], CARDS) == {"b"}
+    found = cluster_of([gpu(0, "H200"), replace(gpu(1, "Abacus 9", "b"), memory=30 * GIB)], CARDS)
+    assert found is not None and (found.card_name, found.memory, found.memories) == ("Abacus 9", 30 * GIB, 2)
     assert core_cluster(CARDS).memories == 1
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import psutil
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
+from yatt_core.cluster.gpus import local_gpus
 from yatt_core.cluster.seating import labels_of
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.base import SpecModel
@@ -34,9 +34,6 @@ CORE = "core"
 ONE_NODE = re.compile(r"(\d+)\s*x\s*([A-Za-z][\w.-]*)(?:\s*,\s*(\d+)\s*nodes?)?", re.ASCII)
 MANY_NODES = re.compile(r"(\d+)\s*x\s*(\d+)\s*x\s*([A-Za-z][\w.-]*)", re.ASCII)
 MOST_DEVICES, MOST_DIGITS = 1_000_000, 7
-QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
-QUERY_SECONDS = 10.0
-MIB = 1 << 20
 
 
 class Card(SpecModel):
@@ -59,7 +56,7 @@ class Card(SpecModel):
     @property
     def memory(self) -> int:
         """Memory in bytes."""
-        return int(self.memory_gb * GB)
+        return round(self.memory_gb * GB)
 
 
 class DescribedCluster(SpecModel):
@@ -183,22 +180,37 @@ def core_cluster(cards: Mapping[str, Card]) -> DescribedCluster:
 def cluster_of(devices: Sequence[Device], cards: Mapping[str, Card]) -> DescribedCluster | None:
     """Returns a Ray cluster's devices, as if all of them were identical and had the smallest memory found.
 
-    Returns None if their memory or card is unknown.
+    Returns None if their memory is unknown: that of a core, or that of a GPU without a card.
     """
     labels, first = labels_of(devices), devices[0]
     nodes, named = len(labels), dict(Counter(labels[device.node] for device in devices))
-    per_node, memory = -(-len(devices) // nodes), min(device.memory for device in devices)
-    if first.kind == "core":
-        if not memory:
-            return None
-        card = cards[CORE].model_copy(update={"memory_gb": memory / GB})
-        return DescribedCluster(card_name=CORE, card=card, devices_per_node=per_node, nodes=nodes, named=named)
-    known = [card_of(device.model, 0, cards) for device in devices]
-    names = [name for name in known if name is not None]
-    if len(names) < len(known):
+    per_node = -(-len(devices) // nodes)
+    kinds = [(CORE, cards[CORE], device.memory) for device in devices]
+    if first.kind == "gpu":
+        kinds = [_kind_of(device, cards) for device in devices]
+    name, card, memory = min(kinds, key=lambda kind: kind[2])
+    if not memory:
         return None
-    least = min(names, key=lambda name: cards[name].memory)
-    return DescribedCluster(card_name=least, card=cards[least], devices_per_node=per_node, nodes=nodes, named=named)
+    held = card.model_copy(update={"memory_gb": memory / GB})
+    return DescribedCluster(card_name=name, card=held, devices_per_node=per_node, nodes=nodes, named=named)
+
+
+def _kind_of(gpu: Device, cards: Mapping[str, Card]) -> tuple[str, Card, int]:
+    """Returns a GPU's name, card and bytes of memory, which are 0 if unknown.
+
+    A GPU that only its driver knows has the speeds of the card with the closest memory.
+    """
+    if (known := card_of(gpu.model, gpu.memory, cards)) is not None:
+        return known, cards[known], gpu.memory or cards[known].memory
+    near = min((card for name, card in cards.items() if name != CORE), key=lambda card: abs(card.memory - gpu.memory))
+    return gpu.model or "GPU", near, gpu.memory
+
+
+def without_card(devices: Sequence[Device], cards: Mapping[str, Card]) -> frozenset[str]:
+    """Returns the nodes that have GPUs without a card, by Ray's ids."""
+    return frozenset(
+        device.node for device in devices if device.kind == "gpu" and card_of(device.model, 0, cards) is None
+    )
 
 
 def card_of(name: str, memory: int, cards: Mapping[str, Card]) -> str | None:
@@ -211,15 +223,3 @@ def card_of(name: str, memory: int, cards: Mapping[str, Card]) -> str | None:
     text = name.lower().replace("-", " ")
     fitting = [key for key, card in cards.items() if card.driver_name and card.driver_name.lower() in text]
     return min(fitting, key=lambda key: (-len(cards[key].driver_name), abs(cards[key].memory - memory)), default=None)
-
-
-def local_gpus() -> list[tuple[str, int]]:
-    """Returns names and bytes of memory of the local GPUs; empty if there are none."""
-    try:
-        answer = subprocess.run(QUERY, capture_output=True, text=True, timeout=QUERY_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    if answer.returncode:
-        return []
-    rows = [line.rsplit(",", 1) for line in answer.stdout.splitlines() if "," in line]
-    return [(name.strip(), int(memory) * MIB) for name, memory in rows if memory.strip().isdigit()]
