@@ -9,7 +9,7 @@ from tests.hosts.network import Hosts, NoHostsError
 
 @pytest.fixture
 def two_hosts() -> Iterator[Hosts]:
-    """Two hosts, h1 and h2; skips the test where they cannot be made."""
+    """Two hosts; skips the test where they cannot be made."""
     try:
         hosts = Hosts(2)
     except NoHostsError as error:

@@ -18,7 +18,8 @@ from tests.cluster.many_nodes import OPEN
 from tests.engines.train.groups import RANKS, broadcast
 from tests.engines.train.letters import letters_engine, letters_spec
 from tests.hosts.driver import SFT
-from tests.hosts.network import NETWORK, Hosts
+from tests.hosts.host import NETWORK
+from tests.hosts.network import Hosts
 from tests.services import ROOT
 from yatt_core.engines.train.ranks.rendezvous import hold_address
 
@@ -32,17 +33,17 @@ def ray_nodes(hosts: Hosts) -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="r-"))  # a short path, for Ray's sockets
     ray = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=1", "--disable-usage-stats"]
     ray += [f"--object-store-memory={80 << 20}", "--include-log-monitor=false"]
-    address = f"{hosts.address(hosts.names[0])}:{PORT}"
-    for number, name in enumerate(hosts.names):
+    address = f"{hosts['h1'].address}:{PORT}"
+    for number, host in enumerate(hosts):
         role = [f"--address={address}"] if number else ["--head", f"--port={PORT}", "--include-dashboard=false"]
-        role += [f"--node-ip-address={hosts.address(name)}", f"--node-name={name}", f"--temp-dir={folder / name}"]
-        with (folder / f"{name}.log").open("w") as log:
-            hosts.start(name, [*ray, *role], stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **SETTINGS})
+        role += [f"--node-ip-address={host.address}", f"--node-name={host.name}", f"--temp-dir={folder / host.name}"]
+        with (folder / f"{host.name}.log").open("w") as log:
+            host.start([*ray, *role], stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **SETTINGS})
     try:
         yield address
     finally:
-        for name in list(hosts.names):
-            hosts.end(name)
+        for host in hosts:
+            host.power_off()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -60,8 +61,8 @@ def test_ranks_of_a_run_meet_across_the_nodes_of_a_cluster(two_hosts: Hosts, tmp
     run = tmp_path / "run"
     run.mkdir()
     with ray_nodes(two_hosts) as address:
-        driver = two_hosts.start(
-            "h1", [sys.executable, "-m", "tests.hosts.driver", address, str(run)], env={**os.environ, **SETTINGS}
+        driver = two_hosts["h1"].start(
+            [sys.executable, "-m", "tests.hosts.driver", address, str(run)], env={**os.environ, **SETTINGS}
         )
         assert driver.wait(SECONDS) == 0
     found = json.loads((run / "found.json").read_text())

@@ -33,15 +33,13 @@ def test_ranks_meet_on_loopback_unless_they_are_on_several_nodes() -> None:
 def test_ranks_on_two_hosts_sum_and_listen_only_on_their_own_addresses(two_hosts: Hosts, tmp_path: Path) -> None:
     rank = [sys.executable, "-m", "tests.hosts.meeting"]
     ranks = [
-        two_hosts.start(
-            name, [*rank, str(number), str(tmp_path / "address"), two_hosts.address("h1")], stdout=subprocess.PIPE
-        )
-        for number, name in enumerate(two_hosts.names)
+        host.start([*rank, str(number), str(tmp_path / "address"), two_hosts["h1"].address], stdout=subprocess.PIPE)
+        for number, host in enumerate(two_hosts)
     ]
     found = [json.loads(each.communicate(timeout=SECONDS)[0]) for each in ranks]
-    for name, one in zip(two_hosts.names, found, strict=True):
-        assert one == {"sums": [3.0, 3.0], "listens": [two_hosts.address(name)], "devices": ["eth0", "=eth0"]}
-    assert (tmp_path / "address").read_text().startswith(f"tcp://{two_hosts.address('h1')}:")
+    for host, one in zip(two_hosts, found, strict=True):
+        assert one == {"sums": [3.0, 3.0], "listens": [host.address], "devices": ["eth0", "=eth0"]}
+    assert (tmp_path / "address").read_text().startswith(f"tcp://{two_hosts['h1'].address}:")
 
 
 TP2 = {"tensor_model_parallel_size": 2, "data_parallel_size": 1}
@@ -60,7 +58,7 @@ TP2 = {"tensor_model_parallel_size": 2, "data_parallel_size": 1}
 def test_two_hosts_learn_the_same_bits_as_one(engine: dict[str, object], two_hosts: Hosts, tmp_path: Path) -> None:
     layout = Layout(2, {**engine, "micro_batch_tokens": 60})
     job = Job(spec_of(layout.engine, CLIP, SEVERAL_STEPS), make_model_folder(tmp_path / "model"), (1, 2), rejoin_at=1)
-    over_hosts = _run_over_hosts(two_hosts, replace(job, host=two_hosts.address("h1")), tmp_path / "hosts")
+    over_hosts = _run_over_hosts(two_hosts, replace(job, host=two_hosts["h1"].address), tmp_path / "hosts")
     (tmp_path / "here").mkdir()
     here = [found[0] for found in run_ranks(2, [job], tmp_path / "here")]
     for mine, other in zip(over_hosts, here, strict=True):
@@ -74,8 +72,5 @@ def _run_over_hosts(hosts: Hosts, job: Job, folder: Path) -> list[Found]:
     folder.mkdir()
     (folder / "work.pickle").write_bytes(pickle.dumps(work_of([job], folder)))
     command = [sys.executable, "-m", "tests.hosts.rank"]
-    ranks = [
-        hosts.start(name, [*command, str(rank), str(len(hosts.names)), str(folder)])
-        for rank, name in enumerate(hosts.names)
-    ]
+    ranks = [host.start([*command, str(rank), str(len(list(hosts))), str(folder)]) for rank, host in enumerate(hosts)]
     return [found[0] for found in results_of([each.wait(SECONDS) for each in ranks], folder)]
