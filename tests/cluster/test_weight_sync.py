@@ -128,7 +128,7 @@ class Engine:
 
     def take(self, term: int, bucket: WeightBucket) -> None:
         time.sleep(0.05)
-        self._sums += [int(piece.numbers.sum()) for piece in bucket.pieces()]
+        self._sums += [int(piece.values.sum()) for piece in bucket.pieces()]
 
     def end_update(self, term: int) -> SyncReceipt:
         assert self._sums == [MIB * place for place in range(COUNT)]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import pickle
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from yatt_core.engines.rollout.incoming import Assembly
-from yatt_core.wire.buckets import Array, WeightBucket, buckets_of
+from yatt_core.errors import InfrastructureError
+from yatt_core.wire.buckets import WeightBucket, buckets_of
+from yatt_core.wire.number_types import Array
+from yatt_core.wire.parts import Box
 
 
 def tensors() -> dict[str, Array]:
@@ -41,6 +45,8 @@ def test_reassembled_tensors_equal_the_originals(most_bytes: int) -> None:
     for name, array in given.items():
         assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
         np.testing.assert_array_equal(found[name], array)
+    for bucket in buckets:
+        bucket.require_intact()
     assert [bucket.number for bucket in buckets] == list(range(len(buckets)))
     assert [bucket.last for bucket in buckets] == [False] * (len(buckets) - 1) + [True]
     assert max(bucket.nbytes for bucket in buckets) <= most_bytes
@@ -48,8 +54,47 @@ def test_reassembled_tensors_equal_the_originals(most_bytes: int) -> None:
 
 
 def test_only_tensors_larger_than_a_bucket_are_cut() -> None:
-    bounds = [(piece.name, piece.start) for bucket in buckets_of(tensors().items(), 700) for piece in bucket.pieces()]
-    assert {name for name, start in bounds if start} == {"layer.2", "turned"}
+    pieces = [piece for bucket in buckets_of(tensors().items(), 700) for piece in bucket.pieces()]
+    assert {piece.name for piece in pieces if piece.box.sizes != piece.shape} == {"layer.2", "turned"}
+
+
+def test_numbers_are_rounded_as_the_engine_would_round_them() -> None:
+    """To the nearest number of its type, ties to even; bits that are no floating-point numbers stay as they are."""
+    import torch
+
+    given = tensors() | {"odd": np.array([np.nan, np.inf, -0.0, 1 + 2**-8, 1 + 3 * 2**-8, 1e-40], np.float32)}
+    for kind, dtype in (("bfloat16", torch.bfloat16), ("float32", torch.float32)):
+        found = {}
+        for bucket in buckets_of(given.items(), 200, rounded_to=kind):
+            assert bucket.nbytes <= 200
+            for piece in bucket.pieces():
+                assert piece.kind == ("uint8" if piece.name == "state" else kind)
+                whole = found.setdefault(piece.name, np.empty(piece.shape, piece.values.dtype))
+                whole[piece.box.slices((0,) * whole.ndim)] = piece.values
+        for name, array in given.items():
+            if name != "state":
+                wanted = torch.from_numpy(np.array(array)).to(dtype)
+                held = torch.from_numpy(found[name]).view(dtype)
+                assert torch.equal(held.isnan(), wanted.isnan()) and torch.equal(held.nan_to_num(), wanted.nan_to_num())
+
+
+def test_a_changed_bucket_does_not_match_its_digest() -> None:
+    """Whether its bytes, its places or its number changed. Equal weights have equal digests."""
+    bucket, again = (list(buckets_of(tensors().items(), 700))[1] for _ in range(2))
+    bucket.require_intact()
+    assert bucket.digest == again.digest
+    place = bucket.places[0]
+    moved = replace(place, box=Box(tuple(start + 1 for start in place.box.offsets), place.box.sizes))
+    other = bucket.data.copy()
+    other[-1] ^= 1
+    for changed in (
+        replace(bucket, data=other),
+        replace(bucket, places=(moved, *bucket.places[1:])),
+        replace(bucket, number=2),
+        replace(bucket, last=True),
+    ):
+        with pytest.raises(InfrastructureError, match=rf"bucket {changed.number} "):
+            changed.require_intact()
 
 
 def test_a_rank_that_sends_nothing_passes_through_the_same_buckets() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yatt_core.wire.parts import DIVIDED_BYTES, Box, TensorPart, contributed, whole_box
+from yatt_core.wire.parts import DIVIDED_BYTES, Box, TensorPart, contributed, cut_box, whole_box
 
 
 def replicated(name: str, rows: int, columns: int, ranks: int) -> TensorPart[np.ndarray]:
@@ -33,6 +33,24 @@ def test_every_number_of_a_replicated_part_is_contributed_once_and_in_like_amoun
 def test_a_part_with_one_holder_is_contributed_as_it_is() -> None:
     part = TensorPart("own", (8, 2), (4, 0), np.ones((4, 2), np.float32), (1,))
     assert list(contributed([part], 1)) == [part]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 7)), max_size=3), st.integers(1, 60))
+def test_a_cut_rectangle_is_whole_again_when_its_pieces_are_joined(sides: list[tuple[int, int]], most: int) -> None:
+    box = Box(tuple(start for start, _ in sides), tuple(size for _, size in sides))
+    found, seen = list(cut_box(box, most)), np.zeros((11,) * len(sides), int)
+    assert all(np.prod(piece.sizes) <= most for piece in found)
+    for piece in found:
+        seen[piece.slices((0,) * len(sides))] += 1
+    assert seen.sum() == np.prod(box.sizes) and seen.max() == 1 and (seen[box.slices((0,) * len(sides))] == 1).all()
+    pile: list[Box] = []
+    for piece in found:
+        while pile and (larger := pile[-1].joined(piece)) is not None:
+            pile.pop()
+            piece = larger
+        pile.append(piece)
+    assert pile == [box]
+    assert box.joined(box) is None
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 6)] * 4), min_size=1, max_size=3))

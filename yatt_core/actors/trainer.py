@@ -36,6 +36,7 @@ from yatt_core.protocols.receipts import (
     UpdateReceipt,
 )
 from yatt_core.spec import RunSpec
+from yatt_core.spec.weights import type_sent
 from yatt_core.storage.run_store import open_store
 from yatt_core.wire.buckets import WeightBucket
 
@@ -164,7 +165,8 @@ class TrainerActor:
             if engine.version != version:
                 raise InfrastructureError(f"trainer-{self._rank} holds version {engine.version}, not {version}")
             if number == 0:
-                self._export = Export(engine, self._spec.trainer.sync_bucket_bytes, keep=self._rank == 0)
+                trainer = self._spec.trainer
+                self._export = Export(engine, trainer.sync_bucket_bytes, type_sent(self._spec), keep=self._rank == 0)
             if self._export is None:
                 raise InfrastructureError(
                     f"trainer-{self._rank} was asked for bucket {number}, but no export is in progress"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, Generic, TypeVar
 
 Array = TypeVar("Array", bound=Any)
@@ -37,6 +38,29 @@ class Box:
     def ends(self) -> Sizes:
         """The index after the last one in each dimension."""
         return tuple(start + size for start, size in zip(self.offsets, self.sizes, strict=True))
+
+    def joined(self, other: Box) -> Box | None:
+        """Returns the rectangle that this one and another one make up; None if they make up none."""
+        differing = [
+            place
+            for place, (own, others) in enumerate(
+                zip(
+                    zip(self.offsets, self.sizes, strict=True),
+                    zip(other.offsets, other.sizes, strict=True),
+                    strict=True,
+                )
+            )
+            if own != others
+        ]
+        if len(differing) != 1:
+            return None
+        first, second = sorted((self, other), key=lambda box: box.offsets)
+        place = differing[0]
+        if first.ends[place] != second.offsets[place]:
+            return None
+        sizes = list(first.sizes)
+        sizes[place] += second.sizes[place]
+        return Box(first.offsets, tuple(sizes))
 
     def slices(self, origin: Sizes) -> tuple[slice, ...]:
         """Returns the slices that select this rectangle in an array that begins at `origin`."""
@@ -74,6 +98,23 @@ class TensorPart(Generic[Array]):
 def whole_box(shape: Sequence[int]) -> Box:
     """Returns the rectangle of a whole tensor."""
     return Box((0,) * len(shape), tuple(shape))
+
+
+def cut_box(box: Box, most: int) -> Iterator[Box]:
+    """Cuts a rectangle into rectangles of at most `most` numbers, in the order of the numbers."""
+    if not box.sizes or prod(box.sizes) <= most:
+        yield box
+        return
+    width = prod(box.sizes[1:])
+    rows = max(1, most // width)
+    for start in range(0, box.sizes[0], rows):
+        count = min(rows, box.sizes[0] - start)
+        first = box.offsets[0] + start
+        if width <= most:
+            yield Box((first, *box.offsets[1:]), (count, *box.sizes[1:]))
+            continue
+        for rest in cut_box(Box(box.offsets[1:], box.sizes[1:]), most):
+            yield Box((first, *rest.offsets), (1, *rest.sizes))
 
 
 def contributed(parts: Iterable[TensorPart[Array]], rank: int) -> Iterator[TensorPart[Array]]:

@@ -9,7 +9,8 @@ import pytest
 
 from tests.engines.rollout.cases import Case, prompts_of, request_of, rows_of
 from yatt_core.errors import InfrastructureError
-from yatt_core.wire.buckets import Array, WeightBucket, buckets_of
+from yatt_core.wire.buckets import WeightBucket, buckets_of
+from yatt_core.wire.number_types import Array
 
 SMALL = 6000
 """Bytes per bucket, so small that the models' larger matrices arrive in pieces."""
@@ -79,6 +80,17 @@ def test_a_repeated_tensor_is_refused(case: Case) -> None:
         for bucket in buckets_of(twice(), SMALL):
             case.engine.take(bucket)
     assert case.engine.version == -1
+
+
+def test_a_damaged_bucket_is_refused_before_anything_of_it_is_used(case: Case) -> None:
+    case.engine.begin_update(1)
+    bucket = cut(case, 1)[0]
+    bucket.data[-1] ^= 1
+    held = repr(getattr(case.engine, "_tensors", None))
+    with pytest.raises(InfrastructureError, match=r"bucket 0 .*digest"):
+        case.engine.take(bucket)
+    assert (case.engine.version, repr(getattr(case.engine, "_tensors", None))) == (-1, held)
+    case.engine.update_weights(case.weights(0), 0)
 
 
 def test_a_bucket_may_be_reused_once_it_is_taken(case: Case) -> None:

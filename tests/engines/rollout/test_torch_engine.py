@@ -22,12 +22,14 @@ from tests.engines.rollout.cases import (
     torch_case,
 )
 from tests.engines.rollout.test_sampling import chi_square, processors
+from yatt_core.engines.rollout.tensor_bits import as_tensor
 from yatt_core.engines.rollout.torch.decoding import decode
 from yatt_core.engines.rollout.torch.dense_runner import DenseRunner
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.engines.rollout.torch.module_runner import ModuleRunner
 from yatt_core.engines.rollout.torch.runners import open_runner
 from yatt_core.engines.rollout.torch.sizes import padded_length
+from yatt_core.engines.train.base.exporting import Export
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
 from yatt_core.models.loading import load_causal_lm
 
@@ -232,16 +234,51 @@ def test_an_interrupted_update_leaves_the_engine_dirty(torch_engine, monkeypatch
     """Half-way through the tensors some are new and some old, so neither version may be claimed."""
     copied = []
 
-    def interrupt(array):
+    def interrupt(array, kind):
         copied.append(array)
         if len(copied) == 3:
             raise MemoryError
-        return torch.from_numpy(array)
+        return as_tensor(array, kind)
 
-    monkeypatch.setattr("yatt_core.engines.rollout.torch.engine._as_torch", interrupt)
+    monkeypatch.setattr("yatt_core.engines.rollout.torch.engine.as_tensor", interrupt)
     with pytest.raises(MemoryError):
         torch_engine.engine.update_weights(torch_engine.weights(1), 1)
     assert torch_engine.engine.version == -1
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float32"])
+def test_weights_travel_in_the_engines_type(model_folder, kind):
+    """Half the bytes for an engine in bfloat16, and the same bits as if it had rounded float32 itself."""
+    held = {}
+    for rounded_to in (kind, None):
+        case = torch_case(model_folder, kind)
+        export, number, sent = Export(Streaming(case.weights(1)), 5000, rounded_to, keep=True), 0, 0
+        case.engine.begin_update(1)
+        while True:
+            bucket = export.bucket(number)
+            sent += sum(piece.values.nbytes for piece in bucket.pieces())
+            case.engine.take(bucket)
+            if bucket.last:
+                break
+            number += 1
+        case.engine.end_update()
+        held[rounded_to] = case.engine._tensors
+        whole = sum(array.nbytes for array in case.weights(1).values())
+        assert number > 3 and sent == (whole // 2 if rounded_to == "bfloat16" else whole)
+    for name, tensor in held[None].items():
+        assert torch.equal(tensor, held[kind][name]), name
+
+
+class Streaming:
+    """A trainer that only streams weights."""
+
+    def __init__(self, weights):
+        self._weights = weights
+
+    def stream_weights(self):
+        for name, array in self._weights.items():
+            array.flags.writeable = False
+            yield name, array
 
 
 def test_a_tied_head_may_come_under_either_name_and_is_never_stale(torch_engine, model_folder):

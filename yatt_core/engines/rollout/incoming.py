@@ -1,8 +1,8 @@
 """Incoming weights of a rollout engine: what has arrived, what may still arrive, and whether the update is complete.
 
-Consumes the pieces of buckets (`yatt_core.wire.buckets`); rejects tensors that the model does not have,
-duplicates, and pieces out of order. An engine is *dirty*, at version -1, from before the first bucket until
-the last tensor of its model has arrived.
+Consumes the pieces of buckets (`yatt_core.wire.buckets`), rectangles in any order; rejects damaged buckets, tensors
+that the model does not have, and numbers that arrive twice. An engine is *dirty*, at version -1, from before
+the first bucket until the last tensor of its model has arrived.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import numpy as np
 
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.engines import Tensors
-from yatt_core.wire.buckets import Array, Piece, WeightBucket, buckets_of
+from yatt_core.wire.buckets import Piece, WeightBucket, buckets_of
+from yatt_core.wire.number_types import FLOATS, Array
+from yatt_core.wire.parts import Box, Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,25 @@ class Wanted:
     own_name: Callable[[str], str]
 
 
+class Arrived:
+    """The rectangles of a tensor that have arrived, joined to larger ones where possible."""
+
+    def __init__(self) -> None:
+        self.numbers = 0
+        self._boxes: list[Box] = []
+
+    def add(self, box: Box) -> bool:
+        """Adds a rectangle; returns False if some of its numbers have arrived before."""
+        if any(box.within(other) for other in self._boxes):
+            return False
+        self.numbers += math.prod(box.sizes)
+        while self._boxes and (larger := self._boxes[-1].joined(box)) is not None:
+            self._boxes.pop()
+            box = larger
+        self._boxes.append(box)
+        return True
+
+
 class Incoming:
     """One update.
 
@@ -41,13 +62,14 @@ class Incoming:
     def __init__(self, version: int, wanted: Wanted | None = None) -> None:
         self.version, self._wanted = version, wanted
         self._bucket, self._last = 0, False
-        self._come: dict[str, int] = {}
+        self._come: dict[str, Arrived] = {}
 
     def pieces(self, bucket: WeightBucket) -> Iterator[Piece]:
         """Yields the bucket's pieces under the model's own names. Raises `InfrastructureError` for unexpected ones."""
         if self._last or bucket.number != self._bucket:
             wanted = "none" if self._last else f"bucket {self._bucket}"
             raise InfrastructureError(f"weights: received bucket {bucket.number}, expected {wanted}")
+        bucket.require_intact()
         self._bucket, self._last = bucket.number + 1, bucket.last
         return (self._admitted(piece) for piece in bucket.pieces())
 
@@ -57,18 +79,17 @@ class Incoming:
             raise InfrastructureError(f"weights: the last bucket is missing, {self._bucket} arrived")
         if self._wanted is not None:
             shapes = self._wanted.shapes
-            if missing := sorted(name for name in shapes if self._come.get(name) != math.prod(shapes[name])):
+            if missing := sorted(name for name in shapes if not self._is_whole(name, shapes[name])):
                 raise InfrastructureError(f"weights lack {len(missing)} tensors of the model, such as {missing[0]}")
+
+    def _is_whole(self, name: str, shape: Sizes) -> bool:
+        return name in self._come and self._come[name].numbers == math.prod(shape)
 
     def _admitted(self, piece: Piece) -> Piece:
         if self._wanted is not None:
             piece = self._of_the_model(piece, self._wanted)
-        come = self._come.get(piece.name)
-        if come == math.prod(piece.shape):
-            raise InfrastructureError(f"weights: {piece.name} arrived twice")
-        if piece.start != (come or 0):
-            raise InfrastructureError(f"weights: {piece.name} continues at {piece.start}, expected {come or 0}")
-        self._come[piece.name] = piece.start + len(piece.numbers)
+        if self._is_whole(piece.name, piece.shape) or not self._come.setdefault(piece.name, Arrived()).add(piece.box):
+            raise InfrastructureError(f"weights: numbers of {piece.name} arrived twice")
         return piece
 
     def _of_the_model(self, piece: Piece, wanted: Wanted) -> Piece:
@@ -79,8 +100,8 @@ class Incoming:
             raise InfrastructureError(
                 f"weights: {name} has shape {list(piece.shape)}, expected {list(wanted.shapes[name])}"
             )
-        if not np.issubdtype(piece.numbers.dtype, np.floating):
-            raise InfrastructureError(f"weights: {name} has dtype {piece.numbers.dtype}, expected floating point")
+        if piece.kind not in FLOATS:
+            raise InfrastructureError(f"weights: {name} has dtype {piece.kind}, expected floating point")
         return replace(piece, name=name)
 
 
@@ -88,14 +109,24 @@ class Assembly:
     """Assembles whole tensors from their pieces, each in its own memory; buckets are not kept."""
 
     def __init__(self) -> None:
-        self._begun: dict[str, Array] = {}
+        self._begun: dict[str, tuple[Array, int]] = {}
 
     def put(self, piece: Piece) -> Array | None:
-        """Adds a piece; returns the tensor if this completes it, otherwise None."""
-        whole = self._begun.setdefault(piece.name, np.empty(math.prod(piece.shape), piece.numbers.dtype))
-        end = piece.start + len(piece.numbers)
-        whole[piece.start : end] = piece.numbers
-        return self._begun.pop(piece.name).reshape(piece.shape) if end == len(whole) else None
+        """Adds a piece; returns the tensor if this completes it, otherwise None.
+
+        Numbers of type bfloat16 are returned as their bits.
+        """
+        whole, missing = self._begun.get(piece.name) or (
+            np.empty(piece.shape, piece.values.dtype),
+            math.prod(piece.shape),
+        )
+        whole[piece.box.slices((0,) * whole.ndim)] = piece.values
+        missing -= piece.values.size
+        if missing:
+            self._begun[piece.name] = whole, missing
+            return None
+        self._begun.pop(piece.name, None)
+        return whole
 
 
 class WeightTaker(ABC):
@@ -110,7 +141,7 @@ class WeightTaker(ABC):
 
     @abstractmethod
     def _put(self, piece: Piece) -> None:
-        """Accepts a part of a tensor; the part's memory must not be kept."""
+        """Accepts a rectangle of a tensor; its memory must not be kept."""
 
     @abstractmethod
     def _complete(self, version: int) -> None:

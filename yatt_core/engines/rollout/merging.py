@@ -12,7 +12,8 @@ from yatt_core.engines.adapters import with_adapters
 from yatt_core.engines.rollout.incoming import Assembly, Wanted, WeightTaker
 from yatt_core.engines.rollout.tensor_layout import read_layout
 from yatt_core.protocols.engines import RolloutEngine
-from yatt_core.wire.buckets import Array, Piece, buckets_of
+from yatt_core.wire.buckets import Piece, buckets_of
+from yatt_core.wire.number_types import Array
 
 
 class MergingTaker(WeightTaker):

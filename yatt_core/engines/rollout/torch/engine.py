@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -20,6 +18,7 @@ from yatt_core.engines.host_memory import give_back_freed_memory, keep_freed_mem
 from yatt_core.engines.images import open_reader
 from yatt_core.engines.offload import Held, Offloaded
 from yatt_core.engines.rollout.incoming import Wanted, WeightTaker
+from yatt_core.engines.rollout.tensor_bits import as_tensor
 from yatt_core.engines.rollout.torch.decoding import decode, decode_pieces
 from yatt_core.engines.rollout.torch.runners import open_runner
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
@@ -117,8 +116,8 @@ class TorchRolloutEngine(WeightTaker):
 
     def _put(self, piece: Piece) -> None:
         with torch.no_grad():
-            place = self._tensors[piece.name].view(-1)[piece.start : piece.start + len(piece.numbers)]
-            place.copy_(_as_torch(piece.numbers))
+            whole = self._tensors[piece.name]
+            whole[piece.box.slices((0,) * whole.dim())].copy_(as_tensor(piece.values, piece.kind))
 
     def _complete(self, version: int) -> None:
         self._runner.clear()
@@ -147,8 +146,3 @@ def _state(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         tensors.setdefault(owner, tensor)
         aliases[name] = owner
     return tensors, aliases
-
-
-def _as_torch(array: npt.NDArray[Any]) -> torch.Tensor:
-    """Returns a tensor over the array's memory, or over a copy if it is read-only, which torch does not support."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy())

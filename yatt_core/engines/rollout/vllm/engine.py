@@ -27,7 +27,7 @@ from yatt_core.installed import VLLM_FOR_CPUS, has_distribution
 from yatt_core.progress import advanced
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.spec.sections.accelerated import VllmRollout
-from yatt_core.wire.buckets import Array, Piece, WeightBucket
+from yatt_core.wire.buckets import Piece, WeightBucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +165,11 @@ class VllmRolloutEngine(WeightTaker):
         return Wanted(self._layout.shapes, self._layout.own_name)
 
     def _put(self, piece: Piece) -> None:
+        from yatt_core.engines.rollout.tensor_bits import as_tensor
         from yatt_core.engines.rollout.vllm.weights import transfer
 
         if (tensor := self._assembly.put(piece)) is not None:
-            given = [(piece.name, _as_torch(tensor))]
+            given = [(piece.name, as_tensor(tensor, piece.kind))]
             # For vLLM, a failed transfer has ended.
             self._transferring = False
             transfer(self._engine, given)
@@ -311,9 +312,3 @@ class VllmRolloutEngine(WeightTaker):
 
 def _row(ended: tuple[int, Response]) -> int:
     return ended[0]
-
-
-def _as_torch(array: Array) -> Any:
-    import torch
-
-    return torch.from_numpy(array)

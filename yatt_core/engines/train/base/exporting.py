@@ -14,11 +14,12 @@ from yatt_core.wire.buckets import WeightBucket, buckets_of
 class Export:
     """An export of the train engine's current weights.
 
+    rounded_to: type in which the rollout engines hold them; None to send them as they are.
     keep: False on ranks that iterate over the tensors only because the other ranks need them to.
     """
 
-    def __init__(self, engine: TrainEngine, bucket_bytes: int, keep: bool) -> None:
-        self._buckets = buckets_of(engine.stream_weights(), bucket_bytes, keep)
+    def __init__(self, engine: TrainEngine, bucket_bytes: int, rounded_to: str | None, keep: bool) -> None:
+        self._buckets = buckets_of(engine.stream_weights(), bucket_bytes, keep, rounded_to)
         self._next = 0
 
     def bucket(self, number: int) -> WeightBucket:
