@@ -150,7 +150,7 @@ def _driven(home: Home, run: str, spec: RunSpec, cluster: Cluster) -> bool:
 @contextmanager
 def without_prefect_and_ray() -> Iterator[None]:
     """Replaces the phases by plain functions, and Ray's devices by simulated ones."""
-    devices = tuple(Device(i, "gpu", f"node-{i // 8}", f"node-{i // 8}:gpu{i % 8}") for i in range(DEVICES))
+    devices = tuple(Device(i, "gpu", f"node-{i // 8}", f"node-{i // 8}:gpu{i % 8}", "H100") for i in range(DEVICES))
     with ExitStack() as stack:
         for module in (flows.train, flows.phases.tasks, flows.phases.recovery):
             for name, value in list(vars(module).items()):

@@ -18,6 +18,7 @@ from yatt_core.errors import InfrastructureError
 from yatt_core.keys import WorkKey, checkpoint_folder
 from yatt_core.placement.seen import RuntimePolicy, Usage
 from yatt_core.protocols.receipts import (
+    ActorSeat,
     BatchTask,
     CheckpointReceipt,
     EvaluateReceipt,
@@ -51,6 +52,10 @@ class SimulatedRunActors:
 
     def usage(self) -> tuple[Usage, ...]:
         """Returns nothing: the simulation does not measure devices."""
+        return ()
+
+    def seats(self) -> tuple[ActorSeat, ...]:
+        """Returns nothing: simulated actors have no devices."""
         return ()
 
     # -- life ---------------------------------------------------------------------------------------------------------

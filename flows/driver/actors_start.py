@@ -18,6 +18,7 @@ from db.write.records import ChoiceRow
 from flows.delivery.datasets import dataset_entries
 from flows.driver.checkpoints import CheckpointKeeper
 from flows.driver.context import RunContext
+from flows.placement.seats import SEATS, identity_of, last_seats
 from yatt_core.cluster.devices import inventory, measured_gpus
 from yatt_core.errors import ConfigurationError, DataError, FencedError, InfrastructureError
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
@@ -132,6 +133,7 @@ class ActorsStart:
             )
         context.observer.stage("loading engines and trainer")
         standing = actors.load(self._inputs)
+        self._book_seats()
         self.environment = actors.environment()
         self._checkpoints.attach(standing.checkpoint_in_flight)
         return standing
@@ -185,6 +187,14 @@ class ActorsStart:
         body = {"count": count, "nodes": dict(by_node)}
         self._context.ledger.events.append(fence.run, CONTROLLERS, body, fence)
         self._context.observer.stage(f"{count} controllers on {len(by_node)} nodes")
+
+    def _book_seats(self) -> None:
+        """Records where the actors are whenever that has changed since the run's last record."""
+        context = self._context
+        seats = self._actors.seats()
+        recorded = last_seats(context.ledger, context.run)
+        if recorded is None or [identity_of(seat) for seat in recorded] != [identity_of(seat) for seat in seats]:
+            context.ledger.events.append(context.run, SEATS, {"seats": [asdict(seat) for seat in seats]}, context.fence)
 
     # -- quarantine ---------------------------------------------------------------------------------------------------
 

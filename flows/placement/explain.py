@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flows.placement.record import PastWork, RecordedPlacement
+from flows.placement.seats import SeatSpan
 from flows.placement.work_files import RecordedWork
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.actions import JUDGE, ROLLOUT
@@ -87,6 +88,7 @@ class Explanation:
     error: relative error of the prediction, (predicted - actual) / actual.
     seconds: seconds by phase, on the driver's clock.
     moves: number of actions by kind, other than changes of role.
+    seats: where the actors were.
     """
 
     run: str
@@ -110,6 +112,7 @@ class Explanation:
     moves: Mapping[str, int]
     roles: tuple[RoleUse, ...]
     idle_fraction: float | None
+    seats: tuple[SeatSpan, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,7 @@ class Gantt:
     phases: Mapping[str, float]
 
 
-def explain(placement: RecordedPlacement) -> Explanation:
+def explain(placement: RecordedPlacement, seats: tuple[SeatSpan, ...] = ()) -> Explanation:
     """Returns the explanation of one iteration's placement."""
     row, outcome = placement.row, placement.row.outcome or {}
     start: str = row.decision["start"]
@@ -160,6 +163,7 @@ def explain(placement: RecordedPlacement) -> Explanation:
         moves=moves,
         roles=tuple(_use(time, took or 0.0) for time in times),
         idle_fraction=idle_fraction(times) if times else None,
+        seats=seats,
     )
 
 

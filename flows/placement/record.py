@@ -14,6 +14,7 @@ from typing import Any
 from db.ledger import Ledger
 from db.write.records import DecisionRow
 from flows.placement.inputs import REMEMBERED
+from flows.placement.seats import SeatSpan, seats_during
 from flows.placement.work_files import RecordedWork, load_work, work_file
 from flows.run.home import Home
 from yatt_core.errors import ConfigurationError, DataError
@@ -113,6 +114,11 @@ class PlacementRecord:
         past = tuple(self._past(name) for name in row.inputs["past"])
         work, lost = self._work(run, branch, iteration, (row.outcome or {}).get("work_sha256"))
         return RecordedPlacement(run, branch, iteration, committed, row, past, work, lost)
+
+    def seats(self, iteration: int) -> tuple[SeatSpan, ...]:
+        """Returns where the actors were while an iteration was made; empty if that is not recorded."""
+        run, branch, _ = self.ledger.commits.maker(self.run, iteration)
+        return seats_during(self.ledger, run, branch, iteration)
 
     def between(self, first: int, last: int) -> Iterator[RecordedPlacement]:
         """Yields the placements of the iterations `first` to `last`, inclusive."""

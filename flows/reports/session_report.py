@@ -1,4 +1,4 @@
-"""What the tracker receives at the end of a session: learning curve, samples, placement, and where the time went.
+"""What the tracker receives at the end of a session: learning curve, samples, placement, seats, and where the time went.
 
 Consumes the ledger and the newest iteration's sealed samples. Produces files in `reports/` of the run's folder and
 outbox rows that name them: samples are read from these files when the rows are delivered, so that no text is in the
@@ -21,6 +21,7 @@ from db.write.outbox import OutboxEntry
 from db.write.records import ShardRow
 from flows.delivery.outbox import row_ids
 from flows.driver.context import RunContext
+from flows.placement.seats import seat_spans, seat_table
 from flows.reports.accounting import Accounts, accounts_of
 from flows.reports.learning_curve import write_learning_plot
 from flows.run.trackers import for_trackers
@@ -29,7 +30,7 @@ from yatt_core.experience.batch import SAMPLES_FILE
 
 log = logging.getLogger("yatt_core.flow")
 FOLDER = "reports"
-TABLE, PLACEMENT, TIMES = "samples.json", "placement.json", "time.md"
+TABLE, PLACEMENT, SEAT_TABLE, TIMES = "samples.json", "placement.json", "seats.json", "time.md"
 COLUMNS = ("prompt", "response", "reward", "correct", "truncated", "prompt_ordinal", "sample")
 """MLflow's pages show the first few."""
 PLACEMENT_COLUMNS = ("iteration", "decision", "mode", "roles", "devices", "predicted_collect_s", "collect_s", "reason")
@@ -46,7 +47,9 @@ def publish_reports(context: RunContext) -> None:
     tracking = context.spec.tracking
     if not (tracking.enabled and tracking.reports):
         return
-    bodies = [body for make in (_picture, _times, _placement, _samples) if (body := _made(make, context)) is not None]
+    bodies = [
+        body for make in (_picture, _times, _placement, _seats, _samples) if (body := _made(make, context)) is not None
+    ]
     try:
         now = context.clock.time_ms()
         entries = [
@@ -89,6 +92,14 @@ def _placement(context: RunContext) -> Body | None:
         return None
     write_json(context.folder / FOLDER / PLACEMENT, table)
     return {"name": f"{FOLDER}/{PLACEMENT}", "path": f"{FOLDER}/{PLACEMENT}", "table": True}
+
+
+def _seats(context: RunContext) -> Body | None:
+    spans = seat_spans(context.ledger, context.run)
+    if not spans:
+        return None
+    write_json(context.folder / FOLDER / SEAT_TABLE, seat_table(spans))
+    return {"name": f"{FOLDER}/{SEAT_TABLE}", "path": f"{FOLDER}/{SEAT_TABLE}", "table": True}
 
 
 def _samples(context: RunContext) -> Body | None:

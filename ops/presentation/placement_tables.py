@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from ops.presentation.output import message, write, write_table
 from ops.presentation.placement_words import HOW, role_name, roles_text
+from ops.presentation.words import size
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 
 if TYPE_CHECKING:
     from flows.placement.explain import Explanation, Gantt, Lengths, RoleUse, SeenWork
     from flows.placement.replay import ComparedDecision, Comparison, ReplayedDecision
+    from flows.placement.seats import SeatSpan
     from yatt_core.placement.occupancy import Change, Span
 
 WIDTH = 72
@@ -58,6 +60,8 @@ def print_explanation(found: Explanation) -> None:
     if found.roles:
         write_roles(found.roles)
         write(f"idle fraction of all devices: {found.idle_fraction:.1%}")
+    if found.seats:
+        write_table(("actor", "node", "device", "host memory", "GPU memory"), [_seat_row(span) for span in found.seats])
 
 
 def _facts(found: Explanation) -> Iterator[tuple[str, str]]:
@@ -78,6 +82,12 @@ def _facts(found: Explanation) -> Iterator[tuple[str, str]]:
         yield "took", f"{found.collect_s:.2f} s, of which {found.judging_s:.2f} s after the last rollout{error}"
     if found.seconds:
         yield "phases", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in found.seconds.items())
+
+
+def _seat_row(span: SeatSpan) -> tuple[object, ...]:
+    seat = span.seat
+    memory = (size(count) if count else None for count in (seat.host_bytes, seat.gpu_bytes))
+    return (seat.actor, seat.node, seat.device, *memory)
 
 
 def _seen_row(seen: SeenWork) -> tuple[object, ...]:

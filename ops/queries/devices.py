@@ -13,6 +13,7 @@ from re import split
 
 from db.ledger import Ledger
 from db.write.phases import DONE, AttemptRow
+from flows.placement.seats import SeatSpan, seats_during
 from ops.queries.run_list import find_line
 
 TRAINER, SYNC = "trainer", "sync"
@@ -62,6 +63,7 @@ class DeviceUse:
     seconds: from the first phase's start to the last one's end.
     used: number of devices that the run uses; `devices` has the first ones, at most `DEVICES`.
     missing: why there are no devices; empty if there are.
+    seats: where the actors were, from when to when; empty if that is not recorded.
     metrics: the metrics that show the use of devices over the iterations.
     """
 
@@ -72,6 +74,7 @@ class DeviceUse:
     devices: tuple[Device, ...]
     missing: str
     metrics: tuple[str, ...]
+    seats: tuple[SeatSpan, ...]
 
 
 def device_use(ledger: Ledger, run: str, iteration: int) -> DeviceUse:
@@ -81,16 +84,17 @@ def device_use(ledger: Ledger, run: str, iteration: int) -> DeviceUse:
     metrics = _metrics(tuple(each.key for each in ledger.series.keys(run)))
     decisions = ledger.records.decisions(owner, branch, iteration)
     attempts = [row for row in ledger.phases.attempts(owner, branch, iteration) if row.state == DONE]
+    seats = seats_during(ledger, owner, branch, iteration)
     roles = decisions[-1].decision.get("roles") if decisions else None
     if not roles or not attempts:
         why = "no phase is finished" if roles else "its placement does not name the roles of devices"
-        return DeviceUse(run, iteration, 0.0, 0, (), f"iteration {iteration}: {why}", metrics)
+        return DeviceUse(run, iteration, 0.0, 0, (), f"iteration {iteration}: {why}", metrics, seats)
     busy = _busy(ledger, run, iteration, _seconds_of(attempts, "collect"))
     start = min(row.planned_at for row in attempts)
     seconds = max(0.0, (max(_end(row) for row in attempts) - start) / 1000)
     used = len(roles["collect"])
     devices = tuple(_device(number, roles, attempts, start, seconds, busy) for number in range(min(DEVICES, used)))
-    return DeviceUse(run, iteration, seconds, used, devices, "", metrics)
+    return DeviceUse(run, iteration, seconds, used, devices, "", metrics, seats)
 
 
 def _device(

@@ -70,12 +70,13 @@ def placement(ledger: Ledger, home: Home, run: str, iteration: int) -> Placement
     """Explains one iteration. Raises `RunNotFound`; `ConfigurationError` if the iteration has no placement."""
     if ledger.run_list.line(run) is None:
         raise RunNotFound(f"there is no run {run!r} in this ledger")
-    found = PlacementRecord(ledger, home, run).at(iteration)
+    record = PlacementRecord(ledger, home, run)
+    found = record.at(iteration)
     try:
         gantt, missing = gantt_of(found), ""
     except ConfigurationError as error:
         gantt, missing = None, str(error)
-    return PlacementView(explain(found), gantt, missing)
+    return PlacementView(explain(found, record.seats(iteration)), gantt, missing)
 
 
 def _view(row: DecisionLine) -> DecisionView:

@@ -80,6 +80,9 @@ def test_devices_are_reserved_on_several_nodes(
     )  # until it answers, Ray may name a node that only forwards it
     placed = [node_of_actor(rank._actor_id.hex()) for rank in registry.of(TRAINER)]
     assert placed == [seat.node for seat in seats], "each rank has its own device"
+    names = node_names()
+    recorded = [(seat.node, seat.device) for seat in registry.seats() if seat.actor.startswith(TRAINER)]
+    assert recorded == [(names[seat.node], f"core{seat.bundle}") for seat in seats]
 
     connect_ray(nodes.address, "another")
     monkeypatch.setattr(reservation, "FREE_SECONDS", 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from tests.cluster.conftest import Head
 from tests.cluster.run_actors import RUN, Heartbeat, actors_of, actors_spec, batch_of, begin, shard_tasks
+from yatt_core.cluster.nodes import node_names
+from yatt_core.protocols.receipts import ActorSeat
 from yatt_core.run_actors.run_actors import RunActors
 
 NAMESPACE = "turns"
@@ -27,6 +30,15 @@ def watched(actors: RunActors, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return waits
 
 
+def check_seats(seats: tuple[ActorSeat, ...]) -> None:
+    """Checks that all actors are on the only node; virtual ones have no devices."""
+    by_role = Counter(seat.actor.partition("-")[0] for seat in seats)
+    assert by_role.keys() == {"dispatcher", "controller", "rollout", "trainer"}
+    assert {seat.node for seat in seats} == set(node_names().values())
+    assert {seat.device for seat in seats} == {""}
+    assert all(seat.host_bytes > 10 << 20 for seat in seats if not seat.actor.startswith("dispatcher"))
+
+
 @pytest.mark.parametrize("resident", [False, pytest.param(True, marks=pytest.mark.verify)])
 def test_the_trainer_is_offloaded_while_others_work(
     attached: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resident: bool
@@ -36,6 +48,7 @@ def test_the_trainer_is_offloaded_while_others_work(
         with Heartbeat(tmp_path, 1):
             actors.resident = resident
             begin(actors)
+            check_seats(actors.seats())
             waits = watched(actors, monkeypatch)
             receipts = list(actors.collect(shard_tasks(actors_spec(), 1)))
             actors.rest()

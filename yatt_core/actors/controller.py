@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.presence import Presence
 from yatt_core.collection.collector import Collector, OpenBatch
 from yatt_core.dispatch.generation import GenerationStream
@@ -68,7 +69,8 @@ class Controller:
                 self._inputs = Inputs.open(self._folder / inputs.folder, self._spec)
                 self._codec = open_codec(self._spec, inputs.model_path)
             self._dispatcher = dispatcher
-        return ActorIdentity(self._identity.name, self._identity.pid, self._identity.node)
+        own = self._identity
+        return ActorIdentity(own.name, own.pid, own.node, holds=own_holdings())
 
     def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
         """Produces shards and yields each receipt as soon as its manifest is durable.

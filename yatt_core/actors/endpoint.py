@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.presence import Presence
 from yatt_core.errors import InfrastructureError
 from yatt_core.inputs.manifest import INPUTS
@@ -37,7 +38,8 @@ class EndpointActor:
         with self._presence.serving("load", term):
             if self._judge is None:
                 self._judge = load_judges(self._spec, self._folder / INPUTS, [self._part])[self._part.name]
-        return ActorIdentity(self._identity.name, self._identity.pid, self._identity.node, self._part.kind)
+        own = self._identity
+        return ActorIdentity(own.name, own.pid, own.node, self._part.kind, holds=own_holdings())
 
     def judge(self, term: int, part: str, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
         """Asks the endpoint and yields finished verdicts while the rest is in progress."""

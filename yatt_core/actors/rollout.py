@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.presence import Presence
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.rollout.incoming import WeightTaker
@@ -69,6 +70,7 @@ class RolloutActor:
             self._identity.node,
             self._spec.rollout.engine.kind,
             self._engine.capabilities,
+            own_holdings(),
         )
 
     def _taker_of(self, engine: RolloutEngine) -> RolloutEngine | WeightTaker:

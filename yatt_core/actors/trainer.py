@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ray.util import get_node_ip_address
 
+from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.presence import Presence
 from yatt_core.checkpoints.verify import listed_files, verify_checkpoint
 from yatt_core.checkpoints.writer import CheckpointIdentity, CheckpointWriter
@@ -87,7 +88,8 @@ class TrainerActor:
                 context = RankContext(self._folder, self._folder / inputs.folder, inputs.model_path, branch)
                 self._engine, self._model_path = build_train_engine(self._spec, context), inputs.model_path
         kind = self._spec.trainer.engine.kind
-        return ActorIdentity(self._identity.name, self._identity.pid, self._identity.node, kind)
+        own = self._identity
+        return ActorIdentity(own.name, own.pid, own.node, kind, holds=own_holdings())
 
     def standing(self, term: int) -> RankState:
         """Returns the rank's state after all earlier calls."""

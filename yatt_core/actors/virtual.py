@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.presence import Presence
 from yatt_core.dispatch.pool import pool_setting
 from yatt_core.engines.virtual.clock import ScaledClock
@@ -66,7 +67,12 @@ class ContinuousActor:
         self._presence.fence.check(term)
         capabilities = {**self._engine.capabilities, "continuous": True}
         return ActorIdentity(
-            self._identity.name, self._identity.pid, self._identity.node, self._spec.rollout.engine.kind, capabilities
+            self._identity.name,
+            self._identity.pid,
+            self._identity.node,
+            self._spec.rollout.engine.kind,
+            capabilities,
+            own_holdings(),
         )
 
     async def rest(self, term: int) -> None:

@@ -260,11 +260,48 @@ class RecoverReceipt:
 
 
 @dataclass(frozen=True, slots=True)
+class Holdings:
+    """What a process holds.
+
+    gpus: numbers of the GPUs that Ray assigned to it; empty on CPU cores.
+    host_bytes: private memory on the host.
+    gpu_bytes: memory on its GPUs.
+    """
+
+    gpus: tuple[str, ...] = ()
+    host_bytes: int = 0
+    gpu_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ActorIdentity:
-    """Identifies an actor, for logs and for the record of attempts."""
+    """Identifies an actor, for logs and for the record of attempts.
+
+    holds: what its process held when it had been loaded.
+    """
 
     name: str
     pid: int
     node: str
     engine: str = ""
     capabilities: Mapping[str, bool] = field(default_factory=dict)
+    holds: Holdings = Holdings()
+
+
+@dataclass(frozen=True, slots=True)
+class ActorSeat:
+    """Where an actor is.
+
+    actor: its name, such as rollout-0.
+    id: Ray's id of this incarnation, which changes when the actor is replaced.
+    node: name of its node; empty if unknown.
+    device: its device there, such as gpu2 or core0; several are separated by commas. Empty if it has none of its own.
+    host_bytes, gpu_bytes: memory that it held when it had been loaded; 0 if it does not report it.
+    """
+
+    actor: str
+    id: str
+    node: str
+    device: str
+    host_bytes: int
+    gpu_bytes: int

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from yatt_core.cluster.seating import layout_of
 from yatt_core.code_revision import code_revision
 from yatt_core.dispatch.pool import WORK_THREADS
 from yatt_core.errors import FencedError, InfrastructureError
+from yatt_core.protocols.receipts import ActorIdentity, ActorSeat, Holdings
 from yatt_core.run_actors.controller_layout import CONTROLLER, lay_out_controllers
 from yatt_core.spec import RunSpec
 from yatt_core.spec.roles import endpoint_judges
@@ -124,6 +125,7 @@ class ActorRegistry:
         # The controllers' names are as of the last `gather`, which looks up the nodes.
         self._wanted = {role: [f"{role}-{i}" for i in range(count)] for role, count in counts.items()}
         self._members: dict[str, Member] = {}
+        self._holdings: dict[str, Holdings] = {}
         self._ended: set[str] = set()
         self._cluster = ""
         self._living: dict[str, str] = {}
@@ -158,6 +160,29 @@ class ActorRegistry:
             return {}
         nodes = [self._members[name].node for name in self._wanted[CONTROLLER] if name in self._members]
         return dict(sorted(Counter(self._node_names[node] for node in nodes).items()))
+
+    def loaded(self, answers: Iterable[object]) -> None:
+        """Keeps what loaded actors hold; answers other than their identities are ignored."""
+        self._holdings |= {each.name: each.holds for each in answers if isinstance(each, ActorIdentity)}
+
+    def seats(self) -> tuple[ActorSeat, ...]:
+        """Returns where each actor is, grouped by role and in order.
+
+        Raises `InfrastructureError` if Ray's control store does not answer.
+        """
+        return tuple(self._seat_of(name) for name in self.names)
+
+    def _seat_of(self, name: str) -> ActorSeat:
+        member, holds = self._members[name], self._holdings.get(name, Holdings())
+        if not member.node:
+            member = self._members[name] = replace(member, node=node_of_actor(member.actor_id))
+        devices = [f"gpu{gpu}" for gpu in holds.gpus]
+        if not devices and _role(name) in self._seated:
+            seat = self._seats[int(name.partition("-")[2]) % len(self._seats)]
+            # An actor that was kept while the nodes changed may be on another of its node's devices.
+            devices = [f"{seat.kind}{seat.bundle}"] if seat.node == member.node else []
+        node = self._node_names.get(member.node, "")
+        return ActorSeat(name, member.actor_id, node, ", ".join(devices), holds.host_bytes, holds.gpu_bytes)
 
     # -- lifecycle ----------------------------------------------------------------------------------------------------
 

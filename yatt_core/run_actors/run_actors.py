@@ -28,6 +28,7 @@ from yatt_core.placement.actions import ROLLOUT as ROLLING
 from yatt_core.placement.policies.fixed import Hold
 from yatt_core.placement.seen import RuntimePolicy, Usage
 from yatt_core.protocols.receipts import (
+    ActorSeat,
     BatchTask,
     CheckpointReceipt,
     EvaluateReceipt,
@@ -155,10 +156,8 @@ class RunActors:
         made, first = (self._folder / INPUTS / MANIFEST).exists(), self._members(CONTROLLER)[0]
         busy = made and first not in self._created
         actor, name = (self._ranks[0], f"{TRAINER}-0") if busy else (self._controllers[0], first)
-        reference = actor.materialise.remote(self._term)
-        receipt: InputsReceipt = self._calls.get(
-            [reference], f"{name} to write the inputs", [name], self._start_seconds, tell
-        )[0]
+        asked, what = [actor.materialise.remote(self._term)], f"{name} to write the inputs"
+        receipt: InputsReceipt = self._calls.get(asked, what, [name], self._start_seconds, tell)[0]
         return receipt
 
     def load(self, inputs: InputsReceipt) -> ActorsState:
@@ -171,12 +170,15 @@ class RunActors:
         loading += [endpoint.load.remote(self._term) for endpoint in self._registry.of(ENDPOINT)]
         versions = [engine.version.remote(self._term) for engine in self._engines]
         ranks = self._load_ranks(inputs)
-        self._calls.get(
-            loading, "the actors to load", self._members(ROLLOUT, ENDPOINT, CONTROLLER), self._start_seconds
-        )
+        names = self._members(ROLLOUT, ENDPOINT, CONTROLLER)
+        self._registry.loaded(self._calls.get(loading, "the actors to load", names, self._start_seconds))
         held = self._calls.get(versions, "the rollout engines' versions", self._members(ROLLOUT), self._start_seconds)
         in_flight = ranks[0].checkpoint_in_flight
         return ActorsState(ranks[0].version, ranks[0].applied, tuple(held), in_flight, self._created)
+
+    def seats(self) -> tuple[ActorSeat, ...]:
+        """Returns where each actor is, and what it held when it had been loaded."""
+        return self._registry.seats()
 
     def stop(self) -> None:
         """Ends all actors. If the Ray head is gone, its actors have ended already."""
@@ -188,9 +190,7 @@ class RunActors:
 
     def environment(self) -> Mapping[str, str]:
         """Returns the properties of the environment on which the trainer's exact results depend."""
-        facts: Mapping[str, str] = self._calls.get(
-            [self._ranks[0].environment.remote()], "trainer-0", [f"{TRAINER}-0"], self._start_seconds
-        )[0]
+        facts: Mapping[str, str] = self._first_rank("environment", seconds=self._start_seconds)
         return facts
 
     def _load_controllers(self, inputs: InputsReceipt) -> list[Any]:
@@ -224,11 +224,10 @@ class RunActors:
     def _rank_standings(self, inputs: InputsReceipt) -> list[RankState]:
         """Returns the ranks' states; forms a group if there is none and initialises the weights if all lack them."""
         seconds = self._start_seconds
-        self._all_ranks("load", self._term, inputs, self._branch, seconds=seconds)
+        self._registry.loaded(self._all_ranks("load", self._term, inputs, self._branch, seconds=seconds))
         standings: list[RankState] = self._all_ranks("standing", self._term, seconds=seconds)
         if not any(rank.group for rank in standings):
-            asked = [self._ranks[0].rendezvous.remote(meeting_host([rank.host for rank in standings]))]
-            address = self._calls.get(asked, "trainer-0", [f"{TRAINER}-0"], seconds)[0]
+            address = self._first_rank("rendezvous", meeting_host([rank.host for rank in standings]), seconds=seconds)
             self._all_ranks("connect", self._term, len(self._ranks), address, seconds=seconds)
         if all(rank.version < 0 for rank in standings):
             self._all_ranks("initialise", self._term, seconds=seconds)
@@ -300,9 +299,7 @@ class RunActors:
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
         """Returns True if an earlier attempt's prepared files exist unchanged; the trainer's first rank reads them."""
-        whole: bool = self._calls.get(
-            [self._ranks[0].prepared_is_whole.remote(receipt)], "trainer-0", [f"{TRAINER}-0"]
-        )[0]
+        whole: bool = self._first_rank("prepared_is_whole", receipt)
         return whole
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
@@ -393,6 +390,10 @@ class RunActors:
         if any(fingerprint != fingerprints[0] for fingerprint in fingerprints):
             raise InfrastructureError(f"iteration {task.key.iteration}: the trainer's ranks disagree: {fingerprints}")
         return receipts[0]
+
+    def _first_rank(self, method: str, *arguments: Any, seconds: float | None = None) -> Any:
+        reference, name = getattr(self._ranks[0], method).remote(*arguments), f"{TRAINER}-0"
+        return self._calls.get([reference], name, [name], seconds)[0]
 
     def _all_ranks(self, method: str, *arguments: Any, seconds: float | None = None) -> list[Any]:
         references = [getattr(rank, method).remote(*arguments) for rank in self._ranks]

@@ -12,6 +12,7 @@ import duckdb
 import pandas as pd
 import pytest
 
+from flows.placement.seats import seat_spans
 from tests.flows.tools import Driver
 from tests.waiting import wait_until
 from yatt_core.experience.telemetry import read_telemetry
@@ -41,6 +42,9 @@ def check_ledger(driver: Driver, run: str) -> None:
         row = ledger.runs.find(run)
         assert (row.state, row.iteration) == ("completed", ITERATIONS)
         assert ledger.events.verify(run) is None
+        seats = seat_spans(ledger, run)
+        assert {"rollout-0", "rollout-1", "trainer-0", "trainer-1"} <= {span.seat.actor for span in seats}
+        assert all(span.seat.node and span.until is not None for span in seats)
         assert [step for step, _ in ledger.metrics.history(run, "reward/mean")] == list(range(1, ITERATIONS + 1))
         assert [step for step, _ in ledger.metrics.history(run, "evaluation/accuracy")] == [0, 4, 8]
         assert [checkpoint.iteration for checkpoint in ledger.records.checkpoints(run)] == [8, 6, 0]

@@ -1,0 +1,31 @@
+"""What an actor's process holds: the GPUs that Ray assigned to it, and memory. Each actor reports this once it is loaded."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import psutil
+import ray
+
+from yatt_core.protocols.receipts import Holdings
+
+
+def own_holdings() -> Holdings:
+    """Returns what this process and its children hold now.
+
+    Memory on a GPU is what torch has reserved in this process.
+    """
+    process = psutil.Process()
+    private = 0
+    for each in (process, *process.children(recursive=True)):
+        with suppress(psutil.Error):  # a child may have ended
+            memory = each.memory_info()
+            private += memory.rss - memory.shared
+    gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", []) if ray.is_initialized() else []
+    return Holdings(tuple(str(gpu) for gpu in gpus), private, _reserved_on_gpu() if gpus else 0)
+
+
+def _reserved_on_gpu() -> int:
+    import torch
+
+    return int(torch.cuda.memory_reserved()) if torch.cuda.is_available() else 0
