@@ -117,7 +117,7 @@ def _seconds(results: Sequence[Iteration]) -> float:
 
 @contextmanager
 def _ray_head(folder: Path, store_bytes: int) -> Iterator[str]:
-    """Starts a head with an object store of `store_bytes` bytes, and sends the driver's heartbeat to its actors."""
+    """Starts a head with an object store of `store_bytes` bytes, and touches the driver's file for its supervisor."""
     ensure_supervisor(folder, [ray_head_service(folder, object_store_bytes=store_bytes)], START_SECONDS)
     try:
         with Heartbeat(folder, TERM):

@@ -20,6 +20,7 @@ from benchmarks.payload.pipelined import PipelinedIteration
 from benchmarks.payload.sharded import ImageController, ShardedIteration
 from yatt_core.actors.dispatcher import CONCURRENT_CALLS, Dispatcher
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
+from yatt_core.cluster.driver_signs import DriverBeat
 from yatt_core.cluster.metering import BytesMeter
 from yatt_core.spec import RunSpec
 
@@ -90,15 +91,16 @@ def _serve(design: str, place: Place, pipe: Connection) -> None:
     ]
     ranks = [actor(LookingRank, str(place.run_folder), str(place.images), i, ACTORS) for i in range(ACTORS)]
     run, controller_growth = _runner(design, place, engines, ranks, meter)
-    while (asked := pipe.recv()) is not None:
-        iteration, addresses = asked
-        before = meter.total
-        with PeakGrowth() as memory:
-            started = time.perf_counter()
-            seen = run(iteration, addresses)
-            seconds = time.perf_counter() - started
-        looked = sum(ray.get([engine.seen.remote() for engine in engines]), Look())
-        pipe.send(Iteration(seconds, meter.total - before, memory.growth, controller_growth(), looked, seen))
+    with DriverBeat(TERM):
+        while (asked := pipe.recv()) is not None:
+            iteration, addresses = asked
+            before = meter.total
+            with PeakGrowth() as memory:
+                started = time.perf_counter()
+                seen = run(iteration, addresses)
+                seconds = time.perf_counter() - started
+            looked = sum(ray.get([engine.seen.remote() for engine in engines]), Look())
+            pipe.send(Iteration(seconds, meter.total - before, memory.growth, controller_growth(), looked, seen))
     disconnect_ray()
 
 

@@ -39,7 +39,7 @@ class ImageController:
 
     def __init__(self, run_folder: str, index: int, dispatcher: Any, grace: float) -> None:
         self._folder, self._name, self._dispatcher = Path(run_folder), f"controller-{index}", dispatcher
-        self._presence = Presence(self._folder, self._name, TERM, grace)
+        self._presence = Presence(self._name, TERM, grace)
         self._growth = Growth(0.0, 0.0)
 
     def collect(self, prompts: str, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from flows.driver.context import RunContext
 from flows.prefect_io import prefect_server
 from flows.prefect_io.prefect_server import ServerVariables, SharedServer, named_server
+from flows.run.owner import owner_of
 from yatt_core.cluster.connect import connect_ray
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
 from yatt_core.errors import ConfigurationError, InfrastructureError
@@ -28,6 +29,7 @@ START_SECONDS = 330.0
 """Somewhat longer than a service may take until it is ready (`ServiceSpec.start_seconds`)."""
 STOP_SECONDS = 20.0
 RETRY_SECONDS = 0.5
+OWNER_DIGITS = 12
 
 FindServer = Callable[[Callable[[str], None]], SharedServer | None]
 """Returns the shared Prefect server, or None if there is none; the argument reports progress to the user."""
@@ -105,20 +107,22 @@ class SessionServices:
     def connect(self, check: Callable[[], None]) -> None:
         """Connects this process to Ray, in the run's own namespace, once the head is up; replaces a lost supervisor.
 
+        A run of another ledger that has the same name has another namespace.
         A head that dies meanwhile is waited for again: the supervisor is restarting it, so this is no failure yet.
 
         check: raises once the session is ending, after which no service may be started.
         """
-        run, folder = self.context.run, self.context.folder
+        context, folder = self.context, self.context.folder
+        namespace = f"{context.run}.{owner_of(context.ledger, context.run)[:OWNER_DIGITS]}"
         if attached():
-            connect_ray(os.environ[RAY_VARIABLE], run)
+            connect_ray(os.environ[RAY_VARIABLE], namespace)
             return
         give_up = time.monotonic() + START_SECONDS
         while True:
             check()
             head = self._ready(SERVICE_NAME)
             try:
-                connect_ray(head.address, run, folder)
+                connect_ray(head.address, namespace, folder)
             except InfrastructureError as error:
                 if time.monotonic() > give_up:
                     raise

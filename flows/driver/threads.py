@@ -1,4 +1,4 @@
-"""The driver's threads: one renews the lease, one touches the heartbeat file, the others deliver the outbox.
+"""The driver's threads: one renews the lease, two tell supervisor and actors that it lives, others deliver the outbox.
 
 Each tracker has a thread of its own, and so have notifications.
 """
@@ -16,6 +16,7 @@ from flows.delivery.outbox import OutboxPump, TrackerDeliverer
 from flows.driver.context import RunContext
 from flows.run.lease import LeaseKeeper
 from flows.run.protocols import Notifier, Tracker
+from yatt_core.cluster.driver_signs import DriverBeat
 from yatt_core.supervisor.client import Heartbeat
 
 log = logging.getLogger("yatt_core.flow")
@@ -53,6 +54,7 @@ class DriverThreads:
         """Starts all threads; the caller must end them."""
         self._lease.start()
         self._heartbeat.enter_context(Heartbeat(self._folder, self._fence.term))
+        self._heartbeat.enter_context(DriverBeat(self._fence.term))
         for pump in filter(None, (*self._trackers.values(), self._notifications)):
             pump.start()
 
@@ -95,6 +97,6 @@ class DriverThreads:
             pump.cut()
 
     def end(self) -> None:
-        """Ends the heartbeat and the renewal of the lease."""
+        """Ends the signs of life and the renewal of the lease."""
         self._heartbeat.close()
         self._lease.stop()

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.control_store import FolderStore
 from tests.waiting import wait_until
 from yatt_core.actors.presence import GONE_EXIT_CODE, Presence, StackReport
-from yatt_core.errors import FencedError
+from yatt_core.cluster.driver_signs import DriverBeat, announce, newest_term, read_signs, require_newest
+from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, missing_ranks
-from yatt_core.supervisor.client import Heartbeat
 
 PATIENCE = 30.0
 FOR_EVER = 1e9
@@ -34,8 +35,8 @@ def reports(*given: StackReport) -> dict[str, StackReport]:
 
 
 def test_a_newer_driver_is_noticed_while_work_continues(tmp_path: Path) -> None:
-    presence = Presence(tmp_path, "rollout-0", 1, FOR_EVER)
-    with presence.serving("generate", 1), Heartbeat(tmp_path, 2):
+    presence = Presence("rollout-0", 1, FOR_EVER, FolderStore(tmp_path))
+    with presence.serving("generate", 1), DriverBeat(2, store=FolderStore(tmp_path)):
         wait_until(lambda: presence.fence.term == 2)
         assert presence.report().method == "generate"
         with pytest.raises(FencedError), presence.serving("generate", 1):
@@ -43,7 +44,11 @@ def test_a_newer_driver_is_noticed_while_work_continues(tmp_path: Path) -> None:
 
 
 def test_of_several_calls_the_longest_running_is_reported(tmp_path: Path) -> None:
-    presence, begun, end = Presence(tmp_path, "rollout-0", 1, FOR_EVER), threading.Event(), threading.Event()
+    presence, begun, end = (
+        Presence("rollout-0", 1, FOR_EVER, FolderStore(tmp_path)),
+        threading.Event(),
+        threading.Event(),
+    )
 
     def judge() -> None:
         with presence.serving("judge", 1):
@@ -62,9 +67,9 @@ def test_of_several_calls_the_longest_running_is_reported(tmp_path: Path) -> Non
 
 
 def test_the_fence_can_look_up_a_driver_immediately(tmp_path: Path) -> None:
-    presence = Presence(tmp_path, "rollout-0", 1, FOR_EVER)
+    presence = Presence("rollout-0", 1, FOR_EVER, FolderStore(tmp_path))
     assert not presence.fence.renew()
-    with Heartbeat(tmp_path, 5):
+    with DriverBeat(5, store=FolderStore(tmp_path)):
         presence.fence.renew()
         assert presence.fence.term == 5
         assert not presence.fence.renew()
@@ -73,11 +78,12 @@ def test_the_fence_can_look_up_a_driver_immediately(tmp_path: Path) -> None:
 ACTOR = """
 import sys, time
 from pathlib import Path
+from tests.control_store import FolderStore
 from yatt_core.actors.presence import Presence
 from yatt_core.logs import actor_logs
 folder, grace = Path(sys.argv[1]), float(sys.argv[2])
 actor_logs(folder, "rollout-0", 1)
-presence = Presence(folder, "rollout-0", 1, grace)
+presence = Presence("rollout-0", 1, grace, FolderStore(folder))
 with presence.serving("generate", 1):
     print("works", flush=True)
     time.sleep(600)
@@ -95,7 +101,7 @@ def test_an_actor_without_a_driver_logs_it_and_exits(tmp_path: Path) -> None:
 
 @pytest.mark.verify
 def test_an_actor_lives_as_long_as_its_driver_does(tmp_path: Path) -> None:
-    with Heartbeat(tmp_path, 1, interval=0.1):
+    with DriverBeat(1, 0.1, FolderStore(tmp_path)):
         process = subprocess.Popen([sys.executable, "-c", ACTOR, str(tmp_path), "5"], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None and process.stdout.readline() == "works\n"
         with pytest.raises(subprocess.TimeoutExpired):
@@ -104,12 +110,52 @@ def test_an_actor_lives_as_long_as_its_driver_does(tmp_path: Path) -> None:
     process.communicate()
 
 
+def test_an_actor_that_cannot_reach_the_store_exits_and_a_shorter_outage_changes_nothing(tmp_path: Path) -> None:
+    store, grace = FolderStore(tmp_path), 6.0
+    with DriverBeat(1, 0.1, store):
+        command = [sys.executable, "-c", ACTOR, str(tmp_path), str(grace)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None and process.stdout.readline() == "works\n"
+        store.away.touch()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(grace / 3)
+        store.away.unlink()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(grace)
+        store.away.touch()
+        assert process.wait(60) == GONE_EXIT_CODE
+        process.communicate()
+    (log,) = (tmp_path / "logs").glob("*.jsonl")
+    assert log.read_text().count("the store is away") == 2, "an outage is logged once"
+
+
+def test_a_driver_that_was_suspended_does_not_hide_its_successor(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    announce(store, 1)
+    announce(store, 2)
+    with DriverBeat(1, 0.01, store):
+        wait_until(lambda: int(store.get(store.keys("driver.term.")[0]) or 0) > 3)
+        assert newest_term(store) == 2
+        assert read_signs(store).beat == "0"
+        with pytest.raises(FencedError, match="term 1 was replaced by 2"):
+            require_newest(store, 1)
+    with pytest.raises(FencedError, match="term 1 was replaced by 2"):
+        announce(store, 1)
+
+
+def test_no_actor_is_blamed_for_a_store_that_does_not_answer(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.away.touch()
+    with pytest.raises(InfrastructureError):
+        gather_stacks(store, tmp_path, ["rollout-0"])
+
+
 def test_busy_actors_answer_and_a_silent_one_is_noticed(tmp_path: Path) -> None:
-    Presence(tmp_path, "controller-0", 1, FOR_EVER)
+    Presence("controller-0", 1, FOR_EVER, FolderStore(tmp_path))
     process = subprocess.Popen([sys.executable, "-c", ACTOR, str(tmp_path), "600"], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None and process.stdout.readline() == "works\n"
-        found = gather_stacks(tmp_path, ["controller-0", "rollout-0"], PATIENCE)
+        found = gather_stacks(FolderStore(tmp_path), tmp_path, ["controller-0", "rollout-0"], PATIENCE)
         assert found["controller-0"].method == ""
         assert found["rollout-0"].method == "generate" and found["rollout-0"].seconds >= 0
         assert "<string>" in found["rollout-0"].place and "time.sleep(600)" not in found["rollout-0"].place
@@ -117,14 +163,14 @@ def test_busy_actors_answer_and_a_silent_one_is_noticed(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
-    found = gather_stacks(tmp_path, ["controller-0", "rollout-0"], timeout=2.0)
+    found = gather_stacks(FolderStore(tmp_path), tmp_path, ["controller-0", "rollout-0"], timeout=2.0)
     assert "rollout-0" not in found
 
 
 def test_old_answers_are_deleted(tmp_path: Path) -> None:
-    Presence(tmp_path, "controller-0", 1, FOR_EVER)
+    Presence("controller-0", 1, FOR_EVER, FolderStore(tmp_path))
     for _ in range(13):
-        assert gather_stacks(tmp_path, ["controller-0"], PATIENCE)
+        assert gather_stacks(FolderStore(tmp_path), tmp_path, ["controller-0"], PATIENCE)
     assert len(list((tmp_path / "logs" / "stacks").iterdir())) == 10
     newest = max((tmp_path / "logs" / "stacks").iterdir())
     assert json.loads((newest / "controller-0.json").read_text())["actor"] == "controller-0"
@@ -134,7 +180,11 @@ def test_waiting_for_another_actor_shows_in_the_stack(tmp_path: Path) -> None:
     """A rank waits for the others in a collective."""
     from yatt_core.engines.train.ranks.collective import Collective
 
-    presence, entered, release = Presence(tmp_path, "trainer-0", 1, FOR_EVER), threading.Event(), threading.Event()
+    presence, entered, release = (
+        Presence("trainer-0", 1, FOR_EVER, FolderStore(tmp_path)),
+        threading.Event(),
+        threading.Event(),
+    )
 
     class Group:
         def allreduce(self, *_: object) -> Group:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.actors.test_presence import FOR_EVER
+from tests.control_store import FolderStore
 from yatt_core import progress
 from yatt_core.actors.presence import Presence
 from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter
@@ -26,7 +27,10 @@ def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
 def calls_to(folder: Path, *trainers: str) -> tuple[ActorCalls, list[float]]:
     """Returns calls to actors of which these are trainers, and the list of extensions."""
     registry: Any = SimpleNamespace(
-        names=[*trainers, "rollout-0"], names_of=lambda _role: trainers, require_current=lambda: None
+        names=[*trainers, "rollout-0"],
+        names_of=lambda _role: trainers,
+        require_current=lambda: None,
+        store=FolderStore(folder),
     )
     calls, extensions = ActorCalls(registry, folder, BytesMeter(), UNINTERRUPTED, 5.0), []
     calls.extended = extensions.append
@@ -35,7 +39,7 @@ def calls_to(folder: Path, *trainers: str) -> tuple[ActorCalls, list[float]]:
 
 def test_progress_is_reported_between_calls_too(tmp_path: Path) -> None:
     """An engine that waits for the next turn of a dialogue has just finished the last one."""
-    presence = Presence(tmp_path, "rollout-0", 1, FOR_EVER)
+    presence = Presence("rollout-0", 1, FOR_EVER, FolderStore(tmp_path))
     assert presence.report().progressed is None
     with presence.serving("generate", 1):
         advanced()
@@ -44,7 +48,7 @@ def test_progress_is_reported_between_calls_too(tmp_path: Path) -> None:
 
 
 def test_a_wait_goes_on_while_a_trainer_advances(tmp_path: Path) -> None:
-    presence = Presence(tmp_path, "trainer-0", 1, FOR_EVER)
+    presence = Presence("trainer-0", 1, FOR_EVER, FolderStore(tmp_path))
     calls, extensions = calls_to(tmp_path, "trainer-0")
     with presence.serving("sft", 1):
         assert calls.more_time(5.0, ["trainer-0"], "sft") == 0.0, "it has not taken a step yet"
@@ -56,7 +60,7 @@ def test_a_wait_goes_on_while_a_trainer_advances(tmp_path: Path) -> None:
 
 
 def test_a_controllers_wait_goes_on_while_an_engine_advances_and_a_trainers_does_not(tmp_path: Path) -> None:
-    presence = Presence(tmp_path, "rollout-0", 1, FOR_EVER)
+    presence = Presence("rollout-0", 1, FOR_EVER, FolderStore(tmp_path))
     calls, _ = calls_to(tmp_path, "trainer-0")
     with presence.serving("generate", 1):
         advanced()
@@ -87,7 +91,7 @@ def test_how_far_an_actor_has_come_is_told_while_it_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading millions of rows takes minutes, in which a start must not look as if it were stuck."""
-    presence = Presence(tmp_path, "controller-0", 1, FOR_EVER)
+    presence = Presence("controller-0", 1, FOR_EVER, FolderStore(tmp_path))
     calls, _ = calls_to(tmp_path)
     words = iter(["100,000 rows read", "100,000 rows read", "200,000 rows read", ""])
 

@@ -14,13 +14,13 @@ from typing import Any
 import ray
 
 from tests.cluster.conftest import Head
+from yatt_core.cluster.driver_signs import DriverBeat
 from yatt_core.cluster.metering import BytesMeter
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.stream import Cursor, draw
 from yatt_core.protocols.receipts import BatchTask, ShardReceipt, ShardRef, ShardTask
 from yatt_core.run_actors.run_actors import RunActors
 from yatt_core.spec import RunSpec, load_spec
-from yatt_core.supervisor.client import Heartbeat
 
 ROOT = Path(__file__).parent.parent.parent
 RUN = "run"
@@ -93,7 +93,7 @@ def reached(name):
         print(name, flush=True)
         time.sleep(600)
 
-with Heartbeat(folder, 1):
+with DriverBeat(1):
     actors = actors_of(spec, folder, 1)
     actors.start()
     reached("start")
@@ -133,7 +133,7 @@ def driver_killed_at(moment: str, head: Head, namespace: str, folder: Path, *ove
 
 __all__ = [
     "RUN",
-    "Heartbeat",
+    "DriverBeat",
     "actors_of",
     "actors_spec",
     "batch_of",

@@ -16,7 +16,7 @@ import ray
 from tests.cluster.conftest import Head
 from tests.cluster.run_actors import (
     RUN,
-    Heartbeat,
+    DriverBeat,
     actors_of,
     actors_spec,
     batch_of,
@@ -50,7 +50,7 @@ def test_the_next_driver_attaches_to_the_actors_of_a_killed_one(
     before = {name: ray.get_actor(name)._actor_id for name in ray.util.list_named_actors()}
     # Ray drops an actor whose process was not yet up when the job that created it ended.
     assert len(before) == 7 or moment == "start"
-    with Heartbeat(tmp_path, 2):
+    with DriverBeat(2):
         actor_sets.append(actors := actors_of(spec, tmp_path, 2))
         created = actors.start()
         assert len(created) == 7 - len(before)
@@ -81,7 +81,7 @@ def test_calls_of_a_replaced_driver_are_refused(actor_sets: list[RunActors], tmp
     spec = actors_spec()
     actor_sets.append(old := actors_of(spec, tmp_path, 1))
     begin(old)
-    with Heartbeat(tmp_path, 2):
+    with DriverBeat(2):
         actor_sets.append(new := actors_of(spec, tmp_path, 2))
         begin(new)
         with pytest.raises(FencedError, match="term 1 was replaced by 2"):
@@ -123,7 +123,7 @@ def test_a_rank_that_waits_for_an_uncalled_rank_is_replaced(actor_sets: list[Run
     actors.start()
     actors.load(actors.materialise())
     actors._ranks[0].sft.remote(1)
-    with Heartbeat(tmp_path, 2):
+    with DriverBeat(2):
         actor_sets.append(after := actors_of(spec, tmp_path, 2))
         assert after.start() == ("trainer-0", "trainer-1")
         assert after.load(after.materialise()).trainer_version == -1
@@ -136,7 +136,7 @@ def test_work_continues_if_only_the_engines_know_the_new_driver(actor_sets: list
     begin(actors)
     receipts = actors.collect(shard_tasks(spec, 1))
     first = next(receipts)
-    with Heartbeat(tmp_path, 2):
+    with DriverBeat(2):
         actor_sets.append(after := actors_of(spec, tmp_path, 2))
         begin(after)
         assert len([first, *receipts]) == spec.data.prompts_per_iteration

@@ -12,7 +12,9 @@ import ray
 from ray.core.generated.gcs_pb2 import GcsNodeInfo
 
 from tests.cluster.conftest import Head
+from yatt_core.cluster.control_store import RayControlStore
 from yatt_core.cluster.gcs import Node, living_nodes, node_of_actor
+from yatt_core.errors import InfrastructureError
 
 ASKED_OF_ANOTHER_HEAD = """
 import os, signal, sys, time
@@ -65,12 +67,35 @@ def test_nodes_and_the_places_of_actors(connected: Head) -> None:
     assert node_of_actor("ab" * 16) == "", "an unknown actor has no node"
 
 
+def test_driver_and_actors_leave_each_other_values_in_the_runs_namespace(connected: Head) -> None:
+    store = RayControlStore()
+    store.put("driver.a", "1")
+    store.put("driver.a", "2")
+    store.put("driver.b", "")
+    other = ray.remote(num_cpus=0)(Reader).remote()
+    assert ray.get(other.read.remote("driver.")) == {"driver.a": "2", "driver.b": ""}
+    store.delete("driver.")
+    assert store.keys("driver.") == [] and store.get("driver.a") is None
+
+
+def test_a_process_without_a_connection_hears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray._private.worker, "global_worker", object())
+    with pytest.raises(InfrastructureError):
+        RayControlStore().keys("driver.")
+
+
 @pytest.mark.verify
 def test_a_restarted_head_ends_no_process(run_folder: Path) -> None:
     command = [sys.executable, "-c", ASKED_OF_ANOTHER_HEAD, str(run_folder)]
     driver = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert driver.returncode == 0, driver.stderr
     assert driver.stdout.count("Ray's control store does not answer") == 2
+
+
+class Reader:
+    def read(self, prefix: str) -> dict[str, str | None]:
+        store = RayControlStore()
+        return {key: store.get(key) for key in store.keys(prefix)}
 
 
 class Nobody:

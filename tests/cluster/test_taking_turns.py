@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import Head
-from tests.cluster.run_actors import RUN, Heartbeat, actors_of, actors_spec, batch_of, begin, shard_tasks
+from tests.cluster.run_actors import RUN, DriverBeat, actors_of, actors_spec, batch_of, begin, shard_tasks
 from yatt_core.cluster.nodes import node_names
 from yatt_core.protocols.receipts import ActorSeat
 from yatt_core.run_actors.run_actors import RunActors
@@ -45,7 +45,7 @@ def test_the_trainer_is_offloaded_while_others_work(
 ) -> None:
     actors = actors_of(actors_spec(), tmp_path, 1)
     try:
-        with Heartbeat(tmp_path, 1):
+        with DriverBeat(1):
             actors.resident = resident
             begin(actors)
             check_seats(actors.seats())

@@ -17,7 +17,7 @@ from ray._private.internal_api import get_memory_info_reply
 
 from tests.cluster.conftest import Head
 from tests.cluster.run_actors import (
-    Heartbeat,
+    DriverBeat,
     actors_of,
     actors_spec,
     begin,
@@ -51,7 +51,7 @@ def experience_of(actors: RunActors, term: int) -> list[str]:
 @pytest.fixture(scope="module")
 def undisturbed(attached: Head, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("undisturbed")
-    with Heartbeat(folder, 1):
+    with DriverBeat(1):
         actors = actors_of(actors_spec(), folder, 1)
         try:
             begin(actors)
@@ -64,7 +64,7 @@ def undisturbed(attached: Head, tmp_path_factory: pytest.TempPathFactory) -> lis
 def test_an_actor_killed_between_two_buckets_leaves_the_engines_dirty(
     actor_sets: list[RunActors], tmp_path: Path, undisturbed: list[str], lost: str
 ) -> None:
-    with Heartbeat(tmp_path, 1):
+    with DriverBeat(1):
         actor_sets.append(actors := actors_of(actors_spec(FOUR_BUCKETS), tmp_path, 1))
         actors.start()
         actors.load(actors.materialise())
@@ -94,7 +94,7 @@ def test_a_driver_killed_between_two_buckets_leaves_the_engines_dirty(
     attached: Head, actor_sets: list[RunActors], tmp_path: Path, undisturbed: list[str]
 ) -> None:
     driver_killed_at("bucket", attached, NAMESPACE, tmp_path, FOUR_BUCKETS)
-    with Heartbeat(tmp_path, 2):
+    with DriverBeat(2):
         actor_sets.append(actors := actors_of(actors_spec(FOUR_BUCKETS), tmp_path, 2))
         assert not actors.start(), "all actors of the killed driver are kept"
         standing = actors.load(actors.materialise())

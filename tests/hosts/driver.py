@@ -14,11 +14,11 @@ import ray
 from tests.engines.train.letters import letters_spec
 from tests.waiting import wait_until
 from yatt_core.cluster.connect import connect_ray
+from yatt_core.cluster.driver_signs import DriverBeat
 from yatt_core.cluster.gcs import living_nodes, node_of_actor
 from yatt_core.cluster.metering import BytesMeter
 from yatt_core.run_actors.actor_registry import TRAINER
 from yatt_core.run_actors.run_actors import RunActors
-from yatt_core.supervisor.client import Heartbeat
 
 SFT = {"max_steps": 4, "probe_every": 2}
 """What the trainer learns here, and in the test that compares."""
@@ -30,7 +30,7 @@ def main() -> None:
     spec = letters_spec(folder, ranks=2, **SFT)
     connect_ray(sys.argv[1], "run", timeout=PATIENCE)
     wait_until(lambda: len(living_nodes()) == HOSTS, PATIENCE)
-    with Heartbeat(folder, 1):
+    with DriverBeat(1):
         actors = RunActors(spec, folder, 1, 0, BytesMeter())
         try:
             actors.start()

@@ -71,7 +71,7 @@ class Dispatcher:
     def __init__(self, spec_json: str, run_folder: str, index: int, term: int) -> None:
         spec, name = RunSpec.model_validate_json(spec_json), f"dispatcher-{index}"
         actor_logs(Path(run_folder), name, term)
-        self._presence = Presence(Path(run_folder), name, term, spec.recovery.grace_seconds)
+        self._presence = Presence(name, term, spec.recovery.grace_seconds)
         speeds = instance_speeds(spec)
         self._queue = DispatchQueue(speeds, dispatch_limits(spec), instance_roles(spec))
         self._engines: list[Any] = [None] * len(speeds)

@@ -30,7 +30,7 @@ class EndpointActor:
         self._part = endpoint_judges(self._spec)[index]
         self._identity = actor_logs(self._folder, f"endpoint-{index}", term)
         grace = self._spec.recovery.grace_seconds
-        self._presence = Presence(self._folder, self._identity.name, term, grace)
+        self._presence = Presence(self._identity.name, term, grace)
         self._judge: Judge | None = None
 
     def load(self, term: int) -> ActorIdentity:

@@ -1,10 +1,9 @@
 """A small thread in every actor: follows drivers, notices their absence, and reports what the actor is doing.
 
-Watches `RUN/supervisor/`: a newer term in `driver.json` raises the actor's fence (work in progress
-continues); if the file is not touched for `grace` seconds, the actor exits; `stacks.json` requests the actor's
-Python stacks, which the actor writes to `RUN/logs/stacks/REQUEST/ACTOR.json`. This needs a shared file system but no
-signals, so the actor answers even while it works or hangs in Python. An actor that does not answer holds the
-interpreter lock, is stopped, or is gone.
+Reads the drivers' signs in the run's control store (`cluster/driver_signs.py`): a newer term raises the actor's fence
+(work in progress continues); if nothing changes for `grace` seconds, or the store cannot be reached, the actor exits; a
+request is answered with the actor's Python stacks. This needs neither files nor signals, so the actor answers even while
+it works or hangs in Python. An actor that does not answer holds the interpreter lock, is stopped, or is gone.
 """
 
 from __future__ import annotations
@@ -22,13 +21,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
+from yatt_core.cluster.control_store import ControlStore, RayControlStore
+from yatt_core.cluster.driver_signs import Signs, Silence, newest_term, put_answer, read_signs
 from yatt_core.cluster.reservation import leave_devices
 from yatt_core.engines.train.ranks.waiting import NOTHING, current_waits
+from yatt_core.errors import InfrastructureError
 from yatt_core.fence import TermFence
 from yatt_core.progress import latest_words, seconds_since_progress
-from yatt_core.supervisor.state import DriverWatch, SupervisorFiles, driver_term
 
-POLL_SECONDS = 0.25
+POLL_SECONDS = 0.5
+ANSWER_SECONDS = 10.0
 GONE_EXIT_CODE = 17
 WAITING = ("ray/_private/worker.py", ("get", "wait"))
 """A file and its functions in which one actor waits for another."""
@@ -71,16 +73,19 @@ class _Work:
 
 
 class Presence:
-    """An actor's fence and current activity. Created in the actor's constructor; its thread ends with the process."""
+    """An actor's fence and current activity. Created in the actor's constructor; its thread ends with the process.
 
-    def __init__(self, run_folder: Path, actor: str, term: int, grace: float) -> None:
+    grace: seconds without a sign of a driver after which the actor exits.
+    store: the control store of the run; by default that of the connected cluster.
+    """
+
+    def __init__(self, actor: str, term: int, grace: float, store: ControlStore | None = None) -> None:
         self._actor, self._grace = actor, grace
-        self._files = SupervisorFiles.of(run_folder)
-        self._answers = run_folder / "logs" / "stacks"
-        self._driver = DriverWatch(self._files.driver)
+        self._store = store or RayControlStore(min(ANSWER_SECONDS, grace))
+        self._silence = Silence()
         self._works: dict[int, _Work] = {}
-        self._answered = _request(self._files)
-        self.fence = TermFence(term, lambda: driver_term(self._files))
+        self._answered: frozenset[str] = frozenset()
+        self.fence = TermFence(term, lambda: newest_term(self._store))
         threading.Thread(target=self._watch, name="presence", daemon=True).start()
 
     @contextmanager
@@ -121,51 +126,41 @@ class Presence:
         )
 
     def _watch(self) -> None:
+        reached = True
         while True:
-            time.sleep(POLL_SECONDS)
-            if self._driver.silence() > self._grace:
+            try:
+                self._hear(read_signs(self._store))
+                reached = True
+            except InfrastructureError as error:
+                if reached:
+                    log.warning("no driver can be heard: %s", error)
+                reached = False
+            if self._silence.seconds > self._grace:
                 log.warning("no sign of a driver for %g s: %s exits", self._grace, self._actor)
                 leave_devices()
                 logging.shutdown()
                 os._exit(GONE_EXIT_CODE)
-            try:
-                if self.fence.renew():
-                    log.info("a driver of term %d has taken over", self.fence.term)
-                self._answer()
-            except (OSError, ValueError) as error:
-                log.warning("cannot read or answer in %s: %s", self._files.root, error)
+            time.sleep(POLL_SECONDS)
 
-    def _answer(self) -> None:
-        request = _request(self._files)
-        if not request or request == self._answered:
-            return
-        self._answered = request
-        write_report(self._answers / request, self.report())
+    def _hear(self, signs: Signs) -> None:
+        self._silence.hear(signs)
+        if signs.term > self.fence.term:
+            self.fence.check(signs.term)
+            log.info("a driver of term %d has taken over", signs.term)
+        for request in signs.requests - self._answered:
+            put_answer(self._store, request, self._actor, encode_report(self.report()))
+        self._answered = signs.requests
 
 
-def write_report(folder: Path, report: StackReport) -> None:
-    """Publishes an actor's answer. It is not synced to disk, since it is not needed after a crash."""
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f".{report.actor}"
-    unfinished.write_text(json.dumps(asdict(report), indent=1))
-    unfinished.rename(folder / f"{report.actor}.json")
+def encode_report(report: StackReport) -> str:
+    """Returns an actor's answer as text."""
+    return json.dumps(asdict(report), indent=1)
 
 
-def read_report(file: Path) -> StackReport | None:
-    """Reads an actor's answer; None if it does not exist yet."""
-    try:
-        value = json.loads(file.read_text())
-    except FileNotFoundError:
-        return None
+def decode_report(answer: str) -> StackReport:
+    """Reads an answer that `encode_report` wrote."""
+    value = json.loads(answer)
     return StackReport(**{**value, "stacks": tuple(value["stacks"]), "awaits": tuple(value["awaits"])})
-
-
-def _request(files: SupervisorFiles) -> str:
-    """Returns the name of the newest request; empty if there is none."""
-    try:
-        return str(json.loads(files.stacks.read_text())["request"])
-    except FileNotFoundError:
-        return ""
 
 
 def _place(frame: FrameType) -> str:

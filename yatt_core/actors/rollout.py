@@ -48,7 +48,7 @@ class RolloutActor:
         self._folder, self._model_folder = Path(run_folder), Path()
         self._identity = actor_logs(self._folder, f"rollout-{instance}", term)
         grace = self._spec.recovery.grace_seconds
-        self._presence = Presence(self._folder, self._identity.name, term, grace)
+        self._presence = Presence(self._identity.name, term, grace)
 
     def load(self, term: int, model_path: str, resident: bool) -> ActorIdentity:
         """Builds the engine and the judges unless they exist. The engine's weights arrive with the first update.

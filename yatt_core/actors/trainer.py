@@ -74,7 +74,7 @@ class TrainerActor:
         patience = self._spec.recovery.phase_deadline_seconds
         self._checkpoints = CheckpointWriter(self._folder, self._store, patience)
         self._identity = actor_logs(self._folder, f"trainer-{rank}", term)
-        self._presence = Presence(self._folder, self._identity.name, term, self._spec.recovery.grace_seconds)
+        self._presence = Presence(self._identity.name, term, self._spec.recovery.grace_seconds)
 
     def materialise(self, term: int) -> InputsReceipt:
         """Verifies the run's inputs."""

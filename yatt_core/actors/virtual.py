@@ -50,7 +50,7 @@ class ContinuousActor:
         assert isinstance(engine, VirtualRollout)
         self._instance, self._setting = instance, pool_setting(self._spec)
         self._identity = actor_logs(Path(run_folder), f"rollout-{instance}", term)
-        self._presence = Presence(Path(run_folder), f"rollout-{instance}", term, self._spec.recovery.grace_seconds)
+        self._presence = Presence(f"rollout-{instance}", term, self._spec.recovery.grace_seconds)
         self._clock = ScaledClock(engine.clock_factor)
         self._engine = VirtualRolloutEngine(engine, self._spec.seed, self._clock)
         self._judges = {

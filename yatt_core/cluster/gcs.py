@@ -55,8 +55,8 @@ class Node:
 
 def living_nodes() -> list[Node]:
     """Returns the live nodes of the connected cluster, sorted by id."""
-    client = _client()
-    found = _asked(lambda: client.get_all_node_info(timeout=ANSWER_SECONDS))
+    client = gcs_client()
+    found = asked(lambda: client.get_all_node_info(timeout=ANSWER_SECONDS))
     return sorted(
         (Node.of(info) for info in found.values() if info.state == GcsNodeInfo.ALIVE), key=lambda node: node.id
     )
@@ -64,35 +64,41 @@ def living_nodes() -> list[Node]:
 
 def node_of_actor(actor_id: str) -> str:
     """Returns Ray's id of the node that an actor is or was on; empty before the actor is placed."""
-    client = _client()
+    client = gcs_client()
 
     async def ask() -> Any:
         return await client.async_get_all_actor_info(actor_id=ray.ActorID.from_hex(actor_id), timeout=ANSWER_SECONDS)
 
     # In a separate thread: the caller's thread may run an event loop.
     with ThreadPoolExecutor(1) as thread:
-        found = _asked(lambda: thread.submit(asyncio.run, ask()).result())
+        found = asked(lambda: thread.submit(asyncio.run, ask()).result())
     return "".join(info.address.node_id.hex() for info in found.values())
 
 
 def remember(namespace: str, key: str, value: str) -> None:
     """Stores a string in the control store for the lifetime of the cluster."""
-    client = _client()
-    _asked(lambda: client.internal_kv_put(key.encode(), value.encode(), True, namespace.encode(), ANSWER_SECONDS))
+    client = gcs_client()
+    asked(lambda: client.internal_kv_put(key.encode(), value.encode(), True, namespace.encode(), ANSWER_SECONDS))
 
 
 def recall(namespace: str, key: str) -> str:
     """Returns the string last stored under a key; empty if there is none."""
-    client = _client()
-    found: bytes | None = _asked(lambda: client.internal_kv_get(key.encode(), namespace.encode(), ANSWER_SECONDS))
+    client = gcs_client()
+    found: bytes | None = asked(lambda: client.internal_kv_get(key.encode(), namespace.encode(), ANSWER_SECONDS))
     return (found or b"").decode()
 
 
-def _client() -> Any:
-    return ray._private.worker.global_worker.gcs_client
+def gcs_client() -> Any:
+    """Returns the client of the connected cluster's control store. Raises `InfrastructureError` if there is none."""
+    worker: Any = ray._private.worker.global_worker
+    # Ray calls a process initialised before it has a worker, and another thread may be connecting.
+    if not hasattr(worker, "core_worker") or not hasattr(worker, "gcs_client"):
+        raise InfrastructureError("this process is not connected to Ray")
+    return worker.gcs_client
 
 
-def _asked(question: Callable[[], Any]) -> Any:
+def asked(question: Callable[[], Any]) -> Any:
+    """Returns the answer to a question to the control store. Raises `InfrastructureError` if it does not answer."""
     try:
         return question()
     except RayError as error:

@@ -26,6 +26,8 @@ from yatt_core.actors.endpoint import EndpointActor
 from yatt_core.actors.rollout import RolloutActor
 from yatt_core.actors.trainer import TrainerActor
 from yatt_core.actors.virtual import ContinuousActor
+from yatt_core.cluster.control_store import RayControlStore
+from yatt_core.cluster.driver_signs import announce, forget_drivers, require_newest
 from yatt_core.cluster.gcs import node_of_actor
 from yatt_core.cluster.nodes import avoided_nodes, elsewhere, node_names, on_node
 from yatt_core.cluster.reservation import Seat, release, reserve
@@ -37,7 +39,6 @@ from yatt_core.protocols.receipts import ActorIdentity, ActorSeat, Holdings
 from yatt_core.run_actors.controller_layout import CONTROLLER, lay_out_controllers
 from yatt_core.spec import RunSpec
 from yatt_core.spec.roles import endpoint_judges
-from yatt_core.supervisor.state import SupervisorFiles, driver_term
 
 log = logging.getLogger(__name__)
 NAME_SECONDS = 30.0
@@ -101,6 +102,7 @@ class ActorRegistry:
     """The actors of one run under one term.
 
     failures: the actors that were lost.
+    store: what driver and actors tell each other.
 
     The parameter `avoid_nodes` of some methods contains names of nodes that get no actors as long as there are
     other nodes.
@@ -108,6 +110,7 @@ class ActorRegistry:
 
     def __init__(self, spec: RunSpec, run_folder: Path, term: int, branch: int) -> None:
         self._spec_json, self._folder, self._term = spec.model_dump_json(), run_folder, term
+        self.store = RayControlStore()
         self._generation = generation_of(code_revision(), self._spec_json, branch)
         self._controllers = spec.controllers
         self._rollout_class = _rollout_class(spec)
@@ -192,7 +195,7 @@ class ActorRegistry:
         The trainer's ranks are kept or created as a whole group. Raises `InfrastructureError` if no node is
         left or the name of an ended actor remains taken, and `FencedError` in a driver that was replaced.
         """
-        self.require_current()
+        announce(self.store, self._term)
         self._look_around()
         avoided = avoided_nodes(self._living, avoid_nodes)
         if wanted := max((len(self._wanted[role]) for role in self._seated), default=0):
@@ -234,11 +237,11 @@ class ActorRegistry:
         """
         members, self._members = self._members, {}
         seats, self._seats = self._seats, ()
-        with suppress(FencedError):
+        with suppress(FencedError, InfrastructureError, ray.exceptions.RayError):
             self._end(list(members.values()))
+            forget_drivers(self.store)
             if seats:
-                with suppress(InfrastructureError, ray.exceptions.RayError):
-                    release()
+                release()
 
     # -- lost actors --------------------------------------------------------------------------------------------------
 
@@ -334,8 +337,7 @@ class ActorRegistry:
 
     def require_current(self) -> None:
         """Raises `FencedError` if a newer driver has announced its term: it may have attached to these actors."""
-        if (newest := driver_term(SupervisorFiles.of(self._folder))) > self._term:
-            raise FencedError(f"term {self._term} was replaced by {newest}")
+        require_newest(self.store, self._term)
 
     def _end(self, members: Iterable[Member]) -> None:
         self.require_current()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,11 @@ class ActorCalls:
         """
         end, told, left = time.monotonic() + seconds, "", seconds
         while left > 0.0 and first_ready(references, min(left, WORDS_SECONDS), self.interruptions) is None:
-            for report in gather_stacks(self._folder, awaited).values():
-                if report.words not in ("", told):
-                    told = report.words
-                    tell(told)
+            with suppress(InfrastructureError):  # the wait itself tells what has failed
+                for report in gather_stacks(self.registry.store, self._folder, awaited).values():
+                    if report.words not in ("", told):
+                        told = report.words
+                        tell(told)
             left = end - time.monotonic()
         return max(0.0, left)
 
@@ -96,7 +98,7 @@ class ActorCalls:
         trainers = set(self.registry.names_of(TRAINER))
         own = trainers.issuperset(awaited)
         working = [name for name in self.registry.names if (name in trainers) == own]
-        reports = gather_stacks(self._folder, working).values()
+        reports = gather_stacks(self.registry.store, self._folder, working).values()
         progress = [report.progressed for report in reports if report.progressed is not None]
         left = deadline - min(progress, default=deadline)
         if left <= 0.0:
@@ -130,7 +132,7 @@ class ActorCalls:
         deadline that it missed.
         """
         self.registry.require_current()
-        reports = gather_stacks(self._folder, self.registry.names)
+        reports = gather_stacks(self.registry.store, self._folder, self.registry.names)
         stuck, missing = find_stuck(self.registry.names, reports, awaited), missing_ranks(reports)
         lines = [describe(actor, reports.get(actor), missing.get(actor, ())) for actor in stuck]
         for actor, line in zip(stuck, lines, strict=True):

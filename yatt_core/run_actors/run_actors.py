@@ -142,7 +142,7 @@ class RunActors:
         if names[0] in self._created:
             return ()
         asked = {rank.environment.remote(): name for rank, name in zip(self._ranks, names, strict=True)}
-        abandoned = find_abandoned(self._folder, asked, self._start_seconds, self._interruptions)
+        abandoned = find_abandoned(self._registry.store, self._folder, asked, self._start_seconds, self._interruptions)
         if not abandoned:
             return ()
         log.warning("recreating the trainer's ranks because not all of them were called: %s", "; ".join(abandoned))

@@ -16,13 +16,14 @@ from typing import Any
 
 import ray
 
-from yatt_core.actors.presence import StackReport, read_report
+from yatt_core.actors.presence import StackReport, decode_report
+from yatt_core.cluster.control_store import ControlStore
+from yatt_core.cluster.driver_signs import end_request, put_request, take_answers
 from yatt_core.cluster.metering import Interruptions, first_ready
-from yatt_core.durable import make_folder, write_json
-from yatt_core.supervisor.state import SupervisorFiles
 
 log = logging.getLogger(__name__)
 ANSWER_SECONDS = 3.0
+POLL_SECONDS = 0.1
 KEPT_REQUESTS = 10
 TOGETHER_SECONDS = 5.0
 """Seconds that other ranks may take longer than the first one to finish a call made to all ranks."""
@@ -33,25 +34,32 @@ RANK = "trainer"
 SILENT = "does not answer: it holds the interpreter, is stopped, or is gone"
 
 
-def gather_stacks(run_folder: Path, actors: Collection[str], timeout: float = ANSWER_SECONDS) -> dict[str, StackReport]:
+def gather_stacks(
+    store: ControlStore, run_folder: Path, actors: Collection[str], timeout: float = ANSWER_SECONDS
+) -> dict[str, StackReport]:
     """Returns what each actor is doing, by name, except actors that did not answer within `timeout` seconds.
 
-    The answers to the last few requests are kept in `RUN/logs/stacks/`.
+    The answers to the last few requests are kept in `RUN/logs/stacks/`, on this host.
+
+    Raises `InfrastructureError` if the control store does not answer: no actor is to blame for that.
     """
-    files, answers = SupervisorFiles.of(run_folder), run_folder / "logs" / "stacks"
+    kept = run_folder / "logs" / "stacks"
     request = f"{time.time_ns():020d}-{uuid.uuid4().hex[:6]}"
-    make_folder(files.root)
-    write_json(files.stacks, {"request": request})
-    deadline = time.monotonic() + timeout
-    reports: dict[str, StackReport] = {}
-    while len(reports) < len(actors) and time.monotonic() < deadline:
-        time.sleep(0.05)
-        for actor in actors:
-            if actor not in reports and (report := read_report(answers / request / f"{actor}.json")) is not None:
-                reports[actor] = report
-    for old in sorted(answers.glob("*-*"))[:-KEPT_REQUESTS]:
+    put_request(store, request)
+    answers: dict[str, str] = {}
+    try:
+        deadline = time.monotonic() + timeout
+        while not answers.keys() >= set(actors) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            answers |= take_answers(store, request, frozenset(answers))
+    finally:
+        end_request(store, request)
+    (kept / request).mkdir(parents=True, exist_ok=True)
+    for actor, answer in answers.items():
+        (kept / request / f"{actor}.json").write_text(answer)
+    for old in sorted(kept.glob("*-*"))[:-KEPT_REQUESTS]:
         shutil.rmtree(old, ignore_errors=True)
-    return reports
+    return {actor: decode_report(answers[actor]) for actor in actors if actor in answers}
 
 
 def find_stuck(actors: Sequence[str], reports: Mapping[str, StackReport], awaited: Collection[str]) -> list[str]:
@@ -83,7 +91,7 @@ def missing_ranks(reports: Mapping[str, StackReport]) -> dict[str, list[str]]:
 
 
 def find_abandoned(
-    run_folder: Path, asked: Mapping[Any, str], timeout: float, interruptions: Interruptions
+    store: ControlStore, run_folder: Path, asked: Mapping[Any, str], timeout: float, interruptions: Interruptions
 ) -> list[str]:
     """Returns descriptions of the ranks that wait in vain for ranks that were never called; empty if there are none.
 
@@ -97,7 +105,7 @@ def find_abandoned(
         return []
     with interruptions.shielded():
         _, busy = ray.wait(list(asked), num_returns=len(asked), timeout=TOGETHER_SECONDS)
-    reports = gather_stacks(run_folder, [asked[call] for call in busy]) if busy else {}
+    reports = gather_stacks(store, run_folder, [asked[call] for call in busy]) if busy else {}
     return [describe(actor, report) for actor, report in reports.items() if report.method in COLLECTIVE]
 
 

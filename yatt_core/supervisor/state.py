@@ -58,11 +58,6 @@ class SupervisorFiles:
         return self.root / "driver.json"
 
     @property
-    def stacks(self) -> Path:
-        """Requests a stack dump from every actor."""
-        return self.root / "stacks.json"
-
-    @property
     def lock(self) -> Path:
         """Held by the process that starts or stops a supervisor."""
         return self.root / "lock"

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import distributed
 
+from tests.control_store import FolderStore
 from tests.engines.train.groups import RANKS, Job, Work, broadcast, work_of
 from tests.engines.train.layouts import CLIP, spec_of
 from tests.engines.train.support import make_model_folder
@@ -44,7 +45,7 @@ def run_operations(rank: int, folder: Path) -> None:
     """Goes through operations of several groups, of which rank 1 begins none before it is told to."""
     from torch.distributed._functional_collectives import all_reduce
 
-    presence = Presence(folder, NAMES[rank], 1, FOR_EVER)
+    presence = Presence(NAMES[rank], 1, FOR_EVER, FolderStore(folder))
     group = Collective()
     meet(rank, folder, lambda address: group.connect(rank, 2, address))
     open_process_group(group)
@@ -84,7 +85,7 @@ def blamed(folder: Path, operation: str) -> tuple[list[str], str]:
 
     def waits() -> bool:
         found.clear()
-        found.update(gather_stacks(folder, NAMES, timeout=30.0))
+        found.update(gather_stacks(FolderStore(folder), folder, NAMES, timeout=30.0))
         return any(operation in report.operation for report in found.values())
 
     wait_until(waits, PATIENCE)
@@ -95,7 +96,7 @@ def blamed(folder: Path, operation: str) -> tuple[list[str], str]:
 def learn_late(rank: int, late: int, work: Work, folder: Path) -> None:
     """Learns one iteration; one of two ranks begins late."""
     torch.set_num_threads(1)
-    presence = Presence(folder, NAMES[rank], 1, FOR_EVER)
+    presence = Presence(NAMES[rank], 1, FOR_EVER, FolderStore(folder))
     engine = build_train_engine(work.job.spec, RankContext(work.place, work.place / "inputs", str(work.job.model), 0))
     meet(rank, folder, partial(engine.connect, rank, 2))
     engine.initialise()
