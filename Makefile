@@ -3,9 +3,10 @@
 # make proof  compare a run killed twice with an undisturbed one: equal digests (at most 5 minutes)
 # make check  ruff, codespell, mypy, import-linter        make verify  the full matrices (at most 75 minutes)
 # make chaos  200 faults against a real run (75 minutes)  make sabotage  each protection switched off once
-# make soak   5,000 iterations in 20 sessions: growth     make docs    the documentation as a site in build/site
+# make soak   5,000 iterations in 20 sessions: growth     make hosts   42 faults of hosts against one run (75 minutes)
+# make docs   the documentation as a site in build/site
 # ARGS passes options: make run ARGS="--set seed=1"
-.PHONY: run proof test quick lint types imports tests verify chaos soak sabotage check docs setup engines clean
+.PHONY: run proof test quick lint types imports tests verify chaos hosts soak sabotage check docs setup engines clean
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := true
@@ -36,6 +37,9 @@ verify: engines check
 
 chaos: setup
 	@$(TEST_PYTHON) -m tests.recovery.chaos $(ARGS)
+
+hosts: setup
+	@$(TEST_PYTHON) -m tests.hosts.campaign $(ARGS)
 
 soak: setup
 	@$(TEST_PYTHON) -m tests.soak.run $(ARGS)

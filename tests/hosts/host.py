@@ -94,18 +94,23 @@ class Host:
             for number in range(len(self._disks)):
                 self._bridge.call("umount", self._held(number))
 
+    def call(self, *argv: str) -> str:
+        """Runs a command on the host and returns its output; raises `NoHostsError` if it fails."""
+        assert self._room is not None, f"{self.name} has no power"
+        return self._room.call(*argv)
+
+    def end_processes(self) -> None:
+        """Kills all processes of the host, which stays on."""
+        self.start(["sh", "-c", "kill -9 -1 2>/dev/null"]).wait(ENDING_SECONDS)
+
     def fill_disk(self, disk: Path) -> None:
         """Fills one of the host's disks to the last byte; `free_disk` makes room again."""
         full = f"dd if=/dev/zero of={quote(str(self._ballast(disk)))} bs=1M 2>/dev/null || true"
-        self._inside("sh", "-c", full)
+        self.call("sh", "-c", full)
 
     def free_disk(self, disk: Path) -> None:
         """Frees what `fill_disk` has taken."""
-        self._inside("rm", "-f", str(self._ballast(disk)))
-
-    def _inside(self, *argv: str) -> str:
-        assert self._room is not None, f"{self.name} has no power"
-        return self._room.call(*argv)
+        self.call("rm", "-f", str(self._ballast(disk)))
 
     def _ballast(self, disk: Path) -> Path:
         assert disk in self._disks, f"{disk} is no disk of {self.name}"

@@ -1,4 +1,4 @@
-"""An S3 server on loopback: moto, behind a proxy that checks the key and can refuse requests like a real store.
+"""An S3 server, on loopback by default: moto, behind a proxy that checks the key and can refuse requests.
 
 moto runs in a separate process, because modules that it imports raise errors on attribute lookups, which other
 libraries of this process perform. It neither verifies signatures nor throttles; the proxy checks the key and throttles.
@@ -81,11 +81,13 @@ def _forward(port: int) -> Application:
 class S3Server:
     """The server and its proxy.
 
+    host: the address at which it serves.
     requests: method and path of each served request.
     refusals: (status, code) of the answers to the next requests, in order.
     strikes: (pattern, callback) pairs in order; each is called once, before a request that matches is served.
     """
 
+    host: str = "127.0.0.1"
     requests: list[str] = field(default_factory=list)
     refusals: list[tuple[int, str]] = field(default_factory=list)
     strikes: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
@@ -94,7 +96,7 @@ class S3Server:
 
     def start(self) -> None:
         self._moto, port = _start_moto()
-        self._server = make_server("127.0.0.1", 0, self._door(_forward(port)), threaded=True, request_handler=_Quiet)
+        self._server = make_server(self.host, 0, self._door(_forward(port)), threaded=True, request_handler=_Quiet)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def stop(self) -> None:
@@ -108,7 +110,7 @@ class S3Server:
         """The environment variables that a process needs to use the server."""
         assert self._server
         return {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._server.server_port}",
+            "AWS_ENDPOINT_URL": f"http://{self.host}:{self._server.server_port}",
             "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET,
             "AWS_REGION": "us-east-1",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -73,12 +73,28 @@ class LedgerWatch:
         lost = select(func.count()).where(Event.run == self._run, Event.kind == ACTOR_LOST, Event.at >= moment)
         return int(self._rows(failed)[0][0]) + int(self._rows(lost)[0][0])
 
-    def done_since(self, moment: int) -> bool:
-        """Returns whether a phase was dispatched since a moment and is done."""
+    def done_since(self, moment: int, without: Sequence[str] = ()) -> bool:
+        """Returns whether a phase was dispatched since a moment and is done; some phases do not count."""
         query = select(func.count()).where(
-            PhaseAttempt.run == self._run, PhaseAttempt.state == "DONE", PhaseAttempt.dispatched_at >= moment
+            PhaseAttempt.run == self._run,
+            PhaseAttempt.state == "DONE",
+            PhaseAttempt.dispatched_at >= moment,
+            PhaseAttempt.phase.not_in(without),
         )
         return bool(self._rows(query)[0][0])
+
+    def overtaken(self) -> int:
+        """Returns the number of attempts that a term's driver recorded as done after a newer term had begun."""
+        columns = (PhaseAttempt.term, PhaseAttempt.state, PhaseAttempt.dispatched_at, PhaseAttempt.ended_at)
+        rows = self._rows(select(*columns).where(PhaseAttempt.run == self._run))
+        begins: dict[int, int] = {}
+        for term, _, dispatched, _ in rows:
+            begins[term] = min(dispatched, begins.get(term, dispatched))
+        return sum(
+            any(newer > term and begin < ended for newer, begin in begins.items())
+            for term, state, _, ended in rows
+            if state == "DONE"
+        )
 
     def first_dispatch(self, term: int) -> int | None:
         """Returns when a term's driver dispatched its first phase other than a start or a recovery."""

@@ -1,0 +1,101 @@
+"""Four hosts for a campaign: three compute, the fourth has the ledger, the object store and the Prefect server.
+
+Each host has a disk of its own, a folder that all of them name alike, with the run's home and all temporary files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from flows.run.home import Home
+from tests.hosts.campaign.storage import BUCKET, LEDGER
+from tests.hosts.host import Host
+from tests.hosts.network import Hosts
+from tests.services import ROOT
+
+DISK = Path("/mnt")
+DISK_BYTES = 384 << 20
+COMPUTE = 3
+ENDING_SECONDS = 60.0
+RAY = {
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "4",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+    "RAY_task_events_report_interval_ms": "0",
+}
+"""Ray without a token, on hosts that reach each other; it notices a lost host within some ten seconds."""
+FOREIGN = ("YATT_", "RAY_", "PREFECT_", "MLFLOW_", "AWS_")
+"""Variables that may name services outside the campaign."""
+
+
+class Bed:
+    """The hosts and their services; a context manager.
+
+    folder: for logs and the ledger, on this machine.
+    store: whether the run has an object store, and each host the home on its own disk; else they share a home.
+    ledger: the ledger's address on this machine.
+    environment: of drivers.
+    """
+
+    def __init__(self, folder: Path, store: bool) -> None:
+        self.folder, self.store = folder, store
+        self.hosts = Hosts(COMPUTE + 1, [DISK], DISK_BYTES)
+        *self.compute, self.storage = self.hosts
+        home = DISK / "runs" if store else folder / "runs"
+        self.home = Home(home)
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)},
+            **RAY,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "TMPDIR": str(DISK / "tmp"),
+            "HOME": str(DISK / "home"),
+        }
+        self.ledger = ""
+        self._services: subprocess.Popen[str] | None = None
+
+    @property
+    def overrides(self) -> list[str]:
+        """The values of a spec that depend on the bed."""
+        return [f"storage.url=s3://{BUCKET}/runs"] if self.store else []
+
+    def __enter__(self) -> Bed:
+        try:
+            services = self.folder / "storage"
+            services.mkdir(parents=True)
+            with (self.folder / "storage.log").open("w") as log:
+                self._services = self.storage.start(
+                    [sys.executable, "-m", "tests.hosts.campaign.storage", str(services), self.storage.address],
+                    env={**self.environment, "TMPDIR": str(self.folder), "HOME": str(self.folder)},
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                )  # fmt: skip
+            assert self._services.stdout is not None
+            said = self._services.stdout.readline()
+            if not said:
+                raise RuntimeError(f"the storage host does not start: see {self.folder / 'storage.log'}")
+            given = json.loads(said)
+            self.ledger = given.pop(LEDGER)
+            self.environment |= given
+        except BaseException:
+            self.hosts.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._services is not None:
+            self.storage.link.mend()
+            self._services.communicate(timeout=ENDING_SECONDS)
+        self.hosts.close()
+
+    def other(self, host: Host) -> Host:
+        """Returns the compute host that comes after this one."""
+        return self.compute[(self.compute.index(host) + 1) % COMPUTE]
