@@ -54,6 +54,10 @@ class SimulatedRunActors:
         """Returns nothing: the simulation does not measure devices."""
         return ()
 
+    def device_use(self) -> dict[str, float]:
+        """Returns nothing: the simulation does not measure devices."""
+        return {}
+
     def seats(self) -> tuple[ActorSeat, ...]:
         """Returns nothing: simulated actors have no devices."""
         return ()

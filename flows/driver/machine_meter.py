@@ -12,17 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import psutil
 
-MEGABYTE = 1e6
+from yatt_core.cluster.gpus import MEGABYTE, Gpus
+
 SAMPLE_SECONDS, STALE_SECONDS = 5.0, 15.0
-NVML = "pynvml"
-"""The module of nvidia-ml-py."""
 
 
 class MachineMeter:
@@ -68,9 +65,9 @@ class MachineMeter:
         return {f"system/{name}": value for name, value in figures.items()}
 
     def _sample_until_ended(self) -> None:
-        gpus = Gpus() if find_spec(NVML) else None
+        gpus = Gpus()
         while not self._ended.is_set():
-            self._add({**self._memory(), **self._disk(), **(gpus.figures() if gpus else {})})
+            self._add({**self._memory(), **self._disk(), **gpus.figures()})
             self._ended.wait(SAMPLE_SECONDS)
 
     def _add(self, figures: Mapping[str, float]) -> None:
@@ -113,37 +110,3 @@ def busy_percentage(before: Any, after: Any) -> float:
     total = sum(now - then for now, then in zip(after, before, strict=True))
     total -= sum(getattr(after, name, 0.0) - getattr(before, name, 0.0) for name in ("guest", "guest_nice"))
     return max(0.0, min(100.0, 100.0 * (1.0 - idle / total))) if total > 0 else 0.0
-
-
-class Gpus:
-    """The GPUs of this machine; none if their driver does not answer."""
-
-    def __init__(self) -> None:
-        self._nvml = nvml = cast(Any, import_module(NVML))
-        try:
-            nvml.nvmlInit()
-            self._handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        except nvml.NVMLError:
-            self._handles = []
-
-    def figures(self) -> dict[str, float]:
-        """Returns utilization, memory and power of each GPU; a figure that its driver does not give is left out."""
-        figures: dict[str, float] = {}
-        for index, handle in enumerate(self._handles):
-            for read in (self._memory, self._utilization, self._power):
-                try:
-                    figures |= {f"gpu_{index}_{name}": value for name, value in read(handle).items()}
-                except self._nvml.NVMLError:
-                    continue
-        return figures
-
-    def _memory(self, handle: Any) -> dict[str, float]:
-        memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-        share = 100.0 * memory.used / memory.total
-        return {"memory_usage_megabytes": memory.used / MEGABYTE, "memory_usage_percentage": share}
-
-    def _utilization(self, handle: Any) -> dict[str, float]:
-        return {"utilization_percentage": float(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu)}
-
-    def _power(self, handle: Any) -> dict[str, float]:
-        return {"power_usage_watts": self._nvml.nvmlDeviceGetPowerUsage(handle) / 1000.0}

@@ -148,7 +148,7 @@ def _busy(ledger: Ledger, run: str, iteration: int, seconds: float) -> dict[str,
 def _metrics(keys: Sequence[str]) -> tuple[str, ...]:
     """Returns the metrics of instances and of the driver's machine that show how busy they are, ordered by number."""
     keys = sorted(keys, key=lambda key: [int(part) if part.isdigit() else part for part in split(r"(\d+)", key)])
-    busy = [key for key in keys if key.startswith("devices/") and key.endswith("_seconds")]
+    busy = [key for key in keys if key.startswith("devices/") and key.endswith(("_seconds", "/utilization_percentage"))]
     gpus = [key for key in keys if key.startswith("system/gpu_") and key.endswith("_utilization_percentage")]
     return (*busy, *gpus, *(key for key in keys if key == "system/cpu_utilization_percentage"))
 

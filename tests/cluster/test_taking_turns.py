@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from tests.cluster.conftest import Head
 from tests.cluster.run_actors import RUN, DriverBeat, actors_of, actors_spec, batch_of, begin, shard_tasks
@@ -56,6 +57,10 @@ def test_the_trainer_is_offloaded_while_others_work(
             assert actors.learn(batch_of(receipts, 1), prepared).version == 1
             assert [receipt.version for receipt in actors.sync(1)] == [1, 1]
             actors.evaluate(RUN, 1, 4)
+            used = actors.device_use()
+            assert used.keys() == {"rollout-0", "rollout-1", "trainer-0", "trainer-1"} and min(used.values()) >= 0.0
+            ray.kill(actors._ranks[1])
+            assert set(actors.device_use()) == used.keys() - {"trainer-1"}, "a lost actor is left out"
     finally:
         actors.stop()
     turns = [what for what in waits if "offload" in what or "reload" in what or "rest" in what]

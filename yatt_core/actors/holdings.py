@@ -21,8 +21,15 @@ def own_holdings() -> Holdings:
         with suppress(psutil.Error):  # a child may have ended
             memory = each.memory_info()
             private += memory.rss - memory.shared
-    gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", []) if ray.is_initialized() else []
-    return Holdings(tuple(str(gpu) for gpu in gpus), private, _reserved_on_gpu() if gpus else 0)
+    gpus = own_gpus()
+    return Holdings(gpus, private, _reserved_on_gpu() if gpus else 0)
+
+
+def own_gpus() -> tuple[str, ...]:
+    """Returns the numbers of the GPUs that Ray assigned to this process; empty if there are none."""
+    if not ray.is_initialized():
+        return ()
+    return tuple(str(gpu) for gpu in ray.get_runtime_context().get_accelerator_ids().get("GPU", ()))
 
 
 def _reserved_on_gpu() -> int:

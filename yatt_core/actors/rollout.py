@@ -14,6 +14,7 @@ from pathlib import Path
 
 from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.presence import Presence
+from yatt_core.actors.use_meter import UseMeter
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.rollout.incoming import WeightTaker
 from yatt_core.errors import ConfigurationError, InfrastructureError
@@ -47,6 +48,7 @@ class RolloutActor:
         self._synced, self._update_began = SyncReceipt(instance, -1, 0.0), 0.0
         self._folder, self._model_folder = Path(run_folder), Path()
         self._identity = actor_logs(self._folder, f"rollout-{instance}", term)
+        self._use = UseMeter()
         grace = self._spec.recovery.grace_seconds
         self._presence = Presence(self._identity.name, term, grace)
 
@@ -155,6 +157,11 @@ class RolloutActor:
         with self._presence.serving("usage", term):
             # Removed one at a time, because another thread may be appending.
             return tuple(self._usage.popleft() for _ in range(len(self._usage)))
+
+    def device_use(self, term: int) -> float | None:
+        """Returns how busy the device was since the last call, in percent; None if that is not known."""
+        with self._presence.serving("device_use", term):
+            return self._use.read()
 
     def _book(self, role: str, lengths: Sequence[int], seconds: float, read: int = 0) -> None:
         """Records a batch's work: one step per token of its longest sequence, each over the unfinished sequences.

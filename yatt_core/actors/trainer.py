@@ -15,6 +15,7 @@ from ray.util import get_node_ip_address
 
 from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.presence import Presence
+from yatt_core.actors.use_meter import UseMeter
 from yatt_core.checkpoints.verify import listed_files, verify_checkpoint
 from yatt_core.checkpoints.writer import CheckpointIdentity, CheckpointWriter
 from yatt_core.engines.environment import environment_facts
@@ -71,6 +72,7 @@ class TrainerActor:
         self._group = self._model_path = ""
         self._settled = False
         self._store = open_store(self._spec, self._folder)
+        self._use = UseMeter()
         patience = self._spec.recovery.phase_deadline_seconds
         self._checkpoints = CheckpointWriter(self._folder, self._store, patience)
         self._identity = actor_logs(self._folder, f"trainer-{rank}", term)
@@ -98,6 +100,11 @@ class TrainerActor:
             version = engine.version if self._settled else -1
             in_flight = self._checkpoints.in_flight
             return RankState(version, engine.applied, self._group, in_flight, get_node_ip_address())
+
+    def device_use(self, term: int) -> float | None:
+        """Returns how busy the device was since the last call, in percent; None if that is not known."""
+        with self._presence.serving("device_use", term):
+            return self._use.read()
 
     def environment(self) -> dict[str, str]:
         """Returns what a replay depends on besides the log: library versions, instruction set, threads, kernels."""

@@ -174,6 +174,10 @@ class ContinuousActor:
         self._presence.fence.check(term)
         return self._live.usage()
 
+    async def device_use(self, term: int) -> None:
+        """Returns None: there is no device."""
+        self._presence.fence.check(term)
+
     def _begin_with(self, role: str) -> None:
         """Takes the role of the first request if none is assigned yet, as after the replacement of a dead instance."""
         if not self._role:

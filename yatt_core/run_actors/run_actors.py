@@ -32,7 +32,6 @@ from yatt_core.protocols.receipts import (
     BatchTask,
     CheckpointReceipt,
     EvaluateReceipt,
-    EvaluateTask,
     InputsReceipt,
     PrepareReceipt,
     SftReceipt,
@@ -45,7 +44,9 @@ from yatt_core.run_actors.actor_registry import DISPATCHER, ENDPOINT, ROLLOUT, T
 from yatt_core.run_actors.actors_state import ActorsState
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.controller_layout import CONTROLLER
+from yatt_core.run_actors.device_use import device_use
 from yatt_core.run_actors.restoring import restore_ranks
+from yatt_core.run_actors.shard_assignment import evaluate_tasks
 from yatt_core.run_actors.watchdog import find_abandoned
 from yatt_core.run_actors.wave_collection import collect
 from yatt_core.run_actors.weight_sync import SyncParties, sync_weights
@@ -265,6 +266,11 @@ class RunActors:
         rows = self._calls.get(asked, "the rollout engines' usage", self._members(ROLLOUT))
         return tuple(row for of_one in rows for row in of_one)
 
+    def device_use(self) -> dict[str, float]:
+        """Returns how busy the devices were since the last call, in percent, by the name of an instance or a rank."""
+        names = self._members(ROLLOUT, TRAINER)
+        return device_use(dict(zip(names, [*self._engines, *self._ranks], strict=True)), self._term)
+
     def collect(self, tasks: Sequence[ShardTask]) -> Iterator[ShardReceipt]:
         """Distributes shards over the controllers and yields receipts as they arrive (`wave_collection.collect`)."""
         self._move_ranks("offload")
@@ -327,13 +333,9 @@ class RunActors:
         self._move_ranks("offload")
         everyone = ROLLING * len(self._engines)
         self._ask_dispatcher("place", self._term, everyone, Hold(), False)
-        count = len(self._controllers)
-        bounds = [held_out * i // count for i in range(count + 1)]
-        keys = [WorkKey(run, self._branch, iteration, "evaluate", shard=i) for i in range(count)]
-        references = [
-            controller.evaluate.remote(EvaluateTask(keys[i], self._term, bounds[i], bounds[i + 1], iteration))
-            for i, controller in enumerate(self._controllers)
-        ]
+        key = WorkKey(run, self._branch, iteration, "evaluate")
+        tasks = evaluate_tasks(key, self._term, held_out, len(self._controllers))
+        references = [actor.evaluate.remote(task) for actor, task in zip(self._controllers, tasks, strict=True)]
         receipts: list[EvaluateReceipt] = self._calls.get(
             references, "the controllers to evaluate", self._members(CONTROLLER)
         )

@@ -7,9 +7,10 @@ does what.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from yatt_core.keys import WorkKey
-from yatt_core.protocols.receipts import ShardTask
+from yatt_core.protocols.receipts import EvaluateTask, ShardTask
 
 Assigned = dict[str, tuple[ShardTask, ...]]
 
@@ -48,3 +49,15 @@ class ShardAssignment:
             self._open[name][task.key] = task
             moved.setdefault(name, []).append(task)
         return {name: tuple(tasks) for name, tasks in moved.items()}
+
+
+def evaluate_tasks(key: WorkKey, term: int, held_out: int, controllers: int) -> list[EvaluateTask]:
+    """Returns each controller's part of the held-out tasks.
+
+    key: the evaluation's, without a shard.
+    """
+    bounds = [held_out * part // controllers for part in range(controllers + 1)]
+    return [
+        EvaluateTask(replace(key, shard=part), term, bounds[part], bounds[part + 1], key.iteration)
+        for part in range(controllers)
+    ]

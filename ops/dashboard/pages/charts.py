@@ -121,12 +121,20 @@ def chosen_charts(run: str, keys: Iterable[str]) -> list[Chart]:
     return charts_of(run, (Drawn(key, "", ((key, key),)) for key in keys))
 
 
+USED = "/utilization_percentage"
+
+
 def device_charts(run: str, keys: Sequence[str]) -> list[Chart]:
     """Returns the charts of metrics that show the use of devices over the iterations."""
     instances = tuple(
-        (key, key.removeprefix("devices/").replace("_seconds", "").replace("/", ": "))
+        (key, key.removeprefix("devices/").removesuffix("_seconds").replace("/", ": "))
         for key in keys
-        if key.startswith("devices/")
+        if key.startswith("devices/") and key.endswith("_seconds")
+    )
+    used = tuple(
+        (key, key.removeprefix("devices/").removesuffix(USED))
+        for key in keys
+        if key.startswith("devices/") and key.endswith(USED)
     )
     machine = tuple(
         (key, key.removeprefix("system/").removesuffix("_utilization_percentage"))
@@ -135,6 +143,7 @@ def device_charts(run: str, keys: Sequence[str]) -> list[Chart]:
     )
     drawn = (
         Drawn("Seconds of work by instance", "of rollout instances during collect, per iteration", instances),
+        Drawn("Utilization of devices", "percent by instance and rank, mean since the previous commit", used),
         Drawn("Utilization of the driver's machine", "percent, mean since the previous commit", machine),
     )
     return charts_of(run, (part for each in drawn for part in _divided(each)))
