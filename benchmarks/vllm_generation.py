@@ -1,6 +1,6 @@
 """Runs vLLM on the work of `benchmarks.generation`: tokens per second, log-probabilities, loading weights.
 
-Consumes nothing. Runs in a separate process, since vLLM changes the environment of its process; one thread. Part of
+Consumes nothing. Runs in a separate process, whose environment its engines inherit; one thread. Part of
 `benchmarks.engines`.
 """
 
@@ -60,6 +60,7 @@ def _measured(folder: Path) -> dict[str, float]:
         if dtype == "float32":
             figures["vllm_logprob_gap_max"] = _gap(folder, work, engine.generate(work.request))
             figures["vllm_sync_ms"] = _sync_ms(engine, folder)
+        engine.close()
     return figures
 
 

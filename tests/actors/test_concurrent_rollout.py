@@ -36,10 +36,14 @@ class SharedEngine:
         self.capabilities = {"batch_invariant": True}
         self.together = threading.Barrier(2)
         self.work = Work(5, 40, 0.5)
+        self.is_lost = self.closed = False
 
     def stream(self, request: Any) -> Iterator[None]:
         self.together.wait(SECONDS)
         yield None
+
+    def close(self) -> None:
+        self.closed = True
 
     def take_work(self) -> Work:
         done, self.work = self.work, Work()
@@ -124,6 +128,19 @@ def test_usage_is_what_the_engine_reports(actor: ConcurrentRolloutActor, engine:
         patch.setattr(module, "GenerativeJudge", SimpleNamespace)
         actor._judges["judge"] = judged
         assert actor.usage(1) == (Usage(0, JUDGE, 5, 40, decode_s=0.5),)
+
+
+def test_engines_are_built_again_once_the_process_of_one_has_ended(
+    actor: ConcurrentRolloutActor, engine: SharedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    successor, judge = SharedEngine(), actor._judges["judge"]
+    monkeypatch.setattr(base, "build_rollout_engine", lambda *_: successor)
+    monkeypatch.setattr(base, "load_judges", lambda *_: {"judge": LonelyJudge()})
+    actor.load(1, "", True)
+    assert actor._engine is engine and actor._judges["judge"] is judge and not engine.closed
+    engine.is_lost = True
+    actor.load(1, "", True)
+    assert actor._engine is successor and actor._judges["judge"] is not judge and engine.closed
 
 
 def test_only_real_engines_with_continuous_batching_use_it() -> None:

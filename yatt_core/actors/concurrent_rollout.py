@@ -21,6 +21,7 @@ from yatt_core.placement.seen import Usage
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest
 from yatt_core.protocols.judges import JudgeRequest, Verdict
 from yatt_core.protocols.pieces import hold_back
+from yatt_core.protocols.receipts import ActorIdentity
 
 WORK = "work"
 """Ray's concurrency group for calls that generate or judge."""
@@ -32,6 +33,16 @@ class ConcurrentRolloutActor(RolloutActor):
     def __init__(self, spec_json: str, run_folder: str, instance: int, term: int) -> None:
         super().__init__(spec_json, run_folder, instance, term)
         self._one_by_one = threading.Lock()
+
+    def load(self, term: int, model_path: str, resident: bool) -> ActorIdentity:
+        """Builds the engine and the judges, again if the process of one of their engines has ended."""
+        found = [self._engine, *map(self._shared, self._judges)]
+        own = [engine for engine in found if isinstance(engine, VllmRolloutEngine)]
+        if any(engine.is_lost for engine in own):
+            for engine in own:
+                engine.close()
+            self._engine, self._judges = None, {}
+        return super().load(term, model_path, resident)
 
     @ray.method(concurrency_group=WORK)  # type: ignore[untyped-decorator]
     def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece]:

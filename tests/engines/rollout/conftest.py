@@ -1,8 +1,4 @@
-"""Model folders and engines, made once per session. One fixture runs vLLM in this process and cleans up after it."""
-
-import os
-import sys
-from typing import Any
+"""Model folders and engines, made once per session."""
 
 import pytest
 import torch
@@ -40,35 +36,18 @@ def _cases():
 
 
 @pytest.fixture(scope="package")
-def vllm_process():
-    """Lets tests run vLLM in this process, keeps alive what they append to the list, and cleans up afterwards.
-
-    vLLM leaves behind torch's default process group, which other tests create themselves, and a changed environment,
-    which the children of other tests would inherit. Engines are kept alive because one that is freed also frees what it
-    shares with the others in its process.
-    """
-    environment, kept = dict(os.environ), list[Any]()
-    yield kept
-    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
-
-    kept.clear()
-    cleanup_dist_env_and_memory()
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.modules["torch._dynamo.config"].disable = False
-
-
-@pytest.fixture(scope="package")
-def make_vllm_case(vllm_process, wide_model_folder):
+def make_vllm_case(wide_model_folder):
     """Returns a function that builds a case from engine settings, with the weights of version 0."""
+    made = list[Case]()
 
     def make(**settings) -> Case:
-        made = vllm_case_of(wide_model_folder, **settings)
-        vllm_process.append(made)
-        made.engine.update_weights(made.weights(0), 0)
-        return made
+        made.append(vllm_case_of(wide_model_folder, **settings))
+        made[-1].engine.update_weights(made[-1].weights(0), 0)
+        return made[-1]
 
-    return make
+    yield make
+    for case in made:
+        case.engine.close()
 
 
 @pytest.fixture(scope="package")

@@ -49,6 +49,11 @@ class VllmRollout(SpecModel):
     weights, or with recomputed ones. The weight version is recorded for each token."""
 
     @property
+    def devices(self) -> int:
+        """Number of devices of an engine."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
     def continuous(self) -> bool:
         """True: sequences enter and leave while others are being decoded."""
         return True

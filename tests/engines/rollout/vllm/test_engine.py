@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import threading
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 from tests.engines.rollout.cases import MAX_NEW, prompts_of, request_of, rows_of
 from tests.engines.rollout.test_sampling import processors
+from tests.engines.rollout.vllm.conftest import core_of
 from tests.engines.rollout.vllm.reference import largest_gap, module_with
 from tests.needs import NEEDS_VLLM
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
@@ -38,12 +40,12 @@ def test_log_probabilities_match_the_model_after_an_update(vllm_case, temperatur
     assert gap_after_update(vllm_case, temperature) < SMALL
 
 
-def test_without_the_workaround_a_tied_head_stays_old(vllm_case, monkeypatch):
+def test_without_the_workaround_a_tied_head_stays_old(case_here, monkeypatch):
     """Fails once vLLM repacks the head by itself: then `refresh_tied_head` can be removed."""
     from yatt_core.engines.rollout.vllm import weights
 
     monkeypatch.setattr(weights, "refresh_tied_head", lambda _: None)
-    assert gap_after_update(vllm_case) > LARGE
+    assert gap_after_update(case_here) > LARGE
 
 
 def test_without_the_workaround_the_prefix_cache_survives_an_update(vllm_case, monkeypatch):
@@ -59,43 +61,44 @@ def answers_by_seed(case, prompts, seeds):
     return dict(zip(keys, rows_of(case.engine.generate(request)), strict=True))
 
 
-def prefix_hits(engine, monkeypatch) -> list[int]:
+def prefix_hits(case, monkeypatch) -> list[int]:
     """Returns a list that collects, for each response that ends from now on, how many prompt tokens the cache held."""
     found: list[int] = []
-    step = engine._engine.step
+    core = core_of(case)
+    step = core.step
 
     def watched():
         outputs = step()
         found.extend(output.num_cached_tokens for output in outputs)
         return outputs
 
-    monkeypatch.setattr(engine._engine, "step", watched)
+    monkeypatch.setattr(core, "step", watched)
     return found
 
 
-def test_bits_do_not_depend_on_what_the_prefix_cache_holds(vllm_case, monkeypatch):
+def test_bits_do_not_depend_on_what_the_prefix_cache_holds(case_here, monkeypatch):
     """Covers prompts read in full, cached in full, and cached in part after another prompt with the same beginning."""
-    engine, long = vllm_case.engine, prompts_of([300])[0]
+    long = prompts_of([300])[0]
     prompts, seeds = [long[:length] for length in (300, 161, 130, 97, 70, 33)], [1, 2, 3]
 
     def forget():
-        engine.update_weights(vllm_case.weights(0), 0)
+        case_here.engine.update_weights(case_here.weights(0), 0)
 
-    found, expected = prefix_hits(engine, monkeypatch), dict[tuple[int, int], tuple]()
+    found, expected = prefix_hits(case_here, monkeypatch), dict[tuple[int, int], tuple]()
     for place, prompt in enumerate(prompts):
         for seed in seeds:
             forget()
-            expected[place, seed] = answers_by_seed(vllm_case, [prompt], [seed])[0, seed]
+            expected[place, seed] = answers_by_seed(case_here, [prompt], [seed])[0, seed]
     assert set(found) == {0}
     for order in ([0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0]):
         forget()
         for place in order:
             for seed in seeds:
-                assert answers_by_seed(vllm_case, [prompts[place]], [seed])[0, seed] == expected[place, seed]
+                assert answers_by_seed(case_here, [prompts[place]], [seed])[0, seed] == expected[place, seed]
     assert set(found) == {0, 32, 64, 96, 128, 160, 288}
     forget()
-    assert answers_by_seed(vllm_case, prompts, seeds) == expected, "together, from an empty cache"
-    assert answers_by_seed(vllm_case, prompts, seeds) == expected, "together, with everything cached"
+    assert answers_by_seed(case_here, prompts, seeds) == expected, "together, from an empty cache"
+    assert answers_by_seed(case_here, prompts, seeds) == expected, "together, with everything cached"
 
 
 def test_likeliest_tokens_have_their_log_probability_at_temperature_one(vllm_case):
@@ -157,28 +160,28 @@ def test_wrong_weights_leave_the_engine_without_any_until_the_next_update(vllm_c
     assert rows_of(vllm_case.engine.generate(request)) == before
 
 
-def test_an_interrupted_update_leaves_the_engine_without_weights_until_the_next(vllm_case, monkeypatch):
-    from yatt_core.engines.rollout.vllm import engine as module
+def test_an_interrupted_update_leaves_the_engine_without_weights_until_the_next(case_here, monkeypatch):
+    from yatt_core.engines.rollout.vllm import weights as module
 
     request = request_of(prompts_of([5, 19]), samples=4)
-    before = rows_of(vllm_case.engine.generate(request))
-    whole = module._as_torch
+    before = rows_of(case_here.engine.generate(request))
+    whole = module.as_tensor
 
     converted = []
 
-    def broken(array):
+    def broken(array, kind):
         converted.append(array)
         if len(converted) == 6:
             raise MemoryError
-        return whole(array)
+        return whole(array, kind)
 
-    monkeypatch.setattr(module, "_as_torch", broken)
+    monkeypatch.setattr(module, "as_tensor", broken)
     with pytest.raises(MemoryError):
-        vllm_case.engine.update_weights(vllm_case.weights(1), 1)
-    assert vllm_case.engine.version == -1
+        case_here.engine.update_weights(case_here.weights(1), 1)
+    assert case_here.engine.version == -1
     monkeypatch.undo()
-    vllm_case.engine.update_weights(vllm_case.weights(0), 0)
-    assert rows_of(vllm_case.engine.generate(request)) == before
+    case_here.engine.update_weights(case_here.weights(0), 0)
+    assert rows_of(case_here.engine.generate(request)) == before
 
 
 def test_a_tied_tensor_may_come_under_its_other_name(vllm_case):
@@ -207,9 +210,11 @@ def test_several_threads_get_what_each_would_get_alone(vllm_case):
 def test_an_abandoned_stream_is_removed_from_the_engine(vllm_case):
     stream = vllm_case.engine.stream(request_of(prompts_of([5, 9]), samples=4, stop_tokens=(), max_new_tokens=MAX_NEW))
     assert next(stream) is None
-    assert vllm_case.engine._engine.has_unfinished_requests()
     stream.close()
-    assert not vllm_case.engine._engine.has_unfinished_requests()
+    vllm_case.engine.take_work()
+    vllm_case.engine.generate(request_of(prompts_of([5]), stop_tokens=()))
+    work = vllm_case.engine.take_work()
+    assert work.sequence_steps == work.steps > 0, "nothing else was in the engine"
 
 
 def test_non_finite_logits_are_reported(vllm_case):
@@ -217,7 +222,6 @@ def test_non_finite_logits_are_reported(vllm_case):
     vllm_case.engine.update_weights(weights, 1)
     with pytest.raises(NumericError, match="not finite"):
         vllm_case.engine.generate(request_of(prompts_of([5]), weight_version=1))
-    assert not vllm_case.engine._engine.has_unfinished_requests()
     vllm_case.engine.update_weights(vllm_case.weights(0), 0)
     prompts = prompts_of([1 + number % 9 for number in range(40)])
     answers = vllm_case.engine.generate(request_of(prompts, stop_tokens=(), max_new_tokens=MAX_NEW))
@@ -233,10 +237,18 @@ def test_requests_beyond_the_limits_are_refused(vllm_case):
         vllm_case.engine.generate(request_of(prompts_of([5]), media=[("sha256:0",)]))
 
 
-def test_the_process_can_still_set_its_number_of_threads(vllm_case):
-    assert torch.set_num_threads.__module__ != "vllm.v1.worker.cpu_worker"
-
-
 def test_no_file_is_left_in_the_temporary_folder(vllm_case):
-    """A killed actor could not remove the file."""
-    assert not Path(tempfile.gettempdir(), os.environ["VLLM_DIST_IDENT"]).exists()
+    """A killed engine could not remove the file through which vLLM would let its processes meet."""
+    assert not list(Path(tempfile.gettempdir()).glob("vllm_dist_*"))
+
+
+def test_a_request_after_the_end_of_the_process_says_what_happened(make_vllm_case):
+    case = make_vllm_case()
+    stream = case.engine.stream(request_of(prompts_of([5]), stop_tokens=(), max_new_tokens=MAX_NEW))
+    assert next(stream) is None
+    os.kill(case.engine._core.pid, signal.SIGKILL)
+    with pytest.raises(InfrastructureError, match="SIGKILL"):
+        next(stream)
+    assert case.engine.is_lost
+    with pytest.raises(InfrastructureError, match="SIGKILL"):
+        case.engine.update_weights(case.weights(0), 0)

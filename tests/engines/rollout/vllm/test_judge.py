@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.engines.rollout.vllm.conftest import core_of
 from tests.judges.parts import item, verdicts
 from tests.needs import NEEDS_VLLM
 from yatt_core.judges.registry import build_judge
@@ -28,10 +29,8 @@ def wide_judged(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def judge(vllm_process, wide_judged):
-    made = build_judge(*wide_judged)
-    vllm_process.append(made)
-    return made
+def judge(vllm_here, wide_judged):
+    return vllm_here(lambda: build_judge(*wide_judged))
 
 
 def test_a_judgement_depends_only_on_its_item(judge):
@@ -44,7 +43,7 @@ def test_a_judgement_depends_only_on_its_item(judge):
 
 def test_a_prefix_shared_by_questions_is_read_once(judge):
     """Template and prompt come before the response, so vLLM finds their blocks in its cache."""
-    engine = judge.engine._engine
+    engine = core_of(judge)
     alone = verdicts(judge, item(1, "nus", LONG, judgements=2))
     read: list[int] = []
     step = engine.step

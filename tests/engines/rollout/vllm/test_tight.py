@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engines.rollout.cases import MAX_NEW, prompts_of, request_of, rows_of
+from tests.engines.rollout.vllm.conftest import core_of
 from tests.needs import NEEDS_VLLM
 
 pytestmark = [NEEDS_VLLM, pytest.mark.verify]
@@ -14,9 +15,9 @@ LENGTHS = [60] * 12 + [300, 130, 61, 200]
 
 
 @pytest.fixture(scope="module")
-def expected(make_vllm_case):
+def expected(make_case_here):
     """Returns the answers of an engine that has room for all sequences."""
-    case = make_vllm_case()
+    case = make_case_here()
     return rows_of(case.engine.generate(answered()))
 
 
@@ -24,16 +25,16 @@ def answered():
     return request_of(prompts_of(LENGTHS), samples=2, stop_tokens=(), max_new_tokens=MAX_NEW)
 
 
-def test_waiting_prompts_keep_their_bits(expected, make_vllm_case):
+def test_waiting_prompts_keep_their_bits(expected, make_case_here):
     """Unless prompts are read whole, vLLM fails on a CPU: it cannot take back a number drawn from a seed."""
-    case = make_vllm_case(max_num_batched_tokens=16)
-    assert case.engine._engine.vllm_config.scheduler_config.max_num_batched_tokens < sum(LENGTHS)
+    case = make_case_here(max_num_batched_tokens=16)
+    assert core_of(case).vllm_config.scheduler_config.max_num_batched_tokens < sum(LENGTHS)
     assert rows_of(case.engine.generate(answered())) == expected
 
 
-def test_preempted_sequences_keep_their_bits(expected, make_vllm_case, monkeypatch):
-    case = make_vllm_case(kv_cache_memory_bytes=14 * BLOCK_BYTES)
-    scheduler, gave_way = case.engine._engine.engine_core.engine_core.scheduler, list[str]()
+def test_preempted_sequences_keep_their_bits(expected, make_case_here, monkeypatch):
+    case = make_case_here(kv_cache_memory_bytes=14 * BLOCK_BYTES)
+    scheduler, gave_way = core_of(case).engine_core.engine_core.scheduler, list[str]()
     give_way = scheduler._preempt_request
 
     def watched(request, *arguments, **options):

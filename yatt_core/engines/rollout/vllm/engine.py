@@ -1,7 +1,7 @@
-"""The rollout engine on vLLM (arXiv 2309.06180), stepped in this process; updates weights in place.
+"""The rollout engine on vLLM (arXiv 2309.06180), in a process of its own; updates weights in place.
 
 Consumes decode batches and new weights; produces responses. Several threads may call it at the same time; any
-thread that waits steps the engine for all of them. In float32 on a CPU, a response is a function of prompt,
+thread that waits has the engine step for all of them. In float32 on a CPU, a response is a function of prompt,
 seed and weights alone.
 """
 
@@ -14,14 +14,14 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from yatt_core.engines.rollout.incoming import Assembly, Wanted, WeightTaker
+from yatt_core.engines.rollout.incoming import Wanted, WeightTaker
 from yatt_core.engines.rollout.tensor_layout import read_layout
 from yatt_core.engines.rollout.vllm.engine_lock import EngineLock
-from yatt_core.engines.rollout.vllm.environment import prepare_environment
-from yatt_core.engines.rollout.vllm.responses import Response, result_of
-from yatt_core.engines.rollout.vllm.sleeping import Part, Sleep
+from yatt_core.engines.rollout.vllm.engine_process import EngineProcess
+from yatt_core.engines.rollout.vllm.environment import engine_environment
+from yatt_core.engines.rollout.vllm.responses import Ended, Response, Step, result_of
+from yatt_core.engines.rollout.vllm.shared_bucket import BucketMemory
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
 from yatt_core.installed import VLLM_FOR_CPUS, has_distribution
 from yatt_core.progress import advanced
@@ -44,8 +44,8 @@ class Work:
     seconds: float = 0.0
 
 
-Arrived = deque[tuple[int, Any]]
-"""One request's finished completions, by row, as vLLM returns them."""
+Arrived = deque[tuple[int, Ended]]
+"""What has ended of one request, by row."""
 
 
 class VllmRolloutEngine(WeightTaker):
@@ -66,29 +66,24 @@ class VllmRolloutEngine(WeightTaker):
         max_new_tokens: int,
         folder_version: int = -1,
     ) -> None:
-        self._processors = has_distribution(VLLM_FOR_CPUS)
-        prepare_environment(self._processors)
-        from yatt_core.engines.rollout.vllm.opening import open_engine
-
+        processors = has_distribution(VLLM_FOR_CPUS)
         self._layout = read_layout(Path(model_path))
         self._max_prompt_tokens, self._max_new_tokens = max_prompt_tokens, max_new_tokens
         longest = max_prompt_tokens + max_new_tokens
         if self._layout.positions is not None:
             longest = min(longest, self._layout.positions)
         self._longest = longest
-        self._engine = open_engine(model_path, spec, longest)
+        self._core = EngineProcess((model_path, spec, longest, folder_version), engine_environment(processors))
         self._lock = EngineLock()
         self._open: dict[str, tuple[Arrived, int]] = {}
         self._numbers, self._updates = itertools.count(), 0
-        self._sleep, self._transferring, self._spoilt = Sleep(), False, False
-        self._assembly = Assembly()
+        self._memory, self._spoilt = BucketMemory(), False
         self._work, self._most_sequences = Work(), spec.max_num_seqs
         self._version = folder_version
         self._recomputes = spec.in_flight_update == "recompute"
-        self._engine.set_weight_version(str(folder_version))
         self._capabilities = {
-            "batch_invariant": self._processors and spec.dtype == "float32" and spec.kv_cache_dtype == "auto",
-            "sleep": not self._processors,
+            "batch_invariant": processors and spec.dtype == "float32" and spec.kv_cache_dtype == "auto",
+            "sleep": not processors,
             "in_flight_update": True,
             "several_calls": True,
         }
@@ -137,7 +132,7 @@ class VllmRolloutEngine(WeightTaker):
     def take(self, bucket: WeightBucket) -> None:
         """See `RolloutEngine`."""
         with self._lock.alone():
-            self._or_resume(lambda: super(VllmRolloutEngine, self).take(bucket))
+            self._or_resume(lambda: self._take(bucket))
 
     def end_update(self) -> None:
         """See `RolloutEngine`."""
@@ -154,40 +149,23 @@ class VllmRolloutEngine(WeightTaker):
             raise
 
     def _begin(self, version: int) -> Wanted:
-        from yatt_core.engines.rollout.vllm.weights import begin_transfer, end_transfer
-
-        self._wake("weights")
-        if self._transferring:
-            end_transfer(self._engine)
-        self._transferring = True
-        begin_transfer(self._engine)
-        self._assembly = Assembly()
+        self._core.call("begin_update")
         return Wanted(self._layout.shapes, self._layout.own_name)
 
-    def _put(self, piece: Piece) -> None:
-        from yatt_core.engines.rollout.tensor_bits import as_tensor
-        from yatt_core.engines.rollout.vllm.weights import transfer
+    def _take(self, bucket: WeightBucket) -> None:
+        super().take(bucket)
+        incoming, self._incoming = self._incoming, None
+        self._core.call("take", self._memory.share(bucket))
+        self._incoming = incoming
 
-        if (tensor := self._assembly.put(piece)) is not None:
-            given = [(piece.name, as_tensor(tensor, piece.kind))]
-            # For vLLM, a failed transfer has ended.
-            self._transferring = False
-            transfer(self._engine, given)
-            self._transferring = True
+    def _put(self, piece: Piece) -> None:
+        """Does nothing: the engine's workers load the whole bucket, once all of it has been checked."""
 
     def _complete(self, version: int) -> None:
-        from yatt_core.engines.rollout.vllm.weights import clear_cache, end_transfer
-
-        end_transfer(self._engine)
-        self._transferring = False
-        self._engine.set_weight_version(str(version))
-        # The next request wakes the cache of an engine that slept; by then, the trainer has freed memory.
-        if self._open and (self._recomputes or self._spoilt):
-            self._engine.reset_prefix_cache(reset_running_requests=True)
-        if self._spoilt:
-            self._wake("kv_cache")
-            clear_cache(self._engine)
-            self._spoilt = False
+        recompute = bool(self._open) and (self._recomputes or self._spoilt)
+        self._memory.empty()
+        self._core.call("end_update", version, recompute, self._spoilt)
+        self._spoilt = False
         self._updates += 1
 
     def take_work(self) -> Work:
@@ -202,23 +180,23 @@ class VllmRolloutEngine(WeightTaker):
         On a CPU, memory is freed only when the process ends.
         """
         with self._lock.alone():
-            if not self._capabilities["sleep"]:
-                return
-            due, awake = self._sleep.lie_down()
-            if due:
-                self._engine.wake_up(list(due))
-            if awake:
-                self._engine.sleep(level=1)
+            if self._capabilities["sleep"]:
+                self._core.call("sleep")
 
     def wake(self) -> None:
         """Restores the memory of weights and cache."""
         with self._lock.alone():
-            self._wake("weights", "kv_cache")
+            self._core.call("wake", "weights", "kv_cache")
 
-    def _wake(self, *parts: Part) -> None:
-        """Restores the memory of those parts that are asleep."""
-        if due := self._sleep.wake(*parts):
-            self._engine.wake_up(list(due))
+    @property
+    def is_lost(self) -> bool:
+        """True once the engine's process has ended or hangs; a new engine must take its place."""
+        return self._core.is_lost
+
+    def close(self) -> None:
+        """Ends the engine's process. Calls in progress fail."""
+        self._core.close()
+        self._memory.close()
 
     def _answers(self, request: GenerateRequest) -> Generator[list[tuple[int, Response]]]:
         """Yields the responses that have ended since the last time, in row order; an empty list if none have.
@@ -230,14 +208,13 @@ class VllmRolloutEngine(WeightTaker):
         try:
             with self._lock.alone():
                 self._check(request)
-                self._wake("weights", "kv_cache")
                 self._submit(request, arrived, names)
             missing = len(names)
             while missing:
                 self._lock.wait_for(arrived, self._step)
                 ended = [arrived.popleft() for _ in range(len(arrived))]
                 missing -= len(ended)
-                yield sorted(((row, Response.of(completion)) for row, completion in ended), key=_row)
+                yield sorted(((row, _response(each)) for row, each in ended), key=_row)
         except NumericError:
             self._spoilt = True
             raise
@@ -249,16 +226,10 @@ class VllmRolloutEngine(WeightTaker):
 
         names: names of vLLM's requests; this method appends to them.
         """
-        from yatt_core.engines.rollout.vllm.opening import sampling_of
-
-        number, limits = next(self._numbers), request.prompt_limits.tolist()
-        for place, prompt in enumerate(request.prompts):
-            asked = {"prompt_token_ids": prompt.tolist(), "cache_salt": self._salt()}
-            for seed in request.seeds[place].tolist():
-                row = len(names)
-                names.append(f"{number}.{row}")
-                self._open[names[-1]] = (arrived, row)
-                self._engine.add_request(names[-1], asked, sampling_of(request, limits[place], seed))
+        number = next(self._numbers)
+        names += [f"{number}.{row}" for row in range(request.seeds.size)]
+        self._open |= {name: (arrived, row) for row, name in enumerate(names)}
+        self._core.call("submit", request, names, self._salt())
 
     def _salt(self) -> str:
         """Returns a salt for the prefix cache, which ignores weights in its keys; it changes with each update."""
@@ -268,20 +239,19 @@ class VllmRolloutEngine(WeightTaker):
         """Steps the engine once and distributes the completions that have ended."""
         if self._version < 0:
             raise InfrastructureError("the vLLM rollout engine lost its weights in a failed update; sync it again")
-        started, sequences = time.perf_counter(), min(len(self._open), self._most_sequences)
-        outputs = self._engine.step()
+        step: Step = self._core.call("step")
         advanced()
-        done, seconds = self._work, time.perf_counter() - started
-        self._work = Work(done.steps + 1, done.sequence_steps + sequences, done.seconds + seconds)
-        for output in outputs:
-            arrived, row = self._open.pop(output.request_id)
-            arrived.append((row, output.outputs[0]))
+        done, sequences = self._work, min(step.sequences, self._most_sequences)
+        self._work = Work(done.steps + 1, done.sequence_steps + sequences, done.seconds + step.seconds)
+        for name, ended in step.ended:
+            arrived, row = self._open.pop(name)
+            arrived.append((row, ended))
 
     def _withdraw(self, names: Sequence[str]) -> None:
         """Aborts the given responses that are still in progress."""
-        if names:
+        if names and not self._core.is_lost:
             with self._lock.alone():
-                self._engine.abort_request([name for name in names if self._open.pop(name, None) is not None])
+                self._core.call("abort", [name for name in names if self._open.pop(name, None) is not None])
 
     def _check(self, request: GenerateRequest) -> None:
         """Raises as `generate` does for a request that cannot be answered."""
@@ -312,3 +282,9 @@ class VllmRolloutEngine(WeightTaker):
 
 def _row(ended: tuple[int, Response]) -> int:
     return ended[0]
+
+
+def _response(ended: Ended) -> Response:
+    if isinstance(ended, Response):
+        return ended
+    raise ended

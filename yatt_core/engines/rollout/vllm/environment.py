@@ -1,13 +1,12 @@
-"""The environment variables that vLLM reads: set in this process before vLLM is imported, and only then.
+"""The environment variables that vLLM reads, for the processes of one engine.
 
-One process holds the whole engine, nothing is downloaded or reported, and the sockets of its one-process
-group stay on this machine.
+The engine's scheduler and its caller are in one process, nothing is downloaded or reported, and sockets stay on this
+machine.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -18,6 +17,12 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
         "VLLM_LOGGING_LEVEL": "ERROR",
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
+        "PYTHONWARNINGS": "ignore",
+        # Without this, joblib creates semaphores in /dev/shm that nobody uses.
+        "JOBLIB_MULTIPROCESSING": "0",
+        # vLLM adds a name of its own. Sockets whose names begin with @ are no files, so that a kill leaves none behind.
+        "VLLM_RPC_BASE_PATH": "@yatt-vllm",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     }
 )
 ON_PROCESSORS: Mapping[str, str] = MappingProxyType(
@@ -26,17 +31,15 @@ ON_PROCESSORS: Mapping[str, str] = MappingProxyType(
         "TORCHDYNAMO_DISABLE": "1",
         "VLLM_HOST_IP": "127.0.0.1",
         "GLOO_SOCKET_IFNAME": "lo",
+        # Several engines on a machine would otherwise bind their workers to the same cores.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
 )
 
 
-def prepare_environment(processors: bool) -> None:
-    """Prepares this process for vLLM.
+def engine_environment(processors: bool) -> dict[str, str]:
+    """Returns the environment of an engine's processes.
 
     processors: whether the installed build is the one for CPUs.
     """
-    os.environ.update(SETTINGS)
-    if processors:
-        os.environ.update(ON_PROCESSORS)
-        if (dynamo := sys.modules.get("torch._dynamo.config")) is not None:
-            dynamo.disable = True  # type: ignore[attr-defined]  # its variable has already been read
+    return {**os.environ, **SETTINGS, **(ON_PROCESSORS if processors else {})}

@@ -1,6 +1,6 @@
 """Opens a vLLM engine in this process, and translates a request's sampling settings for it.
 
-Imports vLLM, so import it only after `prepare_environment`.
+Imports vLLM, which reads the environment of its process (`environment`) when it is imported.
 """
 
 from __future__ import annotations
@@ -9,21 +9,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import distributed
 from vllm import SamplingParams
-from vllm.config import WeightTransferConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.models.registry import ModelRegistry
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from yatt_core.engines.rollout.vllm.weights import BACKEND, register_backend
 from yatt_core.errors import ConfigurationError
 from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.spec.sections.accelerated import VllmRollout
 
+WORKER_METHODS = "yatt_core.engines.rollout.vllm.weights.WorkerMethods"
 BLOCK_TOKENS = 32
 """Tokens per cache block on a CPU: vLLM's kernels need a multiple of this number, and prompts share whole blocks."""
 
@@ -35,7 +33,6 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
 
     Raises `ConfigurationError` for a model that vLLM cannot run here.
     """
-    register_backend()
     processors = bool(current_platform.is_cpu())
     arguments = EngineArgs(
         model=model_path,
@@ -57,26 +54,24 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
         enforce_eager=processors,
         enable_sleep_mode=not processors,
         logprobs_mode="processed_logprobs",
-        weight_transfer_config=WeightTransferConfig(backend=BACKEND),
+        worker_extension_cls=WORKER_METHODS,
+        tensor_parallel_size=spec.tensor_parallel_size,
+        pipeline_parallel_size=spec.pipeline_parallel_size,
+        distributed_executor_backend="mp" if spec.devices > 1 else None,
         disable_log_stats=True,
         seed=0,
     )
-    set_num_threads = torch.set_num_threads
     try:
         if processors:
-            _open_own_group()
             _import_architectures(Path(model_path))
+        if processors and spec.devices == 1:
+            _open_own_group()
         config = arguments.create_engine_config()
         if processors and spec.kv_cache_memory_bytes is None:
             config.cache_config.kv_cache_memory_bytes = _cache_bytes(config, spec.max_num_seqs, longest)
-        engine = LLMEngine.from_vllm_config(config, disable_log_stats=True)
+        return LLMEngine.from_vllm_config(config, disable_log_stats=True)
     except (ValueError, OSError, NotImplementedError) as error:
         raise ConfigurationError(f"{model_path}: vLLM cannot run this model here: {error}") from error
-    finally:
-        # On CPUs vLLM replaces this function with a no-op, but other code in this process needs it.
-        torch.set_num_threads = set_num_threads
-    engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {}})
-    return engine
 
 
 def sampling_of(request: GenerateRequest, limit: int, seed: int) -> Any:

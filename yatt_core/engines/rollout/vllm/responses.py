@@ -1,4 +1,4 @@
-"""Converts vLLM's completions to results."""
+"""Converts vLLM's completions to responses, and responses to results."""
 
 from __future__ import annotations
 
@@ -28,23 +28,41 @@ class Response:
     finish: int
     versions: Int32
 
-    @classmethod
-    def of(cls, completion: Any) -> Response:
-        """Converts a vLLM completion with flat log-probabilities, in which the sampled token comes first.
 
-        Raises `NumericError` for log-probabilities that are not finite, `InfrastructureError` for a
-        completion that vLLM aborted.
-        """
-        if completion.finish_reason not in FINISHED:
-            raise InfrastructureError(f"vLLM aborted a response: {completion.finish_reason}")
-        flat = completion.logprobs
-        log_probs = np.array([flat.logprobs[start] for start in flat.start_indices], dtype=np.float32)
-        if not np.isfinite(log_probs).all():
-            raise NumericError("the model produces logits that are not finite")
-        spans = completion.weight_versions
-        versions = np.repeat([int(span.version) for span in spans], [span.end - span.start for span in spans])
-        tokens = np.array(completion.token_ids, dtype=np.int32)
-        return cls(tokens, log_probs, FINISHED[completion.finish_reason], versions.astype(np.int32))
+Ended = Response | NumericError | InfrastructureError
+"""A response, or why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step did.
+
+    ended: the responses that it finished, by the name of their request.
+    sequences: number of sequences that were waiting for it.
+    seconds: its duration.
+    """
+
+    ended: tuple[tuple[str, Ended], ...]
+    sequences: int
+    seconds: float
+
+
+def ended_of(completion: Any) -> Ended:
+    """Converts a vLLM completion with flat log-probabilities, in which the sampled token comes first.
+
+    Returns a `NumericError` for log-probabilities that are not finite, an `InfrastructureError` for a completion that
+    vLLM aborted.
+    """
+    if completion.finish_reason not in FINISHED:
+        return InfrastructureError(f"vLLM aborted a response: {completion.finish_reason}")
+    flat = completion.logprobs
+    log_probs = np.array([flat.logprobs[start] for start in flat.start_indices], dtype=np.float32)
+    if not np.isfinite(log_probs).all():
+        return NumericError("the model produces logits that are not finite")
+    spans = completion.weight_versions
+    versions = np.repeat([int(span.version) for span in spans], [span.end - span.start for span in spans])
+    tokens = np.array(completion.token_ids, dtype=np.int32)
+    return Response(tokens, log_probs, FINISHED[completion.finish_reason], versions.astype(np.int32))
 
 
 def result_of(ended: Sequence[tuple[int, Response]], version: int, seconds: float) -> GenerateResult:

@@ -1,74 +1,101 @@
-"""Updates the weights of a vLLM engine in this process, through vLLM's own interface for weight transfer.
+"""Updates the weights of a vLLM engine, in each of its workers: the methods that YATT adds to vLLM's worker class.
 
-Imports vLLM, so import it only after `prepare_environment`. The backend takes tensors under Hugging Face names
-from this process's memory (in an actor, Ray's object store) and loads them layer by layer, so that no second
-copy of the model is made.
+Imports vLLM. Consumes buckets in shared memory, of which every worker loads its own part, layer by layer, so that no
+second copy of the model is made. Tensors have Hugging Face names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-import torch
-from vllm.distributed.weight_transfer import WeightTransferEngineFactory
-from vllm.distributed.weight_transfer.base import (
-    WeightTransferEngine,
-    WeightTransferInitInfo,
-    WeightTransferUpdateInfo,
-)
+from vllm.config import set_current_vllm_config
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-BACKEND = "host_memory"
-NamedTensors = Iterable[tuple[str, torch.Tensor]]
+from yatt_core.engines.rollout.incoming import Assembly
+from yatt_core.engines.rollout.tensor_bits import as_tensor
+from yatt_core.engines.rollout.tensor_layout import read_layout
+from yatt_core.engines.rollout.vllm.nameless import forget_names
+from yatt_core.engines.rollout.vllm.shared_bucket import SharedBucket
+from yatt_core.orphans import end_with_parent
+from yatt_core.wire.buckets import WeightBucket
 
 
-@dataclass
-class HostInit(WeightTransferInitInfo):  # type: ignore[misc]
-    """Connection settings; there are none."""
+class WorkerWeights:
+    """The weights of one worker. Its caller has checked what arrives."""
 
+    def __init__(self, worker: Any) -> None:
+        self._config = worker.model_config
+        self._model = worker.model_runner.get_model()
+        self._own_name = read_layout(Path(self._config.model)).own_name
+        self._under_way, self._assembly = False, Assembly()
 
-@dataclass
-class HostUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """One call's tensors.
-
-    tensors: pairs of name and tensor, iterated over only once.
-    """
-
-    tensors: NamedTensors = field(default_factory=tuple)
-
-
-class HostMemoryTransfer(WeightTransferEngine):  # type: ignore[misc]
-    """Takes weights from the memory of its own process."""
-
-    init_info_cls, update_info_cls = HostInit, HostUpdate
-    _under_way = False
-
-    def init_transfer_engine(self, init_info: HostInit) -> None:
-        """Does nothing: there is no connection to open."""
-
-    def start_weight_update(self) -> None:
+    def begin(self) -> None:
         """Begins an update; the model cannot be used until it ends."""
         if self._under_way:
             # Ends an interrupted update; otherwise its incomplete layers would be mixed with the new ones.
-            finalize_layerwise_reload(self.model, self.model_config)
-        self._under_way = True
-        initialize_layerwise_reload(self.model)
+            finalize_layerwise_reload(self._model, self._config)
+        self._under_way, self._assembly = True, Assembly()
+        initialize_layerwise_reload(self._model)
 
-    def receive_weights(self, update_info: HostUpdate) -> None:
-        """Loads some tensors; a layer takes its new weights when all of them have arrived."""
-        self.model.load_weights(update_info.tensors)
+    def take(self, bucket: WeightBucket) -> None:
+        """Loads a bucket; a layer takes its new weights when all of them have arrived."""
+        for piece in bucket.pieces():
+            # vLLM keeps tensors until their layer is complete, so they need memory of their own.
+            if (tensor := self._assembly.put(piece)) is not None:
+                self._model.load_weights([(self._own_name(piece.name), as_tensor(tensor, piece.kind))])
 
-    def finish_weight_update(self) -> None:
+    def end(self) -> None:
         """Activates the new weights."""
-        finalize_layerwise_reload(self.model, self.model_config)
-        refresh_tied_head(self.model)
+        finalize_layerwise_reload(self._model, self._config)
+        refresh_tied_head(self._model)
         self._under_way = False
 
-    def shutdown(self) -> None:
-        """Does nothing: there is nothing to release."""
+
+class WorkerMethods:
+    """Methods of vLLM's workers, added by `worker_extension_cls` and called on all of them at once."""
+
+    vllm_config: Any
+    model_runner: Any
+    distributed_init_method: str
+
+    def settle_in(self) -> None:
+        """Makes sure that a worker in a process of its own ends with its engine's process, and leaves no files."""
+        if self.vllm_config.parallel_config.world_size > 1:
+            end_with_parent()
+        forget_names(self.distributed_init_method)
+
+    def begin_weights(self) -> None:
+        """See `WorkerWeights.begin`."""
+        with set_current_vllm_config(self.vllm_config):
+            self._own_weights().begin()
+
+    def take_weights(self, bucket: SharedBucket) -> None:
+        """See `WorkerWeights.take`."""
+        with set_current_vllm_config(self.vllm_config):
+            self._own_weights().take(bucket.open())
+
+    def end_weights(self) -> None:
+        """See `WorkerWeights.end`."""
+        with set_current_vllm_config(self.vllm_config):
+            self._own_weights().end()
+
+    def clear_cache(self) -> None:
+        """Overwrites cached values of weights that were not finite.
+
+        vLLM multiplies the content after a sequence's end in its last block by zero, which does not remove values
+        that are not finite; without this method, such values would reach new responses in reused blocks.
+        """
+        for cache in self.model_runner.kv_caches:
+            cache.zero_()
+
+    def _own_weights(self) -> WorkerWeights:
+        own = vars(self)
+        if "own_weights" not in own:
+            own["own_weights"] = WorkerWeights(self)
+        weights: WorkerWeights = own["own_weights"]
+        return weights
 
 
 def refresh_tied_head(model: Any) -> None:
@@ -80,38 +107,3 @@ def refresh_tied_head(model: Any) -> None:
     head: Any = getattr(model, "lm_head", None)
     if getattr(head, "cpu_linear", None) is not None and head.weight.numel():
         dispatch_cpu_unquantized_gemm(head, remove_weight=False)
-
-
-def register_backend() -> None:
-    """Registers the backend with vLLM in this process."""
-    if BACKEND not in WeightTransferEngineFactory._registry:
-        WeightTransferEngineFactory.register_engine(BACKEND, HostMemoryTransfer)
-
-
-def begin_transfer(engine: Any) -> None:
-    """Begins an update of an engine that is not in a step; the engine cannot be used until the update ends."""
-    engine.collective_rpc("start_weight_update")
-
-
-def transfer(engine: Any, tensors: NamedTensors) -> None:
-    """Loads some tensors. vLLM keeps them until their layer is complete, so they need memory of their own."""
-    engine.collective_rpc("update_weights", kwargs={"update_info": {"tensors": tensors}})
-
-
-def end_transfer(engine: Any) -> None:
-    """Activates the weights that have arrived."""
-    engine.collective_rpc("finish_weight_update")
-
-
-def clear_cache(engine: Any) -> None:
-    """Overwrites cached values of weights that were not finite.
-
-    vLLM multiplies the content after a sequence's end in its last block by zero, which does not remove values
-    that are not finite; without this function, such values would reach new responses in reused blocks.
-    """
-    engine.collective_rpc(_clear)
-
-
-def _clear(worker: Any) -> None:
-    for cache in worker.model_runner.kv_caches:
-        cache.zero_()

@@ -1,0 +1,99 @@
+"""The process of an engine: what its calls return, and what becomes of it and its caller when either of them ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from tests.engines.rollout.vllm.stand_in import NAME
+from yatt_core.engines.rollout.vllm import engine_process as module
+from yatt_core.engines.rollout.vllm.engine_process import EngineProcess
+from yatt_core.errors import ConfigurationError, InfrastructureError
+
+SECONDS = 20.0
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MODULE", NAME)
+
+
+@pytest.fixture
+def process() -> Iterator[EngineProcess]:
+    made = EngineProcess((), os.environ)
+    yield made
+    made.close()
+
+
+def is_gone(pid: int) -> bool:
+    """Returns whether a process ends within the time limit."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_values_and_expected_errors_come_back(process: EngineProcess) -> None:
+    assert process.call("echo", {"a": (1, 2)}) == {"a": (1, 2)}
+    with pytest.raises(ConfigurationError, match=r"^not like this$"):
+        process.call("refuse", "not like this")
+    assert process.call("echo", 7) == 7 and not process.is_lost
+
+
+def test_an_engine_that_cannot_be_opened_tells_why() -> None:
+    with pytest.raises(ConfigurationError, match=r"^no such model$"):
+        EngineProcess(("no such model",), os.environ)
+
+
+def test_what_the_process_writes_is_logged_and_it_ends_when_it_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        process = EngineProcess((), os.environ)
+        process.call("say", "hello")
+        process.close()
+    assert "vLLM: hello" in caplog.messages
+    assert is_gone(process.pid)
+    with pytest.raises(InfrastructureError, match="closed"):
+        process.call("echo", 1)
+
+
+@pytest.mark.parametrize("way", ["exception", "signal"])
+def test_a_process_that_ends_is_reported_with_its_last_lines(process: EngineProcess, way: str) -> None:
+    process.call("say", "this came last")
+    if way == "signal":
+        os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(InfrastructureError) as caught:
+        process.call("fail" if way == "exception" else "hang")
+    facts = ("SIGKILL",) if way == "signal" else ("exit code 1", "RuntimeError: an error that nobody expects")
+    assert all(fact in str(caught.value) for fact in ("this came last", *facts))
+    assert process.is_lost
+    with pytest.raises(InfrastructureError, match="this came last"):
+        process.call("echo", 1)
+
+
+def test_a_process_that_hangs_is_ended_and_reported() -> None:
+    process = EngineProcess((), os.environ, seconds=0.3)
+    process.call("say", "about to hang")
+    with pytest.raises(InfrastructureError, match=r"'hang' for 0\.3 s(.|\n)*about to hang"):
+        process.call("hang")
+    assert process.is_lost and is_gone(process.pid)
+
+
+def test_the_process_ends_with_its_actor_even_if_that_is_killed() -> None:
+    actor = subprocess.Popen([sys.executable, "-m", NAME, "owner"], stdout=subprocess.PIPE, text=True)
+    assert actor.stdout is not None
+    with actor.stdout as output:
+        engine = int(output.readline())
+        assert psutil.Process(engine).ppid() == actor.pid
+        actor.kill()
+        actor.wait()
+        assert is_gone(engine)

@@ -1,0 +1,92 @@
+"""The vLLM engine inside its process: takes requests, steps, updates its weights, sleeps.
+
+Imports vLLM. Consumes requests that its caller has checked, and buckets of weights in shared memory; produces responses.
+It serves one call at a time, and between two calls nothing runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from yatt_core.engines.rollout.vllm.nameless import forget_names
+from yatt_core.engines.rollout.vllm.opening import open_engine, sampling_of
+from yatt_core.engines.rollout.vllm.responses import Step, ended_of
+from yatt_core.engines.rollout.vllm.shared_bucket import SharedBucket
+from yatt_core.engines.rollout.vllm.sleeping import Part, Sleep
+from yatt_core.protocols.generation import GenerateRequest
+from yatt_core.spec.sections.accelerated import VllmRollout
+
+
+class VllmCore:
+    """One engine; see `open_engine`.
+
+    version: version of the weights in the model folder.
+    """
+
+    def __init__(self, model_path: str, spec: VllmRollout, longest: int, version: int) -> None:
+        self._engine = open_engine(model_path, spec, longest)
+        self._engine.collective_rpc("settle_in")
+        forget_names("")
+        self._engine.set_weight_version(str(version))
+        self._sleep = Sleep()
+
+    def submit(self, request: GenerateRequest, names: Sequence[str], salt: str) -> None:
+        """Adds the responses of a request, prompt by prompt, under these names.
+
+        salt: responses share cached prompts only with those of the same salt.
+        """
+        self.wake("weights", "kv_cache")
+        named, limits = iter(names), request.prompt_limits.tolist()
+        for place, prompt in enumerate(request.prompts):
+            asked = {"prompt_token_ids": prompt.tolist(), "cache_salt": salt}
+            for seed in request.seeds[place].tolist():
+                self._engine.add_request(next(named), asked, sampling_of(request, limits[place], seed))
+
+    def step(self) -> Step:
+        """Steps the engine once."""
+        started, sequences = time.perf_counter(), self._engine.get_num_unfinished_requests()
+        outputs = self._engine.step()
+        ended = tuple((output.request_id, ended_of(output.outputs[0])) for output in outputs)
+        return Step(ended, sequences, time.perf_counter() - started)
+
+    def abort(self, names: Sequence[str]) -> None:
+        """Aborts the given responses."""
+        self._engine.abort_request(list(names))
+
+    def begin_update(self) -> None:
+        """Begins an update of the weights; the engine cannot step until it ends."""
+        self.wake("weights")
+        self._engine.collective_rpc("begin_weights")
+
+    def take(self, bucket: SharedBucket) -> None:
+        """Loads a bucket."""
+        self._engine.collective_rpc("take_weights", args=(bucket,))
+
+    def end_update(self, version: int, recompute: bool, clear: bool) -> None:
+        """Activates the weights that have arrived.
+
+        recompute: whether the responses in progress compute their keys and values again.
+        clear: whether the cache may contain values that are not finite.
+        """
+        self._engine.collective_rpc("end_weights")
+        self._engine.set_weight_version(str(version))
+        # The next request wakes the cache of an engine that slept; by then, the trainer has freed memory.
+        if recompute:
+            self._engine.reset_prefix_cache(reset_running_requests=True)
+        if clear:
+            self.wake("kv_cache")
+            self._engine.collective_rpc("clear_cache")
+
+    def sleep(self) -> None:
+        """Moves the weights to the host and frees the cache; the calls that need them wake the engine."""
+        due, awake = self._sleep.lie_down()
+        if due:
+            self._engine.wake_up(list(due))
+        if awake:
+            self._engine.sleep(level=1)
+
+    def wake(self, *parts: Part) -> None:
+        """Restores the memory of those parts that are asleep."""
+        if due := self._sleep.wake(*parts):
+            self._engine.wake_up(list(due))

@@ -1,0 +1,167 @@
+"""The process of a vLLM engine, seen from the actor that owns it: starts it, calls it, notices its end.
+
+Consumes what the engine is opened with. Produces the answers of `VllmCore`, which the process runs. The process gets its
+calls over a connection that only these two have, and ends with its actor, however that ends. What it writes to stdout and
+stderr goes to the actor's log.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+from yatt_core.errors import InfrastructureError
+from yatt_core.orphans import SIGNALS
+from yatt_core.progress import advanced
+
+log = logging.getLogger(__name__)
+MODULE = "yatt_core.engines.rollout.vllm.serving"
+OPEN_SECONDS = 3600.0
+"""Time limit for opening an engine, which includes reading its weights."""
+ANSWER_SECONDS = 300.0
+"""Time limit for every other call; the longest is a step that computes a whole batch of prompts."""
+END_SECONDS = 1.0
+"""Time limit for the process to end by itself, after its connection was closed or in an error."""
+LAST_LINES, LONGEST_LINE = 16, 400
+"""How many of the last lines of the log are in an error's message, and their maximum length."""
+
+
+class EngineProcess:
+    """An engine in a process of its own. One call at a time.
+
+    opening: the arguments of `VllmCore`.
+    environment: the environment of the process.
+
+    Raises what opening the engine raises, and `InfrastructureError` if the process ends or does not answer. After that,
+    every call raises the same `InfrastructureError`.
+    """
+
+    def __init__(
+        self, opening: tuple[Any, ...], environment: Mapping[str, str], seconds: float = ANSWER_SECONDS
+    ) -> None:
+        self._lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._seconds, self._lost = seconds, ""
+        own, other = socket.socketpair()
+        with other:
+            self._connection = Connection(own.detach())
+            self._keeper = _Keeper(other.fileno(), environment, self._lines)
+        self._ask("open", opening, OPEN_SECONDS)
+
+    @property
+    def is_lost(self) -> bool:
+        """True once the process has ended or failed to answer; such an engine cannot be used again."""
+        return bool(self._lost)
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._keeper.process.pid
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Returns what a method of `VllmCore` returns. Raises what it raises."""
+        return self._ask(method, arguments, self._seconds)
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._lost = self._lost or "the vLLM engine was closed"
+        self._connection.close()
+        self._keeper.end(END_SECONDS)
+
+    def _ask(self, method: str, arguments: tuple[Any, ...], seconds: float) -> Any:
+        if self._lost:
+            raise InfrastructureError(self._lost)
+        try:
+            self._connection.send((method, arguments))
+            if not self._connection.poll(seconds):
+                raise TimeoutError
+            failed, value = self._connection.recv()
+        except TimeoutError:
+            raise self._give_up(f"has not answered {method!r} for {seconds:g} s") from None
+        except (OSError, EOFError):
+            raise self._give_up("ended") from None
+        except BaseException:
+            # The answer that is still to come would be taken for that of the next call.
+            self._give_up(f"was interrupted in {method!r}")
+            raise
+        if failed:
+            raise value
+        return value
+
+    def _give_up(self, what: str) -> InfrastructureError:
+        """Ends the process and returns the error that says why."""
+        self._connection.close()
+        # A process that has ended by itself tells more by its exit code than by being killed.
+        code = self._keeper.end(END_SECONDS)
+        reason = f"was ended by {SIGNALS.get(-code, f'signal {-code}')}" if code < 0 else f"ended with exit code {code}"
+        told = f"the vLLM engine's process {reason if what == 'ended' else what}"
+        lines = [line[:LONGEST_LINE] for line in self._lines]
+        self._lost = "\n".join(
+            [f"{told}; the last lines of its log:" if lines else f"{told}; it logged nothing", *lines]
+        )
+        return InfrastructureError(self._lost)
+
+
+class _Keeper:
+    """Starts the process and reads its log until all of its processes have ended.
+
+    Linux ends the process when the *thread* that started it ends, so this thread must last as long as the process.
+    """
+
+    def __init__(self, connection: int, environment: Mapping[str, str], lines: deque[str]) -> None:
+        self._connection, self._environment, self._lines = connection, environment, lines
+        self._started, self._failure = threading.Event(), ""
+        self.process: subprocess.Popen[bytes]
+        self._thread = threading.Thread(target=self._keep, name="vllm", daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._failure:
+            raise InfrastructureError(f"the vLLM engine's process cannot be started: {self._failure}")
+
+    def end(self, patience: float) -> int:
+        """Ends the process unless it ends by itself, and returns its exit code, negative for a signal.
+
+        patience: seconds until it is killed.
+        """
+        try:
+            self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._thread.join(patience)
+        return self.process.returncode
+
+    def _keep(self) -> None:
+        command = [sys.executable, "-X", "faulthandler", "-m", MODULE, str(self._connection), str(os.getpid())]
+        try:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[self._connection],
+                env=self._environment,
+                # A terminal's interrupt is meant for the driver.
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._failure = str(error)
+            return
+        finally:
+            self._started.set()
+        assert self.process.stdout is not None
+        with suppress(OSError), self.process.stdout as output:
+            for raw in output:
+                if line := raw.decode(errors="replace").rstrip():
+                    self._lines.append(line)
+                    log.info("vLLM: %s", line)
+                    advanced()
+        self.process.wait()

@@ -1,0 +1,63 @@
+"""A bucket of weights in memory that other processes of this machine read: written once, whatever their number.
+
+Consumes buckets. Produces their descriptions, small enough for a pipe. The memory has no name in any folder: it is
+reached through the descriptor of the process that wrote it, and ends with that process.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from yatt_core.wire.buckets import WeightBucket
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBucket:
+    """Where to find a bucket.
+
+    frame: the bucket without its data.
+    path: of the memory that contains its data.
+    nbytes: size of the data.
+    """
+
+    frame: WeightBucket
+    path: str
+    nbytes: int
+
+    def open(self) -> WeightBucket:
+        """Returns the bucket; its data is read-only, and valid until the writer shares the next one."""
+        if not self.nbytes:
+            return self.frame
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            memory = mmap.mmap(descriptor, self.nbytes, prot=mmap.PROT_READ)
+        finally:
+            os.close(descriptor)
+        return replace(self.frame, data=np.frombuffer(memory, np.uint8))
+
+
+class BucketMemory:
+    """Memory for one bucket at a time."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.memfd_create("yatt-weights")
+
+    def share(self, bucket: WeightBucket) -> SharedBucket:
+        """Copies a bucket into the memory, in place of the previous one."""
+        data, written = bucket.data.data, 0
+        while written < len(data):
+            written += os.pwrite(self._descriptor, data[written:], written)
+        frame = replace(bucket, data=np.empty(0, np.uint8))
+        return SharedBucket(frame, f"/proc/{os.getpid()}/fd/{self._descriptor}", bucket.nbytes)
+
+    def empty(self) -> None:
+        """Frees the memory until the next bucket."""
+        os.ftruncate(self._descriptor, 0)
+
+    def close(self) -> None:
+        """Frees the memory for good."""
+        os.close(self._descriptor)
