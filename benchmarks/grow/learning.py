@@ -35,9 +35,9 @@ ENGINES: Mapping[str, tuple[int, dict[str, Any]]] = {
 """Ranks and engine."""
 
 
-def learning_figures(folder: Path) -> tuple[dict[str, float | None], dict[str, Any]]:
+def learning_figures(folder: Path, vocabulary: int = VOCABULARY) -> tuple[dict[str, float | None], dict[str, Any]]:
     """Returns the figures and, by engine, the bytes of each rank."""
-    write_model(folder / "model", VOCABULARY, TINY)
+    write_model(folder / "model", vocabulary, TINY)
     figures, details = dict[str, float](), dict[str, Any]()
     for name, (ranks, engine) in ENGINES.items():
         if name == "megatron" and not has_distribution(MEGATRON_PACKAGE):
@@ -45,12 +45,12 @@ def learning_figures(folder: Path) -> tuple[dict[str, float | None], dict[str, A
         progress(f"learning: {name}")
         # Each copy of the model has a micro-batch of its own.
         copies = 1 if name == "megatron" else ranks
-        details[name] = on_ranks(ranks, learn, engine, folder, copies)
+        details[name] = on_ranks(ranks, learn, engine, folder, copies, vocabulary)
         figures[f"learn_peak_mb_vocab_150k_{name}"] = max(details[name]) / 1e6
     return {"learn_peak_mb_vocab_150k": max(figures.values()), **figures}, details
 
 
-def learn(rank: Rank, engine_spec: dict[str, Any], folder: Path, copies: int) -> int:
+def learn(rank: Rank, engine_spec: dict[str, Any], folder: Path, copies: int, vocabulary: int) -> int:
     """Returns the bytes that the second update takes on this rank."""
     prompts = copies * TOKENS // (SAMPLES * RESPONSE)
     budget = TOKENS + SAMPLES * (TOKENS // RESPONSE) * PROMPT
@@ -61,7 +61,7 @@ def learn(rank: Rank, engine_spec: dict[str, Any], folder: Path, copies: int) ->
     engine.initialise()
     growth = 0
     for iteration in (1, 2):
-        task: BatchTask = rank.shared(_experience(place, iteration, prompts) if rank.rank == 0 else None)
+        task: BatchTask = rank.shared(_experience(place, iteration, prompts, vocabulary) if rank.rank == 0 else None)
         prepared = rank.shared(engine.prepare(task))
         growth = private_growth(partial(engine.learn, task, prepared))
     gradients: int = 0
@@ -72,19 +72,19 @@ def learn(rank: Rank, engine_spec: dict[str, Any], folder: Path, copies: int) ->
     return growth - gradients
 
 
-def _experience(folder: Path, iteration: int, prompts: int) -> BatchTask:
+def _experience(folder: Path, iteration: int, prompts: int, vocabulary: int) -> BatchTask:
     """Seals random responses, all of the same length."""
     noise = np.random.default_rng([SEED, iteration])
     rows = prompts * SAMPLES
     request = GenerateRequest(
-        prompts=list(noise.integers(0, VOCABULARY, (prompts, PROMPT)).astype(np.int32)),
+        prompts=list(noise.integers(0, vocabulary, (prompts, PROMPT)).astype(np.int32)),
         seeds=np.zeros((prompts, SAMPLES), dtype=np.uint64),
         max_new_tokens=RESPONSE,
         stop_tokens=(),
         weight_version=iteration - 1,
     )
     result = GenerateResult(
-        tokens=noise.integers(0, VOCABULARY, rows * RESPONSE).astype(np.int32),
+        tokens=noise.integers(0, vocabulary, rows * RESPONSE).astype(np.int32),
         log_probs=np.full(rows * RESPONSE, -12.0, dtype=np.float32),
         lengths=np.full(rows, RESPONSE, dtype=np.int32),
         finish=np.zeros(rows, dtype=np.int8),

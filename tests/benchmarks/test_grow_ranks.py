@@ -21,9 +21,8 @@ def test_a_rank_loads_its_share(tmp_path: Path) -> None:
     assert found is not None and 0.5 < found < 1.6, "a whole model would be 2"
 
 
-def test_an_update_takes_no_distributions_of_all_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning, "VOCABULARY", 60_000)
-    figures, details = learning.learning_figures(tmp_path)
+def test_an_update_takes_no_distributions_of_all_tokens(tmp_path: Path) -> None:
+    figures, details = learning.learning_figures(tmp_path, 60_000)
     assert sorted(details) == ["fsdp2", "megatron", "torch", "torch_general"]
     found = figures["learn_peak_mb_vocab_150k"]
     assert found is not None and 0 < found < learning.TOKENS * 60_000 * 4 / 2e6

@@ -25,6 +25,7 @@ from yatt_core.digests import weights_digest
 from yatt_core.engines.dense.attention import LONGEST_KEPT, attend_masked
 from yatt_core.engines.device import MemoryReading, own_device, repeat_bits, require_room
 from yatt_core.engines.offload import Held, Offloaded
+from yatt_core.engines.rollout.torch.decoding import STEPS_ON_GPU
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.errors import InfrastructureError
 from yatt_core.judges.registry import build_judge
@@ -71,6 +72,28 @@ def test_responses_match_the_cpu(tmp_path: Path, name: str, options: dict[str, A
         found = answers(tmp_path, name, sleeps=True, **options)
     assert [row[0] for row in rows_of(found)] == [row[0] for row in rows_of(expected)]
     np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"repetition_penalty": 1.3, "min_new_tokens": 3}, {"greedy": True}],
+    ids=["sampled", "shaped", "greedy"],
+)
+def test_the_host_does_not_wait_for_every_token(tmp_path: Path, options: dict[str, Any]) -> None:
+    build_model(tmp_path, "tied")
+    tokens = 2 * STEPS_ON_GPU + 3
+    request = request_of(prompts_of([9, 9]), 2, max_new_tokens=tokens, stop_tokens=(), **options)
+    case = torch_case(tmp_path)
+    case.engine.update_weights(case.weights(1), 0)
+    expected = case.engine.generate(request)
+    with pretended() as gpu:
+        case = torch_case(tmp_path)
+        case.engine.update_weights(case.weights(1), 0)
+        before = gpu.transfers
+        found = case.engine.generate(request)
+        # One for the prompts, with the first token, then one for each full or partial series of steps.
+        assert gpu.transfers - before == 1 + 3
+    assert found.tokens.tolist() == expected.tokens.tolist()
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,17 @@ bits do not depend on its batch, because each row's computation is laid out by t
   through scalar code, whose exponential rounds differently
 
 A runner that is not `batch_invariant` gets no fillers.
+
+On a GPU the newest tokens stay there for up to `STEPS_ON_GPU` steps, so that the host neither waits for each token nor keeps
+the GPU waiting. A response that ends in between is cut afterwards.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +42,8 @@ from yatt_core.protocols.generation import (
     GenerateResult,
 )
 
+STEPS_ON_GPU = 8
+"""Maximum number of steps on a GPU before the host reads their tokens."""
 ENTRY_SHARE = 8
 """Waiting prompts enter when 1/8 of the rows is free, since a prefill of few rows costs as much as one of many."""
 
@@ -115,6 +121,13 @@ class _Responses:
         return _Responses(self.tokens[rows], self.log_probs[rows], self.lengths[rows], self.finish[rows])
 
 
+class _Drawn(NamedTuple):
+    """The draw of one step, on the runner's device: tokens [n] int64 and log-probabilities [n] float32."""
+
+    tokens: torch.Tensor
+    log_probs: torch.Tensor
+
+
 class _Decoder:
     """One decode batch.
 
@@ -151,7 +164,21 @@ class _Decoder:
             if count := self._entering():
                 yield self._enter(count)
             if self.alive:
-                yield self._take(self.runner.step(self._rows()), np.arange(self.alive))
+                yield self._advance()
+
+    def _advance(self) -> Indices:
+        """Decodes one or several tokens of each row in progress; returns the responses that ended."""
+        rows = np.arange(self.alive)
+        origin, counts = self.origin[rows], self.counts[rows]
+        steps = 1
+        if self.runner.device.type != "cpu":
+            # No row goes beyond its limit, for which there is no room.
+            steps = min(STEPS_ON_GPU, int((self.limits[origin // self.samples] - counts).min()))
+        drawn = [self._draw(self.runner.step(self._rows()), origin, counts)]
+        for step in range(1, steps):
+            logits = self.runner.step(self._rows(step, drawn[-1].tokens))
+            drawn.append(self._draw(logits, origin, counts + step))
+        return self._record(drawn, rows)
 
     def _with_fillers(self, alive: int) -> int:
         return rows_for(alive, self.runner.batch_invariant)
@@ -174,7 +201,8 @@ class _Decoder:
         logits = self._prefill(members, places, rows.reshape(count, self.samples))
         self.entered, self.places, self.alive = self.entered + count, self.places + count, self.alive + len(rows)
         of_row = np.resize(np.repeat(np.arange(count), self.samples), self._with_fillers(len(rows)))
-        return self._take(logits[torch.from_numpy(of_row).to(logits.device)], rows)
+        drawn = self._draw(logits[torch.from_numpy(of_row).to(logits.device)], self.origin[rows], self.counts[rows])
+        return self._record([drawn], rows)
 
     def _prefill(self, members: Indices, places: Indices, rows: Indices) -> torch.Tensor:
         """Runs prompts, grouped by padded length; returns the logits after each, [members, vocabulary]."""
@@ -192,13 +220,19 @@ class _Decoder:
         assert logits is not None
         return logits
 
-    def _rows(self) -> Rows:
-        """Returns the rows in progress and the fillers, each of which decodes token 0 at position 0."""
+    def _rows(self, step: int = 0, tokens: torch.Tensor | None = None) -> Rows:
+        """Returns the rows in progress and the fillers, each of which decodes token 0 at position 0.
+
+        step: number of tokens per row that were drawn since the last ones that the host knows.
+        tokens: the newest of these, of the rows and the fillers.
+        """
         count = self._with_fillers(self.alive)
         alive, origin = np.arange(count) < self.alive, self.origin[:count]
-        written = np.where(alive, self.counts[:count] - 1, 0)
+        written = np.where(alive, self.counts[:count] - 1 + step, 0)
+        if tokens is None:
+            tokens = torch.from_numpy(np.where(alive, self.tokens[:count], 0)).to(self.runner.device)
         return Rows(
-            tokens=np.where(alive, self.tokens[:count], 0),
+            tokens=tokens,
             positions=np.where(alive, self.lengths[origin // self.samples] + written, 0),
             written=written,
             prompts=np.where(alive, self.place[:count], 0),
@@ -206,38 +240,44 @@ class _Decoder:
             alive=self.alive,
         )
 
-    def _take(self, logits: torch.Tensor, rows: Indices) -> Indices:
-        """Draws and records a token for each of these rows and removes finished rows; returns the responses that ended.
-
-        logits: [rows and fillers, vocabulary].
-        """
-        origin, counts = self.origin[rows], self.counts[rows]
-        tokens, log_probs = self._draw(logits, origin, counts)
-        self.tokens[rows], self.counts[rows] = tokens, counts + 1
-        if self.seen is not None:
-            places = torch.from_numpy(np.stack([origin, tokens])).to(self.seen.device)
-            self.seen[places[0], places[1]] = True
-        self.responses.tokens[origin, counts] = tokens
-        self.responses.log_probs[origin, counts] = log_probs
-        self.responses.lengths[origin] = counts + 1
-        stopped = np.isin(tokens, self.request.stop_tokens)
-        ended = stopped | (counts + 1 >= self.limits[origin // self.samples])
-        self.responses.finish[origin[stopped]] = FINISHED_STOP
+    def _record(self, drawn: Sequence[_Drawn], rows: Indices) -> Indices:
+        """Records the tokens of some steps of these rows and removes finished rows; returns the responses that ended."""
+        origin, ended = self.origin[rows], np.zeros(len(rows), np.bool_)
+        for tokens, log_probs in _on_host(drawn, len(rows)):
+            going = np.flatnonzero(~ended)
+            ended[going] = self._record_step(rows[going], tokens[going], log_probs[going])
         if ended.any():
             self._leave(rows[ended])
         return np.sort(origin[ended])
 
-    def _draw(
-        self, logits: torch.Tensor, origin: Indices, counts: Indices
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Draws tokens and log-probabilities for the rows before the fillers."""
+    def _record_step(self, rows: Indices, tokens: Indices, log_probs: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+        """Records one token for each of these rows; returns which of their responses it ends."""
+        if not np.isfinite(log_probs).all():
+            raise NumericError(
+                f"the model produces logits that are not finite (weights of version {self.request.weight_version})"
+            )
+        origin, counts = self.origin[rows], self.counts[rows]
+        self.tokens[rows], self.counts[rows] = tokens, counts + 1
+        self.responses.tokens[origin, counts] = tokens
+        self.responses.log_probs[origin, counts] = log_probs
+        self.responses.lengths[origin] = counts + 1
+        stopped = np.isin(tokens, self.request.stop_tokens)
+        self.responses.finish[origin[stopped]] = FINISHED_STOP
+        ended: npt.NDArray[np.bool_] = stopped | (counts + 1 >= self.limits[origin // self.samples])
+        return ended
+
+    def _draw(self, logits: torch.Tensor, origin: Indices, counts: Indices) -> _Drawn:
+        """Draws a token for each row before the fillers, whose draws mean nothing.
+
+        logits: [rows and fillers, vocabulary].
+        """
         request = self.request
         if request.greedy:
-            drawn, drawn_log_probs = greedy(logits)
-        else:
-            noise = np.zeros(len(logits))
-            noise[: len(origin)] = self.noise[origin, counts]
-            drawn, drawn_log_probs = sample(
+            return _Drawn(*greedy(logits))
+        noise = np.zeros(len(logits))
+        noise[: len(origin)] = self.noise[origin, counts]
+        drawn = _Drawn(
+            *sample(
                 self._shaped(logits, origin, counts),
                 torch.from_numpy(noise).to(logits.device),
                 request.temperature,
@@ -245,12 +285,10 @@ class _Decoder:
                 request.top_k,
                 request.min_p,
             )
-        log_probs = drawn_log_probs.cpu().numpy()
-        if not np.isfinite(log_probs).all():
-            raise NumericError(
-                f"the model produces logits that are not finite (weights of version {request.weight_version})"
-            )
-        return drawn.cpu().numpy()[: len(origin)], log_probs[: len(origin)]
+        )
+        if self.seen is not None:
+            self.seen[torch.from_numpy(origin).to(logits.device), drawn.tokens[: len(origin)]] = True
+        return drawn
 
     def _shaped(self, logits: torch.Tensor, origin: Indices, counts: Indices) -> torch.Tensor:
         """Returns the logits without stop tokens that come too early, and after the repetition penalty.
@@ -303,6 +341,17 @@ class _Decoder:
             self.place[: self.alive][self.place[: self.alive] == last] = place
             self.rows_at[place] = self.rows_at[last]
         self.places = last
+
+
+def _on_host(drawn: Sequence[_Drawn], count: int) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]]:
+    """Returns tokens and log-probabilities of each step for the first rows, in one transfer from a GPU."""
+    if drawn[0].tokens.device.type == "cpu":
+        return [(each.tokens[:count].numpy(), each.log_probs[:count].numpy()) for each in drawn]
+    # Both are exact in float64.
+    pairs = torch.stack(
+        [torch.stack([each.tokens[:count].double(), each.log_probs[:count].double()]) for each in drawn]
+    )
+    return [(tokens.astype(np.int64), log_probs.astype(np.float32)) for tokens, log_probs in pairs.cpu().numpy()]
 
 
 def _result(responses: _Responses, request: GenerateRequest, seconds: float) -> GenerateResult:

@@ -96,6 +96,11 @@ class DenseRunner:
         """Whether a row's bits do not depend on its batch; see `decoding`."""
         return keeps_bits(self._weights.embedding)
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self._device
+
     def generating(self) -> AbstractContextManager[None]:
         """Does nothing: there is no dropout."""
         return nullcontext()
@@ -145,7 +150,8 @@ class DenseRunner:
 
         # Padding may extend beyond the positions that the model supports.
         positions = np.tile(np.minimum(np.arange(padded), lengths.max()), count)
-        hidden = self._run(padded_prompts(request, members, padded).reshape(-1), positions, attend)
+        tokens = self._tensor(padded_prompts(request, members, padded).reshape(-1))
+        hidden = self._run(tokens, positions, attend)
         # The head gets fillers, too.
         ends = np.resize(np.arange(count) * padded + lengths - 1, rows_for(count, self.batch_invariant))
         return self._logits(hidden[self._tensor(ends)])[:count]
@@ -203,9 +209,9 @@ class DenseRunner:
         self._prompts.release()
         self._own.release()
 
-    def _run(self, tokens: Indices, positions: Indices, attend: Any) -> torch.Tensor:
+    def _run(self, tokens: torch.Tensor, positions: Indices, attend: Any) -> torch.Tensor:
         rotary = self._rotary.at(self._tensor(positions), int(positions.max()) + 1)
-        embedded = self._weights.embedding[self._tensor(tokens)].float()
+        embedded = self._weights.embedding[tokens].float()
         return run_layers(self._multiplied, self._shape, embedded, rotary, attend, self._multiply)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:

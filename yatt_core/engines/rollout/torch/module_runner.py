@@ -45,6 +45,11 @@ class ModuleRunner:
         experts = any(getattr(self._config, key, None) for key in EXPERT_KEYS)
         return not experts and rope.get("rope_type") not in ("dynamic", "longrope")
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        return self._device
+
     @contextmanager
     def generating(self) -> Iterator[None]:
         """Disables dropout and activation checkpointing within the context."""
@@ -96,7 +101,7 @@ class ModuleRunner:
         shown = self._slots[:slots] <= positions[:, None]
         self._cache.step(self._rows[: len(rows.positions)], positions, slots)
         logits: torch.Tensor = self._model(
-            input_ids=self._tensor(rows.tokens)[:, None],
+            input_ids=rows.tokens[:, None],
             position_ids=positions[:, None],
             attention_mask=torch.where(shown, self._visible, self._hidden)[:, None, None, :],
             past_key_values=self._cache,

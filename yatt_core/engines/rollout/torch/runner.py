@@ -42,14 +42,14 @@ class Room:
 class Rows:
     """The n rows of a decoding step; fillers are at the end.
 
-    tokens: [n], the last token of each row so far.
+    tokens: [n] int64 on the runner's device, the last token of each row so far.
     positions: [n], that token's position in prompt and response.
     written: [n], number of response tokens before that token.
     prompts, samples: [n], the place of the row's prompt, and the row's number within its group.
     alive: number of rows that are not fillers.
     """
 
-    tokens: Indices
+    tokens: torch.Tensor
     positions: Indices
     written: Indices
     prompts: Indices
@@ -63,6 +63,11 @@ class Runner(Protocol):
     @property
     def batch_invariant(self) -> bool:
         """Whether a row followed by fillers has the same bits in any batch; possible only in float32 on a CPU."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """The device that it computes on."""
         ...
 
     def generating(self) -> AbstractContextManager[None]:
