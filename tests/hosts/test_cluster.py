@@ -4,47 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.many_nodes import OPEN
 from tests.engines.train.groups import RANKS, broadcast
 from tests.engines.train.letters import letters_engine, letters_spec
 from tests.hosts.driver import SFT
 from tests.hosts.host import NETWORK
 from tests.hosts.network import Hosts
-from tests.services import ROOT
+from tests.hosts.ray_nodes import SETTINGS, ray_nodes
 from yatt_core.engines.train.ranks.rendezvous import hold_address
 
-SECONDS, PORT = 300, 6379
-SETTINGS = OPEN | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1", "PYTHONPATH": str(ROOT)}
-
-
-@contextmanager
-def ray_nodes(hosts: Hosts) -> Iterator[str]:
-    """Starts a node with one core on each host, the head on the first one, and yields the head's address."""
-    folder = Path(tempfile.mkdtemp(prefix="r-"))  # a short path, for Ray's sockets
-    ray = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=1", "--disable-usage-stats"]
-    ray += [f"--object-store-memory={80 << 20}", "--include-log-monitor=false"]
-    address = f"{hosts['h1'].address}:{PORT}"
-    for number, host in enumerate(hosts):
-        role = [f"--address={address}"] if number else ["--head", f"--port={PORT}", "--include-dashboard=false"]
-        role += [f"--node-ip-address={host.address}", f"--node-name={host.name}", f"--temp-dir={folder / host.name}"]
-        with (folder / f"{host.name}.log").open("w") as log:
-            host.start([*ray, *role], stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **SETTINGS})
-    try:
-        yield address
-    finally:
-        for host in hosts:
-            host.power_off()
-        shutil.rmtree(folder, ignore_errors=True)
+SECONDS = 300
 
 
 def learn_here(rank: int, folder: Path) -> None:

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -68,7 +69,7 @@ def strike(
 ) -> tuple[str, Strikes]:
     """Creates a run and strikes it; returns its name and what was done to it, once it has been stopped in order."""
     run = create_run(bed.home, spec)
-    operator = Operator(bed, run)
+    operator = Operator(bed, run, bed.compute)
     with watched(bed, run) as watch:
         strikes = Strikes(bed, operator, watch, spec.recovery.lease_seconds, seed, say)
         try:
@@ -91,7 +92,7 @@ def strike(
 def undisturbed(bed: Bed, spec: RunSpec, say: Say) -> str:
     """Drives a run on the same hosts to its end and returns its name."""
     run = create_run(bed.home, spec)
-    operator = Operator(bed, run)
+    operator = Operator(bed, run, bed.compute)
     with watched(bed, run) as watch:
         try:
             while watch.iteration() < spec.iterations or operator.driver_ended() is None:
@@ -150,6 +151,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print nothing but the JSON object")
     parser.add_argument("-o", "--output", type=Path, help="write the JSON object to this file, too")
     arguments = parser.parse_args()
+    # Ending the campaign also ends its processes.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     faults = schedule(arguments.seed, arguments.faults, arguments.kinds, arguments.quick)
     folder = Path(tempfile.mkdtemp(prefix="hosts-"))
     store = not arguments.shared_home
@@ -162,6 +165,9 @@ def main() -> int:
     except YattError as error:
         sys.stderr.write(f"error: {error}\nthe files are in {folder}\n")
         return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write(f"interrupted; the files are in {folder}\n")
+        return ExitCode.INTERRUPTED
     if holds(told):
         shutil.rmtree(folder)
     else:

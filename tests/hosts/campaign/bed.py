@@ -1,4 +1,4 @@
-"""Four hosts for a campaign: three compute, the fourth has the ledger, the object store and the Prefect server.
+"""Hosts for a campaign: some compute, the last one has the ledger, the object store and the Prefect server.
 
 Each host has a disk of its own, a folder that all of them name alike, with the run's home and all temporary files.
 """
@@ -13,26 +13,13 @@ from pathlib import Path
 
 from flows.run.home import Home
 from tests.hosts.campaign.storage import BUCKET, LEDGER
-from tests.hosts.host import Host
 from tests.hosts.network import Hosts
-from tests.services import ROOT
+from tests.hosts.ray_nodes import SETTINGS
 
 DISK = Path("/mnt")
 DISK_BYTES = 384 << 20
 COMPUTE = 3
 ENDING_SECONDS = 60.0
-RAY = {
-    "RAY_AUTH_MODE": "disabled",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_health_check_initial_delay_ms": "1000",
-    "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "2000",
-    "RAY_health_check_failure_threshold": "4",
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
-    "RAY_task_events_report_interval_ms": "0",
-}
-"""Ray without a token, on hosts that reach each other; it notices a lost host within some ten seconds."""
 FOREIGN = ("YATT_", "RAY_", "PREFECT_", "MLFLOW_", "AWS_")
 """Variables that may name services outside the campaign."""
 
@@ -41,21 +28,21 @@ class Bed:
     """The hosts and their services; a context manager.
 
     folder: for logs and the ledger, on this machine.
+    compute: the hosts that compute, when created their number.
     store: whether the run has an object store, and each host the home on its own disk; else they share a home.
     ledger: the ledger's address on this machine.
     environment: of drivers.
     """
 
-    def __init__(self, folder: Path, store: bool) -> None:
+    def __init__(self, folder: Path, store: bool, compute: int = COMPUTE) -> None:
         self.folder, self.store = folder, store
-        self.hosts = Hosts(COMPUTE + 1, [DISK], DISK_BYTES)
+        self.hosts = Hosts(compute + 1, [DISK], DISK_BYTES)
         *self.compute, self.storage = self.hosts
         home = DISK / "runs" if store else folder / "runs"
         self.home = Home(home)
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)},
-            **RAY,
-            "PYTHONPATH": str(ROOT),
+            **SETTINGS,
             "OMP_NUM_THREADS": "1",
             "TMPDIR": str(DISK / "tmp"),
             "HOME": str(DISK / "home"),
@@ -95,7 +82,3 @@ class Bed:
             self.storage.link.mend()
             self._services.communicate(timeout=ENDING_SECONDS)
         self.hosts.close()
-
-    def other(self, host: Host) -> Host:
-        """Returns the compute host that comes after this one."""
-        return self.compute[(self.compute.index(host) + 1) % COMPUTE]

@@ -9,20 +9,21 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.hosts.campaign.bed import DISK, Bed
 from tests.hosts.host import Host
 from tests.hosts.namespaces import Inside
-from yatt_core.cluster.ray_head import READY_TEXT
+from tests.hosts.ray_nodes import address_of, is_ready, node_command
 from yatt_core.errors import ExitCode
 
-PORT = 6379
-OBJECT_STORE_BYTES = 80 << 20
 PAUSE_SECONDS = 2.0
 """Between two starts of the same process."""
 ENDING_SECONDS = 120.0
+JOINING_SECONDS = 60.0
+"""How long after the start of a head a driver waits for the other nodes."""
 
 
 @dataclass
@@ -54,40 +55,47 @@ class Service:
 class Operator:
     """Keeps a run going on a bed.
 
+    hosts: those that compute.
+    cpus: the cores of each host's node.
+    run: its name.
     head: the host of Ray's head and of the driver.
     isolated: hosts that nobody can reach, which are left as they are.
     exits: the exit code and last output of each driver that ended by itself, and the number of its log.
     """
 
-    def __init__(self, bed: Bed, run: str) -> None:
-        self._bed, self._run = bed, run
-        self.head = bed.compute[0]
+    def __init__(self, bed: Bed, run: str, hosts: Sequence[Host], cpus: int = 1) -> None:
+        self._bed, self.run, self._cpus = bed, run, cpus
+        self.hosts = list(hosts)
+        self.head = self.hosts[0]
         self.isolated: set[str] = set()
         self.exits: list[str] = []
-        self._nodes = {host.name: Service() for host in bed.compute}
+        self._nodes = {host.name: Service() for host in hosts}
         self._driver = Service()
         self._count = 0
 
     def tend(self) -> None:
         """Starts what has ended."""
         self._tend_node(self.head)
-        if not self._head_is_ready():
+        if not self._is_ready(self.head):
             return
-        for host in self._bed.compute:
-            if host is not self.head and host.has_power and host.name not in self.isolated:
-                self._tend_node(host)
-        self._tend_driver()
+        there = [host for host in self.hosts if host.has_power and host.name not in self.isolated]
+        for host in there:
+            self._tend_node(host)
+        # A driver that starts with fewer nodes would put more ranks on each.
+        waited = time.monotonic() - self._nodes[self.head.name].started
+        if waited > JOINING_SECONDS or all(map(self._is_ready, there)):
+            self._tend_driver()
 
     def move(self) -> None:
         """Gives head and driver to the next host with power; all nodes on reachable hosts begin anew."""
         self._driver = Service()
         old = self.head
         while True:
-            self.head = self._bed.other(self.head)
+            self.head = self.hosts[(self.hosts.index(self.head) + 1) % len(self.hosts)]
             if self.head.has_power and self.head.name not in self.isolated:
                 break
             assert self.head is not old, "there is no host to move to"
-        for host in self._bed.compute:
+        for host in self.hosts:
             if host.has_power and host.name not in self.isolated:
                 self.clear(host)
 
@@ -118,7 +126,7 @@ class Operator:
 
     def end(self) -> None:
         """Ends all processes on the compute hosts."""
-        for host in self._bed.compute:
+        for host in self.hosts:
             if host.has_power:
                 self.clear(host)
 
@@ -128,21 +136,16 @@ class Operator:
             return
         if host is self.head and node.process is not None:
             # A new head is a new cluster, which the nodes of the old one cannot join.
-            for other in self._bed.compute:
+            for other in self.hosts:
                 if other is not host and other.has_power and other.name not in self.isolated:
                     self.clear(other)
         host.call("mkdir", "-p", *(str(DISK / name) for name in ("ray", "tmp", "home")))
-        role = ["--head", f"--port={PORT}", "--include-dashboard=false"]
-        role = role if host is self.head else [f"--address={self.head.address}:{PORT}"]
-        argv = [str(Path(sys.executable).with_name("ray")), "start", "--block", *role, "--num-cpus=1"]
-        argv += ["--disable-usage-stats", "--include-log-monitor=false", f"--temp-dir={DISK / 'ray'}"]
-        argv += [f"--object-store-memory={OBJECT_STORE_BYTES}", f"--node-ip-address={host.address}"]
-        argv += [f"--node-name={host.name}"]
+        argv = node_command(host, self.head, DISK / "ray", self._cpus)
         node.start(host, argv, self._bed.environment, self._log(f"{host.name}.ray"))
 
-    def _head_is_ready(self) -> bool:
-        node = self._nodes[self.head.name]
-        return node.runs and node.log is not None and READY_TEXT in node.log.read_text(errors="replace")
+    def _is_ready(self, host: Host) -> bool:
+        node = self._nodes[host.name]
+        return node.runs and node.log is not None and is_ready(node.log)
 
     def _tend_driver(self) -> None:
         if self._driver.runs:
@@ -151,8 +154,8 @@ class Operator:
             if code != ExitCode.LEASE_HELD:
                 self._note_exit(str(code))
             self._driver = Service(started=self._driver.started)
-        environment = self._bed.environment | {"YATT_RAY_ADDRESS": f"{self.head.address}:{PORT}"}
-        argv = [sys.executable, "-m", "ops.cli.main", "--home", str(self._bed.home.folder), "resume", self._run]
+        environment = self._bed.environment | {"YATT_RAY_ADDRESS": address_of(self.head)}
+        argv = [sys.executable, "-m", "ops.cli.main", "--home", str(self._bed.home.folder), "resume", self.run]
         self._driver.start(self.head, argv, environment, self._log(f"driver.{self.head.name}"))
 
     def _note_exit(self, said: str) -> None:

@@ -130,7 +130,7 @@ class Strikes:
     def _apply(self, fault: Fault) -> int:
         """Strikes and mends; returns the moment from which recovery is counted."""
         head = self._operator.head
-        worker = self._choose.choice([host for host in self._bed.compute if host is not head])
+        worker = self._choose.choice([host for host in self._operator.hosts if host is not head])
         either = head if fault.on_driver else worker
         self._say(f"{fault} strikes iteration {self._highest}")
         match fault.kind:
