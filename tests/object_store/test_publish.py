@@ -16,9 +16,11 @@ from tests.checkpoints.scenarios import FOLDER, IDENTITY, NEEDED, write
 from tests.crash import run_until
 from tests.object_store.scenarios import delete, publish, publish_on_both, store_for, tell_children
 from tests.object_store.server import S3Server
+from yatt_core import progress
 from yatt_core.checkpoints.publish import publish_checkpoint
 from yatt_core.checkpoints.verify import verify_checkpoint
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
+from yatt_core.progress import seconds_since_progress
 from yatt_core.storage import objects as objects_module
 from yatt_core.storage import run_store
 from yatt_core.storage.fetching import fetching, partial_of
@@ -149,8 +151,9 @@ def test_an_unsealed_folder_is_not_published(objects: ObjectStore, run_folder: P
 
 
 def test_a_fetched_folder_is_the_published_one_and_replaces_a_damaged_one(
-    objects: ObjectStore, run_folder: Path
+    objects: ObjectStore, run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(progress, "_latest", None)
     receipt = publish_checkpoint(run_folder, FOLDER, IDENTITY, write, NEEDED)
     store = ObjectRunStore(objects, run_folder)
     store.publish(FOLDER)
@@ -158,6 +161,7 @@ def test_a_fetched_folder_is_the_published_one_and_replaces_a_damaged_one(
     (run_folder / FOLDER / "optimizer/planted").write_text("{}")
     assert store.fetch(FOLDER, "0" * 64) is False, "a folder with a manifest other than the ledger's is not fetched"
     assert store.fetch(FOLDER, receipt.manifest_sha256)
+    assert seconds_since_progress() is not None, "arriving bytes are progress"
     verify_checkpoint(run_folder, FOLDER, receipt.manifest_sha256)
     assert [path.name for path in (run_folder / FOLDER).parent.iterdir()] == [Path(FOLDER).name]
 

@@ -13,8 +13,11 @@ from safetensors import safe_open
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
+from yatt_core import progress
 from yatt_core.digests import file_sha256, weights_digest
 from yatt_core.errors import DataError
+from yatt_core.models.tensor_files import TensorFile
+from yatt_core.progress import seconds_since_progress
 from yatt_core.wire import part_files
 from yatt_core.wire.part_files import PartFiles, files_of_parts, write_parts, write_tensors
 from yatt_core.wire.parts import Box, TensorPart
@@ -150,3 +153,16 @@ def test_a_damaged_header_is_refused_by_name(tmp_path: Path, damage: str) -> Non
     path.write_bytes(length.to_bytes(8, "little") + text + data[8 + size : -1 if damage == "short" else None])
     with pytest.raises(DataError, match=r"x\.safetensors"):
         PartFiles([path])
+
+
+def test_reading_is_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tensors(tmp_path, 0, 1, {"weights": [TensorPart("a", (4,), (0,), np.ones(4, np.float32), (0,))]})
+    monkeypatch.setattr(progress, "_latest", None)
+    files = PartFiles(files_of_parts(tmp_path / "weights"))
+    assert seconds_since_progress() is None
+    files.read("a")
+    assert seconds_since_progress() is not None
+    monkeypatch.setattr(progress, "_latest", None)
+    (path,) = files_of_parts(tmp_path / "weights")
+    assert TensorFile(path).rows("a").tolist() == [1.0] * 4
+    assert seconds_since_progress() is not None

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.models.model_folder import weight_files
+from yatt_core.progress import advanced
 
 Slices = slice | tuple[slice, ...]
 
@@ -34,6 +35,7 @@ class StoredTensor:
 
     def __getitem__(self, slices: Slices, /) -> torch.Tensor:
         found: torch.Tensor = self.stored[slices]
+        advanced()
         return found
 
 

@@ -118,10 +118,12 @@ class ObjectStore:
 
     def download(self, files: Mapping[str, Path]) -> None:
         """Writes objects to files, whose folders must exist."""
+        from yatt_core.storage.arriving import ArrivingBytes
+
         with refusals(self.url, f"reading {len(files)} objects, including {', '.join(sorted(files)[:1])}"):
             names = [self._path(name) for name in files]
             paths = [str(path) for path in files.values()]
-            self._system.get(names, paths, batch_size=TRANSFERS)
+            self._system.get(names, paths, batch_size=TRANSFERS, callback=ArrivingBytes())
 
     def delete(self, names: Collection[str]) -> None:
         """Deletes objects; missing ones are ignored."""

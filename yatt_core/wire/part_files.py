@@ -24,6 +24,7 @@ import numpy.typing as npt
 from yatt_core.digests import WeightsDigest
 from yatt_core.errors import DataError
 from yatt_core.manifests import FileEntry
+from yatt_core.progress import advanced
 from yatt_core.wire.parts import Box, Sizes, TensorPart, whole_box
 
 Array = npt.NDArray[Any]
@@ -206,6 +207,7 @@ class PartFiles:
         if missing:
             raise DataError(f"{self._parts[name][0].path.parent}: a part of {name} is missing")
         self.bytes_read += found.nbytes
+        advanced()
         return found
 
     def blocks(self, name: str) -> Iterator[Array]:
