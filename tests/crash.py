@@ -7,11 +7,12 @@ no hook for this.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiobotocore.client import AioBaseClient
 from sqlalchemy.engine.default import DefaultDialect
@@ -41,6 +42,33 @@ def run_until(scenario: Scenario, folder: Path, step: int) -> tuple[bool, list[s
     child.join()
     assert child.exitcode in (KILLED, DONE), child.exitcode
     return child.exitcode == KILLED, acknowledged.read_text().split()
+
+
+class Death(NamedTuple):
+    """A scenario that was killed after a step; the last one survives, since it has no further step.
+
+    prepared: what the preparation returned.
+    """
+
+    step: int
+    folder: Path
+    acknowledged: list[str]
+    prepared: Any
+
+
+def deaths(scenario: Scenario, within: Path, prepare: Callable[[Path], Any] = lambda _: None) -> Iterator[Death]:
+    """Yields a scenario killed after its first step, then after its second, and so on until it survives.
+
+    prepare: called with each new folder before the scenario runs in it.
+    """
+    for step in itertools.count(1):
+        folder = within / f"step-{step}"
+        folder.mkdir()
+        prepared = prepare(folder)
+        killed, acknowledged = run_until(scenario, folder, step)
+        yield Death(step, folder, acknowledged, prepared)
+        if not killed:
+            return
 
 
 def _child(scenario: Scenario, folder: Path, acknowledged: Path, step: int) -> None:

@@ -6,6 +6,7 @@ rows. The actor's presence thread reports when the last one was, and what is kno
 
 from __future__ import annotations
 
+import logging
 import time
 
 _latest: float | None = None
@@ -19,6 +20,12 @@ def advanced(words: str = "") -> None:
     """
     global _latest, _words
     _latest, _words = time.monotonic(), words
+
+
+def log_progress(log: logging.Logger, words: str) -> None:
+    """Records a finished piece of work and how far it has come, for people and in the log."""
+    log.info("%s", words)
+    advanced(words)
 
 
 def latest_words() -> str:

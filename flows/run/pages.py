@@ -10,6 +10,9 @@ from urllib.parse import quote, urlsplit
 
 from yatt_core.logs import redact
 
+DASHBOARD, MLFLOW, PREFECT = "Dashboard", "MLflow", "Prefect"
+"""The names under which the pages are shown."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pages:
@@ -47,9 +50,9 @@ class Pages:
     def links(self, run: str, mlflow_place: str | None, flow_run: str) -> dict[str, str]:
         """Returns the run's pages that there are, by the name of the server."""
         found = {
-            "Dashboard": self.in_dashboard(run),
-            "MLflow": self.in_mlflow(mlflow_place),
-            "Prefect": self.in_prefect(flow_run),
+            DASHBOARD: self.in_dashboard(run),
+            MLFLOW: self.in_mlflow(mlflow_place),
+            PREFECT: self.in_prefect(flow_run),
         }
         return {name: address for name, address in found.items() if address}
 

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from tests.checkpoints.scenarios import FOLDER, IDENTITY, NEEDED, publish, write
-from tests.crash import run_until
+from tests.crash import deaths
 from yatt_core.checkpoints import publish as publish_module
 from yatt_core.checkpoints.publish import publish_checkpoint
 from yatt_core.checkpoints.retention import checkpoints_to_keep, delete_checkpoint, sweep_checkpoints
@@ -69,23 +69,23 @@ def test_everything_is_synced_before_the_final_name(tmp_path, monkeypatch):
     assert synced == ["checkpoints"]
 
 
+def published(folder):
+    return publish_checkpoint(folder, FOLDER, IDENTITY, write, NEEDED)
+
+
 def test_killed_at_every_step_a_checkpoint_is_complete_or_absent(tmp_path):
-    step, killed = 0, True
-    while killed:
-        step += 1
-        folder = tmp_path / f"step-{step}"
-        folder.mkdir()
-        killed, acknowledged = run_until(publish, folder, step)
+    for death in deaths(publish, tmp_path):
+        folder, acknowledged = death.folder, death.acknowledged
         visible = (folder / FOLDER).exists()
         assert visible or not acknowledged
         before = (folder / FOLDER).stat().st_ino if visible else None
-        receipt = publish_checkpoint(folder, FOLDER, IDENTITY, write, NEEDED)
+        receipt = published(folder)
         verify_checkpoint(folder, FOLDER, receipt.manifest_sha256)
         if visible:
             assert (folder / FOLDER).stat().st_ino == before, "a complete checkpoint was written again"
         sweep_checkpoints(folder, [FOLDER])
         assert names((folder / FOLDER).parent) == ["b000-i000010.t0001"]
-    assert step > 12
+    assert death.step > 12
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
@@ -232,18 +232,13 @@ def test_the_first_and_the_newest_are_kept(iterations, keep):
 
 
 def test_deletion_killed_at_every_step_leaves_no_partial_checkpoint_under_the_name(tmp_path):
-    step, killed = 0, True
-    while killed:
-        step += 1
-        folder = tmp_path / f"step-{step}"
-        folder.mkdir()
-        receipt = publish_checkpoint(folder, FOLDER, IDENTITY, write, NEEDED)
-        killed, _ = run_until(delete, folder, step)
+    for death in deaths(delete, tmp_path, published):
+        folder, receipt = death.folder, death.prepared
         if (folder / FOLDER).exists():
             verify_checkpoint(folder, FOLDER, receipt.manifest_sha256)
         sweep_checkpoints(folder, [])
         assert names(folder / "checkpoints") == []
-    assert step > 1
+    assert death.step > 1
     delete_checkpoint(tmp_path, FOLDER)
 
 

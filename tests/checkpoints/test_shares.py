@@ -20,7 +20,7 @@ from tests.checkpoints.scenarios import (
     write,
     write_share,
 )
-from tests.crash import run_until
+from tests.crash import deaths
 from yatt_core.checkpoints.contents import open_tensors
 from yatt_core.checkpoints.publish import publish_checkpoint
 from yatt_core.checkpoints.retention import sweep_checkpoints
@@ -62,12 +62,9 @@ def test_the_manifest_lists_the_files_of_all_ranks_with_digests_of_what_is_on_di
 
 
 def test_killed_at_every_step_a_checkpoint_of_two_ranks_is_complete_or_absent(tmp_path: Path) -> None:
-    step, killed, seen = 0, True, set()
-    while killed:
-        step += 1
-        folder = tmp_path / f"step-{step}"
-        folder.mkdir()
-        killed, acknowledged = run_until(publish_shares, folder, step)
+    seen = set()
+    for death in deaths(publish_shares, tmp_path):
+        folder, acknowledged = death.folder, death.acknowledged
         visible = (folder / FOLDER).exists()
         seen.add((len(acknowledged), visible))
         assert visible or "published" not in acknowledged
@@ -82,12 +79,8 @@ def test_killed_at_every_step_a_checkpoint_of_two_ranks_is_complete_or_absent(tm
 
 
 def test_a_rank_killed_at_any_step_leaves_the_others_without_a_checkpoint(tmp_path: Path) -> None:
-    step, killed = 0, True
-    while killed:
-        step += 1
-        folder = tmp_path / f"step-{step}"
-        folder.mkdir()
-        killed, acknowledged = run_until(write_share, folder, step)
+    for death in deaths(write_share, tmp_path):
+        folder, acknowledged = death.folder, death.acknowledged
         own = attempt(folder)
         own.write(state_of(0))
         if own.note(1).exists():
@@ -98,7 +91,7 @@ def test_a_rank_killed_at_any_step_leaves_the_others_without_a_checkpoint(tmp_pa
             with pytest.raises(InfrastructureError, match="share of rank 1 of 2"):
                 own.publish(state_of(0), 0.0, threading.Event())
             assert names(folder / "checkpoints") == [], "the publishing rank removes the shares"
-    assert step > 5
+    assert death.step > 5
 
 
 def test_the_publishing_rank_waits_for_a_late_one(tmp_path: Path) -> None:

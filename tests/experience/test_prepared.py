@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.crash import run_until
+from tests.crash import deaths
 from tests.experience.scenarios import KEY, prepare, prepared_ranks
 from yatt_core.errors import DataError
 from yatt_core.experience.prepared import (
@@ -86,12 +86,8 @@ def test_a_damaged_file_is_reported(tmp_path, name, damage):
 
 
 def test_killed_at_every_step_columns_are_complete_or_unpublished(tmp_path):
-    step, killed = 0, True
-    while killed:
-        step += 1
-        folder = tmp_path / f"step-{step}"
-        folder.mkdir()
-        killed, acknowledged = run_until(prepare, folder, step)
+    for death in deaths(prepare, tmp_path):
+        folder, acknowledged = death.folder, death.acknowledged
         published = (folder / prepared_folder(0, 3, 1) / "manifest.json").exists()
         assert published or not acknowledged
         written = write_prepared(folder, KEY, 2, prepared_ranks())
@@ -99,7 +95,7 @@ def test_killed_at_every_step_columns_are_complete_or_unpublished(tmp_path):
         leftovers = sweep_prepared(folder, 0, 3, [written[0]])
         assert leftovers in ([], [prepared_folder(0, 3, 1)])
         assert [path.name for path in (folder / written[0]).parent.iterdir()] == ["prepared.t0002"]
-    assert step > 9
+    assert death.step > 9
 
 
 def test_telemetry_is_stored_with_the_experience(tmp_path):

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from tests.crash import run_until
+from tests.crash import deaths, run_until
 from tests.experience.scenarios import KEY, SAMPLES, batch_of, make_shard, next_attempt, sealed_folders
 from tests.ops.seeding import toy_spec
 from yatt_core import durable
@@ -64,22 +64,18 @@ def test_pandas_and_duckdb_read_the_samples(tmp_path):
 
 
 def test_killed_after_every_step_acknowledged_work_is_not_repeated(tmp_path):
-    step, killed = 0, True
-    while killed:
-        step += 1
-        folder = tmp_path / f"step-{step:02d}"
-        folder.mkdir()
-        killed, acknowledged = run_until(next_attempt, folder, step)
+    for death in deaths(next_attempt, tmp_path):
+        folder, acknowledged = death.folder, death.acknowledged
         sealed = sealed_folders(folder)
         redone, kept = make(folder, term=2)
-        assert not set(redone) & set(acknowledged), step
+        assert not set(redone) & set(acknowledged), death.step
         assert len({*redone, *acknowledged}) >= len(WORK) - 1, "more than one piece was durable but not acknowledged"
         assert redone == [] if sealed else redone
         keep = [str(kept.relative_to(folder))]
         sweep(folder, KEY.branch, KEY.iteration, keep)
         left = sorted(str(path.relative_to(kept.parent)) for path in kept.parent.rglob("*") if path.is_file())
         assert left == [f"{kept.name}/manifest.json", f"{kept.name}/samples.parquet"]
-    assert step > 20, "fewer steps than chunks and sealing take"
+    assert death.step > 20, "fewer steps than chunks and sealing take"
 
 
 def test_a_series_of_killed_holders_makes_each_piece_once(tmp_path):

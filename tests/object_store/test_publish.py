@@ -13,7 +13,7 @@ from threading import Barrier
 import pytest
 
 from tests.checkpoints.scenarios import FOLDER, IDENTITY, NEEDED, write
-from tests.crash import run_until
+from tests.crash import deaths
 from tests.object_store.scenarios import delete, publish, publish_on_both, store_for, tell_children
 from tests.object_store.server import S3Server
 from yatt_core import progress
@@ -59,12 +59,9 @@ def test_killed_at_every_step_a_folder_is_complete_or_absent_and_a_retry_gives_t
     server: S3Server, objects: ObjectStore, tmp_path: Path
 ) -> None:
     tell_children(tmp_path, objects.url, server.environment)
-    step, killed, halves = 0, True, 0
-    while killed:
-        step += 1
-        folder = tmp_path / f"step-{step}"
-        folder.mkdir()
-        killed, acknowledged = run_until(publish, folder, step)
+    halves = 0
+    for death in deaths(publish, tmp_path):
+        folder, acknowledged = death.folder, death.acknowledged
         store = store_for(folder)
         seen = store.folders("checkpoints")
         whole = seen.get(FOLDER, False)
@@ -76,7 +73,8 @@ def test_killed_at_every_step_a_folder_is_complete_or_absent_and_a_retry_gives_t
         assert stored(objects, folder.name) == local(folder / FOLDER)
     assert halves > 2
     contents = {
-        json.dumps({k: v.hex() for k, v in local(tmp_path / f"step-{n}" / FOLDER).items()}) for n in range(1, step)
+        json.dumps({k: v.hex() for k, v in local(tmp_path / f"step-{n}" / FOLDER).items()})
+        for n in range(1, death.step)
     }
     assert len(contents) == 1
 
@@ -86,19 +84,14 @@ def test_a_deletion_killed_at_every_step_leaves_no_valid_partial_folder(
     server: S3Server, objects: ObjectStore, tmp_path: Path
 ) -> None:
     tell_children(tmp_path, objects.url, server.environment)
-    step, killed = 0, True
-    while killed:
-        step += 1
-        folder = tmp_path / f"step-{step}"
-        folder.mkdir()
-        receipt = publish_on_both(folder)
-        killed, _ = run_until(delete, folder, step)
+    for death in deaths(delete, tmp_path, publish_on_both):
+        folder, receipt = death.folder, death.prepared
         store = store_for(folder)
         if store.folders("checkpoints").get(FOLDER):
             store.verify(FOLDER, receipt.manifest_sha256)
         store.sweep("checkpoints", [], term=1)
         assert objects.sizes(f"{folder.name}/") == {}
-    assert step > 4
+    assert death.step > 4
 
 
 def test_all_of_a_run_is_deleted_but_nothing_of_another_ledgers_run(

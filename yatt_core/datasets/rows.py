@@ -21,7 +21,7 @@ from yatt_core.datasets.data_files import DataFile, held_out_files, training_fil
 from yatt_core.datasets.local_files import read_within
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.problems import LISTED
-from yatt_core.progress import advanced
+from yatt_core.progress import log_progress
 from yatt_core.prompts.conversations import read_messages, transcript
 from yatt_core.prompts.media import MAX_BYTES
 from yatt_core.prompts.prompt import Message
@@ -80,9 +80,7 @@ def read_rows(source: FileSource, split: Split, keep: Keep) -> Iterator[Row]:
         yield row
         count += 1
         if count % step == 0:
-            words = f"{file.path}: {count:,} {split} rows read"
-            log.info("%s", words)
-            advanced(words)
+            log_progress(log, f"{file.path}: {count:,} {split} rows read")
     if not count:
         raise DataError(f"{files[0].path}: the file has no rows")
     if not answer_known:  # a row may lack the key, but a key that is set explicitly must occur in some rows

@@ -16,7 +16,7 @@ from yatt_core.datasets.sources import first_prompts, source_place
 from yatt_core.errors import ConfigurationError, DataError, TooLongError
 from yatt_core.inputs.manifest import LONGEST
 from yatt_core.problems import LISTED, Problems
-from yatt_core.progress import advanced
+from yatt_core.progress import log_progress
 from yatt_core.prompts.codec import TextCodec, encode_question, longest_prompt, open_codec, positions
 from yatt_core.prompts.stream import Prompt
 from yatt_core.spec.run import RunSpec
@@ -74,9 +74,7 @@ def check_prompts(
             if refused <= listed:
                 problems.note(error)
         if count % PROMPTS_PER_WORD == 0:
-            words = f"{count - refused:,} prompts fit"
-            log.info("%s", words)
-            advanced(words)
+            log_progress(log, f"{count - refused:,} prompts fit")
     if refused > listed > 0:
         problems.note(DataError(f"data.sources: {refused - LISTED:,} more prompts do not fit either"))
     if most:

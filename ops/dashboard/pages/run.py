@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
@@ -24,7 +24,7 @@ from ops.presentation.words import phase_name
 from ops.queries.checkpoints import aliases, checkpoints
 from ops.queries.faults import faults
 from ops.queries.lineage import lineage
-from ops.queries.links import DASHBOARD, run_links
+from ops.queries.links import run_links
 from ops.queries.log_files import LEVELS, Filter
 from ops.queries.logs import logs
 from ops.queries.run import RunView, run_view
@@ -70,7 +70,7 @@ def show_run(visit: Visited, run_id: RunId, shown: Shown, metric: Chosen = None)
         chosen=chosen,
         display=shown,
         advice=advice_line(asdict(view.advice)),
-        links=[link for link in run_links(visit.served.ledger, run_id, visit.served.pages()) if link.name != DASHBOARD],
+        links=run_links(visit.served.ledger, run_id, replace(visit.served.pages(), dashboard="")),
         live_url=f"/api/v1{run_url(run_id, 'live')}",
         note_characters=NOTE_CHARACTERS,
         **_standing(view),

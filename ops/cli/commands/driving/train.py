@@ -189,7 +189,7 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> N
     from ops.integrations.trackers import trackers_of
     from ops.presentation.progress import watching
     from ops.presentation.run_summary import print_summary
-    from ops.queries.links import link_addresses
+    from ops.queries.links import run_links
     from yatt_core.errors import ExitCode
     from yatt_core.rewards.process import reward_process
 
@@ -212,7 +212,7 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> N
     with opened_ledger(home) as ledger:
         results = _results_now(ledger, run)
         if output is Output.TEXT:
-            print_summary(ledger, home, results, link_addresses(ledger, run, pages))
+            print_summary(ledger, home, results, run_links(ledger, run, pages))
     if output is Output.JSON:
         write_json(asdict(results))
     raise typer.Exit(outcome.exit_code)

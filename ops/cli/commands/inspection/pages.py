@@ -9,23 +9,21 @@ import os
 import socket
 import sys
 import webbrowser
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
 
+from flows.run.pages import DASHBOARD, MLFLOW, PREFECT, Pages
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, RunArgument, examples
 from ops.presentation.output import message, write
 
-if TYPE_CHECKING:
-    from flows.run.pages import Pages
-
 CONNECT_SECONDS = 2.0
 REMEDY = {
-    "dashboard": "`yatt dashboard` serves it, and so does `yatt up`",
-    "MLflow": "`yatt up` serves it; otherwise name a server in MLFLOW_TRACKING_URI",
-    "Prefect": "`yatt up` serves it; otherwise name a server in PREFECT_API_URL",
+    DASHBOARD: "`yatt dashboard` serves it, and so does `yatt up`",
+    MLFLOW: "`yatt up` serves it; otherwise name a server in MLFLOW_TRACKING_URI",
+    PREFECT: "`yatt up` serves it; otherwise name a server in PREFECT_API_URL",
 }
 
 
@@ -48,19 +46,19 @@ def open_page(
     """
     from flows.run.home import Home
     from ops.group.pages import live_pages
-    from ops.queries.links import link_addresses
+    from ops.queries.links import run_links
     from yatt_core.errors import ConfigurationError, InfrastructureError
 
     if mlflow and prefect:
         raise ConfigurationError("--mlflow, --prefect: only one of them can be given")
-    name = "MLflow" if mlflow else "Prefect" if prefect else "dashboard"
+    name = MLFLOW if mlflow else PREFECT if prefect else DASHBOARD
     place = Home.locate(home)
     pages = with_default(live_pages(place))
     with opened_ledger(place) as ledger:
         found = find_run(ledger, run)
-        links = link_addresses(ledger, found, pages)
+        links = run_links(ledger, found, pages)
     if name not in links:
-        server = {"MLflow": pages.mlflow, "Prefect": pages.prefect}.get(name, pages.dashboard)
+        server = {MLFLOW: pages.mlflow, PREFECT: pages.prefect}.get(name, pages.dashboard)
         why = f"{name} has no page of {found} yet" if server else f"no {name} is up; {REMEDY[name]}"
         raise InfrastructureError(why)
     if not answers(links[name]):
