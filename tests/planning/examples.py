@@ -32,8 +32,13 @@ def spec_7b(*overrides: str) -> RunSpec:
     return load_spec(CONFIGS / "plan-7b-grpo.yaml", overrides)
 
 
+SIZED_BY_THE_PLAN = ("rollout.engine.instances=0", "trainer.engine.data_parallel_size=0")
+
+
 def spec_72b(*overrides: str) -> RunSpec:
-    return load_spec(CONFIGS / "plan-72b-grpo.yaml", overrides)
+    """Returns the example with as many engines and copies as fit, and the optimizer's state on the host."""
+    usual = (*SIZED_BY_THE_PLAN, "trainer.engine.optimizer_cpu_offload=true")
+    return load_spec(CONFIGS / "plan-72b-grpo.yaml", (*usual, *overrides))
 
 
 def cluster(text: str) -> DescribedCluster:

@@ -16,7 +16,7 @@ class ArrivingBytes(Callback):  # type: ignore[misc]
     """Passed to a transfer, which reports to it."""
 
     def relative_update(self, inc: int = 1) -> None:
-        """Called with the size of each piece that has arrived."""
+        """Marks a piece that has arrived, however large it is."""
         advanced()
 
     def branched(self, path_1: str, path_2: str, **_: Any) -> Callback:

@@ -11,6 +11,7 @@ from db.ledger import Ledger
 from flows.run.home import Home
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import SHARDS, seed_run, toy_spec
+from tests.planning.examples import SIZED_BY_THE_PLAN
 from yatt_core.experience.telemetry import write_telemetry
 from yatt_core.spec.reading.documents import yaml_text
 
@@ -56,7 +57,8 @@ def test_a_plan_for_programs(yatt: Yatt) -> None:
 
 
 def test_an_impossible_plan(yatt: Yatt) -> None:
-    answer = yatt("plan", SEVENTY, "--cluster", "8xH200", "--set", "trainer.engine.optimizer_cpu_offload=false")
+    sized = [word for override in SIZED_BY_THE_PLAN for word in ("--set", override)]
+    answer = yatt("plan", SEVENTY, "--cluster", "8xH200", *sized)
     assert answer.code == 2
     assert "it does not fit" in answer.out
     assert "too much" in answer.out
