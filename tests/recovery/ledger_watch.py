@@ -30,6 +30,16 @@ class OpenPhase:
     term: int
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt at a phase that has ended; times are milliseconds since 1970."""
+
+    term: int
+    state: str
+    dispatched: int
+    ended: int
+
+
 class LedgerWatch:
     """Reads a run's rows. Times are milliseconds since 1970 by the database's clock, which is this machine's."""
 
@@ -83,18 +93,11 @@ class LedgerWatch:
         )
         return bool(self._rows(query)[0][0])
 
-    def overtaken(self) -> int:
-        """Returns the number of attempts that a term's driver recorded as done after a newer term had begun."""
+    def attempts(self) -> list[Attempt]:
+        """Returns all attempts at phases that were dispatched and have ended."""
         columns = (PhaseAttempt.term, PhaseAttempt.state, PhaseAttempt.dispatched_at, PhaseAttempt.ended_at)
-        rows = self._rows(select(*columns).where(PhaseAttempt.run == self._run))
-        begins: dict[int, int] = {}
-        for term, _, dispatched, _ in rows:
-            begins[term] = min(dispatched, begins.get(term, dispatched))
-        return sum(
-            any(newer > term and begin < ended for newer, begin in begins.items())
-            for term, state, _, ended in rows
-            if state == "DONE"
-        )
+        ended = (PhaseAttempt.dispatched_at.is_not(None), PhaseAttempt.ended_at.is_not(None))
+        return [Attempt(*row) for row in self._rows(select(*columns).where(PhaseAttempt.run == self._run, *ended))]
 
     def first_dispatch(self, term: int) -> int | None:
         """Returns when a term's driver dispatched its first phase other than a start or a recovery."""

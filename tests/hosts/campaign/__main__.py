@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -38,6 +39,7 @@ from yatt_core.spec import RunSpec, load_spec
 SPEC = Path(__file__).parent / "hosts.yaml"
 FAULTS, MINUTES = 42, 75.0
 FEWEST_ITERATIONS = 3
+AUDIT_SECONDS = 300.0
 Say = Callable[[str], None]
 
 
@@ -59,6 +61,7 @@ def campaign(
             quiet = undisturbed(bed, spec.model_copy(update={"iterations": strikes.iteration}), say)
             with watched(bed, run) as watch:
                 told = figures(bed.ledger, watch, run, quiet, strikes.record)
+            told["files_sound"] = int(files_are_sound(bed, run))
         finally:
             os.environ.pop(LEDGER_VARIABLE)
     return told | {"seed": seed, "minutes": round(minutes, 1)}
@@ -104,6 +107,14 @@ def undisturbed(bed: Bed, spec: RunSpec, say: Say) -> str:
             operator.end()
     say(f"{run} has ended undisturbed")
     return run
+
+
+def files_are_sound(bed: Bed, run: str) -> bool:
+    """Returns whether every file that the ledger names is as it was when it was recorded, wherever it is kept."""
+    command = [sys.executable, "-m", "ops.cli.main", "--home", str(bed.home.folder), "audit", "verify", run]
+    with bed.new_log("audit").open("w") as log:
+        asked = bed.compute[0].start(command, env=bed.environment, stdout=log, stderr=subprocess.STDOUT)
+    return asked.wait(AUDIT_SECONDS) == ExitCode.OK
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flows.run.home import Home
 from tests.hosts.campaign.storage import BUCKET, LEDGER
-from tests.hosts.network import Hosts
+from tests.hosts.network import Hosts, NoHostsError
 from tests.hosts.ray_nodes import SETTINGS
 
 DISK = Path("/mnt")
@@ -35,6 +35,8 @@ class Bed:
     """
 
     def __init__(self, folder: Path, store: bool, compute: int = COMPUTE) -> None:
+        if os.geteuid() != 0:
+            raise NoHostsError("needs root: PostgreSQL on the storage host runs as another user")
         self.folder, self.store = folder, store
         self.hosts = Hosts(compute + 1, [DISK], DISK_BYTES)
         *self.compute, self.storage = self.hosts
@@ -54,6 +56,12 @@ class Bed:
     def overrides(self) -> list[str]:
         """The values of a spec that depend on the bed."""
         return [f"storage.url=s3://{BUCKET}/runs"] if self.store else []
+
+    def new_log(self, name: str) -> Path:
+        """Returns a file for the output of a process; files are numbered in the order of their processes."""
+        logs = self.folder / "logs"
+        logs.mkdir(exist_ok=True)
+        return logs / f"{len(list(logs.iterdir())) + 1:03d}.{name}.txt"
 
     def __enter__(self) -> Bed:
         try:

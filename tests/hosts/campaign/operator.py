@@ -71,7 +71,6 @@ class Operator:
         self.exits: list[str] = []
         self._nodes = {host.name: Service() for host in hosts}
         self._driver = Service()
-        self._count = 0
 
     def tend(self) -> None:
         """Starts what has ended."""
@@ -141,7 +140,7 @@ class Operator:
                     self.clear(other)
         host.call("mkdir", "-p", *(str(DISK / name) for name in ("ray", "tmp", "home")))
         argv = node_command(host, self.head, DISK / "ray", self._cpus)
-        node.start(host, argv, self._bed.environment, self._log(f"{host.name}.ray"))
+        node.start(host, argv, self._bed.environment, self._bed.new_log(f"{host.name}.ray"))
 
     def _is_ready(self, host: Host) -> bool:
         node = self._nodes[host.name]
@@ -156,15 +155,9 @@ class Operator:
             self._driver = Service(started=self._driver.started)
         environment = self._bed.environment | {"YATT_RAY_ADDRESS": address_of(self.head)}
         argv = [sys.executable, "-m", "ops.cli.main", "--home", str(self._bed.home.folder), "resume", self.run]
-        self._driver.start(self.head, argv, environment, self._log(f"driver.{self.head.name}"))
+        self._driver.start(self.head, argv, environment, self._bed.new_log(f"driver.{self.head.name}"))
 
     def _note_exit(self, said: str) -> None:
         assert self._driver.log is not None
         lines = self._driver.log.read_text(errors="replace").strip().splitlines()
         self.exits.append(f"{said}: {lines[-1] if lines else ''} ({self._driver.log.name})")
-
-    def _log(self, name: str) -> Path:
-        self._count += 1
-        folder = self._bed.folder / "logs"
-        folder.mkdir(exist_ok=True)
-        return folder / f"{self._count:03d}.{name}.txt"
