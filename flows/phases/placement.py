@@ -86,7 +86,7 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
         decision={
             "mode": spec.placement.mode,
             "start": plan.roles,
-            "roles": roles_by_device(plan.roles, devices, spec.trainer.engine.ranks),
+            "roles": roles_by_device(plan.roles, devices, spec.trainer.engine.ranks, spec.devices_per_instance),
             "state": plan.state,
         },
         prediction={} if plan.prediction_s is None else {"collect": plan.prediction_s},
@@ -216,13 +216,16 @@ def _name(run: str, branch: int, iteration: int, sha256: str) -> dict[str, Any]:
     return {"run": run, "branch": branch, "iteration": iteration, "sha256": sha256}
 
 
-def roles_by_device(start: str, devices: int, ranks: int) -> dict[str, list[list[str]]]:
+def roles_by_device(start: str, devices: int, ranks: int, each: int = 1) -> dict[str, list[list[str]]]:
     """Returns the actors on each device that the run uses, during `collect` and during `learn`.
 
-    A run reserves as many devices as it has instances or ranks, at most all; actors beyond the last device share devices
+    A run reserves as many devices as its instances and ranks need, at most all; actors beyond the last device share devices
     (`yatt_core.cluster.reservation`).
+
+    each: number of devices of an instance.
     """
     instances = [f"{'judge' if role == JUDGE else 'rollout'}-{index}" for index, role in enumerate(start)]
+    instances = [name for name in instances for _ in range(each)]
     trainers = [f"trainer-{rank}" for rank in range(ranks)]
     used = min(devices, max(len(instances), ranks))
     return {

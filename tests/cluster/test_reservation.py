@@ -112,10 +112,11 @@ echo "Abacus 9, 20480"
 SHARED = """
 import os, ray
 ray.init(num_cpus=1, num_gpus=2, include_dashboard=False, configure_logging=False, log_to_driver=False)
-from yatt_core.cluster.reservation import reserve
+from yatt_core.cluster.reservation import gpus_of, reserve
 from yatt_core.cluster.seating import RankLayout
 seen = ray.remote(lambda: os.environ["CUDA_VISIBLE_DEVICES"])
 seats = reserve(3, (), RankLayout(3, shares=True))
+print(gpus_of(seats))
 print(seats[0].kind, ray.get([seen.options(num_cpus=0, **seats[i % 2].options).remote() for i in range(4)]))
 from yatt_core.cluster.devices import inventory, measured_gpus
 known = inventory()
@@ -142,5 +143,5 @@ def test_actors_of_a_gpu_see_only_that_gpu_and_its_driver_is_asked_for_its_memor
     )
     assert done.returncode == 0, done.stderr
     smallest = ("Abacus 9", 20480)
-    said = ["gpu ['0', '1', '0', '1']", str([smallest, smallest]), "ConfigurationError"]
+    said = ["('0', '1')", "gpu ['0', '1', '0', '1']", str([smallest, smallest]), "ConfigurationError"]
     assert done.stdout.splitlines() == said

@@ -9,18 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.services import ROOT
 from yatt_core.cluster.devices import Device
 from yatt_core.cluster.reservation import Group, lacking
 from yatt_core.cluster.seating import (
     RankLayout,
     check_seats,
     fewest_nodes,
+    instance_seats,
     labels_of,
     layout_of,
     most_ranks,
+    pool_layout,
     seat_order,
+    together,
 )
 from yatt_core.errors import ConfigurationError
+from yatt_core.spec import RunSpec, load_spec
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer
 from yatt_core.spec.sections.trainer import TorchTrainer
 
@@ -111,3 +116,46 @@ def test_what_is_reserved_holds_the_ranks_whenever_the_nodes_do(
 def test_nodes_on_one_host_have_names_of_their_own() -> None:
     devices = [Device(0, "core", node, f"{host}:core0") for node, host in (("1" * 9, "x"), ("2" * 9, "x"), ("3", "y"))]
     assert labels_of(devices) == {"1" * 9: "x (11111111)", "2" * 9: "x (22222222)", "3": "y"}
+
+
+def rollout_spec(instances: int, tensors: int, judge: int = 0) -> RunSpec:
+    judged = f"rewards.parts.1.engine={{kind: vllm, tensor_parallel_size: {judge}}}"
+    engine = f"rollout.engine={{kind: vllm, instances: {instances}, tensor_parallel_size: {tensors}}}"
+    changes = [engine, "exact=false", *([judged] if judge else [])]
+    return load_spec(ROOT / "configs" / ("genrm.yaml" if judge else "vllm.yaml"), changes)
+
+
+def test_an_engine_of_several_devices_has_them_on_one_node() -> None:
+    layout = pool_layout(rollout_spec(2, 2))
+    assert (layout.ranks, layout.together, rollout_spec(2, 2).devices) == (4, 2, 4)
+    nodes = [node for node, _ in seat_order({"a": 3, "b": 3}, RankLayout(4, shares=True))]
+    assert instance_seats(nodes, layout) == [(0, 1), (3, 4)], "the third device of each node has no neighbour left"
+    assert instance_seats(["a", "b"], pool_layout(rollout_spec(3, 1))) == [(0,), (1,), (0,)], (
+        "single devices are shared"
+    )
+
+
+def test_engines_that_the_nodes_cannot_hold_are_refused_by_the_key_to_change() -> None:
+    nodes = {"a": 3, "b": 3}
+    check_seats(nodes, pool_layout(rollout_spec(2, 2)))
+    with pytest.raises(ConfigurationError, match=r"^rollout\.engine\.instances: .* 6 devices.* 2 on one node.* 2\b"):
+        check_seats(nodes, pool_layout(rollout_spec(3, 2)))
+    with pytest.raises(
+        ConfigurationError, match=r"^rollout\.engine\.tensor_parallel_size: 4 devices of one node.* 3\b"
+    ):
+        check_seats(nodes, pool_layout(rollout_spec(1, 4)))
+
+
+def test_an_instance_has_the_devices_of_its_largest_engine() -> None:
+    spec = rollout_spec(2, 1, judge=4)
+    layout = pool_layout(spec)
+    assert (layout.ranks, layout.together, spec.devices) == (8, 4, 8)
+    with pytest.raises(ConfigurationError, match=r"^rewards\.parts\.1\.engine\.tensor_parallel_size: 4 devices"):
+        check_seats({"a": 3}, layout)
+
+
+def test_ranks_and_engines_find_places_on_the_same_devices() -> None:
+    trainer, pool = RankLayout(6, 2), pool_layout(rollout_spec(1, 4))
+    assert (together(trainer, pool).ranks, together(trainer, pool).together) == (8, 4)
+    devices = [Device(number, "core", node, "") for number, node in enumerate("aaaaaabbbbbbbb")]
+    assert lacking(devices, {}, (), 6, together(trainer, pool)) == {"b": 8}

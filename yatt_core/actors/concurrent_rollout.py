@@ -6,12 +6,14 @@ all other calls are served one at a time, in the order of arrival, even while ge
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import ray
 
+from yatt_core.actors.holdings import VISIBLE
 from yatt_core.actors.rollout import RolloutActor
 from yatt_core.engines.rollout.vllm.engine import VllmRolloutEngine
 from yatt_core.judges.generative import GenerativeJudge
@@ -28,9 +30,14 @@ WORK = "work"
 
 
 class ConcurrentRolloutActor(RolloutActor):
-    """One instance of the pool."""
+    """One instance of the pool.
 
-    def __init__(self, spec_json: str, run_folder: str, instance: int, term: int) -> None:
+    gpus: numbers of its GPUs on its node if it has several; empty if it uses what Ray assigned to it.
+    """
+
+    def __init__(self, spec_json: str, run_folder: str, instance: int, term: int, gpus: tuple[str, ...] = ()) -> None:
+        if gpus:
+            os.environ[VISIBLE] = ",".join(gpus)
         super().__init__(spec_json, run_folder, instance, term)
         self._one_by_one = threading.Lock()
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 
 import psutil
 import ray
 
 from yatt_core.protocols.receipts import Holdings
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def own_holdings() -> Holdings:
@@ -26,10 +29,15 @@ def own_holdings() -> Holdings:
 
 
 def own_gpus() -> tuple[str, ...]:
-    """Returns the numbers of the GPUs that Ray assigned to this process; empty if there are none."""
+    """Returns the numbers of the GPUs that this process may use; empty if there are none.
+
+    Ray assigns one to each actor; an instance of several devices also uses its neighbours.
+    """
     if not ray.is_initialized():
         return ()
-    return tuple(str(gpu) for gpu in ray.get_runtime_context().get_accelerator_ids().get("GPU", ()))
+    assigned = tuple(str(gpu) for gpu in ray.get_runtime_context().get_accelerator_ids().get("GPU", ()))
+    visible = tuple(filter(None, os.environ.get(VISIBLE, "").split(",")))
+    return visible if set(assigned) < set(visible) else assigned
 
 
 def _reserved_on_gpu() -> int:

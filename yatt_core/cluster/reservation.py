@@ -28,7 +28,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from yatt_core.cluster.devices import Device, inventory
 from yatt_core.cluster.gcs import recall, remember
-from yatt_core.cluster.seating import RankLayout, by_size, check_seats, fewest_nodes, labels_of, seat_order
+from yatt_core.cluster.seating import RankLayout, by_size, check_seats, fewest_nodes, labels_of, seat_order, together
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ KEY = "devices"
 FREE_SECONDS = 30.0
 """How long devices may take to become free, for example those of a run that is ending."""
 NODE_LABEL = "ray.io/node-id"
+NO_POOL = RankLayout(0, shares=True)
 GPU_SHARE = 0.01
 """The share of a GPU that each actor on it requests, so that Ray exposes the GPU to several of the run's actors."""
 
@@ -75,29 +76,45 @@ class Seat:
         return {"scheduling_strategy": strategy, "num_gpus": GPU_SHARE if self.kind == "gpu" else 0}
 
 
-def reserve(wanted: int, avoided: Collection[str], layout: RankLayout) -> tuple[Seat, ...]:
+def reserve(wanted: int, avoided: Collection[str], layout: RankLayout, pool: RankLayout = NO_POOL) -> tuple[Seat, ...]:
     """Reserves devices outside the nodes to avoid and returns their seats, as `seat_order` orders them.
 
     These are as many as wanted, or all available ones.
 
     avoided: Ray's ids of nodes.
+    layout: the trainer's.
+    pool: the rollout engines'.
 
-    Raises `ConfigurationError` if the nodes cannot hold the ranks, `InfrastructureError` if this is because nodes are
-    lost or avoided, if devices do not become free, or if Ray does not answer.
+    Raises `ConfigurationError` if the nodes cannot hold the ranks or the engines, `InfrastructureError` if this is because
+    nodes are lost or avoided, if devices do not become free, or if Ray does not answer.
     """
     devices = inventory()
     kind, living = devices[0].kind, {device.node for device in devices}
     groups = _groups()
-    _check(devices, groups, avoided, layout)
+    for part in (layout, pool):
+        _check(devices, groups, avoided, part)
     if lost := groups.keys() - living:
         for node in lost:
             remove_placement_group(groups.pop(node).handle)
         _tell(groups)
-    for node, count in lacking(devices, groups, avoided, wanted, layout).items():
+    for node, count in lacking(devices, groups, avoided, wanted, together(layout, pool)).items():
         groups[node] = _group_on(node, count, kind, f"{KEY}.{node}")
         _tell(groups)
     counts = {node: group.count for node, group in groups.items() if node not in avoided}
     return tuple(Seat(kind, node, groups[node], bundle) for node, bundle in seat_order(counts, layout))
+
+
+def gpus_of(seats: Sequence[Seat]) -> tuple[str, ...]:
+    """Returns the numbers that the seats' GPUs have on their node; empty for cores."""
+    if any(seat.kind != "gpu" for seat in seats):
+        return ()
+    task: Any = ray.remote(_assigned)
+    asking = [task.options(num_cpus=0, **seat.options).remote() for seat in seats]
+    return tuple(gpu for assigned in ray.get(asking, timeout=FREE_SECONDS) for gpu in assigned)
+
+
+def _assigned() -> tuple[str, ...]:
+    return tuple(ray.get_runtime_context().get_accelerator_ids()["GPU"])
 
 
 def release() -> None:

@@ -1,20 +1,24 @@
-"""Which devices of which nodes a trainer's ranks get: a pure function of the nodes and the trainer's layout.
+"""Which devices of which nodes a run's ranks and rollout engines get: a pure function of the nodes and the layouts.
 
 Ranks of a tensor-parallel group exchange activations in every layer, so they are on one node. Groups, pipeline
 stages and replicas follow in the order of the ranks, on as few nodes as possible; of several choices, the one that
-leaves the fewest devices of these nodes without a rank. Rank 0 and its group are on the first node. Imports neither
-Ray nor torch, because plans use this module too.
+leaves the fewest devices of these nodes without a rank. Rank 0 and its group are on the first node. Rollout engines take
+the same devices in the same order, each as many of one node as it needs. Imports neither Ray nor torch, because plans use
+this module too.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec.sections.accelerated import MegatronTrainer
+from yatt_core.spec.rewards.judges import GenerativePart
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.sections.accelerated import MegatronTrainer, VllmRollout
 from yatt_core.spec.sections.trainer import TorchTrainer, TrainerEngineSpec, VirtualTrainer
 
 if TYPE_CHECKING:
@@ -29,12 +33,15 @@ TENSOR, PIPELINE = "trainer.engine.tensor_model_parallel_size", "trainer.engine.
 
 @dataclass(frozen=True, slots=True)
 class RankLayout:
-    """What a trainer's ranks need.
+    """What a trainer's ranks or the rollout engines need.
 
+    ranks: number of devices.
     together: consecutive ranks that must be on one node.
     stages: groups of such ranks that hold one copy of the model.
     shares: whether ranks may share a device if there are not enough.
     key: the setting that determines the number of ranks.
+    size_key: the setting that determines how many must be together.
+    who: whom a message says to need the devices.
     """
 
     ranks: int
@@ -42,6 +49,8 @@ class RankLayout:
     stages: int = 1
     shares: bool = False
     key: str = "trainer.engine.ranks"
+    size_key: str = TENSOR
+    who: str = "the trainer needs"
 
     @property
     def groups(self) -> int:
@@ -55,6 +64,54 @@ def layout_of(trainer: TrainerEngineSpec) -> RankLayout:
         tensors, stages = trainer.tensor_model_parallel_size, trainer.pipeline_model_parallel_size
         return RankLayout(trainer.ranks, tensors, stages, key="trainer.engine.data_parallel_size")
     return RankLayout(trainer.ranks, shares=isinstance(trainer, TorchTrainer | VirtualTrainer))
+
+
+def pool_layout(spec: RunSpec) -> RankLayout:
+    """Returns the layout of the rollout engines; it has no ranks if the cluster determines their number.
+
+    An instance has as many devices as the largest of its engines, the policy's or a judge's. Engines of one device share
+    devices if there are not enough.
+    """
+    engines: list[tuple[str, object]] = [("rollout.engine", spec.rollout.engine)]
+    engines += [
+        (f"rewards.parts.{number}.engine", part.engine)
+        for number, part in enumerate(spec.rewards.parts)
+        if isinstance(part, GenerativePart)
+    ]
+    sizes = [(engine.devices, key) for key, engine in engines if isinstance(engine, VllmRollout)]
+    size, key = max(sizes, default=(1, "rollout.engine"), key=lambda pair: pair[0])
+    return RankLayout(
+        spec.rollout.engine.instances * size,
+        size,
+        shares=size == 1,
+        key="rollout.engine.instances",
+        size_key=f"{key}.tensor_parallel_size",
+        who="the rollout engines need",
+    )
+
+
+def together(first: RankLayout, second: RankLayout) -> RankLayout:
+    """Returns the layout of devices on which both find places, in turn."""
+    size = math.lcm(first.together, second.together)
+    return RankLayout(-(-max(first.ranks, second.ranks) // size) * size, size, shares=first.shares and second.shares)
+
+
+def instance_seats(nodes: Sequence[str], layout: RankLayout) -> list[tuple[int, ...]]:
+    """Returns the seats of each rollout instance, by their numbers.
+
+    nodes: the node of each seat.
+
+    Instances of one device share seats if there are not enough; of larger ones there may be fewer than wanted.
+    """
+    wanted = layout.ranks // layout.together
+    if layout.together == 1:
+        return [(number % len(nodes),) for number in range(wanted)]
+    found: list[tuple[int, ...]] = []
+    for node in dict.fromkeys(nodes):
+        own = [number for number, each in enumerate(nodes) if each == node]
+        whole = len(own) // layout.together * layout.together
+        found += [tuple(own[start : start + layout.together]) for start in range(0, whole, layout.together)]
+    return found[:wanted]
 
 
 def most_ranks(devices: Mapping[str, int], layout: RankLayout) -> int:
@@ -80,7 +137,7 @@ def check_seats(devices: Mapping[str, int], layout: RankLayout) -> None:
     largest = max(devices.values(), default=0)
     if size > largest:
         raise ConfigurationError(
-            f"{TENSOR}: {size} devices of one node are needed, but {held}; expected at most {largest}"
+            f"{layout.size_key}: {size} devices of one node are needed, but {held}; expected at most {largest}"
         )
     groups = sum(count // size for count in devices.values())
     within = f", in groups of {size} on one node" if size > 1 else ""
@@ -91,7 +148,7 @@ def check_seats(devices: Mapping[str, int], layout: RankLayout) -> None:
         )
     copies = most // (size * layout.stages)
     raise ConfigurationError(
-        f"{layout.key}: the trainer needs {layout.ranks} devices{within}, but {held}; expected at most {copies}, or 0 for "
+        f"{layout.key}: {layout.who} {layout.ranks} devices{within}, but {held}; expected at most {copies}, or 0 for "
         "as many as fit in a plan"
     )
 

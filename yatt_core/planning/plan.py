@@ -126,15 +126,14 @@ def _times(
 
 def _warnings(roles: Roles, demand: Demand, cluster: DescribedCluster) -> Iterator[str]:
     """Yields what works but may not be intended."""
-    per_node = cluster.devices_per_node
     for place, engine, memory, instances in (
         ("rollout.engine", roles.rollout, demand.rollout, demand.instances),
         ("the judge's engine", roles.judge.engine if roles.judge else None, demand.judge, demand.judge_instances),
     ):
         if not isinstance(engine, VllmRollout) or memory is None:
             continue
-        if engine.tensor_parallel_size > per_node:
-            yield f"{place}: tensor parallelism over {engine.tensor_parallel_size} devices spans several nodes of {per_node}"
+        if memory.devices < (each := roles.spec.devices_per_instance):
+            yield f"{place}: an engine uses {memory.devices} of the {each} devices that an instance has for its judges or rollout"
         if unused := cluster.devices - instances * memory.devices:
             yield f"{place}: {unused} of {cluster.devices} devices have no engine"
         if memory.sequences < engine.max_num_seqs:

@@ -30,8 +30,8 @@ from yatt_core.cluster.control_store import RayControlStore
 from yatt_core.cluster.driver_signs import announce, forget_drivers, require_newest
 from yatt_core.cluster.gcs import node_of_actor
 from yatt_core.cluster.nodes import avoided_nodes, elsewhere, node_names, on_node
-from yatt_core.cluster.reservation import Seat, release, reserve
-from yatt_core.cluster.seating import layout_of
+from yatt_core.cluster.reservation import Seat, gpus_of, release, reserve
+from yatt_core.cluster.seating import instance_seats, layout_of, pool_layout
 from yatt_core.code_revision import code_revision
 from yatt_core.dispatch.pool import WORK_THREADS
 from yatt_core.errors import FencedError, InfrastructureError
@@ -124,7 +124,8 @@ class ActorRegistry:
         self._endpoint_calls = [part.max_concurrent_requests for part in endpoint_judges(spec)]
         self._seated = () if spec.virtual else (ROLLOUT, TRAINER)
         self._seats: tuple[Seat, ...] = ()
-        self._layout = layout_of(spec.trainer.engine)
+        self._layout, self._pool = layout_of(spec.trainer.engine), pool_layout(spec)
+        self._devices = 0 if spec.virtual else spec.devices
         # The controllers' names are as of the last `gather`, which looks up the nodes.
         self._wanted = {role: [f"{role}-{i}" for i in range(count)] for role, count in counts.items()}
         self._members: dict[str, Member] = {}
@@ -181,9 +182,8 @@ class ActorRegistry:
             member = self._members[name] = replace(member, node=node_of_actor(member.actor_id))
         devices = [f"gpu{gpu}" for gpu in holds.gpus]
         if not devices and _role(name) in self._seated:
-            seat = self._seats[int(name.partition("-")[2]) % len(self._seats)]
             # An actor that was kept while the nodes changed may be on another of its node's devices.
-            devices = [f"{seat.kind}{seat.bundle}"] if seat.node == member.node else []
+            devices = [f"{seat.kind}{seat.bundle}" for seat in self._seats_of(name) if seat.node == member.node]
         node = self._node_names.get(member.node, "")
         return ActorSeat(name, member.actor_id, node, ", ".join(devices), holds.host_bytes, holds.gpu_bytes)
 
@@ -198,8 +198,8 @@ class ActorRegistry:
         announce(self.store, self._term)
         self._look_around()
         avoided = avoided_nodes(self._living, avoid_nodes)
-        if wanted := max((len(self._wanted[role]) for role in self._seated), default=0):
-            self._seats = reserve(wanted, avoided, self._layout)
+        if self._devices:
+            self._seats = reserve(self._devices, avoided, self._layout, self._pool)
         found = self._find(avoided)
         self._book_lost(found)
         ranks = self._wanted[TRAINER]
@@ -273,6 +273,14 @@ class ActorRegistry:
             if not same and member.actor_id not in self._ended:
                 self._book(member, "it died")
 
+    def _seats_of(self, name: str) -> tuple[Seat, ...]:
+        """Returns the devices of a rank or instance."""
+        role, _, index = name.partition("-")
+        if role == TRAINER:
+            return (self._seats[int(index) % len(self._seats)],)
+        found = instance_seats([seat.node for seat in self._seats], self._pool)
+        return tuple(self._seats[number] for number in found[int(index)])
+
     # -- internals ----------------------------------------------------------------------------------------------------
 
     def _look_around(self) -> None:
@@ -308,8 +316,11 @@ class ActorRegistry:
         kind = self._rollout_class if role == ROLLOUT else role
         calls = self._endpoint_calls[int(index)] if kind == ENDPOINT else CONCURRENT.get(kind)
         options: dict[str, Any] = {} if calls is None else {"max_concurrency": calls}
+        more: tuple[Any, ...] = ()
         if role in self._seated:
-            options |= self._seats[int(index) % len(self._seats)].options
+            seats = self._seats_of(name)
+            options |= seats[0].options
+            more = (gpus_of(seats),) if len(seats) > 1 else ()
         else:
             place = on_node(node) if node else elsewhere(self._living, avoided, int(index))
             options["scheduling_strategy"] = place
@@ -325,7 +336,7 @@ class ActorRegistry:
         deadline = time.monotonic() + NAME_SECONDS
         while True:
             try:
-                handle = remote.remote(self._spec_json, str(self._folder), int(index), self._term)
+                handle = remote.remote(self._spec_json, str(self._folder), int(index), self._term, *more)
             except ValueError as error:  # the name of an ended actor is not free yet
                 if time.monotonic() > deadline:
                     raise InfrastructureError(

@@ -12,6 +12,7 @@ from yatt_core.digests import json_digest
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, VirtualJudge, judge_obstacles
 from yatt_core.spec.rewards.scheme import RewardSpec
+from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.algorithm import AlgorithmSpec, CriticSpec, GrpoSpec, PpoSpec
 from yatt_core.spec.sections.data import DataSpec
 from yatt_core.spec.sections.dynamic_sampling import AllGroups, BestAndWorst, DynamicSamplingSpec
@@ -173,7 +174,14 @@ class RunSpec(SpecModel):
     @property
     def devices(self) -> int:
         """Number of devices that the run needs; rollout and training share them."""
-        return max(self.rollout.engine.instances, self.trainer.engine.ranks)
+        return max(self.rollout.engine.instances * self.devices_per_instance, self.trainer.engine.ranks)
+
+    @property
+    def devices_per_instance(self) -> int:
+        """Number of devices of a rollout instance: those of the largest of its engines, the policy's or a judge's."""
+        engines: list[object] = [self.rollout.engine]
+        engines += [part.engine for part in self.rewards.judges if isinstance(part, GenerativePart)]
+        return max((engine.devices for engine in engines if isinstance(engine, VllmRollout)), default=1)
 
     @property
     def critic(self) -> CriticSpec | None:

@@ -41,18 +41,19 @@ class Case:
 def build_model(folder: Path, kind: str) -> None:
     """Writes a small model whose next token is neither certain nor a coin toss.
 
-    `odd` has widths that fill no whole number of vectors; `wide` has the smallest head size that vLLM accepts.
+    `odd` has widths that fill no whole number of vectors; `wide` has the smallest head size that vLLM accepts; `paired`
+    has it too, and heads for two devices.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
     common: dict[str, Any] = {"vocab_size": VOCABULARY, "num_hidden_layers": 2, "max_position_embeddings": 512}
-    if kind in ("tied", "wide"):
-        heads = 4 if kind == "tied" else 2
+    if kind in ("tied", "wide", "paired"):
+        heads = 2 if kind == "wide" else 4
         model = Qwen2ForCausalLM(
             Qwen2Config(
-                hidden_size=64,
+                hidden_size=128 if kind == "paired" else 64,
                 intermediate_size=172,
                 num_attention_heads=heads,
                 num_key_value_heads=heads // 2,

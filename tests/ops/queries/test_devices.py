@@ -107,6 +107,12 @@ def test_only_the_devices_that_a_run_uses_have_actors(
     assert roles_by_device(ROLLOUT + JUDGE, devices, ranks) == {"collect": collect, "learn": learn}
 
 
+def test_an_instance_of_several_devices_is_on_each_of_them():
+    found = roles_by_device(ROLLOUT + JUDGE, 5, 3, each=2)
+    assert found["collect"] == [["rollout-0"], ["rollout-0"], ["judge-1"], ["judge-1"]]
+    assert found["learn"] == [["trainer-0"], ["trainer-1"], ["trainer-2"], []]
+
+
 def test_instances_that_share_a_device_are_shown_together(ledger: Ledger, fence: Fence, clock: SimulatedClock) -> None:
     work(ledger, fence, clock, {"roles": roles_by_device("rr", devices=1, ranks=1)})
     (device,) = device_use(ledger, fence.run, 1).devices

@@ -181,11 +181,11 @@ def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> I
     """Yields the policy's engines, then the engines of judges that generate, then the reward models."""
     others = _sleepers(roles, assumed)
     memory = engine_memory(roles.rollout, roles.policy, asked_of_policy(roles), cluster, assumed, others)
-    instances = instances_on(cluster.devices, memory.devices, roles.rollout, "rollout.engine")
+    instances = instances_on(cluster.by_node, memory.devices, roles.rollout, "rollout.engine")
     yield Engines("rollout", COLLECT, memory, instances)
     for judge in roles.judges:
         memory = engine_memory(judge.engine, judge.shape, asked_of_judge(roles, judge), cluster, assumed, others)
-        count = instances_on(cluster.devices, memory.devices, judge.engine, f"{judge.place}.engine")
+        count = instances_on(cluster.by_node, memory.devices, judge.engine, f"{judge.place}.engine")
         yield Engines("judge" if len(roles.judges) == 1 else judge.name, JUDGE, memory, count)
     for model in roles.reward_models:
         yield Engines(model.part.name, JUDGE, reward_model(model), instances, generates=False)

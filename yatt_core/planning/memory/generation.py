@@ -5,9 +5,10 @@ Consumes roles and cluster; produces the `EngineMemory` of each role, and the nu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from yatt_core.errors import ConfigurationError
+from yatt_core.cluster.seating import RankLayout, check_seats, most_ranks
 from yatt_core.planning.account import NOTHING
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import CORE, DescribedCluster
@@ -103,19 +104,22 @@ def _decode_batch(spec: RunSpec) -> int:
     return min(spec.rollout.batch_samples, max(shard, spec.data.most_held_out))
 
 
-def instances_on(devices: int, each: int, engine: GenerationEngine, key: str) -> int:
-    """Returns the number of engines on the devices; an engine takes `each` devices. Raises `ConfigurationError`.
+def instances_on(by_node: Mapping[str, int], each: int, engine: GenerationEngine, key: str) -> int:
+    """Returns the number of engines on the devices; an engine takes `each` devices of one node.
 
+    by_node: number of devices by the node's name.
     key: spec key with which the message starts.
+
+    Raises `ConfigurationError` if the nodes cannot hold the engines.
     """
     if not isinstance(engine, VllmRollout):
         return engine.instances
-    room = devices // each
-    if not room:
-        raise ConfigurationError(f"{key}.tensor_parallel_size: an engine needs {each} devices, but there are {devices}")
-    if engine.instances > room:
-        raise ConfigurationError(
-            f"{key}.instances: {engine.instances} engines of {each} devices need {engine.instances * each}, but there are "
-            f"{devices}; expected at most {room}, or 0 for as many as fit"
-        )
-    return engine.instances or room
+    layout = RankLayout(
+        engine.instances * each,
+        each,
+        key=f"{key}.instances",
+        size_key=f"{key}.tensor_parallel_size",
+        who="the engines need",
+    )
+    check_seats(by_node, layout)
+    return engine.instances or most_ranks(by_node, layout) // each

@@ -25,9 +25,10 @@ class VllmRollout(SpecModel):
     """Engines in the pool. 0 works for `yatt plan` only and means as many as fit on the devices; for a judge it
     must be 0, because a judge runs on every device of the pool."""
     tensor_parallel_size: PositiveInt = 1
-    """Devices that share each layer of an engine; must divide the model's number of attention heads."""
+    """Devices of one node that share each layer of an engine; must divide the model's number of attention heads."""
     pipeline_parallel_size: PositiveInt = 1
-    """Pipeline stages that the layers of an engine are divided into, each on `tensor_parallel_size` devices."""
+    """Pipeline stages that the layers of an engine are divided into, each on `tensor_parallel_size` devices of the same
+    node. vLLM's build for CPUs supports only 1."""
     dtype: Precision = "bfloat16"
     """Precision of weights and computation."""
     kv_cache_dtype: Literal["auto", "fp8"] = "auto"

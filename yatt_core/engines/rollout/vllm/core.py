@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from yatt_core.engines.rollout.vllm.nameless import forget_names
 from yatt_core.engines.rollout.vllm.opening import open_engine, sampling_of
-from yatt_core.engines.rollout.vllm.responses import Step, ended_of
+from yatt_core.engines.rollout.vllm.responses import Ended, Step, ended_of
 from yatt_core.engines.rollout.vllm.shared_bucket import SharedBucket
 from yatt_core.engines.rollout.vllm.sleeping import Part, Sleep
 from yatt_core.protocols.generation import GenerateRequest
@@ -30,6 +30,7 @@ class VllmCore:
         forget_names("")
         self._engine.set_weight_version(str(version))
         self._sleep = Sleep()
+        self._ended: list[tuple[str, Ended]] = []
 
     def submit(self, request: GenerateRequest, names: Sequence[str], salt: str) -> None:
         """Adds the responses of a request, prompt by prompt, under these names.
@@ -46,8 +47,8 @@ class VllmCore:
     def step(self) -> Step:
         """Steps the engine once."""
         started, sequences = time.perf_counter(), self._engine.get_num_unfinished_requests()
-        outputs = self._engine.step()
-        ended = tuple((output.request_id, ended_of(output.outputs[0])) for output in outputs)
+        self._advance()
+        ended, self._ended = tuple(self._ended), []
         return Step(ended, sequences, time.perf_counter() - started)
 
     def abort(self, names: Sequence[str]) -> None:
@@ -57,6 +58,7 @@ class VllmCore:
     def begin_update(self) -> None:
         """Begins an update of the weights; the engine cannot step until it ends."""
         self.wake("weights")
+        self._settle()
         self._engine.collective_rpc("begin_weights")
 
     def take(self, bucket: SharedBucket) -> None:
@@ -80,6 +82,7 @@ class VllmCore:
 
     def sleep(self) -> None:
         """Moves the weights to the host and frees the cache; the calls that need them wake the engine."""
+        self._settle()
         due, awake = self._sleep.lie_down()
         if due:
             self._engine.wake_up(list(due))
@@ -90,3 +93,21 @@ class VllmCore:
         """Restores the memory of those parts that are asleep."""
         if due := self._sleep.wake(*parts):
             self._engine.wake_up(list(due))
+
+    def _advance(self) -> None:
+        outputs = self._engine.step()
+        self._ended += [(output.request_id, ended_of(output.outputs[0])) for output in outputs]
+
+    def _settle(self) -> None:
+        """Finishes the batches in flight, of which pipeline stages and asynchronous scheduling have several.
+
+        Their tokens would otherwise be recorded under the weights that are about to arrive.
+        """
+        core = self._engine.engine_core.engine_core
+        if core.batch_queue is None:
+            return
+        core.pause_scheduler("keep", clear_cache=False)
+        # While the scheduler is paused, a step adds an empty batch to the queue, and takes out one if the queue is full.
+        for _ in range(2 * core.batch_queue_size):
+            self._advance()
+        core.resume_scheduler()

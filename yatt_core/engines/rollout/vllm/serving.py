@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
@@ -48,9 +49,14 @@ def main(descriptor: int, parent: int) -> None:
     """Serves the parent's calls."""
     end_with_parent()
     if os.getppid() == parent:  # otherwise it ended before it could be watched
-        serve(Connection(descriptor))
+        code = 1
+        try:
+            serve(Connection(descriptor))
+            code = 0
+        except BaseException:  # noqa: BLE001 - the process ends after this, whatever happened
+            traceback.print_exc()
         # An orderly end takes seconds, and nothing depends on it: the workers end with this process.
-        os._exit(0)
+        os._exit(code)
 
 
 if __name__ == "__main__":
