@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.planning.examples import SMALL_JUDGE
+from tests.planning.examples import CONFIGS, SMALL_JUDGE, cluster
 from tests.services import ROOT
 from yatt_core.cluster.devices import Device
 from yatt_core.errors import ConfigurationError
@@ -17,6 +19,7 @@ from yatt_core.planning.cluster import CORE, DescribedCluster, cluster_of, core_
 from yatt_core.planning.memory.device_memory import check_device_memory
 from yatt_core.planning.roles import check_sizes, roles_of
 from yatt_core.spec import RunSpec, load_spec
+from yatt_core.spec.availability import unavailable
 
 CARDS = read_cards()
 JUDGED = load_spec(ROOT / "configs" / "genrm.yaml", [SMALL_JUDGE, "rollout.batch_samples=256"])
@@ -117,3 +120,20 @@ def test_a_response_that_takes_all_positions_is_refused() -> None:
     response = roles.lengths.longest_response
     with pytest.raises(ConfigurationError, match=rf"rollout\.max_new_tokens: .*{response} .* at most {response - 1}"):
         check_sizes(replace(roles, policy=replace(roles.policy, max_positions=response)))
+
+
+def test_a_model_of_72_billion_parameters_lacks_only_devices(tmp_path: Path) -> None:
+    sizes = yaml.safe_load((CONFIGS / "plan-72b-grpo.yaml").read_text())["model"]
+    names = {
+        "vocabulary_size": "vocab_size", "layers": "num_hidden_layers", "heads": "num_attention_heads",
+        "key_value_heads": "num_key_value_heads", "max_positions": "max_position_embeddings",
+        "tie_embeddings": "tie_word_embeddings",
+    }  # fmt: skip
+    config = {names.get(key, key): value for key, value in sizes.items()} | {"model_type": "qwen2"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    spec = load_spec(CONFIGS / "plan-72b-grpo.yaml", [f"model={{kind: folder, path: {tmp_path}}}"])
+    assert unavailable(spec) == []
+    with pytest.raises(ConfigurationError, match=r"needs 128 devices, in groups of 8 on one node, .*node 8\)"):
+        check_device_memory(spec, cluster("8xH200,8 nodes"))
+    demand = check_device_memory(spec, cluster("8xH200,16 nodes"))
+    assert demand is not None and (demand.ranks, demand.instances) == (128, 16)
