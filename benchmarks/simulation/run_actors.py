@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.simulation.cluster import Cluster, Gathering, Publication, Update
 from benchmarks.simulation.files import read_checkpoint
 from benchmarks.simulation.trace import ENGINE, TRAINER
+from yatt_core.actors.leftovers import Leftovers
 from yatt_core.checkpoints.publish import CheckpointIdentity
 from yatt_core.errors import InfrastructureError
 from yatt_core.keys import WorkKey, checkpoint_folder
@@ -36,11 +37,22 @@ from yatt_core.spec import RunSpec
 HELD_OUT = 4
 
 
+class OneDisk:
+    """The disks of simulated nodes: all share one."""
+
+    are_shared = True
+
+    def by_node(self) -> dict[str, str]:
+        """Returns nothing: no node has a disk of its own."""
+        return {}
+
+
 class SimulatedRunActors:
     """One term's access to the cluster; the cluster remains when a driver ends."""
 
     def __init__(self, cluster: Cluster, spec: RunSpec, term: int) -> None:
         self._cluster, self._spec, self._term = cluster, spec, term
+        self.files = OneDisk()
         self._created: tuple[str, ...] = ()
         self.deadline = 0.0
         self.failures: list[Any] = []
@@ -197,7 +209,10 @@ class SimulatedRunActors:
         receipt, trainer.published = trainer.published, None
         return receipt
 
-    def restore(self, folder: str, manifest_sha256: str, version: int) -> None:
+    def tidy(self, leftovers: Leftovers) -> None:
+        """Does nothing: there is one disk."""
+
+    def restore(self, folder: str, manifest_sha256: str, version: int, renew: bool = False) -> None:
         """Loads a checkpoint; the time for this is part of the reload."""
         cluster, trainer = self._cluster, self._cluster.trainer
         cluster.spend(0.0, needs=(TRAINER,))

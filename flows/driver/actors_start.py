@@ -31,7 +31,7 @@ from yatt_core.run_actors.run_actors import RunActors
 log = logging.getLogger("yatt_core.flow")
 END_SECONDS = 10.0
 """Maximum time for a start in progress to notice that the session is ending."""
-ACTOR_LOST, QUARANTINED, CONTROLLERS = "actor_lost", "quarantined", "controllers"
+ACTOR_LOST, QUARANTINED, CONTROLLERS, DISKS = "actor_lost", "quarantined", "controllers", "disks"
 
 
 class ActorsStart:
@@ -47,6 +47,7 @@ class ActorsStart:
         self._ending = Event()
         self._inputs: InputsReceipt | None = None
         self._controllers: Mapping[str, int] = {}
+        self._disks: Mapping[str, str] = {}
         self.environment: Mapping[str, str] = {}
         self.devices = 0
 
@@ -123,6 +124,7 @@ class ActorsStart:
         actors.start()
         self.book_losses()
         self._book_controllers()
+        self._book_disks()
         context.observer.stage("preparing the run's inputs")
         self._inputs = actors.materialise(context.observer.stage)
         self._check_inputs(self._inputs)
@@ -195,6 +197,17 @@ class ActorsStart:
         recorded = last_seats(context.ledger, context.run)
         if recorded is None or [identity_of(seat) for seat in recorded] != [identity_of(seat) for seat in seats]:
             context.ledger.events.append(context.run, SEATS, {"seats": [asdict(seat) for seat in seats]}, context.fence)
+
+    def _book_disks(self) -> None:
+        """Records which nodes have a folder of their own for the run, whenever that changes."""
+        by_node = self._actors.files.by_node()
+        if by_node == self._disks:
+            return
+        self._disks = by_node
+        context, own = self._context, sorted(node for node, disk in by_node.items() if node == disk)
+        context.ledger.events.append(context.run, DISKS, {"nodes": dict(by_node)}, context.fence)
+        if by_node:
+            context.observer.stage(f"the nodes have {len(own)} disks; files travel through {context.spec.storage.url}")
 
     # -- quarantine ---------------------------------------------------------------------------------------------------
 

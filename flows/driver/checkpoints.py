@@ -19,6 +19,7 @@ from db.write.records import CheckpointRow
 from flows.delivery.registry import pruned_entries, published_entries
 from flows.files.retention import needed_checkpoints
 from flows.files.storage import fetch_missing
+from yatt_core.actors.leftovers import Leftovers
 from yatt_core.checkpoints.publish import CheckpointIdentity
 from yatt_core.checkpoints.retention import delete_checkpoint, sweep_checkpoints
 from yatt_core.checkpoints.unrecorded import find_unrecorded
@@ -188,3 +189,4 @@ class CheckpointKeeper:
         stays = [*(row.folder for row in rows), *waiting]
         sweep_checkpoints(self._folder, stays, self._under_way)
         self._store.sweep(CHECKPOINTS, stays, self._fence.term, self._under_way)
+        self._actors.tidy(Leftovers(kept_checkpoints=tuple(stays), in_flight=self._under_way))

@@ -11,8 +11,7 @@ checkpoints to keep, and deletes experience that is no longer needed. Rows and d
 from __future__ import annotations
 
 import logging
-import shutil
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -22,7 +21,7 @@ from db.core.engine import Fence
 from db.ledger import Ledger
 from db.write.aliases import CheckpointKey
 from db.write.records import CheckpointRow
-from yatt_core import durable
+from yatt_core.actors.leftovers import Leftovers, remove_experience
 from yatt_core.checkpoints.retention import checkpoints_to_keep
 from yatt_core.keys import iteration_folder
 from yatt_core.spec import RunSpec
@@ -91,7 +90,12 @@ def needed_checkpoints(ledger: Ledger, run: str, keep: int) -> frozenset[str]:
 
 
 def prune_experience(
-    ledger: Ledger, fence: Fence, run_folder: Path, spec: RunSpec, store: RunStore | None = None
+    ledger: Ledger,
+    fence: Fence,
+    run_folder: Path,
+    spec: RunSpec,
+    store: RunStore | None = None,
+    elsewhere: Callable[[Leftovers], None] = lambda _: None,
 ) -> list[int]:
     """Deletes shards and prepared columns that no kept checkpoint needs for replay; returns their iterations.
 
@@ -99,13 +103,14 @@ def prune_experience(
     deletion first, so that a missing file can always be explained. Telemetry is kept.
 
     store: the durable tier, from which the files are deleted too.
+    elsewhere: has the files deleted on other nodes' disks.
 
     Raises `Fenced`, `InfrastructureError`.
     """
     if spec.retention.experience != "needed":
         return []
     needed = _needed(ledger, fence.run, spec.checkpoints.keep)
-    pruned, store = list[int](), store or NoStore()
+    pruned, told, store = list[int](), list[tuple[int, int]](), store or NoStore()
     stored = _stored(store)
     found = _on_disk(run_folder)
     for branch, iteration in stored:
@@ -120,10 +125,12 @@ def prune_experience(
                 fence.run, PRUNED_EVENT, {"branch": branch, "first": first, "last": last, "term": fence.term}, fence
             )
         for iteration in gone:
-            _delete(run_folder / iteration_folder(branch, iteration))
+            remove_experience(run_folder / iteration_folder(branch, iteration))
+            told.append((branch, iteration))
             for folder in stored.get((branch, iteration), ()):
                 store.remove(folder)
         pruned += gone
+    elsewhere(Leftovers(pruned=tuple(told)))
     if pruned:
         log.info("deleted the experience of %d iterations, which no checkpoint needs any longer", len(pruned))
     return pruned
@@ -166,14 +173,6 @@ def _stored(store: RunStore) -> dict[tuple[int, int], list[str]]:
 
 def _parts(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.exists() else []
-
-
-def _delete(folder: Path) -> None:
-    for part in _parts(folder):
-        if part.name.startswith("."):
-            shutil.rmtree(part)
-        else:
-            durable.remove_folder(part)
 
 
 def consecutive(iterations: Sequence[int]) -> list[tuple[int, int]]:

@@ -15,8 +15,9 @@ from db.write.records import CheckpointRow, ShardRow
 from flows.run.owner import owner_of
 from yatt_core.checkpoints.verify import verify_checkpoint
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
-from yatt_core.experience.shard_log import RecordedShard, damaged_shards
+from yatt_core.experience.shard_log import damaged_shards
 from yatt_core.keys import iteration_folder
+from yatt_core.manifests import MANIFEST
 from yatt_core.spec import RunSpec, parse_spec
 from yatt_core.storage.run_store import RunStore, open_store
 
@@ -92,13 +93,6 @@ def fetch_sealed(store: RunStore, folder: Path, branch: int, iteration: int) -> 
     return fetch_missing(store, folder, (name for name, whole in store.folders(below).items() if whole))
 
 
-def fetch_lacking(store: RunStore, folder: Path, rows: Iterable[RecordedShard]) -> None:
-    """Fetches recorded shards that the run's folder lacks; does not check those that it has."""
-    for row in rows:
-        if not (folder / row.folder).exists():
-            store.fetch(row.folder, row.manifest_sha256)
-
-
 def fetch_missing(store: RunStore, folder: Path, names: Iterable[str]) -> list[str]:
-    """Fetches folders that the run's folder lacks; returns the names of those that were fetched."""
-    return [name for name in names if not (folder / name).exists() and store.fetch(name)]
+    """Fetches folders that the run's folder lacks, or of which it has only a part; returns those that were fetched."""
+    return [name for name in names if not (folder / name / MANIFEST).exists() and store.fetch(name)]

@@ -30,6 +30,7 @@ from flows.phases.placement import CollectedWork, Placement, record_outcome
 from flows.phases.transport import sync_gauges
 from flows.run.control_state import ControlState
 from flows.run.protocols import IterationSummary
+from yatt_core.actors.leftovers import CommittedIteration, Leftovers
 from yatt_core.experience.dynamic_sampling import sampling_metrics
 from yatt_core.experience.prepared import sweep_prepared
 from yatt_core.experience.shard_log import sweep
@@ -119,7 +120,8 @@ def commit(
     committed = _commit(session, after, metrics, experience.digest, meter)
     _sweep(session, iteration, experience, results.prepared)
     if new_checkpoint:
-        prune_experience(context.ledger, context.fence, context.folder, context.spec, context.store)
+        elsewhere = session.actors.tidy
+        prune_experience(context.ledger, context.fence, context.folder, context.spec, context.store, elsewhere)
     return committed
 
 
@@ -201,3 +203,5 @@ def _sweep(session: DriverSession, iteration: int, experience: Experience, prepa
     sweep(context.folder, context.branch, iteration, stays)
     context.store.sweep(str(iteration_folder(context.branch, iteration)), stays, context.fence.term)
     sweep_prepared(context.folder, context.branch, iteration, [prepared.folder])
+    done = CommittedIteration(context.branch, iteration, (*stays, prepared.folder))
+    session.actors.tidy(Leftovers(committed=done))

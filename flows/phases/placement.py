@@ -29,6 +29,7 @@ from yatt_core.placement.policies.fixed import Hold
 from yatt_core.placement.seen import IterationTelemetry, RuntimePolicy, Usage
 from yatt_core.placement.work import SampleWork, WaveWork
 from yatt_core.spec.roles import device_judges
+from yatt_core.storage.lacking import fetch_lacking
 
 log = logging.getLogger("yatt_core.flow")
 MOST_ACTIONS = 200
@@ -198,6 +199,7 @@ def _waves_of(context: RunContext, shards: Sequence[ShardRow]) -> tuple[WaveWork
     for row in shards:
         by_wave.setdefault(row.wave, []).append(row)
     waves = []
+    fetch_lacking(context.store, context.folder, shards)
     for rows in by_wave.values():
         samples: list[SampleWork] = []
         groups: dict[int, int] = {}

@@ -163,14 +163,15 @@ def restore(session: DriverSession, row: CheckpointRow) -> None:
     Raises `DataError` if neither copy is intact.
     """
     context, actors = session.context, session.actors
-    fetched = not (context.folder / row.folder).exists() and context.store.fetch(row.folder, row.manifest_sha256)
+    shared, sha256 = actors.files.are_shared, row.manifest_sha256
+    fetched = shared and not (context.folder / row.folder).exists() and context.store.fetch(row.folder, sha256)
     try:
-        actors.restore(row.folder, row.manifest_sha256, row.iteration)
+        actors.restore(row.folder, sha256, row.iteration)
     except DataError:
-        if fetched or not context.store.fetch(row.folder, row.manifest_sha256):
+        if fetched or (shared and not context.store.fetch(row.folder, sha256)):
             raise
         context.observer.warned(f"{row.folder} was damaged; using the copy on the durable tier")
-        actors.restore(row.folder, row.manifest_sha256, row.iteration)
+        actors.restore(row.folder, sha256, row.iteration, renew=True)
 
 
 def check_environment(session: DriverSession, state: ControlState, restored: int) -> None:

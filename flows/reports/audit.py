@@ -31,7 +31,7 @@ from db.write.events import EventRow
 from db.write.records import ShardRow
 from flows.delivery.outbox import tracking_run
 from flows.files.retention import PRUNED_EVENT
-from flows.files.storage import fetch_lacking, store_of
+from flows.files.storage import store_of
 from flows.run.protocols import MetricsReader, TrackedPoint
 from yatt_core.checkpoints.verify import verify_checkpoint
 from yatt_core.digests import experience_digest_of_iteration, file_sha256, json_digest
@@ -44,6 +44,7 @@ from yatt_core.manifests import MANIFEST
 from yatt_core.prompts.media import MEDIA, describe_media, media_path, stored_addresses
 from yatt_core.protocols.receipts import ShardRef
 from yatt_core.spec import parse_spec
+from yatt_core.storage.lacking import fetch_lacking
 from yatt_core.storage.run_store import RunStore
 
 Progress = Callable[[str, int, int], None]

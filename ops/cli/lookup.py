@@ -92,11 +92,12 @@ def opened_checkpoint(
     Fetches the checkpoint and the run's inputs into the run's folder. Raises what `find_run`, `kept_checkpoint` and
     `aliased_checkpoint` raise.
     """
-    from flows.files.storage import fetch_lacking, store_of
+    from flows.files.storage import store_of
     from yatt_core.errors import ConfigurationError
     from yatt_core.input_building.settling import fetch_inputs
     from yatt_core.rewards.code_files import fetch_code
     from yatt_core.spec import parse_spec
+    from yatt_core.storage.lacking import fetch_lacking
 
     if iteration is not None and alias is not None:
         raise ConfigurationError("--iteration and --alias: each selects a checkpoint; give only one of them")

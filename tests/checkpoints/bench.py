@@ -13,6 +13,7 @@ from flows.driver.checkpoints import CheckpointKeeper
 from flows.run.home import Home
 from tests.ops.audited import publish, weights
 from tests.ops.seeding import seal_iteration, toy_spec
+from yatt_core.actors.leftovers import Leftovers
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.receipts import CheckpointReceipt
 from yatt_core.spec import RunSpec
@@ -26,6 +27,8 @@ class Trainer:
 
     def __init__(self) -> None:
         self.result: CheckpointReceipt | InfrastructureError | None = None
+
+    def tidy(self, _: Leftovers) -> None: ...
 
     def checkpoint_result(self, _: float = 0.0) -> CheckpointReceipt | None:
         if isinstance(self.result, InfrastructureError):

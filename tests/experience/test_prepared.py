@@ -11,13 +11,13 @@ from tests.crash import deaths
 from tests.experience.scenarios import KEY, prepare, prepared_ranks
 from yatt_core.errors import DataError
 from yatt_core.experience.prepared import (
+    pack_prepared,
     prepared_folder,
     prepared_is_whole,
-    publish_prepared,
     read_prepared,
+    receive_prepared,
     sweep_prepared,
     write_prepared,
-    write_rank,
 )
 from yatt_core.experience.telemetry import read_telemetry, write_telemetry
 
@@ -63,10 +63,16 @@ def test_ranks_with_different_columns_are_refused(tmp_path):
         read_prepared(tmp_path, *written)
 
 
-def test_nothing_is_published_before_every_rank_has_written(tmp_path):
-    write_rank(tmp_path, KEY, 1, 0, prepared_ranks()[0])
-    with pytest.raises(DataError, match=r"rank-01\.parquet"):
-        publish_prepared(tmp_path, KEY, 1, 2)
+def test_a_node_that_lacks_the_columns_receives_a_copy_and_refuses_a_damaged_one(tmp_path):
+    folder, files = write_prepared(tmp_path / "here", KEY, 1, prepared_ranks())
+    packed, there = pack_prepared(tmp_path / "here", folder, files), tmp_path / "there"
+    there.mkdir()
+    with pytest.raises(DataError, match="names the files"):
+        receive_prepared(there, folder, files, packed | {"rank-01.parquet": b"other"})
+    for _ in range(2):
+        receive_prepared(there, folder, files, packed)
+    here, copy = (read_prepared(place, folder, files) for place in (tmp_path / "here", there))
+    np.testing.assert_array_equal(copy.advantages, here.advantages)
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])

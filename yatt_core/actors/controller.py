@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from yatt_core.actors.holdings import own_holdings
+from yatt_core.actors.leftovers import Leftovers
 from yatt_core.actors.presence import Presence
 from yatt_core.collection.collector import Collector, OpenBatch
 from yatt_core.dispatch.generation import GenerationStream
@@ -121,6 +122,11 @@ class Controller:
                     correct += score.correct
                     rewards[row] = score.total
         return EvaluateReceipt(task.key, len(prompts), correct, tuple(rewards))
+
+    def tidy(self, term: int, leftovers: Leftovers) -> None:
+        """Deletes files of this node's disk that the run no longer needs."""
+        with self._presence.serving("tidy", term):
+            leftovers.remove(self._folder)
 
     def _ready(self) -> tuple[Inputs, TextCodec]:
         if self._inputs is None or self._codec is None:

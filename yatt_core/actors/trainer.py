@@ -11,11 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import ray
 from ray.util import get_node_ip_address
 
 from yatt_core.actors.holdings import own_holdings
+from yatt_core.actors.leftovers import Leftovers
 from yatt_core.actors.presence import Presence
 from yatt_core.actors.use_meter import UseMeter
+from yatt_core.checkpoints.spread import bring_checkpoint
 from yatt_core.checkpoints.verify import listed_files, verify_checkpoint
 from yatt_core.checkpoints.writer import CheckpointIdentity, CheckpointWriter
 from yatt_core.engines.environment import environment_facts
@@ -23,7 +26,7 @@ from yatt_core.engines.registry import build_train_engine
 from yatt_core.engines.train.base.exporting import Export
 from yatt_core.engines.train.ranks.rendezvous import hold_address
 from yatt_core.errors import InfrastructureError
-from yatt_core.experience.prepared import prepared_is_whole
+from yatt_core.experience.prepared import pack_prepared, prepared_is_whole, receive_prepared
 from yatt_core.input_building.settling import settle_inputs
 from yatt_core.keys import WorkKey, checkpoint_folder
 from yatt_core.logs import actor_logs, log_context
@@ -39,6 +42,7 @@ from yatt_core.protocols.receipts import (
 )
 from yatt_core.spec import RunSpec
 from yatt_core.spec.weights import type_sent
+from yatt_core.storage.lacking import fetch_lacking
 from yatt_core.storage.run_store import open_store
 from yatt_core.wire.buckets import WeightBucket
 
@@ -51,6 +55,7 @@ class RankState:
     applied: key of the last update.
     group: address of the group it has joined; empty if it is in no group or its group has failed.
     host: address of its node in the cluster.
+    node: Ray's id of its node.
     """
 
     version: int
@@ -58,6 +63,7 @@ class RankState:
     group: str
     checkpoint_in_flight: bool
     host: str
+    node: str = ""
 
 
 class TrainerActor:
@@ -99,7 +105,8 @@ class TrainerActor:
             engine = self._ready()
             version = engine.version if self._settled else -1
             in_flight = self._checkpoints.in_flight
-            return RankState(version, engine.applied, self._group, in_flight, get_node_ip_address())
+            node = ray.get_runtime_context().get_node_id()
+            return RankState(version, engine.applied, self._group, in_flight, get_node_ip_address(), node)
 
     def device_use(self, term: int) -> float | None:
         """Returns how busy the device was since the last call, in percent; None if that is not known."""
@@ -136,15 +143,29 @@ class TrainerActor:
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
         """Computes old and reference log-probabilities and advantages."""
         with self._serving("prepare", task.term), log_context(iteration=task.key.iteration, phase="prepare"):
+            fetch_lacking(self._store, self._folder, task.shards)
             return self._ready().prepare(task)
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
         """Returns True if all prepared columns exist and match their digests."""
         return prepared_is_whole(self._folder, receipt.folder, receipt.files)
 
+    def pack_prepared(self, receipt: PrepareReceipt) -> dict[str, bytes]:
+        """Returns the prepared columns for nodes that lack them; nothing once they have been learned from."""
+        if self._ready().version >= receipt.key.iteration:
+            return {}
+        return pack_prepared(self._folder, receipt.folder, receipt.files)
+
+    def receive_prepared(self, term: int, receipt: PrepareReceipt, packed: dict[str, bytes]) -> None:
+        """Writes what `pack_prepared` returned to this node's disk, for all ranks of the node."""
+        with self._serving("receive_prepared", term):
+            if packed:
+                receive_prepared(self._folder, receipt.folder, receipt.files, packed)
+
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         """Takes the iteration's optimizer steps."""
         with self._serving("learn", task.term), log_context(iteration=task.key.iteration, phase="learn"):
+            fetch_lacking(self._store, self._folder, task.shards)
             return self._ready().learn(task, prepared)
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
@@ -183,16 +204,19 @@ class TrainerActor:
             bucket = self._export.bucket(number)
             return bucket.last, bucket if self._rank == 0 else None
 
-    def begin_checkpoint(self, term: int, run: str, branch: int, audit_head: str, attempt: str) -> None:
+    def begin_checkpoint(
+        self, term: int, run: str, branch: int, audit_head: str, attempt: str, apart: bool = False
+    ) -> None:
         """Copies this rank's share now; every rank writes its share in the background, and rank 0 publishes them all.
 
         attempt: names this attempt; the same on all ranks.
+        apart: whether ranks have disks of their own, so that each sends its share to the durable tier.
         """
         with self._serving("begin_checkpoint", term):
             engine = self._ready()
             identity = CheckpointIdentity(run, branch, engine.version, term, self._spec.digest, "", audit_head)
             folder = str(checkpoint_folder(branch, engine.version, term))
-            self._checkpoints.begin(folder, attempt, identity, engine.freeze_state)
+            self._checkpoints.begin(folder, attempt, identity, engine.freeze_state, apart)
 
     def checkpoint_result(self, wait_seconds: float) -> CheckpointReceipt | None:
         """Returns the last checkpoint's receipt, only once and on rank 0; None while it is being written.
@@ -200,6 +224,16 @@ class TrainerActor:
         Raises the error with which this rank's share, or on rank 0 the checkpoint, failed.
         """
         return self._checkpoints.wait(wait_seconds) if wait_seconds else self._checkpoints.poll()
+
+    def bring_checkpoint(self, term: int, folder: str, manifest_sha256: str, renew: bool) -> None:
+        """Fetches a checkpoint's files that this node's disk lacks, or with `renew` also those that are damaged."""
+        with self._serving("bring_checkpoint", term):
+            bring_checkpoint(self._store, self._folder, folder, manifest_sha256, renew)
+
+    def tidy(self, term: int, leftovers: Leftovers) -> None:
+        """Deletes files of this node's disk that the run no longer needs."""
+        with self._serving("tidy", term):
+            leftovers.remove(self._folder)
 
     def verify_checkpoint(self, term: int, folder: str, manifest_sha256: str, number: int, readers: int) -> None:
         """Verifies one reader's share of a checkpoint's files against the ledger's digest."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from yatt_core import durable
 from yatt_core.keys import CHECKPOINT_NAME, checkpoint_folder
+from yatt_core.manifests import MANIFEST
 from yatt_core.storage.fetching import FETCHED, fetching
 
 _HIDDEN = re.compile(rf"\.({CHECKPOINT_NAME})\..+")
@@ -53,7 +54,8 @@ def sweep_checkpoints(run_folder: Path, keep_folders: Collection[str], in_flight
         if _HIDDEN.fullmatch(path.name):
             gone = (path.suffix == ".trash" or not in_flight) and _sweep_hidden(run_folder, path)
         else:
-            gone = path.name not in kept
+            # Without a manifest, a folder holds files of ranks that send them to the durable tier.
+            gone = path.name not in kept and not (in_flight and not (path / MANIFEST).exists())
             if gone:
                 delete_checkpoint(run_folder, str(root / path.name))
         if gone:

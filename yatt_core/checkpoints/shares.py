@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from threading import Event
-from typing import Any
+from typing import Any, ClassVar
 
 from yatt_core import durable
 from yatt_core.checkpoints.contents import WEIGHTS
@@ -27,7 +27,6 @@ from yatt_core.protocols.receipts import CheckpointReceipt
 from yatt_core.wire.part_files import SUFFIX, PartFiles
 
 FILES = "files"
-POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +42,8 @@ class Attempt:
     folder: str
     name: str
     identity: CheckpointIdentity
+
+    poll_seconds: ClassVar[float] = 0.05
 
     @property
     def target(self) -> Path:
@@ -108,7 +109,7 @@ class Attempt:
         """Checks that the ranks' parts make up all tensors, and returns the weights' digest; empty without weights."""
         digest = ""
         try:
-            for subfolder in sorted({str(PurePosixPath(name).parent) for name in entries if _has_parts(name)}):
+            for subfolder in sorted({str(PurePosixPath(name).parent) for name in entries if has_parts(name)}):
                 parts = PartFiles(self.shares / FILES / name for name in entries if _is_in(name, subfolder))
                 parts.require_whole()
                 if subfolder == WEIGHTS:
@@ -118,7 +119,20 @@ class Attempt:
         return digest
 
     def _tell(self, rank: int, fields: Mapping[str, Any]) -> None:
-        durable.write_json(self.note(rank), {"identity": asdict(self.identity), **fields})
+        self._write_note(rank, {"identity": asdict(self.identity), **fields})
+
+    def _tell_failure(self, rank: int, error: InfrastructureError) -> None:
+        self._tell(rank, {"failure": str(error), "full": isinstance(error, StorageFullError)})
+
+    def _write_note(self, rank: int, fields: Mapping[str, Any]) -> None:
+        durable.write_json(self.note(rank), fields)
+
+    def _read_note(self, rank: int) -> dict[str, Any] | None:
+        try:
+            note: dict[str, Any] = json.loads(self.note(rank).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return note
 
     def _notes(self, ranks: int, deadline: float, abandoned: Event) -> list[dict[str, Any]]:
         """Waits for the notes of all ranks."""
@@ -130,14 +144,12 @@ class Attempt:
             if len(found) == ranks:
                 return [found[rank] for rank in range(ranks)]
             missing = sorted(set(range(ranks)) - set(found))
-            if time.monotonic() > deadline or abandoned.wait(POLL_SECONDS):
+            if time.monotonic() > deadline or abandoned.wait(self.poll_seconds):
                 raise InfrastructureError(f"{self.target}: the share of rank {missing[0]} of {ranks} is missing")
 
     def _read(self, rank: int) -> dict[str, Any] | None:
         """Returns a rank's note, None if there is none yet. Raises the error that the note reports."""
-        try:
-            note: dict[str, Any] = json.loads(self.note(rank).read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        if (note := self._read_note(rank)) is None:
             return None
         if "failure" in note:
             kind = StorageFullError if note["full"] else InfrastructureError
@@ -154,12 +166,13 @@ class Attempt:
         for path in self.shares.rglob(f"rank-{rank:05d}-of-*"):
             path.unlink(missing_ok=True)
         with suppress(InfrastructureError):  # the driver asks this rank too
-            self._tell(rank, {"failure": str(error), "full": isinstance(error, StorageFullError)})
+            self._tell_failure(rank, error)
 
 
-def _has_parts(name: str) -> bool:
+def has_parts(name: str) -> bool:
+    """Returns True for a file of tensor parts."""
     return name.endswith(SUFFIX) and "/" in name
 
 
 def _is_in(name: str, subfolder: str) -> bool:
-    return _has_parts(name) and str(PurePosixPath(name).parent) == subfolder
+    return has_parts(name) and str(PurePosixPath(name).parent) == subfolder

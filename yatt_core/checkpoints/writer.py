@@ -16,6 +16,7 @@ from threading import Event
 
 from yatt_core.checkpoints.publish import CheckpointIdentity
 from yatt_core.checkpoints.shares import Attempt
+from yatt_core.checkpoints.spread import SpreadAttempt
 from yatt_core.protocols.engines import FrozenState
 from yatt_core.protocols.receipts import CheckpointReceipt
 from yatt_core.storage.run_store import NoStore, RunStore
@@ -42,7 +43,14 @@ class CheckpointWriter:
         self._result: Future[CheckpointReceipt | None] | None = None
         self._abandoned = Event()
 
-    def begin(self, folder: str, attempt: str, identity: CheckpointIdentity, freeze: Callable[[], FrozenState]) -> None:
+    def begin(
+        self,
+        folder: str,
+        attempt: str,
+        identity: CheckpointIdentity,
+        freeze: Callable[[], FrozenState],
+        apart: bool = False,
+    ) -> None:
         """Starts a checkpoint at `folder`, relative to the run folder.
 
         First waits until this rank has written its share of the one before. A caller begins the next checkpoint only
@@ -52,6 +60,7 @@ class CheckpointWriter:
         attempt: names this attempt; the same on all ranks.
         identity: the checkpoint's identity; its weights' digest is computed in the background.
         freeze: copies the state, in this thread.
+        apart: whether ranks have disks of their own, so that their shares meet on the durable tier.
         """
         self._abandoned.set()
         if self._result is not None:
@@ -59,7 +68,8 @@ class CheckpointWriter:
             if (error := self._result.exception()) is not None:
                 log.warning("a checkpoint failed, and nobody has asked for its result: %s", error)
         self._abandoned = Event()
-        task = Attempt(self._run_folder, folder, attempt, identity)
+        place = (self._run_folder, folder, attempt, identity)
+        task = SpreadAttempt(*place, self._store) if apart else Attempt(*place)
         self._result = self._executor.submit(self._publish, task, freeze(), self._abandoned)
 
     def _publish(self, attempt: Attempt, frozen: FrozenState, abandoned: Event) -> CheckpointReceipt | None:
@@ -68,7 +78,8 @@ class CheckpointWriter:
         if frozen.rank > 0:
             return None
         receipt = attempt.publish(frozen, self._patience, abandoned)
-        self._store.publish(receipt.folder)
+        if not isinstance(attempt, SpreadAttempt):
+            self._store.publish(receipt.folder)
         return replace(receipt, seconds=time.perf_counter() - started)
 
     @property

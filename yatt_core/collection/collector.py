@@ -7,6 +7,7 @@ finished are taken from disk. Responses that have ended are judged and scored wh
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,9 +30,10 @@ from yatt_core.collection.shard_rows import (
     turn_table,
 )
 from yatt_core.dispatch.stream import Arrival, Judged, Stream
+from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.experience.shard_log import ShardLog, adopt
 from yatt_core.experience.turn_log import TurnLog
-from yatt_core.keys import wave_name
+from yatt_core.keys import iteration_folder, shard_folder, wave_name
 from yatt_core.logs import timed
 from yatt_core.prompts.codec import TextCodec, encode_question
 from yatt_core.prompts.stream import Prompt, media_of
@@ -52,6 +54,8 @@ from yatt_core.spec.roles import device_judges
 from yatt_core.storage.run_store import NoStore, RunStore
 from yatt_core.tools.dialogue import Dialogue
 from yatt_core.tools.toolbox import Toolbox
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -120,6 +124,7 @@ class Collector:
         The decode batches of all shards run concurrently. If the stream is cut, shards with missing responses
         are left unfinished.
         """
+        self._fetch_sealed(tasks)
         for task in tasks:
             if (adopted := adopt(self.run_folder, task.key, shard_plan(self.spec, task))) is not None:
                 self.store.publish(adopted.folder)  # the process that sealed it may have died before this
@@ -140,10 +145,25 @@ class Collector:
             if batch.shard.complete:
                 yield self._seal(batch.shard, stream)
 
+    def _fetch_sealed(self, tasks: Sequence[ShardTask]) -> None:
+        """Fetches shards that controllers on other disks have sealed, but whose receipts were lost with them.
+
+        If the durable tier does not answer, they are made again, with the same samples.
+        """
+        below = {str(iteration_folder(task.key.branch, task.key.iteration)) for task in tasks}
+        prefixes = tuple(str(shard_folder(task.key, 0)).removesuffix("0000") for task in tasks)
+        try:
+            sealed = [folder for each in below for folder, whole in self.store.folders(each).items() if whole]
+            for folder in sealed:
+                if folder.startswith(prefixes) and not (self.run_folder / folder).exists():
+                    self.store.fetch(folder)
+        except (InfrastructureError, ConfigurationError) as error:
+            log.warning("shards that are sealed on other disks cannot be looked for: %s", error)
+
     def _open(self, task: ShardTask) -> OpenShard:
         prompts = [self.inputs.prompt(ref) for ref in task.prompts]
         tokens = [encode_question(prompt, self.codec) for prompt in prompts]
-        log = ShardLog(self.run_folder, task.key, task.term, shard_plan(self.spec, task))
+        log = ShardLog(self.run_folder, task.key, task.term, shard_plan(self.spec, task), task.writers)
         return OpenShard(task, log, prompts, tokens, split_batches(len(prompts), self.spec))
 
     def _submit(self, shard: OpenShard, stream: Stream[OpenBatch]) -> None:

@@ -1,17 +1,20 @@
 """The columns that `prepare` adds to an iteration's experience: advantages, values and log-probabilities.
 
-The log-probabilities are under the weights of old policy, reference and teacher. Each trainer rank writes its
-samples to `rank-NN.parquet`; then one rank publishes the folder, manifest last. Readers get all samples in
+The log-probabilities are under the weights of old policy, reference and teacher. Each trainer rank encodes its
+samples; one rank gets the others' over the network, writes all of them as `rank-NN.parquet`, and publishes the folder,
+manifest last. Nodes that do not share its disk get a copy. Readers get all samples in
 canonical order (prompt ordinal, sample). These columns depend on the trainer's layout, so they are not part of
 the experience digest; the sha256 digests of their files are in the receipt.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +25,7 @@ from yatt_core import durable
 from yatt_core.errors import DataError
 from yatt_core.experience.table import sort_samples
 from yatt_core.keys import WorkKey, iteration_folder
-from yatt_core.manifests import MANIFEST, entry_of_file, load_manifest, publish_manifest, read_file
+from yatt_core.manifests import MANIFEST, entry_of_bytes, load_manifest, publish_manifest, read_file
 from yatt_core.wire.columns import Array, fixed_column, list_array, offsets_of, ragged_column
 
 PREPARED_KIND = "prepared"
@@ -71,36 +74,50 @@ def rank_file(rank: int) -> str:
     return f"rank-{rank:02d}.parquet"
 
 
-def write_rank(run_folder: Path, key: WorkKey, term: int, rank: int, columns: PreparedColumns) -> None:
-    """Makes one rank's columns durable; they become valid when the folder is published."""
-    folder = run_folder / prepared_folder(key.branch, key.iteration, term)
-    durable.make_folder(folder)
+def encode_rank(columns: PreparedColumns) -> bytes:
+    """Returns the contents of a rank's file."""
     sink = pa.BufferOutputStream()
     pq.write_table(_table_of(columns), sink, compression="zstd", use_dictionary=False)
-    durable.write_file(folder / rank_file(rank), sink.getvalue().to_pybytes())
+    return bytes(sink.getvalue().to_pybytes())
 
 
-def publish_prepared(run_folder: Path, key: WorkKey, term: int, ranks: int) -> tuple[str, dict[str, str]]:
-    """Publishes the folder after every rank has written; returns (folder, {file: sha256}) for the receipt.
-
-    Raises `DataError` if a rank's file is missing.
-    """
+def publish_prepared(
+    run_folder: Path, key: WorkKey, term: int, contents: Sequence[bytes]
+) -> tuple[str, dict[str, str]]:
+    """Writes all ranks' files and publishes their folder; returns (folder, {file: sha256}) for the receipt."""
     folder = prepared_folder(key.branch, key.iteration, term)
-    try:
-        files = {rank_file(rank): entry_of_file(run_folder / folder / rank_file(rank)) for rank in range(ranks)}
-    except OSError as error:
-        raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
-    publish_manifest(run_folder / folder, PREPARED_KIND, {"key": asdict(key), "term": term}, files)
-    return folder, {name: entry.sha256 for name, entry in files.items()}
+    files = {rank_file(rank): data for rank, data in enumerate(contents)}
+    _publish(run_folder / folder, {"key": asdict(key), "term": term}, files)
+    return folder, {name: entry_of_bytes(data).sha256 for name, data in files.items()}
 
 
 def write_prepared(
     run_folder: Path, key: WorkKey, term: int, by_rank: Sequence[PreparedColumns]
 ) -> tuple[str, dict[str, str]]:
     """Writes all ranks' columns and publishes them; returns (folder, {file: sha256}) for the receipt."""
-    for rank, columns in enumerate(by_rank):
-        write_rank(run_folder, key, term, rank, columns)
-    return publish_prepared(run_folder, key, term, len(by_rank))
+    return publish_prepared(run_folder, key, term, [encode_rank(columns) for columns in by_rank])
+
+
+def pack_prepared(run_folder: Path, folder: str, files: Mapping[str, str]) -> dict[str, bytes]:
+    """Returns the contents of a published folder, for a node that lacks it. Raises as `read_prepared` does."""
+    contents = _read_files(run_folder, folder, files)
+    return dict(zip(sorted(files), contents, strict=True)) | {MANIFEST: (run_folder / folder / MANIFEST).read_bytes()}
+
+
+def receive_prepared(run_folder: Path, folder: str, files: Mapping[str, str], packed: Mapping[str, bytes]) -> None:
+    """Writes a folder that `pack_prepared` returned, unless it is there. Raises `DataError` if it does not match."""
+    if (run_folder / folder / MANIFEST).exists() and prepared_is_whole(run_folder, folder, files):
+        return
+    fields = {name: value for name, value in json.loads(packed[MANIFEST]).items() if name in ("key", "term")}
+    _publish(run_folder / folder, fields, {name: data for name, data in packed.items() if name != MANIFEST})
+    _read_files(run_folder, folder, files)
+
+
+def _publish(folder: Path, fields: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    durable.make_folder(folder)
+    for name, data in files.items():
+        durable.write_file(folder / name, data)
+    publish_manifest(folder, PREPARED_KIND, fields, {name: entry_of_bytes(data) for name, data in files.items()})
 
 
 def prepared_is_whole(run_folder: Path, folder: str, files: Mapping[str, str]) -> bool:

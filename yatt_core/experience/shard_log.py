@@ -47,12 +47,14 @@ class ShardLog:
 
     plan: the digest of the inputs that determine the samples (`shard_plan`); leftovers from another plan do not
         count.
+    writers: how many writers the shard may have had under this term on other disks, so that no two have the same name.
 
     Raises `FencedError` if a later term has started on this shard.
     """
 
-    def __init__(self, run_folder: Path, key: WorkKey, term: int, plan: str = "") -> None:
+    def __init__(self, run_folder: Path, key: WorkKey, term: int, plan: str = "", writers: int = 0) -> None:
         self._run_folder, self._key, self._term, self._plan = run_folder, key, term, plan
+        self._writers = writers
         written = _written_folders(run_folder, key)
         if written and written[0][0] > term:
             raise FencedError(f"{key}: term {written[0][0]} works on this shard; the holder of term {term} must exit")
@@ -143,7 +145,9 @@ class ShardLog:
     def _own_folder(self) -> Path:
         """Returns the folder that only this log writes to."""
         if self._own is None:
-            folders = (self._run_folder / shard_folder(self._key, self._term, writer) for writer in count())
+            folders = (
+                self._run_folder / shard_folder(self._key, self._term, writer) for writer in count(self._writers)
+            )
             self._own = next(folder for folder in folders if durable.claim_folder(folder))
             self._folders.insert(0, self._own)
         return self._own

@@ -45,12 +45,16 @@ class InputsReceipt:
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """Asks for the experience of one logical shard, generated with the weights of a version."""
+    """Asks for the experience of one logical shard, generated with the weights of a version.
+
+    writers: how many writers the shard may have had under this term, on disks that this one's controller cannot see.
+    """
 
     key: WorkKey
     term: int
     prompts: tuple[PromptRef, ...]
     weight_version: int
+    writers: int = 0
 
 
 JUDGE_TOKENS, JUDGE_PROMPT_TOKENS = "judge_tokens", "judge_prompt_tokens"

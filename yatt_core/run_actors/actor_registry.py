@@ -11,7 +11,7 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -103,6 +103,7 @@ class ActorRegistry:
 
     failures: the actors that were lost.
     store: what driver and actors tell each other.
+    examine: called with the live nodes' names by id, and the ids of those to avoid, before actors are created there.
 
     The parameter `avoid_nodes` of some methods contains names of nodes that get no actors as long as there are
     other nodes.
@@ -135,6 +136,7 @@ class ActorRegistry:
         self._living: dict[str, str] = {}
         self._node_names: dict[str, str] = {}
         self.failures: list[ActorFailure] = []
+        self.examine: Callable[[Mapping[str, str], Collection[str]], None] = lambda _names, _avoided: None
 
     # -- current actors -----------------------------------------------------------------------------------------------
 
@@ -198,6 +200,7 @@ class ActorRegistry:
         announce(self.store, self._term)
         self._look_around()
         avoided = avoided_nodes(self._living, avoid_nodes)
+        self.examine(self._living, avoided)
         if self._devices:
             self._seats = reserve(self._devices, avoided, self._layout, self._pool)
         found = self._find(avoided)

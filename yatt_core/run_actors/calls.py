@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ import ray
 
 from yatt_core.cluster.metering import BytesMeter, Interruptions, first_ready, metered_get
 from yatt_core.errors import InfrastructureError, StuckError
+from yatt_core.keys import WorkKey
 from yatt_core.run_actors.actor_registry import TRAINER, ActorRegistry
 from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, log_stacks, missing_ranks
 
@@ -31,6 +33,7 @@ class ActorCalls:
 
     deadline: seconds for each wait in the current phase, counted from the latest progress of the awaited actors.
     extended: called with the seconds by which a wait goes on, and what it waits for.
+    dispatched: how often each shard of the latest iteration was given to a controller.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class ActorCalls:
     ) -> None:
         self.registry, self.interruptions, self.deadline = registry, interruptions, deadline
         self.extended: Callable[[float], None] = lambda _: None
+        self.dispatched: Counter[WorkKey] = Counter()
         self._folder, self._meter = run_folder, meter
 
     def get(

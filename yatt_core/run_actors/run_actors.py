@@ -17,6 +17,7 @@ from typing import Any
 import ray
 
 from yatt_core.actors.dispatcher import PlacementReport
+from yatt_core.actors.leftovers import Leftovers
 from yatt_core.actors.trainer import RankState
 from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter, Interruptions, unwrap_ray_error
 from yatt_core.cluster.object_store import SpillMeter, spilled_bytes
@@ -45,6 +46,8 @@ from yatt_core.run_actors.actors_state import ActorsState
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.controller_layout import CONTROLLER
 from yatt_core.run_actors.device_use import device_use
+from yatt_core.run_actors.node_files import NodeFiles
+from yatt_core.run_actors.rank_files import agreed, bring_checkpoint, share_prepared, tidy
 from yatt_core.run_actors.restoring import restore_ranks
 from yatt_core.run_actors.shard_assignment import evaluate_tasks
 from yatt_core.run_actors.watchdog import find_abandoned
@@ -65,7 +68,8 @@ class RunActors:
     avoid_nodes: names (`cluster.nodes`) of nodes that get no actors as long as there are other nodes.
     resident: whether the devices have memory for engines, judges and trainer at once; if not, each sleeps while
         others work.
-    failures: the actors lost since the list was last cleared.
+    failures: the actors that were lost; the reader clears the list.
+    files: which nodes share the run's folder.
     """
 
     def __init__(
@@ -84,7 +88,11 @@ class RunActors:
         self._calls = ActorCalls(self._registry, run_folder, meter, interruptions, seconds)
         # For calls that may be queued behind the work of an earlier driver or the imports of a new process.
         self._start_seconds = max(START_SECONDS, spec.recovery.phase_deadline_seconds)
+        self.files = NodeFiles(spec, run_folder, meter, interruptions, self._start_seconds)
+        self._registry.examine = self.files.examine
+        self.failures: list[ActorFailure] = self._registry.failures
         self._created: tuple[str, ...] = ()
+        self._rank_disks: list[str] = []
         self._spilling = SpillMeter()
         self.avoid_nodes: frozenset[str] = frozenset()
         self.resident = True
@@ -101,11 +109,6 @@ class RunActors:
     def when_extended(self, allow: Callable[[float], None]) -> None:
         """Has a function called with the seconds by which a wait goes on."""
         self._calls.extended = allow
-
-    @property
-    def failures(self) -> list[ActorFailure]:
-        """The actors that were lost; the reader clears the list."""
-        return self._registry.failures
 
     # -- lifecycle ----------------------------------------------------------------------------------------------------
 
@@ -157,8 +160,11 @@ class RunActors:
         made, first = (self._folder / INPUTS / MANIFEST).exists(), self._members(CONTROLLER)[0]
         busy = made and first not in self._created
         actor, name = (self._ranks[0], f"{TRAINER}-0") if busy else (self._controllers[0], first)
-        asked, what = [actor.materialise.remote(self._term)], f"{name} to write the inputs"
-        receipt: InputsReceipt = self._calls.get(asked, what, [name], self._start_seconds, tell)[0]
+        asked = [actor.materialise.remote(self._term)]
+        receipt: InputsReceipt = self._calls.get(
+            asked, f"{name} to write the inputs", [name], self._start_seconds, tell
+        )[0]
+        self.files.bring(receipt)
         return receipt
 
     def load(self, inputs: InputsReceipt) -> ActorsState:
@@ -175,6 +181,7 @@ class RunActors:
         self._registry.loaded(self._calls.get(loading, "the actors to load", names, self._start_seconds))
         held = self._calls.get(versions, "the rollout engines' versions", self._members(ROLLOUT), self._start_seconds)
         in_flight = ranks[0].checkpoint_in_flight
+        self._rank_disks = [self.files.disk(rank.node) for rank in ranks]
         return ActorsState(ranks[0].version, ranks[0].applied, tuple(held), in_flight, self._created)
 
     def seats(self) -> tuple[ActorSeat, ...]:
@@ -191,20 +198,18 @@ class RunActors:
 
     def environment(self) -> Mapping[str, str]:
         """Returns the properties of the environment on which the trainer's exact results depend."""
-        facts: Mapping[str, str] = self._first_rank("environment", seconds=self._start_seconds)
-        return facts
+        return dict(self._first_rank("environment", seconds=self._start_seconds))
 
     def _load_controllers(self, inputs: InputsReceipt) -> list[Any]:
         """Passes the dispatcher to all actors and the engines to the dispatcher; returns the calls to wait for."""
         dispatcher = self._registry.of(DISPATCHER)[0]
-        made = [name for name in self._members(CONTROLLER) if name in self._created]
-        kept = [name for name in self._members(CONTROLLER) if name not in made]
+        kept = [name for name in self._members(CONTROLLER) if name not in self._created]
+        pool = [*self._engines, *self._registry.of(ENDPOINT)]
         # Drops what lost controllers waited for or held, before their successors request anything.
-        loading = [dispatcher.retain.remote(kept), dispatcher.engage.remote(self._term, self._pool)]
+        loading = [dispatcher.retain.remote(kept), dispatcher.engage.remote(self._term, pool)]
         for name, controller in zip(self._members(CONTROLLER), self._controllers, strict=True):
             reference = controller.load.remote(self._term, inputs, dispatcher)
-            if name in made:
-                loading.append(reference)
+            loading += [] if name in kept else [reference]
         return loading
 
     def _load_ranks(self, inputs: InputsReceipt) -> list[RankState]:
@@ -291,10 +296,7 @@ class RunActors:
             self._all_ranks(where, self._term)
 
     def cut(self) -> None:
-        """Withdraws the controllers' waiting requests.
-
-        Engines finish their current work, but the shards to which it belongs are not collected.
-        """
+        """Withdraws the controllers' waiting requests. Engines finish their work, but its shards are not collected."""
         self._ask_dispatcher("cut", self._term, self._members(CONTROLLER))
 
     def prepare(self, task: BatchTask) -> PrepareReceipt:
@@ -305,28 +307,26 @@ class RunActors:
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
         """Returns True if an earlier attempt's prepared files exist unchanged; the trainer's first rank reads them."""
-        whole: bool = self._first_rank("prepared_is_whole", receipt)
-        return whole
+        return bool(self._first_rank("prepared_is_whole", receipt))
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         """Applies an iteration's optimizer steps on all ranks, which must agree on the result."""
-        return self._agreed(task, self._all_ranks("learn", task, prepared))
+        if not self.files.are_shared:
+            share_prepared(self._calls, self._ranks, self._members(TRAINER), self._rank_disks, self._term, prepared)
+        return agreed(task, self._all_ranks("learn", task, prepared))
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
         """Advances the version without a step; the fingerprint contains `skipped`."""
-        return self._agreed(task, self._all_ranks("skip", task))
+        return agreed(task, self._all_ranks("skip", task))
 
     def sync(self, version: int) -> list[SyncReceipt]:
         """Transfers a version's weights to all rollout engines that lack them; returns those engines' receipts."""
         asked = [engine.version.remote(self._term) for engine in self._engines]
         held = self._calls.get(asked, "the rollout engines' versions", self._members(ROLLOUT))
-        names = self._members(ROLLOUT)
-        lacking = [place for place, has in enumerate(held) if has != version]
-        if not lacking:
-            return []
-        engines, lacking_names = [self._engines[place] for place in lacking], [names[place] for place in lacking]
-        parties = SyncParties(self._ranks, engines, self._members(TRAINER), lacking_names)
-        return sync_weights(self._calls, self._term, version, parties)
+        engines = zip(self._members(ROLLOUT), self._engines, held, strict=True)
+        lacking = {name: engine for name, engine, has in engines if has != version}
+        parties = SyncParties(self._ranks, list(lacking.values()), self._members(TRAINER), list(lacking))
+        return sync_weights(self._calls, self._term, version, parties) if lacking else []
 
     def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
         """Generates greedy answers to the held-out tasks, distributed over the controllers."""
@@ -336,11 +336,9 @@ class RunActors:
         key = WorkKey(run, self._branch, iteration, "evaluate")
         tasks = evaluate_tasks(key, self._term, held_out, len(self._controllers))
         references = [actor.evaluate.remote(task) for actor, task in zip(self._controllers, tasks, strict=True)]
-        receipts: list[EvaluateReceipt] = self._calls.get(
-            references, "the controllers to evaluate", self._members(CONTROLLER)
-        )
+        answers = self._calls.get(references, "the controllers to evaluate", self._members(CONTROLLER))
         self.rest()
-        return receipts
+        return answers
 
     def begin_checkpoint(self, run: str, audit_head: str) -> None:
         """Copies the trainer's tensors, which are then published in the background.
@@ -348,7 +346,8 @@ class RunActors:
         audit_head: head of the audit chain, recorded in the manifest.
         """
         attempt = f"{secrets.randbelow(10**12):012}"  # only in the name of a hidden folder
-        self._all_ranks("begin_checkpoint", self._term, run, self._branch, audit_head, attempt)
+        apart = len(set(self._rank_disks)) > 1
+        self._all_ranks("begin_checkpoint", self._term, run, self._branch, audit_head, attempt, apart)
 
     def checkpoint_result(self, wait_seconds: float = 0.0) -> CheckpointReceipt | None:
         """Returns the receipt of the pending checkpoint, whichever driver started it; None until it is durable."""
@@ -356,10 +355,20 @@ class RunActors:
         receipts: list[CheckpointReceipt | None] = self._all_ranks("checkpoint_result", wait_seconds, seconds=seconds)
         return receipts[0]
 
-    def restore(self, folder: str, manifest_sha256: str, version: int) -> None:
-        """Loads a checkpoint into all ranks (`restoring`). Raises `DataError` if its files do not match the digest."""
-        names = self._members(TRAINER)
-        restore_ranks(self._calls, self._ranks, names, self._term, (folder, manifest_sha256, version))
+    def restore(self, folder: str, manifest_sha256: str, version: int, renew: bool = False) -> None:
+        """Loads a checkpoint into all ranks (`restoring`). Raises `DataError` if its files do not match the digest.
+
+        renew: whether nodes with disks of their own replace damaged files too, not only missing ones.
+        """
+        checkpoint, names = (folder, manifest_sha256, version), self._members(TRAINER)
+        if not self.files.are_shared:
+            bring_checkpoint(self._calls, self._ranks, names, self._rank_disks, self._term, checkpoint, renew)
+        restore_ranks(self._calls, self._ranks, names, self._term, checkpoint)
+
+    def tidy(self, leftovers: Leftovers) -> None:
+        """Has files deleted that are on other disks than the driver's."""
+        if not self.files.are_shared:
+            tidy(self._calls, self._controllers, self._ranks, self._members(TRAINER), self._term, leftovers)
 
     # -- internals ----------------------------------------------------------------------------------------------------
 
@@ -372,11 +381,6 @@ class RunActors:
         return self._registry.of(ROLLOUT)
 
     @property
-    def _pool(self) -> list[Any]:
-        """All actors that get work from the dispatcher: devices, then third-party judges."""
-        return [*self._engines, *self._registry.of(ENDPOINT)]
-
-    @property
     def _ranks(self) -> list[Any]:
         return self._registry.of(TRAINER)
 
@@ -386,12 +390,6 @@ class RunActors:
     def _ask_dispatcher(self, method: str, *arguments: Any) -> Any:
         reference = getattr(self._registry.of(DISPATCHER)[0], method).remote(*arguments)
         return self._calls.get([reference], f"the dispatcher to {method}", [f"{DISPATCHER}-0"])[0]
-
-    def _agreed(self, task: BatchTask, receipts: Sequence[UpdateReceipt]) -> UpdateReceipt:
-        fingerprints = [receipt.fingerprint for receipt in receipts]
-        if any(fingerprint != fingerprints[0] for fingerprint in fingerprints):
-            raise InfrastructureError(f"iteration {task.key.iteration}: the trainer's ranks disagree: {fingerprints}")
-        return receipts[0]
 
     def _first_rank(self, method: str, *arguments: Any, seconds: float | None = None) -> Any:
         reference, name = getattr(self._ranks[0], method).remote(*arguments), f"{TRAINER}-0"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -16,7 +17,7 @@ import ray
 from yatt_core.cluster.metering import first_ready, unwrap_ray_error
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.receipts import ShardReceipt, ShardTask
-from yatt_core.run_actors.actor_registry import DISPATCHER, ActorRegistry
+from yatt_core.run_actors.actor_registry import DISPATCHER
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.controller_layout import CONTROLLER
 from yatt_core.run_actors.shard_assignment import Assigned, ShardAssignment
@@ -31,7 +32,10 @@ def collect(calls: ActorCalls, tasks: Sequence[ShardTask]) -> Iterator[ShardRece
     Raises `InfrastructureError` if no controller is left, and any exception that a live controller raised.
     """
     assignment = ShardAssignment(calls.registry.names_of(CONTROLLER), tasks)
-    streams = _begin(calls.registry, assignment.unfinished())
+    iterations = {(task.key.branch, task.key.iteration) for task in tasks}
+    for key in [key for key in calls.dispatched if (key.branch, key.iteration) not in iterations]:
+        del calls.dispatched[key]
+    streams = _begin(calls, assignment.unfinished())
     deadline = time.monotonic() + calls.deadline
     while streams:
         stream = first_ready(list(streams), deadline - time.monotonic(), calls.interruptions)
@@ -50,7 +54,7 @@ def collect(calls: ActorCalls, tasks: Sequence[ShardTask]) -> Iterator[ShardRece
             log.warning("%s; its shards go to %s", error, ", ".join(moved) or "no controller, as they are finished")
             streams = {other: owner for other, owner in streams.items() if owner != name}
             calls.registry.of(DISPATCHER)[0].forget.remote(name)
-            streams |= _begin(calls.registry, moved)
+            streams |= _begin(calls, moved)
         else:
             if receipt is None:
                 del streams[stream]
@@ -59,13 +63,15 @@ def collect(calls: ActorCalls, tasks: Sequence[ShardTask]) -> Iterator[ShardRece
                 yield receipt
 
 
-def _begin(registry: ActorRegistry, assigned: Assigned) -> dict[Any, str]:
+def _begin(calls: ActorCalls, assigned: Assigned) -> dict[Any, str]:
     """Assigns the shards to the controllers; returns each stream of receipts with the controller's name."""
+    registry, streams = calls.registry, dict[Any, str]()
     controllers = dict(zip(registry.names_of(CONTROLLER), registry.of(CONTROLLER), strict=True))
-    return {
-        controllers[name].collect.options(num_returns="streaming").remote(tasks): name
-        for name, tasks in assigned.items()
-    }
+    for name, tasks in assigned.items():
+        told = [replace(task, writers=calls.dispatched[task.key]) for task in tasks]
+        calls.dispatched.update(task.key for task in tasks)
+        streams[controllers[name].collect.options(num_returns="streaming").remote(told)] = name
+    return streams
 
 
 def _next_receipt(calls: ActorCalls, stream: Any, name: str) -> ShardReceipt | None:

@@ -16,13 +16,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from yatt_core import durable
+from yatt_core.digests import file_sha256
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.keys import TERM
 from yatt_core.manifests import MANIFEST
@@ -33,6 +35,7 @@ from yatt_core.storage.objects import ObjectStore
 
 log = logging.getLogger(__name__)
 OWNER = "owner.json"
+Check = Callable[[Path], None]
 _TERM = re.compile(TERM + r"(\.\d+)?$")
 
 
@@ -50,8 +53,30 @@ class RunStore(Protocol):
         """Publishes a sealed local folder; returns when it is durable here, whichever process published it."""
         ...
 
-    def fetch(self, folder: str, manifest_sha256: str | None = None) -> bool:
-        """Replaces the local folder with the published one; returns False if there is none with this manifest."""
+    def fetch(self, folder: str, manifest_sha256: str | None = None, check: Check | None = None) -> bool:
+        """Replaces the local folder with the published one; returns False if there is none with this manifest.
+
+        check: examines the fetched folder before it is moved into place, and raises if it cannot be used.
+        """
+        ...
+
+    def send(self, folder: str, files: Mapping[str, Path]) -> None:
+        """Writes single files of a folder that is not published yet, or its manifest, which publishes it.
+
+        files: local files by name within the folder.
+        """
+        ...
+
+    def receive(self, folder: str, files: Mapping[str, Path]) -> None:
+        """Reads single files of a folder; `files` as for `send`."""
+        ...
+
+    def write(self, folder: str, name: str, data: bytes) -> None:
+        """Writes a small file of a folder."""
+        ...
+
+    def read(self, folder: str, name: str) -> bytes | None:
+        """Returns a small file of a folder; None if there is none."""
         ...
 
     def verify(self, folder: str, manifest_sha256: str) -> None:
@@ -94,9 +119,22 @@ class NoStore:
     def publish(self, folder: str) -> None:
         """Does nothing: the local folder is already durable."""
 
-    def fetch(self, folder: str, manifest_sha256: str | None = None) -> bool:
+    def fetch(self, folder: str, manifest_sha256: str | None = None, check: Check | None = None) -> bool:
         """Returns False: there is nothing to fetch."""
         return False
+
+    def send(self, folder: str, files: Mapping[str, Path]) -> None:
+        """Does nothing."""
+
+    def receive(self, folder: str, files: Mapping[str, Path]) -> None:
+        """Does nothing."""
+
+    def write(self, folder: str, name: str, data: bytes) -> None:
+        """Does nothing."""
+
+    def read(self, folder: str, name: str) -> bytes | None:
+        """Returns None."""
+        return None
 
     def verify(self, folder: str, manifest_sha256: str) -> None:
         """Does nothing: there is no second copy."""
@@ -157,8 +195,10 @@ class ObjectRunStore:
         self._objects.upload(files)
         self._objects.write(marker, manifest)
 
-    def fetch(self, folder: str, manifest_sha256: str | None = None) -> bool:
+    def fetch(self, folder: str, manifest_sha256: str | None = None, check: Check | None = None) -> bool:
         """Downloads to a temporary folder, syncs it, removes any local folder of the final name, and renames it.
+
+        Local files that match the manifest are kept instead of being downloaded.
 
         Concurrent fetches of the same folder wait for the first and keep its result.
         """
@@ -173,10 +213,11 @@ class ObjectRunStore:
         durable.make_folder(target.parent)
         with fetching(self._run_folder):
             if _inode(target) in (None, before):
-                self._replace(folder, target)
+                self._replace(folder, target, _entries(manifest, folder), check)
         return True
 
-    def _replace(self, folder: str, target: Path) -> None:
+    def _replace(self, folder: str, target: Path, entries: Mapping[str, Any], check: Check | None) -> None:
+        """Assembles a folder from the local files that match the manifest's entries, and downloads the others."""
         partial, prefix = partial_of(target), self._name(folder) + "/"
         names = [name.removeprefix(prefix) for name in self._objects.sizes(prefix)]
         if outside := [name for name in names if ".." in PurePosixPath(name).parts or name.startswith("/")]:
@@ -186,16 +227,38 @@ class ObjectRunStore:
             with durable.refusals(f"{target}: cannot be fetched"):
                 for parent in {(partial / name).parent for name in names}:
                     parent.mkdir(parents=True, exist_ok=True)
-                self._objects.download({prefix + name: partial / name for name in names})
+                kept = [name for name in names if _is_intact(target / name, entries.get(name))]
+                for name in kept:
+                    os.link(target / name, partial / name)
+                self._objects.download({prefix + name: partial / name for name in names if name not in kept})
                 for path in sorted(partial.rglob("*"), reverse=True):
                     durable.sync_folder(path) if path.is_dir() else durable.sync_file(path)
                 durable.sync_folder(partial)
+            if check is not None:
+                check(partial)
             if target.exists():
                 durable.remove_folder(target)
             durable.move_folder(partial, target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         log.info("%s was fetched from the object store", folder)
+
+    def send(self, folder: str, files: Mapping[str, Path]) -> None:
+        """Uploads the files."""
+        self._objects.upload({self._name(folder, name): path for name, path in files.items()})
+
+    def receive(self, folder: str, files: Mapping[str, Path]) -> None:
+        """Downloads the files, whose local folders must exist."""
+        if files:
+            self._objects.download({self._name(folder, name): path for name, path in files.items()})
+
+    def write(self, folder: str, name: str, data: bytes) -> None:
+        """Writes an object."""
+        self._objects.write(self._name(folder, name), data)
+
+    def read(self, folder: str, name: str) -> bytes | None:
+        """Reads an object."""
+        return self._objects.read(self._name(folder, name))
 
     def verify(self, folder: str, manifest_sha256: str) -> None:
         """Reads every object piece by piece, after comparing the manifest with the ledger's sha256."""
@@ -313,6 +376,13 @@ def _entries(manifest: bytes, place: str) -> dict[str, Any]:
         return dict(json.loads(manifest)["files"])
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{place}: is not a manifest: {error!r}") from error
+
+
+def _is_intact(path: Path, entry: Any) -> bool:
+    """Returns True if a local file matches its manifest's entry; False without a size, as for inputs."""
+    if not isinstance(entry, dict) or not path.is_file() or path.stat().st_size != entry["size"]:
+        return False
+    return file_sha256(path) == str(entry["sha256"])
 
 
 def _term_of(folder: str) -> int:

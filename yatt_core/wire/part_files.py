@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -162,18 +162,20 @@ class PartFiles:
     bytes_read: bytes of tensors that were read so far.
     """
 
-    def __init__(self, paths: Iterable[Path]) -> None:
-        """Reads the files' headers. Raises `DataError` if a file is unreadable or files contradict each other."""
+    def __init__(self, paths: Iterable[Path] = (), parts: Iterable[StoredPart] = ()) -> None:
+        """Reads the files' headers. Raises `DataError` if a file is unreadable or files contradict each other.
+
+        parts: parts whose headers are known; their files are opened only when they are read.
+        """
         self._parts: dict[str, list[StoredPart]] = {}
-        for path in paths:
-            for part in stored_parts(path):
-                self._parts.setdefault(part.name, []).append(part)
+        for part in chain(parts, *(stored_parts(path) for path in paths)):
+            self._parts.setdefault(part.name, []).append(part)
         self.bytes_read = 0
-        self.shapes = {name: parts[0].shape for name, parts in self._parts.items()}
-        self.kinds = {name: parts[0].kind for name, parts in self._parts.items()}
-        for name, parts in self._parts.items():
-            if odd := [p for p in parts if (p.shape, p.kind) != (self.shapes[name], self.kinds[name])]:
-                raise DataError(f"{odd[0].path}: has another shape or type of {name} than {parts[0].path}")
+        self.shapes = {name: same[0].shape for name, same in self._parts.items()}
+        self.kinds = {name: same[0].kind for name, same in self._parts.items()}
+        for name, same in self._parts.items():
+            if odd := [p for p in same if (p.shape, p.kind) != (self.shapes[name], self.kinds[name])]:
+                raise DataError(f"{odd[0].path}: has another shape or type of {name} than {same[0].path}")
 
     def require_whole(self) -> None:
         """Raises `DataError` unless the parts of each tensor make it up, each number once."""

@@ -104,7 +104,8 @@ def compared_iterations(text: str, iteration: int | None) -> tuple[int, int]:
 
 def fetch_iteration(ledger: Ledger, home: Home, run: str, iteration: int) -> None:
     """Fetches an iteration's shards that the run's folder lacks from the object store, if the run has one."""
-    from flows.files.storage import fetch_lacking, store_of
+    from flows.files.storage import store_of
+    from yatt_core.storage.lacking import fetch_lacking
 
     owner, branch, _ = ledger.commits.maker(run, iteration)
     shards = ledger.records.shards(owner, branch, iteration)

@@ -43,7 +43,7 @@ from yatt_core.engines.train.steps.supervised import SupervisedStep
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.experience.admission import load_admitted_batch
 from yatt_core.experience.batch import ExperienceBatch
-from yatt_core.experience.prepared import PreparedColumns, publish_prepared, read_prepared, write_rank
+from yatt_core.experience.prepared import PreparedColumns, encode_rank, publish_prepared, read_prepared
 from yatt_core.inputs.reader import Inputs
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.codec import open_codec
@@ -220,7 +220,7 @@ class PolicyTrainEngine(ABC):
         return SftReceipt(result.steps, result.loss, result.accuracy, seconds, self._digest())
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
-        """Writes this rank's columns. When all ranks have, rank 0 publishes the columns and returns the receipt."""
+        """Computes this rank's columns. Rank 0 gets those of all ranks, publishes them and returns the receipt."""
         self._require(task.key.iteration - 1)
         started = time.perf_counter()
         batch = self._load(task)
@@ -230,12 +230,11 @@ class PolicyTrainEngine(ABC):
         layout = self._layout
         preparation = preparer.prepare(batch, layout.budget, layout.packed, self._reference, task, layout.even)
         files = self._collective.ranks if has_token_columns(self._spec) else 1
-        if self._collective.speaks and self._collective.rank < files:
-            write_rank(self._context.run_folder, task.key, task.term, self._collective.rank, preparation.columns)
-        self._world.barrier()
+        own = encode_rank(preparation.columns) if self._collective.rank < files else b""
+        contents = self._collective.gathered(own)[:files]
         if self._world.rank > 0:
             return None
-        folder, digests = publish_prepared(self._context.run_folder, task.key, task.term, files)
+        folder, digests = publish_prepared(self._context.run_folder, task.key, task.term, contents)
         timing = {"load": loaded - started, "seconds": time.perf_counter() - started}
         moments = moments_after(task.reward_moments, batch)
         return PrepareReceipt(task.key, folder, digests, preparation.metrics, timing, moments)

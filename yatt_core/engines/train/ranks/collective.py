@@ -97,6 +97,18 @@ class Collective:
             data[: len(said)] = torch.frombuffer(bytearray(said), dtype=torch.uint8)
         return bytes(self.sum(data).tolist()).rstrip(b"\0").decode()
 
+    def gathered(self, data: bytes) -> list[bytes]:
+        """Returns the bytes of every rank, in the order of the ranks, on every rank."""
+        sizes = torch.zeros(self.ranks, dtype=torch.int64)
+        sizes[self.rank] = len(data)
+        found = []
+        for rank, size in enumerate(self.sum(sizes).tolist()):
+            block = torch.zeros(size, dtype=torch.uint8)
+            if rank == self.rank and size:
+                block.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+            found.append(self.sum(block).numpy().tobytes() if size else b"")
+        return found
+
     def barrier(self) -> None:
         """Waits until every rank has called this method."""
         self.sum(torch.zeros(1))

@@ -1,0 +1,79 @@
+"""Nodes that share a run's folder are told from those that have one of their own under the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+
+from tests.cluster.run_actors import actors_spec
+from yatt_core.cluster.disks import disk_of, new_mark
+from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter
+from yatt_core.errors import ConfigurationError
+from yatt_core.protocols.receipts import InputsReceipt
+from yatt_core.run_actors import node_files
+from yatt_core.run_actors.node_files import NodeFiles
+
+NAMES = {"id-a": "a", "id-b": "b", "id-c": "c", "id-d": "d"}
+
+
+def test_a_disk_has_the_name_of_the_first_node_that_looked(tmp_path: Path) -> None:
+    mark, one, other = new_mark(), tmp_path / "one" / "run", tmp_path / "other" / "run"
+    assert [disk_of(str(one), mark, node) for node in ("a", "b")] == ["a", "a"]
+    assert [disk_of(str(other), mark, node) for node in ("c", "d")] == ["c", "c"]
+    assert disk_of(str(one), new_mark(), "b") == "b", "a mark of an earlier start says nothing"
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, str]]:
+    """Has nodes c and d look in another folder, this process be on node a, and collects what nodes are told to do."""
+    made: list[tuple[str, str]] = []
+
+    def run_on(nodes: Sequence[str], function: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]) -> Any:
+        made.extend((function.__name__, node) for node in nodes)
+        if function is not disk_of:
+            return [None for _ in nodes]
+        folders = {node: str(tmp_path / ("run" if node in ("id-a", "id-b") else "elsewhere")) for node in nodes}
+        return [function(folders[node], *arguments[node][1:]) for node in nodes]
+
+    monkeypatch.setattr(node_files, "run_on", run_on)
+    monkeypatch.setattr(node_files, "metered_get", lambda _meter, asked, *_: asked)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "id-a"))
+    return made
+
+
+def files_of(folder: Path, *overrides: str) -> NodeFiles:
+    return NodeFiles(actors_spec(*overrides), folder / "run", BytesMeter(), UNINTERRUPTED, 10.0)
+
+
+def test_a_node_with_a_folder_of_its_own_needs_an_object_store(calls: list[Any], tmp_path: Path) -> None:
+    files = files_of(tmp_path)
+    files.examine({"id-a": "a", "id-b": "b"}, ())
+    assert files.are_shared and files.by_node() == {}
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"/run on c, d .*storage\.url"):
+            files.examine(NAMES, ())
+    files.examine(NAMES, {"id-c", "id-d"})
+    assert files.are_shared, "nodes that get no actors need no files"
+
+
+def test_each_disk_gets_code_and_inputs_once(calls: list[Any], tmp_path: Path) -> None:
+    files = files_of(tmp_path, "storage.url=s3://bucket/prefix")
+    files.examine(NAMES, ())
+    assert not files.are_shared
+    assert files.by_node() == {"a": "a", "b": "a", "c": "c", "d": "c"}
+    assert files.disk("id-b") == files.disk("id-a") != files.disk("id-d") == files.disk("id-c")
+    assert [node for name, node in calls if name == "bring_code"] == ["id-c"]
+    calls.clear()
+    files.examine(NAMES, ())
+    assert calls == []
+    (tmp_path / "run" / "inputs").mkdir()
+    (tmp_path / "run" / "inputs" / "manifest.json").write_text('{"model_path": "model"}')
+    files.bring(InputsReceipt("inputs", "", "0" * 64, "", 1, 1, 1, 1, 1))
+    assert calls == [("bring_inputs", "id-a"), ("bring_inputs", "id-c")]
+    files.examine({"id-a": "a", "id-b": "b"}, ())
+    assert files.are_shared, "the nodes with disks of their own are gone"
