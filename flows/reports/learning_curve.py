@@ -6,6 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from yatt_core.durable import refusals
+
 if TYPE_CHECKING:
     from db.ledger import Ledger
 
@@ -14,7 +16,10 @@ ACCURACY, REWARD, ENTROPY = "evaluation/accuracy", "reward/mean", "entropy"
 
 
 def write_learning_plot(ledger: Ledger, run: str, folder: Path) -> Path | None:
-    """Draws held-out accuracy, reward and entropy over the iterations and returns the file; None without matplotlib."""
+    """Draws held-out accuracy, reward and entropy over the iterations and returns the file; None without matplotlib.
+
+    Raises `InfrastructureError` if the file cannot be written.
+    """
     if find_spec("matplotlib") is None:
         return None
     from matplotlib.figure import Figure
@@ -33,7 +38,8 @@ def write_learning_plot(ledger: Ledger, run: str, folder: Path) -> Path | None:
     lines = [*left.get_lines(), *right.get_lines()]
     figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), frameon=False, fontsize="small")
     path = folder / FILE
-    figure.savefig(path, dpi=130)
+    with refusals(f"{path}: cannot be written"):
+        figure.savefig(path, dpi=130)
     return path
 
 

@@ -12,8 +12,11 @@ from flows.reports.learning_curve import write_learning_plot
 from ops.presentation.advice import to_continue
 from ops.presentation.output import write
 from ops.presentation.words import at_the_start, duration, place
+from yatt_core.errors import InfrastructureError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from db.ledger import Ledger
     from db.write.runs import RunRow
     from flows.run.home import Home
@@ -38,8 +41,7 @@ def print_summary(ledger: Ledger, home: Home, results: RunResults, links: Mappin
     folder = home.run_folder(run.id)
     write(f"  run       {folder}")
     write(f"  logs      {folder / 'logs'}")
-    plot = write_learning_plot(ledger, run.id, folder)
-    write(f"  picture   {plot or 'none: matplotlib is not installed'}")
+    write(f"  picture   {_picture(ledger, run.id, folder)}")
     write("pages")
     write(f"  dashboard {links.get('dashboard', '`yatt dashboard` serves it, and so does `yatt up`')}")
     write(f"  MLflow    {links.get('MLflow') or mlflow_command(home)}")
@@ -48,6 +50,14 @@ def print_summary(ledger: Ledger, home: Home, results: RunResults, links: Mappin
     write("next commands")
     for command in next_commands(run):
         write(f"  {command}")
+
+
+def _picture(ledger: Ledger, run: str, folder: Path) -> str:
+    """Draws the learning curve and returns its file, or why there is none: a full disk must not hide why a run paused."""
+    try:
+        return str(write_learning_plot(ledger, run, folder) or "none: matplotlib is not installed")
+    except InfrastructureError as error:
+        return f"none: {error}"
 
 
 def improvements(ledger: Ledger, results: RunResults, sft: bool) -> list[str]:

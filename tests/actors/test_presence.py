@@ -176,6 +176,12 @@ def test_old_answers_are_deleted(tmp_path: Path) -> None:
     assert json.loads((newest / "controller-0.json").read_text())["actor"] == "controller-0"
 
 
+def test_a_disk_that_refuses_the_answers_does_not_hide_them(tmp_path: Path) -> None:
+    Presence("controller-0", 1, FOR_EVER, FolderStore(tmp_path))
+    (tmp_path / "logs").write_text("no folder can be made here")
+    assert gather_stacks(FolderStore(tmp_path), tmp_path, ["controller-0"], PATIENCE).keys() == {"controller-0"}
+
+
 def test_waiting_for_another_actor_shows_in_the_stack(tmp_path: Path) -> None:
     """A rank waits for the others in a collective."""
     from yatt_core.engines.train.ranks.collective import Collective

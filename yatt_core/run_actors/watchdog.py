@@ -54,12 +54,20 @@ def gather_stacks(
             answers |= take_answers(store, request, frozenset(answers))
     finally:
         end_request(store, request)
-    (kept / request).mkdir(parents=True, exist_ok=True)
-    for actor, answer in answers.items():
-        (kept / request / f"{actor}.json").write_text(answer)
+    _keep(kept, request, answers)
+    return {actor: decode_report(answers[actor]) for actor in actors if actor in answers}
+
+
+def _keep(kept: Path, request: str, answers: Mapping[str, str]) -> None:
+    """Writes answers to files, for people only: a full disk must not keep the driver from its decision."""
+    try:
+        (kept / request).mkdir(parents=True, exist_ok=True)
+        for actor, answer in answers.items():
+            (kept / request / f"{actor}.json").write_text(answer)
+    except OSError as error:
+        log.warning("the answers of actors are not kept: %s", error)
     for old in sorted(kept.glob("*-*"))[:-KEPT_REQUESTS]:
         shutil.rmtree(old, ignore_errors=True)
-    return {actor: decode_report(answers[actor]) for actor in actors if actor in answers}
 
 
 def find_stuck(actors: Sequence[str], reports: Mapping[str, StackReport], awaited: Collection[str]) -> list[str]:

@@ -154,7 +154,16 @@ class Operator:
                 self._note_exit(str(code))
             self._driver = Service(started=self._driver.started)
         environment = self._bed.environment | {"YATT_RAY_ADDRESS": address_of(self.head)}
-        argv = [sys.executable, "-m", "ops.cli.main", "--home", str(self._bed.home.folder), "resume", self.run]
+        argv = [
+            sys.executable,
+            "-m",
+            "ops.cli.main",
+            "--debug",
+            "--home",
+            str(self._bed.home.folder),
+            "resume",
+            self.run,
+        ]
         self._driver.start(self.head, argv, environment, self._bed.new_log(f"driver.{self.head.name}"))
 
     def _note_exit(self, said: str) -> None:

@@ -52,6 +52,14 @@ def test_missing_matplotlib_is_reported(
     assert not (home.run_folder("toy-1") / "learning.png").exists()
 
 
+def test_a_disk_that_refuses_the_picture_hides_nothing(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    run = seed_run(home)
+    (home.run_folder(run) / "learning.png").mkdir(parents=True)
+    text = closing_words(home, run, capsys)
+    assert "toy-1 is stopped" in text and "yatt resume toy-1" in text
+    assert "Is a directory" in text
+
+
 def test_a_run_that_was_stopped_before_its_first_commit(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     text = closing_words(home, seed_run(home, committed=-1), capsys)
     assert "toy-1 is stopped, " in text and "first commit, 4 iterations" in text
