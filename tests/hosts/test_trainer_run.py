@@ -36,7 +36,7 @@ PP2 = "{kind: megatron, dtype: float32, pipeline_model_parallel_size: 2, data_pa
 @pytest.fixture
 def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
     try:
-        made = Bed(tmp_path, store=False, compute=4)
+        made = Bed(tmp_path, store=True, compute=4)
     except NoHostsError as error:
         pytest.skip(str(error))
     with made:

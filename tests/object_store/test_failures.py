@@ -115,6 +115,12 @@ def test_a_spent_quota_is_a_full_storage(server: S3Server, objects: ObjectStore)
         objects.write("a", b"x")
 
 
+def test_a_full_disk_of_the_host_that_downloads_is_a_full_storage(objects: ObjectStore) -> None:
+    objects.write("a", b"x" * 100_000)
+    with pytest.raises(StorageFullError, match=r"this host's disk: .*free some space"):
+        objects.download({"a": Path("/dev/full")})
+
+
 def test_read_access_alone_is_not_enough(server: S3Server, objects: ObjectStore) -> None:
     objects.check()
     server.refuse(403, "AccessDenied")

@@ -31,6 +31,7 @@ from yatt_core.experience.shard_log import find_sealed
 from yatt_core.input_building.settling import settle_inputs
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.keys import WorkKey, iteration_folder
+from yatt_core.manifests import MANIFEST
 from yatt_core.protocols.engines import FrozenState
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.storage import StorageSpec
@@ -267,6 +268,10 @@ def test_a_lost_folder_is_audited_read_and_forked_from_the_store(sound: tuple[Ho
         report = verify_run(ledger, run, home.run_folder(run), None)
         assert report.disagreement is None
         assert run_results(ledger, run) == before
+        for part in (*home.run_folder(run).glob("checkpoints/*"), *home.run_folder(run).glob("experience/*/*/w*")):
+            (part / MANIFEST).unlink()
+        report = verify_run(ledger, run, home.run_folder(run), None)
+        assert report.disagreement is None, "a host may have a part of what others have written"
 
 
 @pytest.mark.verify

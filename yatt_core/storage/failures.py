@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from yatt_core import durable
 from yatt_core.errors import ConfigurationError, InfrastructureError, StorageFullError, YattError
 
 DENIED = frozenset(
@@ -29,8 +30,8 @@ def refusals(address: str, work: str) -> Iterator[None]:
     """Turns the store's errors within the block into YATT's own.
 
     Raises `ConfigurationError` for a wrong bucket, endpoint, credentials or permissions; `StorageFullError` for an
-    exhausted quota; `InfrastructureError` for everything else: connections, timeouts, throttling and 5xx responses, all
-    of which are raised only after retries.
+    exhausted quota or a full disk of this host; `InfrastructureError` for everything else: connections, timeouts,
+    throttling and 5xx responses, all of which are raised only after retries.
 
     work: what is being attempted, for the text.
     """
@@ -77,6 +78,8 @@ def failure_of(address: str, work: str, error: BaseException) -> YattError:
         return StorageFullError(
             f"{where}: the store's quota is exhausted ({code}: {error}); free some space, then resume the run"
         )
+    if isinstance(error, OSError) and error.errno in durable.FULL:
+        return StorageFullError(f"{where}: this host's disk: {error.strerror}; free some space, then resume the run")
     said = f"{code}: {error}" if code else f"{type(error).__name__}: {error}"
     return InfrastructureError(f"{where}: {said}")
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
+from yatt_core.manifests import MANIFEST
 from yatt_core.storage.run_store import RunStore
 
 
@@ -24,10 +25,10 @@ class Recorded(Protocol):
 
 
 def fetch_lacking(store: RunStore, run_folder: Path, recorded: Iterable[Recorded]) -> None:
-    """Fetches recorded folders that the run's folder lacks; does not check those that it has.
+    """Fetches recorded folders that the run's folder lacks or of which it has a part; does not check those that it has.
 
     Processes of a node that call it together fetch each folder once.
     """
     for each in recorded:
-        if not (run_folder / each.folder).exists():
+        if not (run_folder / each.folder / MANIFEST).exists():
             store.fetch(each.folder, each.manifest_sha256)
