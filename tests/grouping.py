@@ -18,7 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 FIXTURES = {"service_environment": "services", "head": "ray", "postgresql": "postgresql"}
 """Session-wide fixtures that start one or more processes, and the group of the tests that request them."""
 VLLM = "vllm"
-"""Folder or parameter of tests that run vLLM inside the test process; only one process should do so."""
+"""Folder or parameter of tests that share an engine of vLLM, or run it inside the test process, which only one should."""
 FIRST = ("services", "ray", VLLM, "postgresql")
 """The longest groups; starting one of them last would keep all other workers waiting."""
 WIDE = ("module", "package")

@@ -55,6 +55,8 @@ def test_roles_sleep_while_others_work_if_memory_is_short(
         return SimpleNamespace(**moves, capabilities={})
 
     actor = loaded_actor(sleeper("policy"), {"judge": sleeper("judge")}, resident)
+    assert log == ([] if resident else ["policy sleeps"]), "before the judges are loaded"
+    log.clear()
     actor.switch(1, JUDGE, False)
     actor.switch(1, ROLLOUT, False)
     assert log == moved

@@ -48,7 +48,10 @@ def test_the_trainer_is_offloaded_while_others_work(
     try:
         with DriverBeat(1):
             actors.resident = resident
+            begun = watched(actors, monkeypatch)
             begin(actors)
+            loaded = begun.index("the actors to load")
+            assert ("the trainer's ranks to offload" in begun[:loaded]) is not resident
             check_seats(actors.seats())
             waits = watched(actors, monkeypatch)
             receipts = list(actors.collect(shard_tasks(actors_spec(), 1)))

@@ -56,14 +56,16 @@ class RolloutActor:
         """Builds the engine and the judges unless they exist. The engine's weights arrive with the first update.
 
         resident: whether engine and judges, caches included, fit into memory together; if not, each sleeps
-            while others work.
+            while others load or work.
         """
         with self._presence.serving("load", term):
             self._resident = resident
             if self._engine is None:
                 engine = build_rollout_engine(self._spec, model_path, self._folder / INPUTS)
                 self._model_folder = Path(model_path)
-                self._judges = load_judges(self._spec, self._folder / INPUTS, device_judges(self._spec))
+                if not resident:
+                    engine.sleep()
+                self._judges = load_judges(self._spec, self._folder / INPUTS, device_judges(self._spec), not resident)
                 _require_exact(self._spec, engine, self._judges)
                 self._engine, self._taker = engine, self._taker_of(engine)
         return ActorIdentity(

@@ -17,13 +17,20 @@ from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import JudgePart
 
 
-def load_judges(spec: RunSpec, inputs: Path, parts: Iterable[JudgePart]) -> dict[str, Judge]:
-    """Returns the judges of some reward parts by name. Raises as `build_judge` does."""
-    listed = list(parts)
+def load_judges(spec: RunSpec, inputs: Path, parts: Iterable[JudgePart], in_turn: bool = False) -> dict[str, Judge]:
+    """Returns the judges of some reward parts by name. Raises as `build_judge` does.
+
+    in_turn: whether each is put to sleep before the next one is loaded.
+    """
+    listed, judges = list(parts), dict[str, Judge]()
     if not listed:
-        return {}
+        return judges
     manifest = read_manifest(inputs, spec)
-    return {part.name: build_judge(part, judge_model_path(manifest, part)) for part in listed}
+    for part in listed:
+        judges[part.name] = build_judge(part, judge_model_path(manifest, part))
+        if in_turn:
+            judges[part.name].sleep()
+    return judges
 
 
 def held_verdicts(pieces: Iterable[tuple[Verdict, ...]]) -> Iterator[tuple[Verdict, ...]]:

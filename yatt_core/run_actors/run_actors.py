@@ -170,13 +170,18 @@ class RunActors:
     def load(self, inputs: InputsReceipt) -> ActorsState:
         """Prepares every actor for work, whichever driver created it and whatever it has done; may be called again.
 
-        Controllers may be busy with work of an earlier driver: they load afterwards and are not waited for.
+        Controllers may be busy with work of an earlier driver: they load afterwards and are not waited for. If the
+        devices cannot hold everything, engines load once the trainer has left them.
         """
         loading = self._load_controllers(inputs)
-        loading += [engine.load.remote(self._term, inputs.model_path, self.resident) for engine in self._engines]
         loading += [endpoint.load.remote(self._term) for endpoint in self._registry.of(ENDPOINT)]
+        ranks: list[RankState] = []
+        if not self.resident:
+            ranks = self._load_ranks(inputs)
+            self._move_ranks("offload")
+        loading += [engine.load.remote(self._term, inputs.model_path, self.resident) for engine in self._engines]
         versions = [engine.version.remote(self._term) for engine in self._engines]
-        ranks = self._load_ranks(inputs)
+        ranks = ranks or self._load_ranks(inputs)
         names = self._members(ROLLOUT, ENDPOINT, CONTROLLER)
         self._registry.loaded(self._calls.get(loading, "the actors to load", names, self._start_seconds))
         held = self._calls.get(versions, "the rollout engines' versions", self._members(ROLLOUT), self._start_seconds)

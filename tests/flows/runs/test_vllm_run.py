@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from flows.placement.seats import last_seats
 from tests.flows.tools import Driver, same_result
 from tests.needs import NEEDS_VLLM
 
@@ -30,3 +31,15 @@ def test_it_is_exact_and_samples_what_the_trainer_learns_from(driver: Driver) ->
     driver.end_actors(run)
     driver.drive(run)
     assert same_result(driver.results(run), driver.results(whole))
+
+
+@pytest.mark.timeout(900)
+def test_an_engine_over_two_devices_generates_for_a_whole_run(driver: Driver) -> None:
+    wide = ("model.hidden_size=128", "model.heads=4", "model.key_value_heads=2", "model.intermediate_size=96")
+    run = driver.create("torch.yaml", ENGINE.replace("instances: 1", "instances: 1, tensor_parallel_size: 2"), *wide)
+    driver.drive(run)
+    with driver.ledger() as ledger:
+        gaps = [value for _, value in ledger.metrics.history(run, "train_rollout_logprob_diff_max")]
+        seats = {seat.actor: seat.device for seat in last_seats(ledger, run) or ()}
+    assert len(gaps) == 4 and 0 < max(gaps) < 1e-4, "both workers have the weights of every iteration"
+    assert seats["rollout-0"] == "core0, core1"

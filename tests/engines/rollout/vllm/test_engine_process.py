@@ -58,9 +58,9 @@ def test_an_engine_that_cannot_be_opened_tells_why() -> None:
 def test_what_the_process_writes_is_logged_and_it_ends_when_it_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         process = EngineProcess((), os.environ)
-        process.call("say", "hello")
+        process.call("say", "hello\nloading 10 %\rloading 90 %")
         process.close()
-    assert "vLLM: hello" in caplog.messages
+    assert [line for line in caplog.messages if line.startswith("vLLM: ")] == ["vLLM: hello", "vLLM: loading 90 %"]
     assert is_gone(process.pid)
     with pytest.raises(InfrastructureError, match="closed"):
         process.call("echo", 1)

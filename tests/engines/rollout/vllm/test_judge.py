@@ -60,6 +60,17 @@ def test_a_prefix_shared_by_questions_is_read_once(judge):
     assert said[1] == alone[1]
 
 
+def test_two_devices_give_the_judgements_of_one(judge, wide_judged):
+    part, folder = wide_judged
+    engine = part.engine.model_copy(update={"tensor_parallel_size": 2})
+    pair = build_judge(part.model_copy(update={"engine": engine}), folder)
+    try:
+        assert pair.capabilities == {"deterministic": True, "batch_invariant": True}
+        assert verdicts(pair, *ITEMS) == verdicts(judge, *ITEMS)
+    finally:
+        pair.engine.close()
+
+
 def test_a_question_that_does_not_fit_fails_alone(judge):
     said = verdicts(judge, item(1, judgements=2), item(2, "x" * 300, judgements=2))
     assert said[1].error == "" and said[2].error.startswith("data: the judge's question has ")

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import IO, Any
 
 from yatt_core.errors import InfrastructureError
 from yatt_core.orphans import SIGNALS
@@ -31,6 +31,7 @@ ANSWER_SECONDS = 300.0
 """Time limit for every other call; the longest is a step that computes a whole batch of prompts."""
 END_SECONDS = 1.0
 """Time limit for the process to end by itself, after its connection was closed or in an error."""
+READ_BYTES = 1 << 16
 LAST_LINES, LONGEST_LINE = 16, 400
 """How many of the last lines of the log are in an error's message, and their maximum length."""
 
@@ -159,9 +160,22 @@ class _Keeper:
             self._started.set()
         assert self.process.stdout is not None
         with suppress(OSError), self.process.stdout as output:
-            for raw in output:
-                if line := raw.decode(errors="replace").rstrip():
-                    self._lines.append(line)
-                    log.info("vLLM: %s", line)
-                    advanced()
+            self._read(output)
         self.process.wait()
+
+    def _read(self, output: IO[bytes]) -> None:
+        """Logs the lines as they come. A part of a line, such as a bar that grows, is a sign of progress too."""
+        rest = b""
+        while chunk := os.read(output.fileno(), READ_BYTES):
+            advanced()
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                self._note(line)
+            rest = rest[-READ_BYTES:]
+        self._note(rest)
+
+    def _note(self, line: bytes) -> None:
+        # Of a line that was written several times, only the last version.
+        if text := line.decode(errors="replace").rstrip().rpartition("\r")[2]:
+            self._lines.append(text)
+            log.info("vLLM: %s", text)

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import distributed
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
@@ -17,7 +18,7 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from yatt_core.errors import ConfigurationError
+from yatt_core.engines.rollout.vllm.failures import opening_failure
 from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.spec.sections.accelerated import VllmRollout
 
@@ -31,7 +32,7 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
 
     longest: maximum number of tokens of a sequence, including its prompt.
 
-    Raises `ConfigurationError` for a model that vLLM cannot run here.
+    Raises `ConfigurationError` for a model that vLLM cannot run here, `InfrastructureError` for too little free memory.
     """
     processors = bool(current_platform.is_cpu())
     arguments = EngineArgs(
@@ -61,6 +62,7 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
         disable_log_stats=True,
         seed=0,
     )
+    starting = False
     try:
         if processors:
             _import_architectures(Path(model_path))
@@ -69,9 +71,10 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
         config = arguments.create_engine_config()
         if processors and spec.kv_cache_memory_bytes is None:
             config.cache_config.kv_cache_memory_bytes = _cache_bytes(config, spec.max_num_seqs, longest)
+        starting = True
         return LLMEngine.from_vllm_config(config, disable_log_stats=True)
-    except (ValueError, OSError, NotImplementedError) as error:
-        raise ConfigurationError(f"{model_path}: vLLM cannot run this model here: {error}") from error
+    except (ValueError, OSError, NotImplementedError, MemoryError, torch.OutOfMemoryError) as error:
+        raise opening_failure(model_path, error, starting) from error
 
 
 def sampling_of(request: GenerateRequest, limit: int, seed: int) -> Any:

@@ -1,0 +1,28 @@
+"""Which of YATT's errors tells that a vLLM engine could not be opened.
+
+vLLM raises `ValueError` both for a model that it cannot run and for a device whose memory others hold. The latter may be
+free again later.
+"""
+
+from __future__ import annotations
+
+import re
+
+from yatt_core.errors import ConfigurationError, InfrastructureError
+
+MEMORY = re.compile(r"\bmemory\b", re.IGNORECASE)
+"""In all of vLLM's messages about too little memory, and in none about a model."""
+
+
+def opening_failure(model_path: str, error: Exception, starting: bool) -> ConfigurationError | InfrastructureError:
+    """Returns the error to raise.
+
+    starting: whether the model and its settings had been accepted, so that a message about memory is about the device.
+    """
+    if isinstance(error, MemoryError) or (starting and MEMORY.search(str(error))):
+        return InfrastructureError(
+            f"{model_path}: the device has too little free memory for vLLM: {error}. It is tried again, within the budget of "
+            "infrastructure failures; if nothing else uses the device, lower rollout.engine.gpu_memory_utilization or "
+            "max_num_seqs (for a judge, those of its engine)"
+        )
+    return ConfigurationError(f"{model_path}: vLLM cannot run this model here: {error}")
