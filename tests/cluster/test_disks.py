@@ -54,6 +54,9 @@ def test_a_node_with_a_folder_of_its_own_needs_an_object_store(calls: list[Any],
     files = files_of(tmp_path)
     files.examine({"id-a": "a", "id-b": "b"}, ())
     assert files.are_shared and files.by_node() == {}
+    assert files.disk("id-b") == files.disk("id-that-has-just-joined"), (
+        "without a store, no rank may send its share there"
+    )
     for _ in range(2):
         with pytest.raises(ConfigurationError, match=r"/run on c, d .*storage\.url"):
             files.examine(NAMES, ())

@@ -97,8 +97,8 @@ class NodeFiles:
         return len(set(self._disks.values())) <= 1
 
     def disk(self, node: str) -> str:
-        """Returns the name of a node's disk; an unknown node's is its own."""
-        return self._disks.get(node, node)
+        """Returns the name of a node's disk; an unknown node's is its own if there is an object store."""
+        return self._disks.get(node, node) if self._url is not None else ""
 
     def by_node(self) -> dict[str, str]:
         """Returns the name of the node that each node shares its disk with, by name; empty if all share one disk."""
