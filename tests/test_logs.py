@@ -177,6 +177,17 @@ def test_a_long_log_is_split_into_parts_of_which_the_newest_are_kept(tmp_path):
     assert "the next process" in parts_of(tmp_path)[-1].read_text()
 
 
+def test_a_full_disk_neither_raises_nor_covers_the_terminal(tmp_path, root_logger, capsys):
+    file = log_file(tmp_path, "driver", 1)
+    file.parent.mkdir()
+    file.symlink_to("/dev/full")
+    actor_logs(tmp_path, "driver", 1)
+    for _ in range(3):
+        logging.getLogger("yatt_core.test").warning("cannot be written")
+    file.unlink()
+    assert capsys.readouterr().err == ""
+
+
 def test_a_process_that_drives_a_second_run_logs_only_there(tmp_path):
     root, before = logging.getLogger(), list(logging.getLogger().handlers)
     try:

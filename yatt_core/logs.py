@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import socket
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -101,10 +102,27 @@ class PartsHandler(logging.FileHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a record; if the part is full, a new part is started first."""
-        if self.stream is not None and self.stream.tell() >= self._part_bytes:
-            self.stream.close()
-            self._begin_part()
+        try:
+            # Also writes what a full disk has refused before.
+            if self.stream is not None and self.stream.tell() >= self._part_bytes:
+                self.stream.close()
+                self._begin_part()
+        except OSError:
+            self.handleError(record)
+            return
         super().emit(record)
+
+    def close(self) -> None:
+        """Closes the file, with or without what a full disk still refuses."""
+        try:
+            super().close()
+        except OSError:
+            super().close()  # which has nothing left to write
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
+        """Loses a record that the disk refuses: a log must not end, nor cover with tracebacks, what it reports on."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
     def _begin_part(self) -> None:
         self._part += 1
