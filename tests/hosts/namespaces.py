@@ -44,11 +44,11 @@ class Room:
     in_user_namespace: bool
 
     def start(self, argv: Sequence[str], **options: Any) -> Inside:
-        """Starts a process in the namespaces, in the current folder."""
+        """Starts a process in the namespaces, in the current folder; Ctrl-C does not reach it."""
         user = ["--user", "--preserve-credentials"] if self.in_user_namespace else []
         kinds = [f"--{kind}" for kind in self.kinds]
         command = ["nsenter", f"--target={self.holder}", *kinds, *user, "env", f"--chdir={Path.cwd()}", *argv]
-        return Inside(command, text=True, **options)
+        return Inside(command, text=True, start_new_session=True, **options)
 
     def call(self, *argv: str) -> str:
         """Runs a command in the namespaces and returns its output; raises `NoHostsError` if it fails."""

@@ -44,10 +44,10 @@ class Hosts:
         if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
             raise NoHostsError(f"needs {', '.join(missing)}")
         as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-        # Ends with this process, since its standard input then ends.
+        # Ends with this process, since its standard input then ends; not at Ctrl-C, so that hosts end in order.
         self._holder = subprocess.Popen(
             ["unshare", "--net", "--mount", *as_root, "sh", "-c", BRIDGE],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         assert self._holder.stdout is not None
         if self._holder.stdout.readline() != "ready\n":

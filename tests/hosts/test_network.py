@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -194,3 +195,19 @@ def test_hosts_need_no_root() -> None:
     if "cannot be made here" in done.stderr:
         pytest.skip(done.stderr.strip().splitlines()[-1])
     assert done.stdout == "10.77.0.2\n", done.stderr
+
+
+def test_an_interrupt_reaches_the_test_alone_so_that_hosts_end_in_order() -> None:
+    script = (
+        "from tests.hosts.network import Hosts\nwith Hosts(1) as hosts:\n    print('made', flush=True)\n    input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        if process.stdout.readline() != "made\n":
+            pytest.skip(process.communicate()[1].strip().splitlines()[-1])
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    assert said.strip().endswith("KeyboardInterrupt") and "NoHostsError" not in said
