@@ -16,6 +16,7 @@ from benchmarks.grow.checkpoints import checkpoint_figures
 from benchmarks.grow.learning import learning_figures
 from benchmarks.grow.loading import loading_figures
 from benchmarks.grow.models import SEED
+from benchmarks.grow.transfers import transfer_figures
 
 Figures = dict[str, float | None]
 Measure = Callable[[Path], tuple[Figures, dict[str, Any]]]
@@ -25,6 +26,7 @@ MEASURES: Mapping[str, Measure] = {
     "checkpoints": checkpoint_figures,
     "loading": loading_figures,
     "learning": learning_figures,
+    "transfers": transfer_figures,
 }
 FILES = Path(__file__).parents[2] / ".tmp"
 

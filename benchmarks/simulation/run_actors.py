@@ -184,6 +184,9 @@ class SimulatedRunActors:
             cluster.engine_versions = [version] * cluster.engines
         return [SyncReceipt(number, version, 0.0) for number in range(cluster.engines)]
 
+    def check_weights(self, version: int, committed: str | None) -> None:
+        """Does nothing: simulated engines hold no weights."""
+
     def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
         """Takes no simulated time; only the first and the last iteration are evaluated."""
         key = WorkKey(run, 0, iteration, "evaluate")

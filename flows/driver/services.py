@@ -18,6 +18,7 @@ from flows.prefect_io import prefect_server
 from flows.prefect_io.prefect_server import ServerVariables, SharedServer, named_server
 from flows.run.owner import owner_of
 from yatt_core.cluster.connect import connect_ray
+from yatt_core.cluster.object_store import store_bytes
 from yatt_core.cluster.ray_head import SERVICE_NAME, ray_head_service
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.supervisor.client import current_state, ensure_alive, ensure_supervisor, stop_supervisor, wait_ready
@@ -99,7 +100,7 @@ class SessionServices:
         folder = self.context.folder
         ensure_alive(folder)
         services = [
-            ray_head_service(folder),
+            ray_head_service(folder, object_store_bytes=store_bytes(self.context.spec)),
             *([prefect_server.server_service(folder)] if self._own_server else []),
         ]
         ensure_supervisor(folder, services, self.context.spec.recovery.grace_seconds)

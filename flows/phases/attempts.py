@@ -23,12 +23,14 @@ from flows.phases.failure_policy import handle_failure
 from flows.run.control_state import Recovered
 from yatt_core.errors import FencedError, YattError
 from yatt_core.logs import log_context, redact
-from yatt_core.protocols.receipts import PrepareReceipt, RecoverReceipt, SftReceipt
+from yatt_core.protocols.receipts import PrepareReceipt, RecoverReceipt, SftReceipt, SyncReceipt
 
 P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger("yatt_core.flow")
 KEPT_RECEIPTS = (SftReceipt, PrepareReceipt, RecoverReceipt)
+SYNCED = "engines"
+"""Key of the receipts of `sync`, one for each engine that received weights."""
 STOPPED = "stopped"
 """Failure class of an attempt that was abandoned because the session had to end; charged to no budget."""
 
@@ -91,8 +93,10 @@ def _fail(context: RunContext, attempt: Attempt, error: YattError) -> None:
 
 
 def receipt_json(result: Any) -> dict[str, Any]:
-    """Returns a receipt as plain JSON values; empty if neither recovery nor accounting needs it."""
+    """Returns a receipt as plain JSON values; empty if neither recovery nor accounting nor a reader needs it."""
     receipt = result.receipt if isinstance(result, Recovered) else result
+    if isinstance(receipt, list) and all(isinstance(each, SyncReceipt) for each in receipt):
+        return {SYNCED: TypeAdapter(list[SyncReceipt]).dump_python(receipt, mode="json")} if receipt else {}
     if not isinstance(receipt, KEPT_RECEIPTS):
         return {}
     dumped: dict[str, Any] = TypeAdapter(type(receipt)).dump_python(receipt, mode="json")

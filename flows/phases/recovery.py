@@ -59,6 +59,7 @@ def recover(session: DriverSession, iteration: int) -> Recovered:
     standing, receipt = make_ready(session, state)
     if holds_state(session, state, standing):
         session.actors.sync(standing.trainer_version)
+        check_weights(session, standing.trainer_version)
         return Recovered(state, receipt)
     loading = context.clock.monotonic()
     restored = restore_newest(session, state.iteration)
@@ -71,10 +72,29 @@ def recover(session: DriverSession, iteration: int) -> Recovered:
         replay(session, update)
     ended = context.clock.monotonic()
     session.actors.sync(state.iteration)
+    check_weights(session, state.iteration)
     replayed = state.iteration - restored
     log.info("restored checkpoint %d and replayed %d updates", restored, replayed)
     receipt = replace(receipt, restore_seconds=replaying - loading, replay_seconds=ended - replaying)
     return Recovered(state, replace(receipt, restored=restored, replayed=replayed))
+
+
+def check_weights(session: DriverSession, version: int) -> None:
+    """Has the trainer's weights compared with their commit, if they are committed, and the engines' with the trainer's.
+
+    Raises what `RunActors.check_weights` raises, but a trainer that differs is only a warning if bits may differ.
+    """
+    context = session.context
+    commit = context.ledger.commits.at(context.run, version)
+    committed = None if commit is None else commit.weights_digest
+    try:
+        session.actors.check_weights(version, committed)
+    except ReplayError as error:
+        if context.spec.exact and not context.accept_drift:
+            raise
+        log.warning("%s", error)
+        context.observer.warned(str(error))
+        session.actors.check_weights(version, None)
 
 
 def make_ready(session: DriverSession, state: ControlState) -> tuple[ActorsState, RecoverReceipt]:

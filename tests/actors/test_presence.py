@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 from yatt_core.actors.presence import GONE_EXIT_CODE, Presence, StackReport
 from yatt_core.cluster.driver_signs import DriverBeat, announce, newest_term, read_signs, require_newest
 from yatt_core.errors import FencedError, InfrastructureError
-from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, missing_ranks
+from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, missing_actors
 
 PATIENCE = 30.0
 FOR_EVER = 1e9
@@ -231,7 +231,7 @@ def test_an_actor_that_does_not_answer_is_stuck() -> None:
 
 def rank(number: int, operation: str = "", awaits: tuple[int, ...] = (), method: str = "learn") -> StackReport:
     stack = (f"trainer-{number}", method, 3.0, "engine.py:7 learn", bool(operation), ("stack",))
-    return StackReport(*stack, operation=operation, awaits=awaits)
+    return StackReport(*stack, operation=operation, awaits=tuple(f"trainer-{each}" for each in awaits))
 
 
 def test_the_rank_for_which_the_others_wait_is_named() -> None:
@@ -239,7 +239,7 @@ def test_the_rank_for_which_the_others_wait_is_named() -> None:
     tensors, stages = "all_reduce 7 of TENSOR", "a transfer between stages"
     answers = reports(rank(0, tensors, (1,)), rank(1), rank(2, tensors, (3,)), rank(3, stages, (1,)))
     assert find_stuck(names, answers, names) == ["trainer-1"]
-    waiting = missing_ranks(answers)
+    waiting = missing_actors(answers)
     assert waiting == {"trainer-1": [f"trainer-0 in {tensors}", f"trainer-3 in {stages}"]}, "rank 3 waits itself"
     assert f"trainer-0 in {tensors}, trainer-3 in {stages}" in describe(names[1], answers[names[1]], waiting[names[1]])
     answers = reports(rank(0, tensors, (1,)), rank(1, method=""))

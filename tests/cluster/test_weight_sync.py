@@ -32,7 +32,8 @@ from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter, metered_get
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.receipts import SyncReceipt
 from yatt_core.run_actors.run_actors import RunActors
-from yatt_core.run_actors.weight_sync import SyncParties, sync_weights
+from yatt_core.run_actors.sync_parties import SyncParties
+from yatt_core.run_actors.weight_sync import sync_through_store
 from yatt_core.wire.buckets import WeightBucket, buckets_of
 
 NAMESPACE = "weights"
@@ -161,7 +162,7 @@ def test_at_most_two_buckets_are_in_the_object_store(attached: Head) -> None:
     watching = threading.Thread(target=watch)
     watching.start()
     try:
-        sync_weights(Calls(), 1, 0, SyncParties([rank], engines, ["rank"], ["engines"]))  # type: ignore[arg-type]
+        sync_through_store(Calls(), 1, 0, SyncParties([rank], engines, ["rank"], ["engines"]))  # type: ignore[arg-type]
     finally:
         over.set()
         watching.join()

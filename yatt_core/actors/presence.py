@@ -46,8 +46,8 @@ class StackReport:
     seconds: time since the call began.
     place: `file:line function` of the innermost frame.
     waits: whether it is waiting for another actor.
-    operation: the operation with other ranks in which it is waiting; empty if there is none.
-    awaits: the other ranks that take part in the operation.
+    operation: the operation with other actors in which it is waiting; empty if there is none.
+    awaits: the names of the other actors that take part in the operation.
     progressed: seconds since it last finished a piece of its work, in any call; None if it never has.
     stacks: one per thread, the working thread's first.
     words: how far it has come with its work, for people; empty if unknown.
@@ -61,7 +61,7 @@ class StackReport:
     stacks: tuple[str, ...]
     progressed: float | None = None
     operation: str = ""
-    awaits: tuple[int, ...] = ()
+    awaits: tuple[str, ...] = ()
     words: str = ""
 
 
@@ -121,7 +121,7 @@ class Presence:
             stacks=tuple(stacks),
             progressed=seconds_since_progress(),
             operation=wait.operation,
-            awaits=wait.ranks,
+            awaits=wait.actors,
             words=latest_words(),
         )
 

@@ -1,7 +1,7 @@
 """The Ray actor of one device's rollout engine and judges: loads them, fences its callers, updates weights in place.
 
 Consumes decode batches and questions to judges from controllers, and weights in buckets from the trainer's
-rank 0; produces responses and verdicts. It has one role at a time, assigned by the dispatcher.
+ranks; produces responses and verdicts. It has one role at a time, assigned by the dispatcher.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.presence import Presence
+from yatt_core.actors.transfers import TransferEnd
 from yatt_core.actors.use_meter import UseMeter
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.rollout.incoming import WeightTaker
+from yatt_core.engines.sync.delta import received_changes
+from yatt_core.engines.sync.receiving import received_weights
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.judges.loading import held_verdicts, load_judges
@@ -27,11 +31,13 @@ from yatt_core.protocols.engines import RolloutEngine
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest
 from yatt_core.protocols.judges import Judge, JudgeRequest, Verdict
 from yatt_core.protocols.pieces import hold_back
-from yatt_core.protocols.receipts import ActorIdentity, SyncReceipt
+from yatt_core.protocols.receipts import DIRECT, ActorIdentity, SyncReceipt
+from yatt_core.protocols.transfers import HeldWeights, TransferTask
 from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.spec.roles import device_judges
 from yatt_core.wire.buckets import WeightBucket
+from yatt_core.wire.transfer_plan import Rectangle
 
 
 class RolloutActor:
@@ -45,12 +51,13 @@ class RolloutActor:
         self._usage: deque[Usage] = deque()
         self._resident = True
         self._taker: RolloutEngine | WeightTaker
-        self._synced, self._update_began = SyncReceipt(instance, -1, 0.0), 0.0
+        self._synced, self._update_began, self._held = SyncReceipt(instance, -1, 0.0), 0.0, ""
         self._folder, self._model_folder = Path(run_folder), Path()
         self._identity = actor_logs(self._folder, f"rollout-{instance}", term)
         self._use = UseMeter()
         grace = self._spec.recovery.grace_seconds
         self._presence = Presence(self._identity.name, term, grace)
+        self._transfers = TransferEnd(self._identity.name, self._presence)
 
     def load(self, term: int, model_path: str, resident: bool) -> ActorIdentity:
         """Builds the engine and the judges unless they exist. The engine's weights arrive with the first update.
@@ -96,22 +103,69 @@ class RolloutActor:
         """Prepares for a new version of the weights; they are undefined until the update ends."""
         with self._presence.serving("begin_update", term):
             self._ready()
-            self._synced = SyncReceipt(self._instance, version, 0.0)
-            self._update_began = time.monotonic()
-            self._taker.begin_update(version)
+            self._begin_update(version)
+
+    def _begin_update(self, version: int) -> None:
+        self._held, self._synced = "", SyncReceipt(self._instance, version, 0.0)
+        self._update_began = time.monotonic()
+        self._taker.begin_update(version)
 
     def take(self, term: int, bucket: WeightBucket) -> None:
         """Takes the update's next bucket."""
         with self._presence.serving("take", term):
-            self._taker.take(bucket)
-            done = self._synced
-            self._synced = replace(done, bytes=done.bytes + bucket.nbytes, buckets=done.buckets + 1)
+            self._take(bucket)
+
+    def _take(self, bucket: WeightBucket) -> None:
+        self._taker.take(bucket)
+        done = self._synced
+        self._synced = replace(done, bytes=done.bytes + bucket.nbytes, buckets=done.buckets + 1)
 
     def end_update(self, term: int) -> SyncReceipt:
         """Activates the new weights. Raises if any of them are missing."""
         with self._presence.serving("end_update", term):
             self._taker.end_update()
             return replace(self._synced, seconds=time.monotonic() - self._update_began)
+
+    def host(self) -> str:
+        """Returns the address of this actor's node in the cluster."""
+        return self._transfers.host()
+
+    def receive(self, term: int, task: TransferTask) -> SyncReceipt:
+        """Takes a whole update directly from the trainer's ranks; once the first bucket has come, there is no way back.
+
+        A failed transfer leaves the engine dirty, unless it failed before the first bucket.
+        """
+        with self._presence.serving("receive", term), self._transfers.group(task) as group:
+            self._ready()
+            if task.base and self._held != task.base:
+                raise InfrastructureError(f"rollout-{self._instance} does not hold the weights of transfer {task.base}")
+
+            def check() -> None:
+                self._transfers.check(task)
+
+            size = self._spec.trainer.sync_bucket_bytes
+            changes = received_changes(group, task, check) if task.base else None
+            buckets = changes or received_weights(group, task, size, check)
+            first = next(buckets)
+            self._begin_update(task.version)
+            for bucket in chain([first], buckets):
+                self._take(bucket)
+            self._taker.end_update()
+            self._held = task.name
+            took = time.monotonic() - self._update_began
+            return replace(self._synced, seconds=took, way=DIRECT, delta=bool(task.base))
+
+    def held_transfer(self, term: int) -> str:
+        """Returns the name of the direct transfer whose weights the engine holds; empty if there is none."""
+        with self._presence.serving("held_transfer", term):
+            return self._held
+
+    def held_weights(self, term: int, rectangles: Sequence[Rectangle]) -> HeldWeights:
+        """Returns digests of rectangles of the engine's weights."""
+        with self._presence.serving("held_weights", term):
+            engine = self._ready()
+            found = engine.rectangle_digests(rectangles) if engine.version >= 0 else None
+            return HeldWeights(engine.version, None if found is None else dict(zip(rectangles, found, strict=True)))
 
     def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
         """Answers a decode batch and yields finished pieces while it works on the rest."""

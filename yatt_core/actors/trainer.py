@@ -17,12 +17,17 @@ from ray.util import get_node_ip_address
 from yatt_core.actors.holdings import own_holdings
 from yatt_core.actors.leftovers import Leftovers
 from yatt_core.actors.presence import Presence
+from yatt_core.actors.transfers import TransferEnd
 from yatt_core.actors.use_meter import UseMeter
 from yatt_core.checkpoints.spread import bring_checkpoint
 from yatt_core.checkpoints.verify import listed_files, verify_checkpoint
 from yatt_core.checkpoints.writer import CheckpointIdentity, CheckpointWriter
 from yatt_core.engines.environment import environment_facts
+from yatt_core.engines.rectangles import part_digests
 from yatt_core.engines.registry import build_train_engine
+from yatt_core.engines.sync.delta import send_changes
+from yatt_core.engines.sync.sending import send_weights
+from yatt_core.engines.sync.sent_weights import SentWeights
 from yatt_core.engines.train.base.exporting import Export
 from yatt_core.engines.train.ranks.rendezvous import hold_address
 from yatt_core.errors import InfrastructureError
@@ -40,6 +45,7 @@ from yatt_core.protocols.receipts import (
     SftReceipt,
     UpdateReceipt,
 )
+from yatt_core.protocols.transfers import HeldWeights, TransferTask
 from yatt_core.spec import RunSpec
 from yatt_core.spec.weights import type_sent
 from yatt_core.storage.lacking import fetch_lacking
@@ -83,6 +89,8 @@ class TrainerActor:
         self._checkpoints = CheckpointWriter(self._folder, self._store, patience)
         self._identity = actor_logs(self._folder, f"trainer-{rank}", term)
         self._presence = Presence(self._identity.name, term, self._spec.recovery.grace_seconds)
+        self._transfers = TransferEnd(self._identity.name, self._presence)
+        self._sent = SentWeights() if self._spec.trainer.sync == "delta" else None
 
     def materialise(self, term: int) -> InputsReceipt:
         """Verifies the run's inputs."""
@@ -95,18 +103,17 @@ class TrainerActor:
             if self._engine is None:
                 context = RankContext(self._folder, self._folder / inputs.folder, inputs.model_path, branch)
                 self._engine, self._model_path = build_train_engine(self._spec, context), inputs.model_path
-        kind = self._spec.trainer.engine.kind
+        kind, capabilities = self._spec.trainer.engine.kind, {"direct_sync": self._engine.direct_sync}
         own = self._identity
-        return ActorIdentity(own.name, own.pid, own.node, kind, holds=own_holdings())
+        return ActorIdentity(own.name, own.pid, own.node, kind, capabilities, own_holdings())
 
     def standing(self, term: int) -> RankState:
         """Returns the rank's state after all earlier calls."""
         with self._serving("standing", term):
             engine = self._ready()
-            version = engine.version if self._settled else -1
             in_flight = self._checkpoints.in_flight
-            node = ray.get_runtime_context().get_node_id()
-            return RankState(version, engine.applied, self._group, in_flight, get_node_ip_address(), node)
+            node, host = ray.get_runtime_context().get_node_id(), get_node_ip_address()
+            return RankState(self._engine_version(), engine.applied, self._group, in_flight, host, node)
 
     def device_use(self, term: int) -> float | None:
         """Returns how busy the device was since the last call, in percent; None if that is not known."""
@@ -191,9 +198,7 @@ class TrainerActor:
         All ranks are called, but only rank 0 returns the bucket.
         """
         with self._serving("export", term):
-            engine = self._ready()
-            if engine.version != version:
-                raise InfrastructureError(f"trainer-{self._rank} holds version {engine.version}, not {version}")
+            engine = self._holding(version)
             if number == 0:
                 trainer = self._spec.trainer
                 self._export = Export(engine, trainer.sync_bucket_bytes, type_sent(self._spec), keep=self._rank == 0)
@@ -203,6 +208,71 @@ class TrainerActor:
                 )
             bucket = self._export.bucket(number)
             return bucket.last, bucket if self._rank == 0 else None
+
+    def host(self) -> str:
+        """Returns the address of this actor's node in the cluster."""
+        return self._transfers.host()
+
+    def serve_transfers(self, term: int, host: str) -> str:
+        """Starts a meeting of ranks and engines at an address of this node; returns where they may meet."""
+        with self._presence.serving("serve_transfers", term):
+            return self._transfers.serve(host)
+
+    def send(self, term: int, task: TransferTask) -> int:
+        """Sends this rank's part of a version's weights to engines; returns the bytes sent.
+
+        A failure concerns the transfer alone: the rank stays in the group with which it learns.
+        """
+        with self._presence.serving("send", term), self._transfers.group(task) as group:
+            engine, size, kind = (
+                self._holding(task.version),
+                self._spec.trainer.sync_bucket_bytes,
+                type_sent(self._spec),
+            )
+            sent, base = self._sent, "" if self._sent is None else self._sent.name
+            if sent is not None:
+                sent.name = ""  # until all of it has been sent, it is not known what engines hold
+
+            def check() -> None:
+                self._transfers.check(task)
+
+            if not task.base:
+                total = send_weights(group, task, engine.sync_parts, kind, size, check, sent)
+            elif sent is None or base != task.base:
+                raise InfrastructureError(f"trainer-{self._rank} does not know the weights of transfer {task.base}")
+            else:
+                total = send_changes(group, task, engine.sync_parts, kind, size, check, sent)
+            if sent is not None:
+                sent.name = task.name
+            return total
+
+    def sent_weights(self, term: int) -> str:
+        """Returns the name of the transfer whose weights this rank has kept, to send changes; empty if it has none."""
+        with self._presence.serving("sent_weights", term):
+            return "" if self._sent is None else self._sent.name
+
+    def held_weights(self, term: int) -> HeldWeights:
+        """Returns digests of what this rank contributes to the weights, rounded to the engines' type."""
+        with self._presence.serving("held_weights", term):
+            engine, version = self._ready(), self._engine_version()
+            if version < 0 or not engine.direct_sync:
+                return HeldWeights(version, None)
+            return HeldWeights(version, part_digests(engine.sync_parts(), type_sent(self._spec)))
+
+    def weights_digest(self, term: int, version: int) -> str:
+        """Returns the digest of a version's weights; every rank must be called."""
+        with self._serving("weights_digest", term):
+            return self._holding(version).weights_digest()
+
+    def _engine_version(self) -> int:
+        return self._ready().version if self._settled else -1
+
+    def _holding(self, version: int) -> TrainEngine:
+        """Returns the engine. Raises `InfrastructureError` unless it holds a version."""
+        engine = self._ready()
+        if engine.version != version:
+            raise InfrastructureError(f"trainer-{self._rank} holds version {engine.version}, not {version}")
+        return engine
 
     def begin_checkpoint(
         self, term: int, run: str, branch: int, audit_head: str, attempt: str, apart: bool = False

@@ -8,13 +8,13 @@ not answer or belongs to another cluster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.core.generated.gcs_pb2 import GcsNodeInfo
+from ray.core.generated.gcs_pb2 import ActorTableData, GcsNodeInfo
 from ray.exceptions import RayError
 
 from yatt_core.errors import InfrastructureError
@@ -64,15 +64,29 @@ def living_nodes() -> list[Node]:
 
 def node_of_actor(actor_id: str) -> str:
     """Returns Ray's id of the node that an actor is or was on; empty before the actor is placed."""
+    return "".join(info.address.node_id.hex() for info in _actor_facts([actor_id]))
+
+
+def ended_actors(actor_ids: Sequence[str]) -> list[str]:
+    """Returns those of the actors that have ended for good, by Ray's ids."""
+    return [info.actor_id.hex() for info in _actor_facts(actor_ids) if info.state == ActorTableData.DEAD]
+
+
+def _actor_facts(actor_ids: Sequence[str]) -> list[Any]:
     client = gcs_client()
 
-    async def ask() -> Any:
-        return await client.async_get_all_actor_info(actor_id=ray.ActorID.from_hex(actor_id), timeout=ANSWER_SECONDS)
+    async def ask() -> list[Any]:
+        found: list[Any] = []
+        for actor_id in actor_ids:
+            identifier = ray.ActorID.from_hex(actor_id)
+            answer = await client.async_get_all_actor_info(actor_id=identifier, timeout=ANSWER_SECONDS)
+            found += answer.values()
+        return found
 
     # In a separate thread: the caller's thread may run an event loop.
     with ThreadPoolExecutor(1) as thread:
-        found = asked(lambda: thread.submit(asyncio.run, ask()).result())
-    return "".join(info.address.node_id.hex() for info in found.values())
+        facts: list[Any] = asked(lambda: thread.submit(asyncio.run, ask()).result())
+    return facts
 
 
 def remember(namespace: str, key: str, value: str) -> None:

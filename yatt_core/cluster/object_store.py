@@ -1,7 +1,8 @@
-"""Bytes that Ray's object stores spilled to disk for lack of memory, on all nodes of the connected cluster.
+"""The size of the object store of a run's own Ray head, and the bytes that stores spilled to disk for lack of memory.
 
-Spilling slows a run down but breaks nothing, so it is only reported. Any raylet answers for all nodes within a
-few milliseconds.
+A run's own store is large enough for everything that the run ever has in it, so that it never spills. Memory is taken
+only as objects come. Stores of other clusters may be smaller; spilling slows a run down but breaks nothing, so it is
+only reported. Any raylet answers for all nodes of the connected cluster within a few milliseconds.
 """
 
 from __future__ import annotations
@@ -13,9 +14,19 @@ from ray._private.internal_api import get_memory_info_reply
 
 from yatt_core.cluster.gcs import living_nodes
 from yatt_core.errors import InfrastructureError
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.weights import bucket_bytes_in_store
 
 log = logging.getLogger(__name__)
+SPARE_BYTES = 128 << 20
+"""What receipts and objects that are about to be dropped take in addition."""
 ANSWER_SECONDS = 5.0
+
+
+def store_bytes(spec: RunSpec) -> int:
+    """Returns the size of the object store of a run's own head: requests, answers and weights in flight."""
+    controllers = spec.controllers
+    return controllers.count * controllers.bytes_in_flight + bucket_bytes_in_store(spec) + SPARE_BYTES
 
 
 def spilled_bytes() -> int | None:

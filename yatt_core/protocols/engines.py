@@ -27,6 +27,7 @@ from yatt_core.protocols.receipts import (
 from yatt_core.wire.buckets import WeightBucket
 from yatt_core.wire.part_files import write_tensors
 from yatt_core.wire.parts import TensorPart
+from yatt_core.wire.transfer_plan import Rectangle
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 
@@ -69,7 +70,9 @@ class RolloutEngine(Protocol):
 
     capabilities: `batch_invariant` (a response does not depend on the rest of its batch), `sleep` (the engine
         frees memory on request), `in_flight_update` (weights may arrive while it generates), `several_calls` (several
-        threads may call it at once).
+        threads may call it at once), `direct_sync` (its process may take part in torch's process groups, so that
+        weights need not go through Ray's object store), `delta_sync` (it takes updates of which pieces have only what
+        has changed since the version that it holds).
     """
 
     @property
@@ -106,8 +109,8 @@ class RolloutEngine(Protocol):
     def take(self, bucket: WeightBucket) -> None:
         """Takes the next bucket of the update, in place.
 
-        Raises `InfrastructureError` for a bucket out of order, and for tensors that the model does not have or
-        that arrive twice; this aborts the update and leaves the engine dirty.
+        Raises `InfrastructureError` for a bucket that is out of order or does not match its digest, and for tensors
+        that the model does not have or numbers that arrive twice; this aborts the update and leaves the engine dirty.
         """
         ...
 
@@ -120,6 +123,13 @@ class RolloutEngine(Protocol):
 
     def update_weights(self, tensors: Tensors, version: int) -> None:
         """Performs a complete update, for callers that have all tensors in memory."""
+        ...
+
+    def rectangle_digests(self, rectangles: Sequence[Rectangle]) -> list[str] | None:
+        """Returns digests of rectangles of its weights (`engines.rectangles`), computed from the memory that it uses.
+
+        None if that memory cannot be read.
+        """
         ...
 
     def sleep(self) -> None:
@@ -190,6 +200,23 @@ class TrainEngine(Protocol):
         All ranks iterate to the end, in step; only rank 0's arrays are used, and each is valid only until the
         next one.
         """
+        ...
+
+    @property
+    def direct_sync(self) -> bool:
+        """Whether the ranks can send their own parts of the weights (`sync_parts`) instead of streaming whole tensors."""
+        ...
+
+    def sync_parts(self) -> Iterator[TensorPart[Any]]:
+        """Yields what this rank contributes to the weights for the rollout engines, as tensors on its device.
+
+        Parts of one tensor are adjacent. Nothing is gathered; ranks need not iterate in step. Each call yields the same
+        parts in the same order. Only called with `direct_sync`.
+        """
+        ...
+
+    def weights_digest(self) -> str:
+        """Returns the `weights_digest` of its weights. Every rank must call it; only rank 0's result counts."""
         ...
 
     def offload(self) -> None:

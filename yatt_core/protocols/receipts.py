@@ -230,12 +230,18 @@ class CheckpointReceipt:
     seconds: float
 
 
+DIRECT, THROUGH_STORE = "direct", "store"
+"""Ways of weights: from the trainer's ranks over torch.distributed, or from rank 0 through Ray's object store."""
+
+
 @dataclass(frozen=True, slots=True)
 class SyncReceipt:
     """An engine that now holds the weights of a version.
 
     seconds: how long the engine had no weights.
     bytes, buckets: how much the engine received.
+    way: `DIRECT` or `THROUGH_STORE`.
+    delta: whether only what had changed was sent.
     """
 
     instance: int
@@ -243,6 +249,8 @@ class SyncReceipt:
     seconds: float
     bytes: int = 0
     buckets: int = 0
+    way: str = THROUGH_STORE
+    delta: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,7 @@ class ActorRegistry:
         self._wanted = {role: [f"{role}-{i}" for i in range(count)] for role, count in counts.items()}
         self._members: dict[str, Member] = {}
         self._holdings: dict[str, Holdings] = {}
+        self._capabilities: dict[str, Mapping[str, bool]] = {}
         self._ended: set[str] = set()
         self._cluster = ""
         self._living: dict[str, str] = {}
@@ -168,8 +169,14 @@ class ActorRegistry:
         return dict(sorted(Counter(self._node_names[node] for node in nodes).items()))
 
     def loaded(self, answers: Iterable[object]) -> None:
-        """Keeps what loaded actors hold; answers other than their identities are ignored."""
-        self._holdings |= {each.name: each.holds for each in answers if isinstance(each, ActorIdentity)}
+        """Keeps what loaded actors hold and can do; answers other than their identities are ignored."""
+        identities = [each for each in answers if isinstance(each, ActorIdentity)]
+        self._holdings |= {each.name: each.holds for each in identities}
+        self._capabilities |= {each.name: each.capabilities for each in identities}
+
+    def capable(self, names: Iterable[str], capability: str) -> bool:
+        """Returns True if all of these actors, which are loaded, have a capability."""
+        return all(self._capabilities[name].get(capability, False) for name in names)
 
     def seats(self) -> tuple[ActorSeat, ...]:
         """Returns where each actor is, grouped by role and in order.

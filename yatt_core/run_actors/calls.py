@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,13 @@ from typing import Any
 import ray
 
 from yatt_core.cluster.metering import BytesMeter, Interruptions, first_ready, metered_get
-from yatt_core.errors import InfrastructureError, StuckError
+from yatt_core.errors import InfrastructureError, StuckError, YattError
 from yatt_core.keys import WorkKey
 from yatt_core.run_actors.actor_registry import TRAINER, ActorRegistry
-from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, log_stacks, missing_ranks
+from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, log_stacks, missing_actors
 
+AFTERMATH_SECONDS = 5.0
+"""How long the other calls may take after one has failed; those that take longer wait for something else."""
 WORDS_SECONDS = 5.0
 """Pause between two questions about an actor's progress."""
 log = logging.getLogger(__name__)
@@ -129,6 +131,24 @@ class ActorCalls:
         if isinstance(error, ray.exceptions.RayActorError) and error.actor_id:
             self.registry.lost(error.actor_id, " ".join(str(error).split()))
 
+    def find_lost(self, references: Mapping[Any, str]) -> list[str]:
+        """Records the actors that were lost, once a call to one of several has failed; returns their names.
+
+        references: all of these calls, with the names of the actors that answer them.
+        """
+        with self.interruptions.shielded():
+            done, _ = ray.wait(list(references), num_returns=len(references), timeout=AFTERMATH_SECONDS)
+        lost = []
+        for reference in done:
+            try:
+                metered_get(self._meter, [reference], AFTERMATH_SECONDS, references[reference], self.interruptions)
+            except (YattError, ray.exceptions.RayTaskError) as error:
+                cause = error.__cause__
+                self.notice(cause)
+                if isinstance(cause, ray.exceptions.RayActorError):
+                    lost.append(references[reference])
+        return sorted(lost)
+
     def stuck(self, missed: str, awaited: list[str]) -> StuckError:
         """Names, logs and ends the actors that block the others; returns the error that reports them.
 
@@ -137,7 +157,7 @@ class ActorCalls:
         """
         self.registry.require_current()
         reports = gather_stacks(self.registry.store, self._folder, self.registry.names)
-        stuck, missing = find_stuck(self.registry.names, reports, awaited), missing_ranks(reports)
+        stuck, missing = find_stuck(self.registry.names, reports, awaited), missing_actors(reports)
         lines = [describe(actor, reports.get(actor), missing.get(actor, ())) for actor in stuck]
         for actor, line in zip(stuck, lines, strict=True):
             log_stacks(actor, reports.get(actor))

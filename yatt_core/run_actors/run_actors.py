@@ -1,7 +1,7 @@
 """The driver's view of a run's actors: attaches to them or starts them, assigns work, collects receipts, ends them.
 
 Consumes a spec, a term and a connected Ray cluster. Produces receipts, never payload: weights go from the
-trainer to the engines as object references that this process does not open (`weight_sync`). Every wait has a
+trainer to the engines without passing through this process (`weight_sync`). Every wait has a
 deadline: a lost actor raises an `InfrastructureError` that names it, a missed deadline a `StuckError` that
 names the stuck actors and their positions in the code.
 """
@@ -52,7 +52,7 @@ from yatt_core.run_actors.restoring import restore_ranks
 from yatt_core.run_actors.shard_assignment import evaluate_tasks
 from yatt_core.run_actors.watchdog import find_abandoned
 from yatt_core.run_actors.wave_collection import collect
-from yatt_core.run_actors.weight_sync import SyncParties, sync_weights
+from yatt_core.run_actors.weight_sync import WeightSync
 from yatt_core.spec import RunSpec
 
 __all__ = ["ActorFailure", "RunActors"]
@@ -86,6 +86,7 @@ class RunActors:
         self._registry = ActorRegistry(spec, run_folder, term, branch)
         seconds = spec.recovery.phase_deadline_seconds
         self._calls = ActorCalls(self._registry, run_folder, meter, interruptions, seconds)
+        self._weights = WeightSync(self._calls, self._registry, term, spec.trainer)
         # For calls that may be queued behind the work of an earlier driver or the imports of a new process.
         self._start_seconds = max(START_SECONDS, spec.recovery.phase_deadline_seconds)
         self.files = NodeFiles(spec, run_folder, meter, interruptions, self._start_seconds)
@@ -325,13 +326,12 @@ class RunActors:
         return agreed(task, self._all_ranks("skip", task))
 
     def sync(self, version: int) -> list[SyncReceipt]:
-        """Transfers a version's weights to all rollout engines that lack them; returns those engines' receipts."""
-        asked = [engine.version.remote(self._term) for engine in self._engines]
-        held = self._calls.get(asked, "the rollout engines' versions", self._members(ROLLOUT))
-        engines = zip(self._members(ROLLOUT), self._engines, held, strict=True)
-        lacking = {name: engine for name, engine, has in engines if has != version}
-        parties = SyncParties(self._ranks, list(lacking.values()), self._members(TRAINER), list(lacking))
-        return sync_weights(self._calls, self._term, version, parties) if lacking else []
+        """Transfers a version's weights to all rollout engines that lack them (`weight_sync`); returns their receipts."""
+        return self._weights.sync(version)
+
+    def check_weights(self, version: int, committed: str | None) -> None:
+        """Compares the trainer's weights with their commit, and the engines' with the trainer's (see `WeightSync`)."""
+        self._weights.check(version, committed)
 
     def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
         """Generates greedy answers to the held-out tasks, distributed over the controllers."""

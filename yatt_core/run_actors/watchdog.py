@@ -27,10 +27,8 @@ POLL_SECONDS = 0.1
 KEPT_REQUESTS = 10
 TOGETHER_SECONDS = 5.0
 """Seconds that other ranks may take longer than the first one to finish a call made to all ranks."""
-COLLECTIVE = frozenset({"sft", "prepare", "learn", "export"})
+COLLECTIVE = frozenset({"sft", "prepare", "learn", "export", "weights_digest"})
 """A rank's methods that wait for the other ranks."""
-RANK = "trainer"
-"""Ranks are actors of this role."""
 SILENT = "does not answer: it holds the interpreter, is stopped, or is gone"
 
 
@@ -73,7 +71,7 @@ def _keep(kept: Path, request: str, answers: Mapping[str, str]) -> None:
 def find_stuck(actors: Sequence[str], reports: Mapping[str, StackReport], awaited: Collection[str]) -> list[str]:
     """Returns the actors that block the others: those that do not answer, or work without waiting for another actor.
 
-    If there are none, returns the idle ranks for which others wait; then all busy actors; if no actor is busy, the
+    If there are none, returns the idle actors for which others wait; then all busy actors; if no actor is busy, the
     awaited actors.
 
     awaited: names of actors.
@@ -81,18 +79,18 @@ def find_stuck(actors: Sequence[str], reports: Mapping[str, StackReport], awaite
     silent = [actor for actor in actors if actor not in reports]
     busy = [actor for actor in actors if actor in reports and reports[actor].method]
     working = [actor for actor in busy if not reports[actor].waits]
-    missing = missing_ranks(reports)
+    missing = missing_actors(reports)
     return silent + working or [actor for actor in actors if actor in missing] or busy or list(awaited)
 
 
-def missing_ranks(reports: Mapping[str, StackReport]) -> dict[str, list[str]]:
-    """Returns the ranks that have not come to an operation in which others wait, each with who waits and in what.
+def missing_actors(reports: Mapping[str, StackReport]) -> dict[str, list[str]]:
+    """Returns the actors that have not come to an operation in which others wait, each with who waits and in what.
 
-    A rank that waits in another operation is not missing: it waits for ranks in turn.
+    An actor that waits in another operation is not missing: it waits for others in turn.
     """
     missing: dict[str, list[str]] = {}
     for actor, report in reports.items():
-        for name in (f"{RANK}-{rank}" for rank in report.awaits):
+        for name in report.awaits:
             if name not in reports or not reports[name].operation:
                 missing.setdefault(name, []).append(f"{actor} in {report.operation}")
     return missing
@@ -120,7 +118,7 @@ def find_abandoned(
 def describe(actor: str, report: StackReport | None, waiting: Sequence[str] = ()) -> str:
     """Returns one line about an actor.
 
-    waiting: the ranks that wait for it, as in `missing_ranks`.
+    waiting: the actors that wait for it, as in `missing_actors`.
     """
     blocked = f" (missed by {', '.join(waiting)})" if waiting else ""
     if report is None:
@@ -130,8 +128,7 @@ def describe(actor: str, report: StackReport | None, waiting: Sequence[str] = ()
     line = f"{actor} in {report.method} for {report.seconds:g} s at {report.place}{blocked}"
     if not report.operation:
         return line
-    others = ", ".join(f"{RANK}-{rank}" for rank in report.awaits)
-    return f"{line}, waiting in {report.operation} with {others}"
+    return f"{line}, waiting in {report.operation} with {', '.join(report.awaits)}"
 
 
 def log_stacks(actor: str, report: StackReport | None) -> None:

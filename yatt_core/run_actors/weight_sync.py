@@ -1,37 +1,158 @@
-"""Transfers the weights of a version from the trainer's ranks to rollout engines, bucket by bucket.
+"""Transfers the weights of a version from the trainer's ranks to rollout engines: directly, or through Ray's object store.
 
-Consumes handles of actors; produces receipts. Buckets go from rank 0 to the engines as references that this
-process does not open. While the engines take one bucket, the ranks produce the next, and no further bucket is
-started before the engines are done: at most two are kept. If the transfer stops at any bucket, the engines that
-received any bucket stay dirty and are synced again from the first bucket.
+Consumes handles of actors; produces receipts. On the direct way each rank sends its own parts to all engines, in one
+call to each actor. Through the store, buckets go from rank 0 to the engines as references that this process does not
+open: while the engines take one bucket, the ranks produce the next, and no further bucket is started before the
+engines are done, so that at most two are kept. If a transfer stops anywhere, the engines that received anything stay
+dirty and are synced again from the first bucket, on the direct way with new connections.
 """
 
 from __future__ import annotations
 
+import logging
+import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from yatt_core.protocols.receipts import SyncReceipt
+from yatt_core.engines.train.ranks.rendezvous import meeting_host
+from yatt_core.errors import InfrastructureError, ReplayError, StuckError
+from yatt_core.protocols.receipts import DIRECT, THROUGH_STORE, SyncReceipt
+from yatt_core.protocols.transfers import Member, TransferTask
+from yatt_core.run_actors.actor_registry import ROLLOUT, TRAINER, ActorRegistry
 from yatt_core.run_actors.calls import ActorCalls
+from yatt_core.run_actors.sync_parties import SyncParties
+from yatt_core.run_actors.weight_check import compare_weights, named
+from yatt_core.spec.sections.trainer import TrainerSpec
+
+log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class SyncParties:
-    """Handles of all trainer ranks and of the engines that lack the weights, each with their names for messages."""
+class WeightSync:
+    """The transfers of one driver.
 
-    ranks: Sequence[Any]
-    engines: Sequence[Any]
-    rank_names: list[str]
-    engine_names: list[str]
-
-
-def sync_weights(calls: ActorCalls, term: int, version: int, parties: SyncParties) -> list[SyncReceipt]:
-    """Transfers a version's weights to the engines and returns their receipts.
-
-    Raises `InfrastructureError` if an actor is lost during the transfer or the weights do not match the
-    engines' model.
+    Weights are sent directly if the spec wants it and the actors are capable of it.
     """
+
+    def __init__(self, calls: ActorCalls, registry: ActorRegistry, term: int, trainer: TrainerSpec) -> None:
+        self._calls, self._registry, self._term = calls, registry, term
+        self._transport, self._delta = trainer.sync_transport, trainer.sync == "delta"
+        self._meeting: tuple[tuple[Member, ...], str] = ((), "")
+
+    def sync(self, version: int) -> list[SyncReceipt]:
+        """Transfers a version's weights to all rollout engines that lack them; returns those engines' receipts.
+
+        Raises `InfrastructureError` if an actor is lost during the transfer or the weights do not match the engines'
+        model.
+        """
+        engines, names = self._registry.of(ROLLOUT), self._registry.names_of(ROLLOUT)
+        asked = [engine.version.remote(self._term) for engine in engines]
+        held = self._calls.get(asked, "the rollout engines' versions", names)
+        lacking = [place for place, has in enumerate(held) if has != version]
+        if not lacking:
+            return []
+        parties = self.parties(lacking)
+        if self._way(parties) == DIRECT:
+            return self._directly(version, lacking)
+        return sync_through_store(self._calls, self._term, version, parties)
+
+    def check(self, version: int, committed: str | None) -> None:
+        """Compares the trainer's weights with their commit, and the engines' with the trainer's (`weight_check`).
+
+        committed: digest of the version's weights in its commit; None if there is none.
+
+        Raises `ReplayError` if the trainer's differ, and `InfrastructureError` if an engine's do; this engine is dirty
+        from then on, so that it is synced again.
+        """
+        parties = self.parties(range(len(self._registry.of(ROLLOUT))))
+        if committed is not None:
+            asked = [rank.weights_digest.remote(self._term, version) for rank in parties.ranks]
+            own = self._calls.get(asked, "the digest of the trainer's weights", parties.rank_names)[0]
+            if own != committed:
+                raise ReplayError(
+                    f"the trainer's weights of version {version} are {own}, but the commit has {committed}"
+                )
+        if self._way(parties) != DIRECT:
+            return
+        found = compare_weights(self._calls.get, self._term, parties)
+        if not found.differing:
+            return
+        handles = dict(zip(parties.engine_names, parties.engines, strict=True))
+        names = [engine.name for engine in found.differing]
+        dirty = [handles[name].begin_update.remote(self._term, found.trainer_version) for name in names]
+        self._calls.get(dirty, "the rollout engines to drop wrong weights", names)
+        raise InfrastructureError(
+            f"weights of version {found.trainer_version} differ from the trainer's: {named(found.differing)}"
+        )
+
+    def parties(self, places: Sequence[int]) -> SyncParties:
+        """Returns all ranks and some of the rollout engines."""
+        engines, names = self._registry.of(ROLLOUT), self._registry.names_of(ROLLOUT)
+        ranks, rank_names = self._registry.of(TRAINER), self._registry.names_of(TRAINER)
+        return SyncParties(ranks, [engines[i] for i in places], rank_names, [names[i] for i in places])
+
+    def _way(self, parties: SyncParties) -> str:
+        capable = self._registry.capable(parties.names, "direct_sync")
+        return DIRECT if capable and self._transport == DIRECT else THROUGH_STORE
+
+    def _directly(self, version: int, lacking: Sequence[int]) -> list[SyncReceipt]:
+        """Sends only changes to the engines that hold what the ranks sent last, and everything to the others."""
+        name = f"version {version}, {uuid.uuid4().hex}"
+        base, holding = self._base(lacking) if self._delta else ("", [])
+        receipts = self._transfer(version, name, self.parties(holding), base) if holding else []
+        if others := [place for place in lacking if place not in holding]:
+            receipts += self._transfer(version, name, self.parties(others), "")
+        return sorted(receipts, key=lambda receipt: receipt.instance)
+
+    def _base(self, lacking: Sequence[int]) -> tuple[str, list[int]]:
+        """Returns the transfer of which all ranks have kept the weights, and the engines that hold these."""
+        parties = self.parties(lacking)
+        if not self._registry.capable(parties.engine_names, "delta_sync"):
+            return "", []
+        asked = [rank.sent_weights.remote(self._term) for rank in parties.ranks]
+        sent = set(self._calls.get(asked, "what the trainer's ranks have sent", parties.rank_names))
+        asked = [engine.held_transfer.remote(self._term) for engine in parties.engines]
+        held = self._calls.get(asked, "what the rollout engines hold", parties.engine_names)
+        base = sent.pop() if len(sent) == 1 else ""
+        return base, [place for place, name in zip(lacking, held, strict=True) if base and name == base]
+
+    def _transfer(self, version: int, name: str, parties: SyncParties, base: str) -> list[SyncReceipt]:
+        """Has each rank send and each engine receive, in one call each. name, base: as in `TransferTask`."""
+        members = tuple(
+            Member(name, handle._actor_id.hex()) for name, handle in zip(parties.names, parties.handles, strict=True)
+        )
+        address, count = self._met(members, parties), len(parties.ranks)
+        task = TransferTask(self._term, version, name, address, members[:count], members[count:], base)
+        # Until all of them have succeeded, there are no connections to use again.
+        self._meeting = ((), "")
+        asked = [engine.receive.remote(self._term, task) for engine in parties.engines]
+        asked += [rank.send.remote(self._term, task) for rank in parties.ranks]
+        names = [*parties.engine_names, *parties.rank_names]
+        what = "the trainer's ranks to send and the rollout engines to receive weights"
+        try:
+            receipts: list[SyncReceipt] = self._calls.get(asked, what, names)[: len(parties.engines)]
+        except StuckError:
+            raise
+        except InfrastructureError as error:
+            # An actor that lost its connection may have answered before the one that was lost is known to be.
+            if lost := self._calls.find_lost(dict(zip(asked, names, strict=True))):
+                raise InfrastructureError(f"lost while weights were sent: {', '.join(lost)}; {error}") from error
+            raise
+        self._meeting = members, address
+        return receipts
+
+    def _met(self, members: tuple[Member, ...], parties: SyncParties) -> str:
+        """Returns where these members meet: where they met the last time, or at a new address."""
+        if members == self._meeting[0]:
+            return self._meeting[1]
+        asked = [handle.host.remote() for handle in parties.handles]
+        host = meeting_host(self._calls.get(asked, "the addresses of ranks and engines", parties.names))
+        first = parties.rank_names[:1]
+        serving = [parties.ranks[0].serve_transfers.remote(self._term, host)]
+        return str(self._calls.get(serving, f"{first[0]} to serve a meeting", first)[0])
+
+
+def sync_through_store(calls: ActorCalls, term: int, version: int, parties: SyncParties) -> list[SyncReceipt]:
+    """Transfers a version's weights through Ray's object store. Returns and raises as `WeightSync.sync` does."""
 
     def of_engines(references: list[Any], what: str) -> list[Any]:
         return calls.get(references, f"the rollout engines to {what} new weights", parties.engine_names)

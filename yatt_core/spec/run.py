@@ -226,7 +226,7 @@ class RunSpec(SpecModel):
         return (
             self._reward_mistakes,
             self._placement_mistakes,
-            self._guard_mistakes,
+            self.guards.mistakes,
             self._engine_mistakes,
             self._adapter_mistakes,
             self._second_model_mistakes,
@@ -240,19 +240,13 @@ class RunSpec(SpecModel):
             self._position_mistakes,
         )
 
-    def _guard_mistakes(self) -> Iterator[str]:
-        yield from self.guards.mistakes()
-
     def _engine_mistakes(self) -> Iterator[str]:
         if self.virtual != (self.trainer.engine.kind == "virtual"):
             kinds = f"{self.rollout.engine.kind} and {self.trainer.engine.kind}"
             yield f"rollout.engine and trainer.engine: expected both virtual or both real, not {kinds}"
 
     def _adapter_mistakes(self) -> Iterator[str]:
-        if self.virtual and self.trainer.lora is not None:
-            yield "trainer.lora: a virtual trainer has no weight matrices for adapters; use null"
-        if self.trainer.lora is not None and self.trainer.engine.kind == "megatron":
-            yield "trainer.lora: LoRA is not supported with Megatron-Core; use null, or train with fsdp2 or torch"
+        yield from self.trainer.mistakes(self.rollout.engine.kind)
 
     def _inexact(self) -> Iterator[str]:
         if self.exact and (obstacles := self.exact_obstacles()):

@@ -25,7 +25,7 @@ from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.process_group import close_process_group, open_process_group
 from yatt_core.engines.train.ranks.rendezvous import hold_address
 from yatt_core.protocols.engines import RankContext
-from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, missing_ranks
+from yatt_core.run_actors.watchdog import describe, find_stuck, gather_stacks, missing_actors
 
 FOR_EVER, PATIENCE = 1e9, 150.0
 NAMES = ["trainer-0", "trainer-1"]
@@ -90,7 +90,7 @@ def blamed(folder: Path, operation: str) -> tuple[list[str], str]:
 
     wait_until(waits, PATIENCE)
     stuck = find_stuck(NAMES, found, NAMES)
-    return stuck, describe(stuck[0], found[stuck[0]], missing_ranks(found).get(stuck[0], ()))
+    return stuck, describe(stuck[0], found[stuck[0]], missing_actors(found).get(stuck[0], ()))
 
 
 def learn_late(rank: int, late: int, work: Work, folder: Path) -> None:

@@ -30,7 +30,8 @@ from yatt_core.supervisor.state import SupervisorState
 def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SessionServices]:
     """Yields a session's services, of which small programs take the place."""
     monkeypatch.delenv(module.RAY_VARIABLE, raising=False)
-    monkeypatch.setattr(module, "ray_head_service", lambda folder: script_service(folder, "", name="ray"))
+    monkeypatch.setattr(module, "ray_head_service", lambda folder, **_: script_service(folder, "", name="ray"))
+    monkeypatch.setattr(module, "store_bytes", lambda spec: 1 << 28)
     monkeypatch.setattr(module.prefect_server, "server_service", lambda folder: script_service(folder, "", name=NAME))
     recovery, said = SimpleNamespace(grace_seconds=60.0), list[str]()
     observer = SimpleNamespace(stage=said.append)

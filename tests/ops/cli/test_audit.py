@@ -67,6 +67,11 @@ def swap_inputs(home: Home) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
+def test_weights_of_a_run_that_nothing_drives_are_refused(sound: Home, yatt: Yatt) -> None:
+    answer = yatt("audit", "weights", RUN)
+    assert answer.code == 2 and RUN in answer.err and "yatt resume" in answer.err
+
+
 def test_a_sound_run_passes(sound: Home, yatt: Yatt) -> None:
     answer = yatt("audit", "verify", RUN, "-o", "json")
     assert answer.code == 0, answer.err

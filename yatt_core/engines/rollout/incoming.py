@@ -114,8 +114,11 @@ class Assembly:
     def put(self, piece: Piece) -> Array | None:
         """Adds a piece; returns the tensor if this completes it, otherwise None.
 
-        Numbers of type bfloat16 are returned as their bits.
+        Numbers of type bfloat16 are returned as their bits. Raises `InfrastructureError` for changes, since what they
+        change is not here.
         """
+        if piece.changed is not None:
+            raise InfrastructureError(f"weights: only changes of {piece.name} arrived, but the engine needs all of it")
         whole, missing = self._begun.get(piece.name) or (
             np.empty(piece.shape, piece.values.dtype),
             math.prod(piece.shape),

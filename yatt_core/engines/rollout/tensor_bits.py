@@ -1,10 +1,15 @@
-"""Arrays of weights as they travel (`yatt_core.wire.number_types`), seen as tensors."""
+"""Arrays of weights as they travel (`yatt_core.wire.number_types`), seen as tensors, and changes applied to them."""
 
 from __future__ import annotations
 
 import torch
 
+from yatt_core.errors import InfrastructureError
+from yatt_core.wire.buckets import Changed
 from yatt_core.wire.number_types import BFLOAT16, Array
+
+BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Types of integers by their size in bytes."""
 
 
 def as_tensor(array: Array, kind: str) -> torch.Tensor:
@@ -14,3 +19,20 @@ def as_tensor(array: Array, kind: str) -> torch.Tensor:
     """
     found = torch.from_numpy(array if array.flags.writeable else array.copy())
     return found.view(torch.bfloat16) if kind == BFLOAT16 else found
+
+
+def apply_changes(whole: torch.Tensor, far: torch.Tensor, changed: Changed) -> None:
+    """Changes numbers of a contiguous tensor in place.
+
+    far: the numbers that have changed too much to be told by a step.
+
+    Raises `InfrastructureError` if the changes are those of numbers of another type.
+    """
+    if far.dtype != whole.dtype:
+        raise InfrastructureError(f"weights: changes of {far.dtype} arrived for a tensor of {whole.dtype}")
+    bits = BITS[whole.element_size()]
+    held = whole.view(-1).view(bits)
+    at, steps = (torch.from_numpy(each).to(whole.device) for each in (changed.at, changed.steps))
+    found = held[at] + steps.to(bits)
+    found[steps == 0] = far.to(whole.device).view(bits)
+    held[at] = found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -34,6 +34,7 @@ from yatt_core.protocols.pieces import cut_piece
 from yatt_core.spec.sections.rollout import VirtualRollout
 from yatt_core.wire.buckets import Piece
 from yatt_core.wire.number_types import Array
+from yatt_core.wire.transfer_plan import Rectangle
 
 # Each token uses two numbers of a row's stream; the first two numbers determine the length.
 _LENGTH_NUMBERS = 2
@@ -56,13 +57,16 @@ class VirtualRolloutEngine(WeightTaker):
     @property
     def capabilities(self) -> Mapping[str, bool]:
         """The engine's capabilities, by name."""
-        return {"batch_invariant": True, "sleep": True, "in_flight_update": False}
+        return {"batch_invariant": True, "sleep": True, "in_flight_update": False, "direct_sync": False}
 
     def sleep(self) -> None:
         """Does nothing: there is no memory to release."""
 
     def wake(self) -> None:
         """Does nothing: it never sleeps."""
+
+    def rectangle_digests(self, rectangles: Sequence[Rectangle]) -> None:
+        """Returns None: it keeps no weights, only their digest."""
 
     def _begin(self, version: int) -> None:
         self._assembly, self._tensors = Assembly(), {}

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import safetensors.numpy
 
 from yatt_core.algorithms.moments import scaled
-from yatt_core.digests import weights_digest
+from yatt_core.digests import weights_digest as digest_of
 from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
 from yatt_core.engines.train.steps.batch_advantages import batch_advantages, moments_after
 from yatt_core.engines.virtual.clock import ScaledClock
@@ -32,6 +32,7 @@ from yatt_core.protocols.engines import FrozenState, RankContext, Tensors
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, SftReceipt, UpdateReceipt
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.trainer import VirtualTrainer
+from yatt_core.wire.parts import TensorPart
 
 STATE_FILE = "state.safetensors"
 
@@ -89,7 +90,7 @@ class VirtualTrainEngine:
         self._clock.spend(self._engine.fixed_seconds)
         accuracy = 0.0 if self._spec.sft is None else self._spec.sft.stop_accuracy
         seconds = time.perf_counter() - started
-        self._sft_receipt = SftReceipt(1, 1.0, accuracy, seconds, self._weights_digest())
+        self._sft_receipt = SftReceipt(1, 1.0, accuracy, seconds, self.weights_digest())
         return self._sft_receipt
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
@@ -125,7 +126,7 @@ class VirtualTrainEngine:
         fingerprint: dict[str, float | str] = {
             "loss": metrics["loss"],
             "grad_norm": metrics["grad_norm"],
-            "weights_digest": self._weights_digest(),
+            "weights_digest": self.weights_digest(),
         }
         timing = {"learn": time.perf_counter() - started}
         self._receipt = UpdateReceipt(task.key, iteration, metrics, fingerprint, timing)
@@ -137,13 +138,22 @@ class VirtualTrainEngine:
             return kept
         self._require(task.key.iteration - 1, f"skip {task.key}")
         self._version = task.key.iteration
-        fingerprint: dict[str, float | str] = {SKIPPED: 1.0, "weights_digest": self._weights_digest()}
+        fingerprint: dict[str, float | str] = {SKIPPED: 1.0, "weights_digest": self.weights_digest()}
         self._receipt = UpdateReceipt(task.key, self._version, {}, fingerprint, {})
         return self._receipt
 
     def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         """Yields the only tensor."""
         yield from self._weights().items()
+
+    @property
+    def direct_sync(self) -> bool:
+        """False: its weights are no tensors of torch."""
+        return False
+
+    def sync_parts(self) -> Iterator[TensorPart[Any]]:
+        """Raises `InfrastructureError`: nobody calls it without `direct_sync`."""
+        raise InfrastructureError("the virtual trainer's ranks send nothing themselves")
 
     def _weights(self) -> Tensors:
         """Returns the only tensor, `state`: 32 bytes."""
@@ -161,7 +171,7 @@ class VirtualTrainEngine:
         """Returns the contents of `state.safetensors`, written by rank 0: the chain's state and the version."""
         tensors = {**self._weights(), "version": np.array([self._version], np.int64)}
         files = {STATE_FILE: safetensors.numpy.save(tensors)} if self._rank == 0 else {}
-        return FrozenState(self._rank, self._engine.ranks, {}, files, self._weights_digest())
+        return FrozenState(self._rank, self._engine.ranks, {}, files, self.weights_digest())
 
     def restore(self, folder: Path, version: int) -> None:
         """Loads a state. Raises `DataError` for an invalid file or another version."""
@@ -181,8 +191,9 @@ class VirtualTrainEngine:
                 f"the virtual trainer is at version {self._version}; to {work}, it must be at version {version}"
             )
 
-    def _weights_digest(self) -> str:
-        return weights_digest(self._weights())
+    def weights_digest(self) -> str:
+        """Returns the digest of its only tensor."""
+        return digest_of(self._weights())
 
 
 def _columns_digest(columns: PreparedColumns) -> bytes:

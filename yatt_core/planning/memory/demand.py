@@ -39,6 +39,7 @@ from yatt_core.planning.memory.training import (
     with_critic,
     with_teacher,
 )
+from yatt_core.planning.memory.transfers import bytes_receiving, bytes_sending, kept_weights
 from yatt_core.planning.roles import Roles, own_ranks, trainer_ranks
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer
 from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
@@ -152,15 +153,20 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
     batch = replace(largest_micro_batch(roles, copies), on_cores=cluster.card_name == CORE)
     trainer = _trainer(roles, batch, ranks, copies)
     if trainer.sleeps and cluster.card_name == CORE:
-        trainer = on_cores(trainer, roles.policy, roles.spec.trainer.sync_bucket_bytes, ranks, roles.critic)
+        trainer = on_cores(trainer, roles.policy, bytes_sending(roles, ranks), ranks, roles.critic)
     engines = tuple(_engines(roles, cluster, assumed))
     if cluster.card_name != CORE:
         if isinstance(roles.trainer, TorchTrainer):
             trainer = on_card(trainer, resident)
         if not resident:
             engines = tuple(replace(each, memory=on_turn(each.memory)) for each in engines)
+    # Copies of what was sent are kept in host memory, which on cores is the only memory.
+    kept = kept_weights(roles, ranks)
+    on_host = kept if cluster.card_name != CORE else NOTHING
+    trainer = replace(trainer, host=trainer.host + on_host, lasting=trainer.lasting + _less(kept, on_host))
     stages = [stage for stage in STAGES if stage != JUDGE or len(engines) > 1]
-    rows = [_engine_row(each, cluster, assumed, resident) for each in engines]
+    received = Bytes(copies=bytes_receiving(roles))
+    rows = [_engine_row(each, cluster, assumed, resident, received) for each in engines]
     rows += _trainer_rows(trainer, assumed, -(-ranks // cluster.memories), resident)
     per_node = cluster.memories // cluster.nodes
     totals = stage_totals(rows, stages, cluster.memory, per_node, cluster.host_memory)
@@ -224,10 +230,8 @@ def _policy_trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: in
     match engine:
         case TorchTrainer():
             entropy = roles.spec.algorithm.entropy_bonus > 0
-            bucket = roles.spec.trainer.sync_bucket_bytes
-            return torch_trainer(
-                engine, roles.policy, batch, bucket, reference=roles.reference, entropy_gradient=entropy
-            )
+            sent = bytes_sending(roles, ranks)
+            return torch_trainer(engine, roles.policy, batch, sent, reference=roles.reference, entropy_gradient=entropy)
         case MegatronTrainer():
             return megatron_trainer(engine, roles.policy, batch, copies, reference=roles.reference)
         case Fsdp2Trainer():
@@ -236,8 +240,12 @@ def _policy_trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: in
             return TrainerMemory(NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, sleeps=False)
 
 
-def _engine_row(engines: Engines, cluster: DescribedCluster, assumed: Assumptions, resident: bool) -> RoleMemory:
+def _engine_row(
+    engines: Engines, cluster: DescribedCluster, assumed: Assumptions, resident: bool, received: Bytes
+) -> RoleMemory:
     """Returns the memory of a role's engines in each stage.
+
+    received: weights on their way to an engine of the policy in `sync`, in host memory.
 
     Engines are awake in their own stage, and the policy's weights are on the device in `sync`; in all other stages
     engines are resident or asleep.
@@ -255,6 +263,10 @@ def _engine_row(engines: Engines, cluster: DescribedCluster, assumed: Assumption
         if own == COLLECT:
             stages[SYNC] = weights
     host = {stage: weights for stage in STAGES if engine.sleeps and not stages[stage].weights}
+    if own == COLLECT and cluster.card_name == CORE:
+        stages[SYNC] = stages[SYNC] + received * together
+    elif own == COLLECT:
+        host[SYNC] = host.get(SYNC, NOTHING) + received * together
     return RoleMemory(engines.name, stages, runtime, host)
 
 

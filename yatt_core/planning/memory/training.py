@@ -59,7 +59,7 @@ def torch_trainer(
     engine: TorchTrainer,
     shape: ModelShape,
     batch: MicroBatchShape,
-    bucket: int,
+    sent: int,
     *,
     reference: bool,
     entropy_gradient: bool,
@@ -68,7 +68,7 @@ def torch_trainer(
 
     From the first checkpoint on, this rank also keeps a checkpoint's buffers, for weights and moments.
 
-    bucket: maximum bytes of weights that the rank sends at a time.
+    sent: bytes of weights on their way in `sync`.
     """
     flat = shape.parameters * FLOAT
     forward = torch_forward(shape, batch, engine.dtype)
@@ -78,7 +78,7 @@ def torch_trainer(
         # The reference temporarily replaces the weights, of which a copy is kept meanwhile.
         prepare=Bytes(activations=forward, copies=flat if reference else 0),
         learn=Bytes(activations=torch_training(shape, batch, engine.dtype, entropy_gradient)),
-        sync=Bytes(copies=min(flat, bucket)),
+        sync=Bytes(copies=sent),
         reference=Bytes(weights=flat if reference else 0),
         sleeps=False,
     )
@@ -191,16 +191,18 @@ def with_critic(
 
 
 def on_cores(
-    memory: TrainerMemory, shape: ModelShape, bucket: int, ranks: int, critic: ModelShape | None = None
+    memory: TrainerMemory, shape: ModelShape, sent: int, ranks: int, critic: ModelShape | None = None
 ) -> TrainerMemory:
     """Returns the memory of a sharded trainer on cores: nothing is moved to the host, because it is already there.
 
-    Each rank also keeps the buffers for its share of a checkpoint; rank 0 fills the buckets of weights to send.
+    Each rank also keeps the buffers for its share of a checkpoint.
+
+    sent: bytes of weights on their way in `sync`.
     """
     lasting, values = memory.lasting + memory.host + _checkpoint(shape, ranks), memory.critic
     if critic is not None:
         values = values + _checkpoint(critic, ranks)
-    sync = memory.sync + Bytes(copies=min(round(shape.parameters * FLOAT), bucket))
+    sync = memory.sync + Bytes(copies=sent)
     return replace(memory, lasting=lasting, host=NOTHING, critic=values, sync=sync, sleeps=False)
 
 

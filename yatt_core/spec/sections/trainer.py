@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -100,5 +101,23 @@ class TrainerSpec(SpecModel):
     lora: LoraSpec | None = None
     """`null`: all weights are trained."""
     sync_bucket_bytes: int = Field(default=256 << 20, ge=8)
-    """Maximum bytes of weights sent to the rollout engines at a time. Ray's object store holds two such buckets at
-    once."""
+    """Maximum bytes of weights sent to the rollout engines at a time. A process that sends or receives weights holds two
+    such buckets at once; so does Ray's object store, if weights go through it."""
+    sync: Literal["full", "delta"] = "full"
+    """What is sent to the rollout engines after an update: `full`, all weights, or `delta`, only the numbers that have
+    changed in the engines' type, for which each rank keeps a copy of what it sent last. An engine that does not hold what
+    was sent last gets all weights. `delta` saves most with engines in bfloat16 and small learning rates; it needs
+    `rollout.engine.kind: torch` and does not change a result."""
+    sync_transport: Literal["direct", "store"] = "direct"
+    """How weights reach the rollout engines: `direct`, from each rank over torch.distributed, or `store`, from rank 0
+    through Ray's object store, for nodes that reach each other only through Ray. Low-rank adapters and virtual engines
+    always go through the store. Does not change a result."""
+
+    def mistakes(self, rollout_kind: str) -> Iterator[str]:
+        """Yields what contradicts each other here, or contradicts the kind of the rollout engine."""
+        if rollout_kind == "virtual" and self.lora is not None:
+            yield "trainer.lora: a virtual trainer has no weight matrices for adapters; use null"
+        if self.lora is not None and self.engine.kind == "megatron":
+            yield "trainer.lora: LoRA is not supported with Megatron-Core; use null, or train with fsdp2 or torch"
+        if self.sync == "delta" and (rollout_kind != "torch" or self.lora or self.sync_transport == "store"):
+            yield "trainer.sync: delta needs rollout.engine.kind torch, trainer.sync_transport direct, and no trainer.lora"

@@ -1,15 +1,15 @@
-"""`yatt audit verify`: recomputes every digest in a run's ledger and reports the first mismatch."""
+"""`yatt audit verify`: recomputes every digest in a run's ledger. `yatt audit weights`: asks the live actors of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ops.cli.lookup import find_run, opened_ledger
+from ops.cli.lookup import LATEST, find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import console, write, write_json
 from ops.process import keep_caches_inside
@@ -18,15 +18,18 @@ from yatt_core.errors import ExitCode
 if TYPE_CHECKING:
     from db.ledger import Ledger
     from flows.reports.audit import AuditReport, Progress
+    from flows.reports.live_weights import WeightsReport
     from flows.run.home import Home
     from flows.run.protocols import MetricsReader
 
-audit_app = typer.Typer(no_args_is_help=True, help="Check that a run's files and metrics match its ledger.")
+audit_app = typer.Typer(
+    no_args_is_help=True, help="Check that a run's files, metrics and live weights match its ledger."
+)
 
 
 def register(app: typer.Typer) -> None:
     """Adds the commands to the program."""
-    app.add_typer(audit_app, name="audit", epilog=examples("yatt audit verify latest"))
+    app.add_typer(audit_app, name="audit", epilog=examples("yatt audit verify latest", "yatt audit weights latest"))
 
 
 @audit_app.command(epilog=examples("yatt audit verify latest", "yatt audit verify quickstart-1 -o json"))
@@ -49,6 +52,45 @@ def verify(run: RunArgument, home: HomeOption = None, output: OutputOption = Out
         _print(report)
     if not report.sound:
         raise typer.Exit(ExitCode.FAILURE)
+
+
+@audit_app.command(epilog=examples("yatt audit weights latest", "yatt audit weights quickstart-1 -o json"))
+def weights(
+    run: RunArgument = LATEST,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for actors that are busy.", min=1.0)] = 300.0,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Compare the weights in the memory of a running run's engines with the trainer's, and the trainer's with the ledger.
+
+    Exit code 0 if they agree, otherwise 1, with the tensors that differ; 2 if nothing drives the run. Engines that cannot
+    be read, such as vLLM's, are listed as not compared.
+    """
+    from flows.reports.live_weights import audit_weights
+    from flows.run.home import Home
+
+    place = Home.locate(home)
+    keep_caches_inside(place)
+    with opened_ledger(place) as ledger:
+        name = find_run(ledger, run)
+        report = audit_weights(ledger, name, place.run_folder(name), wait)
+    if output is Output.JSON:
+        write_json(asdict(report) | {"sound": report.sound})
+    else:
+        _print_weights(report)
+    if not report.sound:
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+def _print_weights(report: WeightsReport) -> None:
+    write(f"version {report.version} of {report.run}")
+    write(f"  {'trainer':<12}{report.trainer or 'not computed: its ranks hold one model together'}")
+    write(f"  {'ledger':<12}{report.committed or 'has no digest of this version'}")
+    for engine in report.engines:
+        said = "not compared" if not engine.compared else "agrees with the trainer"
+        if engine.differing:
+            said = f"differs from the trainer in {len(engine.differing)} tensors: {', '.join(engine.differing)}"
+        write(f"  {engine.name:<12}{said}")
 
 
 def _reader(ledger: Ledger, home: Home, run: str) -> MetricsReader | None:

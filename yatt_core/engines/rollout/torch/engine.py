@@ -6,7 +6,7 @@ weights; produces responses. Its weights are undefined (version -1) until the fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -17,14 +17,16 @@ from yatt_core.engines.device import own_device, placed
 from yatt_core.engines.host_memory import give_back_freed_memory, keep_freed_memory
 from yatt_core.engines.images import open_reader
 from yatt_core.engines.offload import Held, Offloaded
+from yatt_core.engines.rectangles import rectangle_digest
 from yatt_core.engines.rollout.incoming import Wanted, WeightTaker
-from yatt_core.engines.rollout.tensor_bits import as_tensor
+from yatt_core.engines.rollout.tensor_bits import apply_changes, as_tensor
 from yatt_core.engines.rollout.torch.decoding import decode, decode_pieces
 from yatt_core.engines.rollout.torch.runners import open_runner
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.models.loading import load_causal_lm
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.wire.buckets import Piece
+from yatt_core.wire.transfer_plan import Rectangle
 
 
 class TorchRolloutEngine(WeightTaker):
@@ -67,6 +69,8 @@ class TorchRolloutEngine(WeightTaker):
             "batch_invariant": self._runner.batch_invariant,
             "sleep": True,
             "in_flight_update": False,
+            "direct_sync": True,
+            "delta_sync": True,
         }
 
     @property
@@ -116,11 +120,32 @@ class TorchRolloutEngine(WeightTaker):
 
     def _put(self, piece: Piece) -> None:
         with torch.no_grad():
-            whole = self._tensors[piece.name]
-            whole[piece.box.slices((0,) * whole.dim())].copy_(as_tensor(piece.values, piece.kind))
+            whole, values = self._tensors[piece.name], as_tensor(piece.values, piece.kind)
+            if piece.changed is not None:
+                apply_changes(whole, values, piece.changed)
+                return
+            whole[piece.box.slices((0,) * whole.dim())].copy_(values)
 
     def _complete(self, version: int) -> None:
         self._runner.clear()
+
+    def rectangle_digests(self, rectangles: Sequence[Rectangle]) -> list[str]:
+        """See `RolloutEngine`. A sleeping engine wakes for it.
+
+        Raises `InfrastructureError` for tensors that the model does not have.
+        """
+        asleep, found = self._away is not None, []
+        self.wake()
+        for rectangle in rectangles:
+            whole = self._tensors.get(self._aliases.get(rectangle.name, rectangle.name))
+            if whole is None or tuple(whole.shape) != rectangle.shape:
+                raise InfrastructureError(
+                    f"weights: the model has no tensor {rectangle.name} of shape {rectangle.shape}"
+                )
+            found.append(rectangle_digest(rectangle, whole[rectangle.box.slices((0,) * whole.dim())]))
+        if asleep:
+            self.sleep()
+        return found
 
     def sleep(self) -> None:
         """Frees the key/value cache and moves the weights from a GPU to host memory until they are needed again."""

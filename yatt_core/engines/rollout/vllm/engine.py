@@ -28,6 +28,7 @@ from yatt_core.progress import advanced
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.wire.buckets import Piece, WeightBucket
+from yatt_core.wire.transfer_plan import Rectangle
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class VllmRolloutEngine(WeightTaker):
             "batch_invariant": processors and spec.dtype == "float32" and spec.kv_cache_dtype == "auto",
             "sleep": not processors,
             "in_flight_update": True,
+            "direct_sync": True,
             "several_calls": True,
         }
 
@@ -167,6 +169,9 @@ class VllmRolloutEngine(WeightTaker):
         self._core.call("end_update", version, recompute, self._spoilt)
         self._spoilt = False
         self._updates += 1
+
+    def rectangle_digests(self, rectangles: Sequence[Rectangle]) -> None:
+        """Returns None: vLLM fuses and packs weights when it loads them, and drops those that it has packed on a CPU."""
 
     def take_work(self) -> Work:
         """Returns the work done since the last call."""

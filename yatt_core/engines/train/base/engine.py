@@ -50,7 +50,7 @@ from yatt_core.prompts.codec import open_codec
 from yatt_core.protocols.engines import FrozenState, RankContext
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, SftReceipt, UpdateReceipt
 from yatt_core.spec.run import RunSpec
-from yatt_core.wire.parts import TensorPart
+from yatt_core.wire.parts import TensorPart, contributed
 
 CHEAP_DIGEST_PARAMETERS = 50_000_000
 """Up to this number of parameters, the weights' digest is part of every update's fingerprint."""
@@ -152,8 +152,8 @@ class PolicyTrainEngine(ABC):
         lora = self._spec.trainer.lora
         return self._tensors(ordered) if lora is None else plain_weights(self._tensors(ordered), share_of(lora))
 
-    def _digest(self) -> str:
-        """Returns the digest of the weights."""
+    def weights_digest(self) -> str:
+        """Returns the digest of the weights, on every rank."""
         return self._digest_of(self._weights(ordered=True))
 
     @abstractmethod
@@ -207,7 +207,7 @@ class PolicyTrainEngine(ABC):
     def _sft(self) -> SftReceipt:
         started = time.perf_counter()
         if self._spec.sft is None:
-            return SftReceipt(0, 0.0, 0.0, 0.0, self._digest())
+            return SftReceipt(0, 0.0, 0.0, 0.0, self.weights_digest())
         codec = open_codec(self._spec, self._context.model_path)
         inputs = Inputs.open(self._context.inputs_folder, self._spec)
         self._version = -1
@@ -217,7 +217,7 @@ class PolicyTrainEngine(ABC):
         result = training.run(inputs)
         self._begin()
         seconds = time.perf_counter() - started
-        return SftReceipt(result.steps, result.loss, result.accuracy, seconds, self._digest())
+        return SftReceipt(result.steps, result.loss, result.accuracy, seconds, self.weights_digest())
 
     def prepare(self, task: BatchTask) -> PrepareReceipt | None:
         """Computes this rank's columns. Rank 0 gets those of all ranks, publishes them and returns the receipt."""
@@ -274,11 +274,17 @@ class PolicyTrainEngine(ABC):
             array.flags.writeable = False
             yield name, array
 
-    def offload(self) -> None:
-        """Frees device memory, and host memory that only the next update needs.
+    @property
+    def direct_sync(self) -> bool:
+        """True unless adapters are trained: merging them takes whole matrices."""
+        return self._spec.trainer.lora is None
 
-        A checkpoint in flight keeps its copies.
-        """
+    def sync_parts(self) -> Iterator[TensorPart[torch.Tensor]]:
+        """Yields this rank's own parts, and its portion of those that other ranks hold too."""
+        return contributed(self.parts("weights"), self._world.rank)
+
+    def offload(self) -> None:
+        """Frees device memory, and host memory that only the next update needs; a checkpoint in flight keeps its copies."""
         if self._model is not None and self._away is None:
             self._batch, self._buffers = None, FreezeBuffers()
             self._away = Offloaded(self._memory())
@@ -354,7 +360,7 @@ class PolicyTrainEngine(ABC):
     def _cheap_digest(self) -> dict[str, float | str]:
         found: dict[str, float | str] = {}
         if self._optimizer.parameters <= CHEAP_DIGEST_PARAMETERS:
-            found["weights_digest"] = self._digest()
+            found["weights_digest"] = self.weights_digest()
         if self._critic is not None and self._critic.optimizer.parameters <= CHEAP_DIGEST_PARAMETERS:
             found["critic_digest"] = self._digest_of(self._critic.tensors())
         return found

@@ -1,4 +1,4 @@
-"""What a rank waits for: the operation in which it is, and the ranks without which it cannot go on.
+"""What an actor waits for: the operation in which it is, and the actors without which it cannot go on.
 
 Operations of the ranks' own group are announced with `waiting_for`. The process-wide group and those made from it
 belong to libraries, also to torch's native code: torch's flight recorder knows every collective operation that has
@@ -13,10 +13,12 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+RANK = "trainer"
+"""Ranks are actors of this role."""
 RECORDED = "200"
 """Operations that the recorder keeps; those that have not ended are the latest."""
 DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
@@ -28,25 +30,35 @@ class Wait:
     """An operation that has begun and not ended.
 
     operation: such as `all_reduce 12 of default_pg`.
-    ranks: the other ranks that take part.
+    actors: the names of the other actors that take part.
     """
 
     operation: str
-    ranks: tuple[int, ...]
+    actors: tuple[str, ...]
 
 
 NOTHING = Wait("", ())
-"""What a rank waits for if it waits for no rank."""
+"""What an actor waits for if it waits for no other."""
 
 _announced: list[Wait] = []
 _own_rank = -1
 _opened_ns = 0
 
 
-@contextmanager
-def waiting_for(operation: str, ranks: Sequence[int]) -> Iterator[None]:
+def rank_name(rank: int) -> str:
+    """Returns the name of a rank's actor."""
+    return f"{RANK}-{rank}"
+
+
+def waiting_for(operation: str, ranks: Sequence[int]) -> AbstractContextManager[None]:
     """Announces an operation with other ranks for as long as it takes."""
-    wait = Wait(operation, tuple(ranks))
+    return waiting_for_actors(operation, [rank_name(rank) for rank in ranks])
+
+
+@contextmanager
+def waiting_for_actors(operation: str, actors: Sequence[str]) -> Iterator[None]:
+    """Announces an operation with other actors for as long as it takes."""
+    wait = Wait(operation, tuple(actors))
     _announced.append(wait)
     try:
         yield
@@ -95,5 +107,5 @@ def _wait_of(entry: dict[str, Any]) -> Iterator[Wait]:
     except RuntimeError:  # the ranks' own group, whose operations are announced, or one that has been closed
         return
     operation = entry["profiling_name"].rpartition(":")[2]
-    ranks = tuple(rank for rank in distributed.get_process_group_ranks(group) if rank != _own_rank)
-    yield Wait(f"{operation} {entry['collective_seq_id']} of {description}", ranks)
+    others = tuple(rank_name(rank) for rank in distributed.get_process_group_ranks(group) if rank != _own_rank)
+    yield Wait(f"{operation} {entry['collective_seq_id']} of {description}", others)

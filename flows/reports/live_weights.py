@@ -1,0 +1,128 @@
+"""Compares the weights that the live actors of a run hold with each other and with the run's ledger.
+
+Consumes the ledger, the run's folder, and the cluster on which its driver works. Changes nothing, and waits for actors
+that are busy, so the driver may be at work meanwhile. The comparison is repeated while new weights are on their way.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from db.ledger import Ledger
+from flows.driver.services import RAY_VARIABLE, attached
+from flows.run.creation import current_spec
+from yatt_core.cluster.connect import connect_ray, disconnect_ray
+from yatt_core.cluster.control_store import RayControlStore
+from yatt_core.cluster.driver_signs import newest_term
+from yatt_core.cluster.metering import BytesMeter, metered_get
+from yatt_core.cluster.ray_head import SERVICE_NAME
+from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.run_actors.actor_registry import ROLLOUT, TRAINER
+from yatt_core.run_actors.sync_parties import SyncParties
+from yatt_core.run_actors.weight_check import Comparison, EngineWeights, compare_weights
+from yatt_core.spec import RunSpec
+from yatt_core.supervisor.client import current_state
+
+PAUSE_SECONDS = 1.0
+REPLICATED = ("torch", "virtual")
+"""Trainers of which each rank can compute the digest of all weights alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsReport:
+    """The result.
+
+    version: version of the weights.
+    trainer: `weights_digest` of the trainer's weights; None if its ranks hold one model together.
+    committed: the one in the ledger; None if the version is not committed yet, or its commit has none.
+    engines: what was found about each engine.
+    """
+
+    run: str
+    version: int
+    trainer: str | None
+    committed: str | None
+    engines: tuple[EngineWeights, ...]
+
+    @property
+    def sound(self) -> bool:
+        """True if nothing differs."""
+        differs = None not in (self.trainer, self.committed) and self.trainer != self.committed
+        return not differs and not any(engine.differing for engine in self.engines)
+
+
+def audit_weights(ledger: Ledger, run: str, folder: Path, patience: float) -> WeightsReport:
+    """Compares the live actors' weights.
+
+    patience: seconds to wait for actors that are busy, and for engines that do not hold the trainer's version yet.
+
+    Raises `ConfigurationError` if the run has no live actors, `InfrastructureError` if they do not answer in time.
+    """
+    spec, deadline = current_spec(ledger, run), time.monotonic() + patience
+    with _connected(run, folder):
+        parties, term = _live(run, spec), newest_term(RayControlStore())
+
+        def ask(references: list[Any], what: str, names: list[str]) -> list[Any]:
+            return metered_get(BytesMeter(), references, max(1.0, deadline - time.monotonic()), what)
+
+        while True:
+            found = compare_weights(ask, term, parties)
+            if found.settled and (found.trainer_version or 0) >= 0:
+                return _report(ledger, run, spec, found, parties, term, ask)
+            if time.monotonic() > deadline:
+                held = {engine.name: engine.version for engine in found.engines}
+                raise InfrastructureError(
+                    f"run {run}: trainer and engines did not hold the same version within {patience:g} s (trainer"
+                    f" {found.trainer_version}, engines {held}); try again once new weights have been sent"
+                )
+            time.sleep(PAUSE_SECONDS)
+
+
+def _report(
+    ledger: Ledger, run: str, spec: RunSpec, found: Comparison, parties: SyncParties, term: int, ask: Any
+) -> WeightsReport:
+    version, own = int(found.trainer_version or 0), None
+    if spec.trainer.engine.kind in REPLICATED:
+        asked = [parties.ranks[0].weights_digest.remote(term, version)]
+        own = str(ask(asked, "the digest of the trainer's weights", parties.rank_names[:1])[0])
+    commit = ledger.commits.at(run, version)
+    return WeightsReport(run, version, own, None if commit is None else commit.weights_digest, found.engines)
+
+
+@contextmanager
+def _connected(run: str, folder: Path) -> Iterator[None]:
+    """Connects to the cluster of a run. Raises `ConfigurationError` if there is none."""
+    state = None if attached() else current_state(folder)
+    try:
+        if attached():
+            connect_ray(os.environ[RAY_VARIABLE], run)
+        elif state is not None and state.service(SERVICE_NAME).address:
+            connect_ray(state.service(SERVICE_NAME).address, run, folder)
+        else:
+            raise ConfigurationError(
+                f"run {run}: no actors are alive, because nothing drives it; `yatt resume {run}` starts them"
+            )
+        yield
+    finally:
+        disconnect_ray()
+
+
+def _live(run: str, spec: RunSpec) -> SyncParties:
+    """Returns the ranks and engines that are alive. Raises `ConfigurationError` unless all of them are."""
+    handles: dict[str, Any] = {}
+    for registered in ray.util.list_named_actors():
+        handles[registered.rpartition(".")[0]] = ray.get_actor(registered)
+    counts = {TRAINER: spec.trainer.engine.ranks, ROLLOUT: spec.rollout.engine.instances}
+    names = {role: [f"{role}-{number}" for number in range(count)] for role, count in counts.items()}
+    if missing := [name for each in names.values() for name in each if name not in handles]:
+        raise ConfigurationError(f"run {run}: {', '.join(missing)} is not alive; try again once the run is under way")
+    ranks, engines = ([handles[name] for name in names[role]] for role in (TRAINER, ROLLOUT))
+    return SyncParties(ranks, engines, names[TRAINER], names[ROLLOUT])

@@ -1,0 +1,226 @@
+"""Weights go straight from the ranks that hold them to the engines, resharded on the way, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.engines.rollout.cases import MAX_NEW, MAX_PROMPT, build_model, weights_of
+from tests.engines.sync.members import Members
+from yatt_core.engines.rectangles import part_digests
+from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
+from yatt_core.engines.train.ranks.waiting import current_waits
+from yatt_core.errors import FencedError, InfrastructureError
+from yatt_core.protocols.transfers import HeldWeights
+from yatt_core.run_actors.sync_parties import SyncParties
+from yatt_core.run_actors.weight_check import Comparison, compare_weights
+from yatt_core.wire.parts import TensorPart, contributed
+from yatt_core.wire.transfer_plan import Rectangle
+
+Part = TensorPart[torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    build_model(made := tmp_path_factory.mktemp("model"), "tied")
+    return made
+
+
+def engines_of(folder: Path, count: int, dtype: str = "float32") -> list[TorchRolloutEngine]:
+    return [TorchRolloutEngine(str(folder), dtype, MAX_PROMPT, MAX_NEW, folder) for _ in range(count)]
+
+
+def sharded(folder: Path, version: int, ranks: int) -> list[list[Part]]:
+    """Divides weights: matrices by rows, as FSDP2 does, or by columns; vectors are held by all ranks."""
+    found: list[list[Part]] = [[] for _ in range(ranks)]
+    for name, array in weights_of(folder, version).items():
+        tensor = torch.from_numpy(array.copy())
+        dimension = 1 if "o_proj" in name or "down_proj" in name else 0
+        for rank in range(ranks):
+            if tensor.dim() == 1:
+                found[rank].append(TensorPart(name, tuple(tensor.shape), (0,), tensor, tuple(range(ranks))))
+                continue
+            values = tensor.chunk(ranks, dimension)
+            start = sum(each.shape[dimension] for each in values[:rank])
+            offsets = (start, 0) if dimension == 0 else (0, start)
+            found[rank].append(TensorPart(name, tuple(tensor.shape), offsets, values[rank], (rank,)))
+    return [list(contributed(parts, rank)) for rank, parts in enumerate(found)]
+
+
+def held(engine: TorchRolloutEngine) -> dict[str, bytes]:
+    return {name: tensor.view(torch.uint8).numpy().tobytes() for name, tensor in engine._tensors.items()}
+
+
+def wanted(folder: Path, version: int, dtype: torch.dtype) -> dict[str, bytes]:
+    return {
+        name: torch.from_numpy(np.array(array)).to(dtype).view(torch.uint8).numpy().tobytes()
+        for name, array in weights_of(folder, version).items()
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_engines_get_the_bits_that_they_would_have_rounded_themselves(folder: Path, dtype: str) -> None:
+    """Twice over the same connections. Nothing is sent twice, and buckets are no larger than allowed."""
+    engines = engines_of(folder, 2, dtype)
+    members, whole = Members(3, engines), wanted(folder, 1, getattr(torch, dtype))
+    for version in (1, 2):
+        found = [each.result() for each in members.transfer(version, sharded(folder, version, 3), dtype)]
+        numbers = sum(len(data) for data in whole.values())
+        assert found[0] == found[1] == sum(found[2:]) and numbers <= found[0] < 1.2 * numbers
+        for engine in engines:
+            assert engine.version == version and held(engine) == wanted(folder, version, getattr(torch, dtype))
+    assert not any(sizes == 0 for sizes in found), "every rank sends"
+
+
+def test_a_damaged_bucket_leaves_its_engine_dirty_and_all_members_free(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other members notice that one has given up; a new group syncs all engines again."""
+    engines = engines_of(folder, 2)
+    members = Members(2, engines)
+    for each in members.transfer(1, sharded(folder, 1, 2)):
+        each.result()
+    finish = members.groups["rollout-1"].finish
+
+    def damage(number: int, source: int) -> None:
+        finish(number, source)
+        if number == 3:
+            raise InfrastructureError("bucket 3 does not match its digest")
+
+    monkeypatch.setattr(members.groups["rollout-1"], "finish", damage)
+    failures = [each.exception() for each in members.transfer(2, sharded(folder, 2, 2))]
+    assert isinstance(failures[1], InfrastructureError) and "digest" in str(failures[1])
+    assert all(isinstance(each, InfrastructureError) for each in failures), failures
+    assert any("rollout-1" in str(each) for each in failures[2:]), "the ranks name whom they lost"
+    assert [engine.version for engine in engines] == [-1, -1]
+    for each in Members(2, engines).transfer(2, sharded(folder, 2, 2)):
+        each.result()
+    assert [held(engine) for engine in engines] == [wanted(folder, 2, torch.float32)] * 2
+
+
+@pytest.mark.parametrize("error", [FencedError("replaced"), InfrastructureError("rollout-1 has ended")])
+def test_a_member_that_waits_in_vain_gives_up_and_says_for_whom_it_waits(folder: Path, error: Exception) -> None:
+    """For example because the driver died before it called the other one; the engine keeps its weights."""
+    (engine,) = engines_of(folder, 1)
+    awaited: list[tuple[str, ...]] = []
+
+    def check() -> None:
+        awaited.extend(wait.actors for wait in current_waits())
+        raise error
+
+    members = Members(2, [engine], check=check)
+    engine.update_weights(weights_of(folder, 0), 0)
+    task = members.task(1)
+    parts = sharded(folder, 1, 2)
+    with ThreadPoolExecutor(2) as threads:
+        calls = [
+            threads.submit(members.receive, task, "rollout-0"),
+            threads.submit(members.send, task, 0, parts[0], None),
+        ]
+        for each in calls:
+            assert isinstance(each.exception(), type(error)), each.exception()
+    assert ("trainer-1",) in awaited
+    assert engine.version == 0
+
+
+def test_ranks_that_contradict_each_other_are_refused(folder: Path) -> None:
+    (engine,) = engines_of(folder, 1)
+    first, second = sharded(folder, 1, 2)
+    failures: Sequence[BaseException | None] = [
+        each.exception() for each in Members(2, [engine]).transfer(1, [first, second[::-1]])
+    ]
+    assert all(isinstance(each, InfrastructureError) for each in failures)
+    assert any("order" in str(each) for each in failures), "the others may only see that it has left"
+    doubled = Members(2, [engine]).transfer(1, [first, [*second[:-1], first[0]]])
+    assert isinstance(doubled[0].exception(), InfrastructureError)
+    assert engine.version == -1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_an_engine_computes_with_is_compared_with_what_the_ranks_hold(folder: Path, dtype: str) -> None:
+    """By digests of rectangles, so that nobody gathers or sends a tensor; one flipped bit is found and named."""
+    (engine,) = engines_of(folder, 1, dtype)
+    parts = sharded(folder, 1, 2)
+    for each in Members(2, [engine]).transfer(1, parts, dtype):
+        each.result()
+
+    def compared() -> Comparison:
+        answers = iter([[HeldWeights(1, part_digests(each, dtype)) for each in parts], None])
+
+        def ask(references: list[Any], what: str, names: list[str]) -> list[HeldWeights]:
+            return next(answers) or [Answer(engine).held_weights(references[0])]
+
+        ranks = [Remote(lambda *_: None) for _ in parts]
+        engines = [Remote(lambda term, rectangles: rectangles)]
+        return compare_weights(ask, 1, SyncParties(ranks, engines, ["trainer-0", "trainer-1"], ["rollout-0"]))
+
+    found = compared()
+    assert found.settled and not found.differing and found.engines[0].compared == sum(map(len, parts))
+    name = "model.layers.1.self_attn.o_proj.weight"
+    engine._tensors[name].view(torch.uint8)[-1, -1] ^= 1
+    assert [each.differing for each in compared().differing] == [(name,)]
+    engine.begin_update(2)
+    assert not compared().settled
+
+
+class Remote:
+    """Has the calls of an actor's handle, which return what the actor is asked with."""
+
+    def __init__(self, answer: Any) -> None:
+        self.held_weights = self
+        self.remote = answer
+
+
+class Answer:
+    """An actor of one engine."""
+
+    def __init__(self, engine: TorchRolloutEngine) -> None:
+        self._engine = engine
+
+    def held_weights(self, rectangles: Sequence[Rectangle]) -> HeldWeights:
+        if self._engine.version < 0:
+            return HeldWeights(-1, None)
+        digests = self._engine.rectangle_digests(rectangles)
+        return HeldWeights(self._engine.version, dict(zip(rectangles, digests, strict=True)))
+
+
+def test_only_changes_are_sent_to_engines_that_hold_the_base(folder: Path) -> None:
+    """The same bits as a whole transfer, whatever has changed: few numbers, all, none, NaN and the sign of zero."""
+    engines = engines_of(folder, 2, "bfloat16")
+    members = Members(2, engines)
+    parts = sharded(folder, 0, 2)
+    for each in members.transfer(1, parts, "bfloat16", delta=True):
+        each.result()
+    sizes = []
+    for version, change in enumerate(CHANGES, start=2):
+        for rank in parts:
+            for part in rank:
+                change(part.values)
+        found = [each.result() for each in members.transfer(version, parts, "bfloat16", delta=True)]
+        assert found[0] == found[1] <= sum(found[2:])
+        sizes.append(found[0])
+        (fresh,) = engines_of(folder, 1, "bfloat16")
+        for each in Members(2, [fresh]).transfer(version, parts, "bfloat16"):
+            each.result()
+        assert [held(engine) for engine in engines] == [held(fresh)] * 2 and engines[0].version == version
+    few, all_numbers, none, odd = sizes
+    whole = sum(tensor.nbytes for tensor in engines[0]._tensors.values())
+    assert none == 0 < few < whole / 4 and 0.95 * whole < all_numbers < 1.2 * whole and odd < whole / 4
+
+
+def few_numbers(values: torch.Tensor) -> None:
+    values[..., ::50] += 1.0
+
+
+def odd_numbers(values: torch.Tensor) -> None:
+    if values.dim() > 1:
+        values[0, 0], values[-1, -1] = torch.nan, -0.0
+
+
+CHANGES = (few_numbers, lambda values: values.mul_(1.5), lambda values: None, odd_numbers)

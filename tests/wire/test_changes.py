@@ -1,0 +1,36 @@
+"""Changes in few bytes: positions and steps come back as they were, and rare changes are cheap."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yatt_core.wire.changes import decode_positions, decode_steps, encode_positions, encode_steps
+
+
+@given(st.sets(st.integers(0, 5000)))
+def test_positions_come_back(positions: set[int]) -> None:
+    given_ = np.array(sorted(positions), np.int64)
+    np.testing.assert_array_equal(decode_positions(encode_positions(given_)), given_)
+
+
+@pytest.mark.parametrize("distance", [1, 254, 255, 256, 510, 511, 100_000])
+def test_distances_around_a_byte_come_back(distance: int) -> None:
+    positions = np.cumsum([distance - 1, distance, 1])
+    encoded = encode_positions(positions)
+    np.testing.assert_array_equal(decode_positions(encoded), positions)
+    assert len(encoded) == 3 + 2 * ((distance - 1) // 255)
+
+
+@given(st.lists(st.tuples(st.integers(-(2**15), 2**15 - 1), st.integers(-20, 20).filter(bool)), max_size=9))
+def test_steps_come_back_even_where_integers_wrap(changes: list[tuple[int, int]]) -> None:
+    before = np.array([each for each, _ in changes], np.int16)
+    after = before + np.array([step for _, step in changes], np.int16)
+    packed, far = encode_steps(before, after)
+    steps = decode_steps(packed, len(changes))
+    found = before + steps
+    found[steps == 0] = far
+    np.testing.assert_array_equal(found, after)
+    assert len(packed) == -(-len(changes) // 2) and len(far) == sum(abs(step) > 7 for _, step in changes)

@@ -1,0 +1,189 @@
+"""The connections of one process that takes part in transfers of weights: a group for each rank that sends.
+
+A rank's group has the rank and all engines, so that the engines pass on among themselves what the rank sends once, and
+no rank receives what another one sends. The groups are apart from the trainer's own, on gloo, or on NCCL if every
+member has a GPU of its own. Members meet at a store that the first rank serves, at the address of its node. Before a
+transfer each member waits until all have come, and gives up when one of them is gone or the driver has been replaced:
+a driver may die between its calls to two of them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import distributed
+
+from yatt_core.engines.train.ranks.collective import GLOO, HOST, PREFIX_STORE, TCP_STORE, backend_of, gpu_name
+from yatt_core.engines.train.ranks.network import bind_libraries, own_address
+from yatt_core.engines.train.ranks.rendezvous import hold_address, split_address, take_listener
+from yatt_core.engines.train.ranks.time_limits import time_limit
+from yatt_core.engines.train.ranks.waiting import waiting_for_actors
+from yatt_core.errors import InfrastructureError
+from yatt_core.protocols.transfers import TransferTask
+from yatt_core.wire.transfer_plan import PlannedBucket
+
+CONNECT_TIME = timedelta(seconds=30)
+"""How long a connection may take: the store is served, and every member has come, before anybody connects."""
+POLL_SECONDS = (0.001, 0.05)
+"""Shortest and longest pause between two looks for the others."""
+LOOK_SECONDS = 1.0
+"""Pause between two questions whether a member is gone."""
+
+Check = Callable[[], None]
+"""Raises an error if the transfer must not go on."""
+
+
+def serve_meeting(host: str) -> tuple[str, Any]:
+    """Starts a store at one of this machine's addresses; returns its address, and the store, which ends with it."""
+    address = hold_address(host)
+    own, port = split_address(address)
+    limit = time_limit(0)
+    with take_listener(own, port) as listener:
+        descriptor = os.dup(listener.fileno())
+        return address, TCP_STORE(own, port, None, True, limit, wait_for_workers=False, master_listen_fd=descriptor)
+
+
+class SyncGroup:
+    """One member's connections.
+
+    task: the first transfer of the group.
+    own: this member's name.
+    store: the store that this process serves; None to connect to that of the first rank.
+    device: where this member's tensors are.
+    """
+
+    def __init__(self, task: TransferTask, own: str, store: Any, device: torch.device) -> None:
+        self.address, self.own = task.address, own
+        self.sources, self.size = len(task.ranks), 1 + len(task.engines)
+        self._names = [member.name for member in task.members]
+        self._place, self._device, self._buffers = self._names.index(own), device, device
+        self._groups: dict[int, Any] = {}
+        self._pending: dict[int, Any] = {}
+        self._opened = False
+        host, port = split_address(task.address)
+        try:
+            self._host = own_address(host, port)
+            with waiting_for_actors(f"the connection to {task.address}", self._names[:1]):
+                self._store = store or TCP_STORE(host, port, None, False, CONNECT_TIME, wait_for_workers=False)
+        except (OSError, RuntimeError) as error:
+            raise InfrastructureError(f"{own} cannot reach {self._names[0]} at {task.address}: {error}") from error
+
+    @property
+    def buffer_device(self) -> torch.device:
+        """Where the buffers that are sent or received must be; known once all have met."""
+        return self._buffers
+
+    @property
+    def source(self) -> int:
+        """The number of this member, which is a rank."""
+        return self._place
+
+    def sends(self, bucket: PlannedBucket) -> bool:
+        """Returns True if this member is the rank that sends a bucket."""
+        return self._place == bucket.source
+
+    def close(self) -> None:
+        """Closes the connections, so that members in the middle of a transfer notice."""
+        self._pending.clear()
+        self._groups.clear()
+
+    def meet(self, task: TransferTask, told: bytes, check: Check) -> list[bytes]:
+        """Waits until all members have come to a transfer; returns what each rank has told.
+
+        told: this member's information for the others; ignored for engines.
+
+        Raises `InfrastructureError` if a member cannot be reached, and what `check` raises.
+        """
+        try:
+            self._store.set(f"told/{self.own}", told)
+            self._await("come", task.name, check)
+            found = [bytes(self._store.get(f"told/{name}")) for name in self._names[: self.sources]]
+            if not self._opened:
+                self._open(task.name, check)
+        except RuntimeError as error:
+            raise self._lost("the meeting", self._names, error) from error
+        return found
+
+    def _await(self, step: str, name: str, check: Check) -> None:
+        """Waits until every member has come to a step of a transfer."""
+        self._store.set(f"{step}/{self.own}", name)
+        missing, pause, looked = list(self._names), POLL_SECONDS[0], time.monotonic()
+        while missing := [each for each in missing if not self._has_come(each, step, name)]:
+            with waiting_for_actors(f"the meeting for {name}", missing):
+                time.sleep(pause)
+                pause = min(2 * pause, POLL_SECONDS[1])
+                if time.monotonic() - looked > LOOK_SECONDS:
+                    check()
+                    looked = time.monotonic()
+
+    def _has_come(self, member: str, step: str, name: str) -> bool:
+        key = f"{step}/{member}"
+        return bool(self._store.check([key])) and bytes(self._store.get(key)).decode() == name
+
+    def _open(self, name: str, check: Check) -> None:
+        """Connects the members, rank by rank, in the same order everywhere."""
+        self._store.set(f"gpu/{self.own}", gpu_name(self._device))
+        self._await("connecting", name, check)
+        gpus = [bytes(self._store.get(f"gpu/{each}")).decode() for each in self._names]
+        nccl = backend_of(gpus) == "nccl"
+        self._buffers = self._device if nccl else HOST
+        for source in range(self.sources):
+            if (place := self._place_in(source)) is not None:
+                with waiting_for_actors(f"the connection to {self._names[source]}", self._others(source)):
+                    store = PREFIX_STORE(f"source-{source}", self._store)
+                    self._groups[source] = (self._nccl if nccl else self._gloo)(store, place)
+        self._opened = True
+
+    def _place_in(self, source: int) -> int | None:
+        """Returns this member's rank in the group of a source, which has rank 0; None if it is not in it."""
+        if self._place == source:
+            return 0
+        return None if self._place < self.sources else 1 + self._place - self.sources
+
+    def _others(self, source: int) -> list[str]:
+        return [name for name in (self._names[source], *self._names[self.sources :]) if name != self.own]
+
+    def _gloo(self, store: Any, place: int) -> Any:
+        options = GLOO._Options()
+        options._timeout = CONNECT_TIME
+        options._devices = [GLOO.create_device(hostname=self._host)]
+        return GLOO(store, place, self.size, options)
+
+    def _nccl(self, store: Any, place: int) -> Any:
+        bind_libraries(self._host)
+        nccl: Any = vars(distributed)["ProcessGroupNCCL"]
+        options = nccl.Options()
+        options._timeout = time_limit(0)
+        return nccl(store, place, self.size, options)
+
+    def begin(self, number: int, source: int, buffer: torch.Tensor) -> None:
+        """Begins to send a buffer, or to receive one, without waiting; `finish` waits.
+
+        number: that of the bucket.
+        source: the rank that sends it.
+        """
+        options = distributed.BroadcastOptions()
+        options.rootRank = 0
+        options.timeout = time_limit(buffer.nbytes)
+        try:
+            self._pending[number] = self._groups[source].broadcast([buffer], options)
+        except RuntimeError as error:
+            raise self._lost(f"bucket {number}", self._others(source), error) from error
+
+    def finish(self, number: int, source: int) -> None:
+        """Waits until a buffer has been sent or received. Raises `InfrastructureError` if a member is lost."""
+        others = self._others(source)
+        try:
+            with waiting_for_actors(f"bucket {number} of {self._names[source]}'s weights", others):
+                self._pending.pop(number).wait()
+        except RuntimeError as error:
+            raise self._lost(f"bucket {number}", others, error) from error
+
+    def _lost(self, what: str, others: list[str], error: RuntimeError) -> InfrastructureError:
+        names = ", ".join(name for name in others if name != self.own)
+        return InfrastructureError(f"{self.own} lost its connection in {what} of the weights with {names}: {error}")

@@ -1,0 +1,43 @@
+"""Receives weights from all ranks of the trainer: the buckets of a plan, in order, whichever rank sends them.
+
+Consumes a group; produces buckets whose digests the engine checks. The next bucket arrives while the engine takes one,
+so that two exist at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from yatt_core.engines.sync.group import Check, SyncGroup
+from yatt_core.engines.sync.sending import DIGEST_BYTES, planned
+from yatt_core.progress import advanced
+from yatt_core.protocols.transfers import TransferTask
+from yatt_core.wire.buckets import WeightBucket
+
+
+def received_weights(group: SyncGroup, task: TransferTask, most_bytes: int, check: Check) -> Iterator[WeightBucket]:
+    """Meets the other members, and then yields all buckets; a bucket is valid until the next one is asked for.
+
+    most_bytes: maximum size of a bucket; the same as that of the ranks.
+
+    Raises `InfrastructureError` if a member is lost, and what `check` raises.
+    """
+    buckets = planned(group.meet(task, b"", check), most_bytes)
+    size = DIGEST_BYTES + max(each.nbytes for each in buckets)
+    buffers = [torch.empty(size, dtype=torch.uint8, device=group.buffer_device) for _ in buckets[:2]]
+
+    def begin(turn: int) -> None:
+        if turn < len(buckets):
+            bucket = buckets[turn]
+            group.begin(turn, bucket.source, buffers[turn % 2][: bucket.nbytes + DIGEST_BYTES])
+
+    begin(0)
+    for turn, bucket in enumerate(buckets):
+        begin(turn + 1)
+        group.finish(turn, bucket.source)
+        array = buffers[turn % 2].cpu().numpy()
+        digest = array[bucket.nbytes : bucket.nbytes + DIGEST_BYTES].tobytes().hex()
+        yield WeightBucket(turn, bucket.last, bucket.places, array[: bucket.nbytes], digest)
+        advanced()

@@ -1,0 +1,114 @@
+"""Sends what a rank contributes to the weights, bucket by bucket, straight from the tensors that it holds.
+
+Consumes the parts of tensors that the rank contributes, on any device; no tensor is gathered. While one bucket is on
+its way the next is filled, so that two exist at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from yatt_core.engines.rectangles import rectangle_of
+from yatt_core.engines.sync.group import Check, SyncGroup
+from yatt_core.engines.sync.sent_weights import SentWeights
+from yatt_core.errors import InfrastructureError
+from yatt_core.progress import advanced
+from yatt_core.protocols.transfers import TransferTask
+from yatt_core.wire.buckets import Place, bucket_digest, clear_gaps
+from yatt_core.wire.parts import TensorPart
+from yatt_core.wire.transfer_plan import (
+    PlannedBucket,
+    decode_rectangles,
+    encode_rectangles,
+    plan_transfer,
+)
+
+Parts = Iterator[TensorPart[torch.Tensor]]
+DIGEST_BYTES = 32
+"""What follows a bucket's contents."""
+
+
+def send_weights(
+    group: SyncGroup,
+    task: TransferTask,
+    parts: Callable[[], Parts],
+    rounded_to: str | None,
+    most_bytes: int,
+    check: Check,
+    sent: SentWeights | None = None,
+) -> int:
+    """Sends this rank's part of the weights to all engines; returns the bytes sent.
+
+    parts: yields what this rank contributes, in the same order each time.
+    rounded_to: type in which the engines hold the weights; None to round nothing.
+    most_bytes: maximum size of a bucket.
+    sent: keeps what is sent, so that the next transfer can send changes alone; None to keep nothing.
+
+    Raises `InfrastructureError` if a member is lost, and what `check` raises.
+    """
+    own = encode_rectangles(rectangle_of(part, rounded_to) for part in parts())
+    buckets = [each for each in planned(group.meet(task, own, check), most_bytes) if group.sends(each)]
+    size = DIGEST_BYTES + max((each.nbytes for each in buckets), default=0)
+    buffers = [torch.empty(size, dtype=torch.uint8, device=group.buffer_device) for _ in buckets[:2]]
+    filler, total = _Filler(parts(), sent), 0
+    for turn, bucket in enumerate(buckets):
+        if turn >= 2:
+            group.finish(buckets[turn - 2].number, bucket.source)
+        buffer = buffers[turn % 2][: bucket.nbytes + DIGEST_BYTES]
+        filler.fill(bucket, buffer)
+        group.begin(bucket.number, bucket.source, buffer)
+        total += bucket.nbytes
+        advanced()
+    for bucket in buckets[-2:]:
+        group.finish(bucket.number, bucket.source)
+    return total
+
+
+def planned(told: list[bytes], most_bytes: int) -> tuple[PlannedBucket, ...]:
+    """Returns the plan for what the ranks have told. Raises `InfrastructureError` if they contradict each other."""
+    try:
+        return plan_transfer([decode_rectangles(each) for each in told], most_bytes)
+    except ValueError as error:
+        raise InfrastructureError(f"weights: {error}") from None
+
+
+class _Filler:
+    """Fills buckets from parts that come in the order of the buckets' rectangles."""
+
+    def __init__(self, parts: Parts, sent: SentWeights | None) -> None:
+        self._parts, self._sent = parts, sent
+        self._part: TensorPart[torch.Tensor] | None = None
+
+    @torch.no_grad()
+    def fill(self, bucket: PlannedBucket, buffer: torch.Tensor) -> None:
+        """Writes a bucket's rectangles and their digest. Bytes between rectangles are zero."""
+        contents = buffer if buffer.device.type == "cpu" else torch.empty(buffer.shape, dtype=torch.uint8)
+        for place in bucket.places:
+            part = self._part_of(place)
+            values = part.values.detach()[place.box.slices(part.offsets)]
+            target = contents[place.offset : place.offset + place.nbytes].view(getattr(torch, place.kind))
+            target = target.view(values.shape).copy_(values)
+            if self._sent is not None:
+                self._sent.of(part, place.kind)[place.box.slices(part.offsets)].copy_(target)
+        array = contents.numpy()
+        data = array[: bucket.nbytes]
+        clear_gaps(bucket.places, data)
+        digest = bucket_digest(bucket.places, data)
+        array[bucket.nbytes :] = bytearray(bytes.fromhex(digest))
+        if contents is not buffer:
+            buffer.copy_(contents)
+
+    def _part_of(self, place: Place) -> TensorPart[torch.Tensor]:
+        """Returns the part that has a rectangle."""
+        part = self._part
+        while part is None or not _covers(part, place):
+            part = self._part = next(self._parts)
+        return part
+
+
+def _covers(part: TensorPart[torch.Tensor], place: Place) -> bool:
+    if part.name != place.name:
+        return False
+    return part.box.within(place.box) == place.box if place.count else part.box == place.box

@@ -1,0 +1,42 @@
+"""What weights on their way from the trainer's ranks to the rollout engines take in memory.
+
+Consumes the roles; produces bytes of buckets that a process holds while it sends or receives, and of the copies that
+ranks keep of what they sent (`trainer.sync: delta`). All of it is host memory.
+"""
+
+from __future__ import annotations
+
+from yatt_core.planning.account import Bytes
+from yatt_core.planning.memory.activations import element_bytes
+from yatt_core.planning.roles import Roles
+from yatt_core.spec.weights import is_sent_directly, type_sent
+
+BUCKETS = 2
+"""Buckets that a process holds on the direct way."""
+
+
+def weights_sent(roles: Roles) -> int:
+    """Returns the bytes of all weights in the type in which they are sent; 0 without a model."""
+    return (
+        0 if roles.spec.virtual else round(roles.policy.parameters) * element_bytes(type_sent(roles.spec) or "float32")
+    )
+
+
+def bytes_sending(roles: Roles, ranks: int) -> int:
+    """Returns the bytes of the buckets that a rank holds in `sync`; through Ray's store, only rank 0 holds any."""
+    bucket = roles.spec.trainer.sync_bucket_bytes
+    if is_sent_directly(roles.spec):
+        return min(weights_sent(roles) // max(1, ranks), BUCKETS * bucket)
+    return min(weights_sent(roles), bucket)
+
+
+def bytes_receiving(roles: Roles) -> int:
+    """Returns the bytes of the buckets that an engine holds in `sync`; those in Ray's store are not the engine's."""
+    if not is_sent_directly(roles.spec):
+        return 0
+    return min(weights_sent(roles), BUCKETS * roles.spec.trainer.sync_bucket_bytes)
+
+
+def kept_weights(roles: Roles, ranks: int) -> Bytes:
+    """Returns what each rank keeps of what it sent last, also while other roles work."""
+    return Bytes(weights=weights_sent(roles) // max(1, ranks) if roles.spec.trainer.sync == "delta" else 0)
