@@ -56,6 +56,19 @@ def test_an_offloaded_optimizer_is_in_host_memory():
     assert host >= 8 * held(at_home, "trainer", LEARN).optimizer
 
 
+def test_weights_on_their_way_are_in_host_memory():
+    """Two buckets for each rank and each engine; with `delta`, also each rank's part of what was sent last."""
+    torch_engines = ("rollout.engine={kind: torch, instances: 8, dtype: bfloat16}",)
+    hosts = {}
+    for bucket, sync in ((1 << 28, "full"), (1 << 20, "full"), (1 << 20, "delta")):
+        found = demand(*torch_engines, f"trainer.sync_bucket_bytes={bucket}", f"trainer.sync={sync}")
+        hosts[bucket, sync] = {total.stage: total.host for total in found.totals}
+    saved = hosts[1 << 28, "full"][SYNC] - hosts[1 << 20, "full"][SYNC]
+    assert saved >= 8 * 2 * ((1 << 28) - (1 << 20)), "the engines' buckets"
+    kept = [hosts[1 << 20, "delta"][stage] - hosts[1 << 20, "full"][stage] for stage in (COLLECT, SYNC)]
+    assert kept == pytest.approx([2 * 7.6156e9] * 2, rel=1e-3), "once for all ranks together"
+
+
 def test_recomputation_and_tensor_parallelism_reduce_activations():
     plain = held(demand(), "trainer", LEARN).activations
     assert held(demand("trainer.engine.recompute_granularity=full"), "trainer", LEARN).activations < plain / 2
