@@ -20,7 +20,7 @@ from yatt_core.actors.trainer import TrainerActor
 from yatt_core.actors.transfers import TransferEnd
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.engines.sync.sent_weights import SentWeights
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import InfrastructureError, ReplayError
 from yatt_core.protocols.receipts import DIRECT
 from yatt_core.run_actors.actor_registry import ROLLOUT, TRAINER
 from yatt_core.run_actors.weight_sync import WeightSync
@@ -168,3 +168,25 @@ def test_a_failed_transfer_is_no_base(actors: dict[str, list[Handle]]) -> None:
     assert [each.version for each in sync.sync(2)] == [2, 2]
     one, other = (held(each.actor._engine) for each in actors[ROLLOUT])
     assert one == other
+
+
+def test_weights_that_differ_are_found_and_sent_again(actors: dict[str, list[Handle]]) -> None:
+    """The trainer's from those in the commit, and an engine's from the trainer's."""
+    calls: Any = Calls()
+    registry: Any = Registry(actors)
+    sync = WeightSync(calls, registry, 1, SETTINGS)
+    sync.sync(0)
+    for rank in actors[TRAINER]:
+        rank.actor._engine.weights_digest = lambda: "a" * 64
+        rank.actor._group = "joined"
+    sync.check(0, "a" * 64)
+    with pytest.raises(ReplayError, match="b" * 64):
+        sync.check(0, "b" * 64)
+    engine = actors[ROLLOUT][1].actor._engine
+    name = "model.layers.0.mlp.up_proj.weight"
+    engine._tensors[name].view(torch.uint8)[0, 0] ^= 1
+    with pytest.raises(InfrastructureError, match=rf"rollout-1 .*{name}"):
+        sync.check(0, None)
+    assert engine.version == -1
+    assert [each.instance for each in sync.sync(0)] == [1]
+    sync.check(0, None)
