@@ -66,8 +66,7 @@ class RunActors:
 
     deadline: seconds for each wait in the current phase.
     avoid_nodes: names (`cluster.nodes`) of nodes that get no actors as long as there are other nodes.
-    resident: whether the devices have memory for engines, judges and trainer at once; if not, each sleeps while
-        others work.
+    resident: whether the devices have memory for engines, judges and trainer at once; if not, they take turns.
     failures: the actors that were lost; the reader clears the list.
     files: which nodes share the run's folder.
     """
@@ -81,14 +80,13 @@ class RunActors:
         meter: BytesMeter,
         interruptions: Interruptions = UNINTERRUPTED,
     ) -> None:
-        self._folder, self._term, self._branch = run_folder, term, branch
-        self._interruptions = interruptions
+        self._folder, self._term, self._branch, self._interruptions = run_folder, term, branch, interruptions
         self._registry = ActorRegistry(spec, run_folder, term, branch)
         seconds = spec.recovery.phase_deadline_seconds
         self._calls = ActorCalls(self._registry, run_folder, meter, interruptions, seconds)
         self._weights = WeightSync(self._calls, self._registry, term, spec.trainer)
         # For calls that may be queued behind the work of an earlier driver or the imports of a new process.
-        self._start_seconds = max(START_SECONDS, spec.recovery.phase_deadline_seconds)
+        self._start_seconds = max(START_SECONDS, seconds)
         self.files = NodeFiles(spec, run_folder, meter, interruptions, self._start_seconds)
         self._registry.examine = self.files.examine
         self.failures: list[ActorFailure] = self._registry.failures
@@ -161,10 +159,8 @@ class RunActors:
         made, first = (self._folder / INPUTS / MANIFEST).exists(), self._members(CONTROLLER)[0]
         busy = made and first not in self._created
         actor, name = (self._ranks[0], f"{TRAINER}-0") if busy else (self._controllers[0], first)
-        asked = [actor.materialise.remote(self._term)]
-        receipt: InputsReceipt = self._calls.get(
-            asked, f"{name} to write the inputs", [name], self._start_seconds, tell
-        )[0]
+        asked, what = [actor.materialise.remote(self._term)], f"{name} to write the inputs"
+        receipt: InputsReceipt = self._calls.get(asked, what, [name], self._start_seconds, tell)[0]
         self.files.bring(receipt)
         return receipt
 
@@ -176,9 +172,8 @@ class RunActors:
         """
         loading = self._load_controllers(inputs)
         loading += [endpoint.load.remote(self._term) for endpoint in self._registry.of(ENDPOINT)]
-        ranks: list[RankState] = []
-        if not self.resident:
-            ranks = self._load_ranks(inputs)
+        ranks = [] if self.resident else self._load_ranks(inputs)
+        if ranks:
             self._move_ranks("offload")
         loading += [engine.load.remote(self._term, inputs.model_path, self.resident) for engine in self._engines]
         versions = [engine.version.remote(self._term) for engine in self._engines]
