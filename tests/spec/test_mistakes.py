@@ -302,6 +302,6 @@ def test_sampling_out_of_range(changes, facts):
 
 
 def test_an_error_in_a_check_is_not_taken_for_a_key_that_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RunSpec, "_guard_mistakes", lambda spec: iter(spec.iterations.nothing))
+    monkeypatch.setattr(RunSpec, "_position_mistakes", lambda spec: iter(spec.iterations.nothing))
     with pytest.raises(AttributeError, match="nothing"):
         mistakes(data__prompts_per_iterations=3)
