@@ -184,6 +184,13 @@ class EndpointPart(TemplatedPart):
         return self
 
 
+def known_placeholders(template: str | None) -> str | None:
+    """Returns the template of a reward model. Raises `ValueError` for placeholders that it does not have."""
+    if template is not None and fields_of(template) - {PROMPT} != {RESPONSE}:
+        raise ValueError("the template must contain {response}, may contain {prompt}, and no other placeholders")
+    return template
+
+
 class RewardModelPart(RewardPartBase):
     """A reward model: a sequence classifier with a single output, applied to prompt and response."""
 
@@ -205,9 +212,7 @@ class RewardModelPart(RewardPartBase):
     @field_validator("template")
     @classmethod
     def _known_placeholders(cls, template: str | None) -> str | None:
-        if template is not None and fields_of(template) - {PROMPT} != {RESPONSE}:
-            raise ValueError("the template must contain {response}, may contain {prompt}, and no other placeholders")
-        return template
+        return known_placeholders(template)
 
     @property
     def judgements(self) -> int:
