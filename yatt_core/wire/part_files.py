@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import chain, product
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -154,6 +154,20 @@ def stored_parts(path: Path) -> Iterator[StoredPart]:
         raise DataError(f"{path}: is not a safetensors file: {error!r}") from error
 
 
+class TensorSource(Protocol):
+    """Tensors that are read as blocks of rows, such as those of `PartFiles`; bfloat16 as integers.
+
+    shapes: their shapes, by name.
+    kinds: their types, as safetensors spells them.
+    """
+
+    @property
+    def shapes(self) -> Mapping[str, Sizes]: ...
+    @property
+    def kinds(self) -> Mapping[str, str]: ...
+    def blocks(self, name: str) -> Iterator[Array]: ...
+
+
 class PartFiles:
     """The tensors in files of parts, read rectangle by rectangle.
 
@@ -225,14 +239,19 @@ class PartFiles:
 
     def digest(self) -> str:
         """Returns the `weights_digest` of all tensors, reading block by block."""
-        found = WeightsDigest()
-        for name in sorted(self.shapes):
-            kind = self.kinds[name]
-            spelled = "bfloat16" if kind == "BF16" else np.dtype(TYPES[kind]).name
-            found.begin(name, spelled, self.shapes[name])
-            for block in self.blocks(name):
-                found.add(block)
-        return found.hexdigest()
+        return digest_of(self)
+
+
+def digest_of(source: TensorSource) -> str:
+    """Returns the `weights_digest` of all tensors of a source, block by block."""
+    found = WeightsDigest()
+    for name in sorted(source.shapes):
+        kind = source.kinds[name]
+        spelled = "bfloat16" if kind == "BF16" else np.dtype(TYPES[kind]).name
+        found.begin(name, spelled, source.shapes[name])
+        for block in source.blocks(name):
+            found.add(block)
+    return found.hexdigest()
 
 
 def files_of_parts(folder: Path) -> list[Path]:
