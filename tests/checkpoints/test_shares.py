@@ -47,10 +47,9 @@ def test_the_manifest_lists_the_files_of_all_ranks_with_digests_of_what_is_on_di
     folder = published(tmp_path)
     manifest = load_manifest(folder, "checkpoint")
     weights = [f"weights/rank-0000{rank}-of-00002.safetensors" for rank in (0, 1)]
-    assert sorted(manifest.files) == ["reference/" + name.partition("/")[2] for name in weights] + [
-        "state.json",
-        *weights,
-    ]
+    indexes = [f"rank-0000{rank}-of-00002.index" for rank in (0, 1)]
+    references = ["reference/" + name.partition("/")[2] for name in weights]
+    assert sorted(manifest.files) == [*indexes, *references, "state.json", *weights]
     for name, entry in manifest.files.items():
         assert (entry.size, entry.sha256) == ((folder / name).stat().st_size, file_sha256(folder / name))
     assert manifest.fields == dataclasses.asdict(IDENTITY) | {"weights_digest": weights_digest(TENSORS)}

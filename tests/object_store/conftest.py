@@ -33,6 +33,7 @@ def server(shared_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server
     shared_server.refusals.clear()
     shared_server.strikes.clear()
     shared_server.requests.clear()
+    shared_server.answers.clear()
     return shared_server
 
 

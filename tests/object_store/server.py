@@ -83,12 +83,14 @@ class S3Server:
 
     host: the address at which it serves.
     requests: method and path of each served request.
+    answers: each answered request, with the bytes of the answer.
     refusals: (status, code) of the answers to the next requests, in order.
     strikes: (pattern, callback) pairs in order; each is called once, before a request that matches is served.
     """
 
     host: str = "127.0.0.1"
     requests: list[str] = field(default_factory=list)
+    answers: list[tuple[str, int]] = field(default_factory=list)
     refusals: list[tuple[int, str]] = field(default_factory=list)
     strikes: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
     _server: BaseWSGIServer | None = None
@@ -143,7 +145,9 @@ class S3Server:
                 self.requests.append(request)
                 if self.strikes and re.search(self.strikes[0][0], request):
                     self.strikes.pop(0)[1]()
-                return moto(environ, start)
+                answer = moto(environ, start)
+                self.answers.append((request, sum(len(piece) for piece in answer)))
+                return answer
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             body = ANSWER.format(code=refusal[1]).encode()
             start(

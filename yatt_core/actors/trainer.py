@@ -19,6 +19,7 @@ from yatt_core.actors.leftovers import Leftovers
 from yatt_core.actors.presence import Presence
 from yatt_core.actors.transfers import TransferEnd
 from yatt_core.actors.use_meter import UseMeter
+from yatt_core.checkpoints.needed import Spans, bring_index, bring_needed, needed_folder, needed_spans
 from yatt_core.checkpoints.spread import bring_checkpoint
 from yatt_core.checkpoints.verify import listed_files, verify_checkpoint
 from yatt_core.checkpoints.writer import CheckpointIdentity, CheckpointWriter
@@ -310,11 +311,28 @@ class TrainerActor:
         with self._serving("verify_checkpoint", term):
             verify_checkpoint(self._folder, folder, manifest_sha256, number, readers)
 
-    def restore(self, term: int, folder: str, manifest_sha256: str, version: int) -> None:
-        """Loads a checkpoint whose files the ranks of this node have verified together."""
+    def needed(self, term: int, folder: str, manifest_sha256: str) -> Spans | None:
+        """Returns which blocks of a checkpoint's files this rank needs; None if the checkpoint can only be read whole."""
+        with self._serving("needed", term):
+            place = bring_index(self._store, self._folder, folder, manifest_sha256)
+            return None if place is None else needed_spans(place, self._ready().needed(place))
+
+    def bring_needed(self, term: int, folder: str, spans: Spans) -> int:
+        """Makes blocks of a checkpoint's files readable on this disk; returns the bytes that were fetched."""
+        with self._serving("bring_needed", term):
+            return bring_needed(self._store, self._folder, folder, spans)
+
+    def restore(self, term: int, folder: str, manifest_sha256: str, version: int, partly: bool = False) -> None:
+        """Loads a checkpoint that the ranks of this node have verified together.
+
+        partly: whether the node has only the blocks that its ranks need.
+        """
         with self._serving("restore", term):
-            listed_files(self._folder, folder, manifest_sha256)
-            self._ready().restore(self._folder / folder, version)
+            if partly:
+                self._ready().restore(needed_folder(self._folder, folder), version)
+            else:
+                listed_files(self._folder, folder, manifest_sha256)
+                self._ready().restore(self._folder / folder, version)
             self._settled = True
 
     @contextmanager

@@ -26,7 +26,7 @@ from yatt_core.protocols.receipts import (
 )
 from yatt_core.wire.buckets import WeightBucket
 from yatt_core.wire.part_files import write_tensors
-from yatt_core.wire.parts import TensorPart
+from yatt_core.wire.parts import Box, TensorPart
 from yatt_core.wire.transfer_plan import Rectangle
 
 Tensors = Mapping[str, npt.NDArray[Any]]
@@ -60,6 +60,19 @@ class FrozenState:
             durable.write_file(folder / name, data)
             entries[name] = entry_of_bytes(data)
         return entries
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What a rank needs of a tensor of a checkpoint.
+
+    subfolder: the checkpoint's subfolder with the tensor.
+    box: a rectangle of the tensor; None if all of it is needed.
+    """
+
+    subfolder: str
+    name: str
+    box: Box | None = None
 
 
 class RolloutEngine(Protocol):
@@ -237,6 +250,13 @@ class TrainEngine(Protocol):
 
         Training may continue before another thread has written the copies, which are valid until the next call.
         Every rank must call it.
+        """
+        ...
+
+    def needed(self, folder: Path) -> Iterator[Needed]:
+        """Yields what `restore` will read of a checkpoint's tensors.
+
+        folder: has the other files of the checkpoint, and of files of tensor parts at least the headers.
         """
         ...
 

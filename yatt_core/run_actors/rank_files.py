@@ -6,13 +6,17 @@ through Ray's object store; this process does not open them. Checkpoints come fr
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 from yatt_core.actors.leftovers import Leftovers
+from yatt_core.checkpoints.needed import Spans, divided
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, UpdateReceipt
 from yatt_core.run_actors.calls import ActorCalls
+
+log = logging.getLogger(__name__)
 
 
 def share_prepared(
@@ -25,6 +29,32 @@ def share_prepared(
     packed = ranks[0].pack_prepared.remote(prepared)
     asked = [ranks[rank].receive_prepared.remote(term, prepared, packed) for rank in firsts]
     calls.get(asked, "the trainer's ranks to receive the prepared columns", [names[0], *(names[r] for r in firsts)])
+
+
+def bring_needed(
+    calls: ActorCalls, ranks: Sequence[Any], names: list[str], disks: Sequence[str], term: int, folder: str, sha256: str
+) -> bool:
+    """Brings to every disk what its ranks need of a checkpoint; returns False if the checkpoint can only be read whole.
+
+    Raises `DataError` if what was fetched is damaged.
+
+    folder, sha256: the checkpoint's folder, relative to the run folder, and its manifest's sha256.
+    """
+    asked = [rank.needed.remote(term, folder, sha256) for rank in ranks]
+    found: list[Spans | None] = calls.get(asked, "the trainer's ranks to say what they need", names)
+    needed = [spans for spans in found if spans is not None]
+    if len(needed) < len(found):
+        return False
+    asked = []
+    for disk in dict.fromkeys(disks):
+        members = [rank for rank, own in enumerate(disks) if own == disk]
+        shares = divided([needed[rank] for rank in members])
+        asked += [
+            ranks[rank].bring_needed.remote(term, folder, share) for rank, share in zip(members, shares, strict=True)
+        ]
+    fetched: list[int] = calls.get(asked, "the trainer's ranks to fetch what they need of the checkpoint", names)
+    log.info("%s: %d bytes were fetched for %d disks", folder, sum(fetched), len(set(disks)))
+    return True
 
 
 def bring_checkpoint(

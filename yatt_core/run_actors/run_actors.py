@@ -47,7 +47,7 @@ from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.controller_layout import CONTROLLER
 from yatt_core.run_actors.device_use import device_use
 from yatt_core.run_actors.node_files import NodeFiles
-from yatt_core.run_actors.rank_files import agreed, bring_checkpoint, share_prepared, tidy
+from yatt_core.run_actors.rank_files import agreed, share_prepared, tidy
 from yatt_core.run_actors.restoring import restore_ranks
 from yatt_core.run_actors.shard_assignment import evaluate_tasks
 from yatt_core.run_actors.watchdog import find_abandoned
@@ -361,9 +361,8 @@ class RunActors:
         renew: whether nodes with disks of their own replace damaged files too, not only missing ones.
         """
         checkpoint, names = (folder, manifest_sha256, version), self._members(TRAINER)
-        if not self.files.are_shared:
-            bring_checkpoint(self._calls, self._ranks, names, self._rank_disks, self._term, checkpoint, renew)
-        restore_ranks(self._calls, self._ranks, names, self._term, checkpoint)
+        disks = () if self.files.are_shared else self._rank_disks
+        restore_ranks(self._calls, self._ranks, names, self._term, checkpoint, disks, renew)
 
     def tidy(self, leftovers: Leftovers) -> None:
         """Has files deleted that are on other disks than the driver's."""

@@ -8,12 +8,13 @@ retried with increasing delays; what is then raised comes from `failures`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from yatt_core.manifests import FileEntry
+from yatt_core.progress import advanced
 from yatt_core.storage.failures import code_of, refusals
 
 ATTEMPTS = 4
@@ -28,6 +29,7 @@ TRANSFERS = 4
 """Number of files transferred at once."""
 DELETED_AT_ONCE = 1000
 MISSING = frozenset({"404", "NoSuchKey"})
+BEYOND = "InvalidRange"
 
 
 class ObjectStore:
@@ -93,6 +95,21 @@ class ObjectStore:
                 read += len(piece)
         return FileEntry(read, digest.hexdigest())
 
+    def pieces(self, name: str, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+        """Yields spans of an object, each as first byte and the byte after the last, in order; a few are in memory at once.
+
+        A span is shorter if the object ends earlier, and empty if it does not exist.
+        """
+        path = self._path(name)
+        for number in range(0, len(spans), TRANSFERS):
+            asked = spans[number : number + TRANSFERS]
+            starts, ends = ([span[place] for span in asked] for place in (0, 1))
+            with refusals(self.url, f"reading {name}"):
+                found = self._system.cat_ranges([path] * len(asked), starts, ends, batch_size=TRANSFERS)
+                pieces = [_piece(each, span) for each, span in zip(found, asked, strict=True)]
+            advanced()
+            yield from pieces
+
     def write(self, name: str, data: bytes) -> None:
         """Writes or replaces an object; readers never see a part of it."""
         with refusals(self.url, f"writing {name}"):
@@ -152,3 +169,13 @@ class ObjectStore:
 
     def _path(self, name: str) -> str:
         return f"{self._bucket}/{self._prefix}{name}"
+
+
+def _piece(found: bytes | Exception, span: tuple[int, int]) -> bytes:
+    """Returns a span that was asked for. A store that knows no spans sends the whole object."""
+    if isinstance(found, Exception):
+        if code_of(found) not in MISSING | {BEYOND}:
+            raise found
+        return b""
+    start, end = span
+    return found if len(found) <= end - start else found[start:end]

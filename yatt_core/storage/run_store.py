@@ -17,26 +17,23 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from yatt_core import durable
-from yatt_core.digests import file_sha256
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
-from yatt_core.keys import TERM
 from yatt_core.manifests import MANIFEST
 from yatt_core.prompts.media import MEDIA
 from yatt_core.spec import RunSpec
+from yatt_core.storage.contents import entries_of, inode, is_intact, term_of
 from yatt_core.storage.fetching import fetching, partial_of
 from yatt_core.storage.objects import ObjectStore
 
 log = logging.getLogger(__name__)
 OWNER = "owner.json"
 Check = Callable[[Path], None]
-_TERM = re.compile(TERM + r"(\.\d+)?$")
 
 
 class RunStore(Protocol):
@@ -69,6 +66,13 @@ class RunStore(Protocol):
 
     def receive(self, folder: str, files: Mapping[str, Path]) -> None:
         """Reads single files of a folder; `files` as for `send`."""
+        ...
+
+    def pieces(self, folder: str, name: str, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+        """Yields spans of a file of a folder, each as first byte and the byte after the last, in order.
+
+        A span is shorter if the file ends earlier, and empty if there is no such file.
+        """
         ...
 
     def write(self, folder: str, name: str, data: bytes) -> None:
@@ -128,6 +132,10 @@ class NoStore:
 
     def receive(self, folder: str, files: Mapping[str, Path]) -> None:
         """Does nothing."""
+
+    def pieces(self, folder: str, name: str, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+        """Yields empty spans."""
+        return iter([b""] * len(spans))
 
     def write(self, folder: str, name: str, data: bytes) -> None:
         """Does nothing."""
@@ -209,11 +217,11 @@ class ObjectRunStore:
             log.error("%s on the object store does not have the manifest that the ledger names", folder)
             return False
         target = self._run_folder / folder
-        before = _inode(target)
+        before = inode(target)
         durable.make_folder(target.parent)
         with fetching(self._run_folder):
-            if _inode(target) in (None, before):
-                self._replace(folder, target, _entries(manifest, folder), check)
+            if inode(target) in (None, before):
+                self._replace(folder, target, entries_of(manifest, folder), check)
         return True
 
     def _replace(self, folder: str, target: Path, entries: Mapping[str, Any], check: Check | None) -> None:
@@ -227,7 +235,7 @@ class ObjectRunStore:
             with durable.refusals(f"{target}: cannot be fetched"):
                 for parent in {(partial / name).parent for name in names}:
                     parent.mkdir(parents=True, exist_ok=True)
-                kept = [name for name in names if _is_intact(target / name, entries.get(name))]
+                kept = [name for name in names if is_intact(target / name, entries.get(name))]
                 for name in kept:
                     os.link(target / name, partial / name)
                 self._objects.download({prefix + name: partial / name for name in names if name not in kept})
@@ -252,6 +260,10 @@ class ObjectRunStore:
         if files:
             self._objects.download({self._name(folder, name): path for name, path in files.items()})
 
+    def pieces(self, folder: str, name: str, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+        """Requests several spans at once."""
+        return self._objects.pieces(self._name(folder, name), spans)
+
     def write(self, folder: str, name: str, data: bytes) -> None:
         """Writes an object."""
         self._objects.write(self._name(folder, name), data)
@@ -268,7 +280,7 @@ class ObjectRunStore:
             found = "does not exist" if data is None else "is not the one that the ledger names"
             raise DataError(f"{self._objects.url}/{marker}: {found}")
         sizes = self._objects.sizes(self._name(folder) + "/")
-        for name, expected in sorted(_entries(data, marker).items()):
+        for name, expected in sorted(entries_of(data, marker).items()):
             key = self._name(folder, name)
             found_entry = self._objects.entry(key, sizes.get(key, 0))
             sha256 = expected if isinstance(expected, str) else expected["sha256"]
@@ -312,7 +324,7 @@ class ObjectRunStore:
         removed = []
         try:
             for folder, whole in self.folders(below).items():
-                if folder in keep or _term_of(folder) > term or (in_flight and not whole):
+                if folder in keep or term_of(folder) > term or (in_flight and not whole):
                     continue
                 self.remove(folder)
                 removed.append(folder)
@@ -332,7 +344,7 @@ class ObjectRunStore:
             manifest = (local / MANIFEST).read_bytes()
         except OSError as error:
             raise DataError(f"{local / MANIFEST}: cannot be read: {error.strerror}") from error
-        named = list(_entries(manifest, str(local / MANIFEST)))
+        named = list(entries_of(manifest, str(local / MANIFEST)))
         # Images of the inputs, which the manifest covers as a whole.
         named += [path.relative_to(local).as_posix() for path in (local / MEDIA).rglob("*") if path.is_file()]
         files = {self._name(folder, name): local / name for name in named}
@@ -358,34 +370,3 @@ def store_at(url: str | None, run_folder: Path) -> RunStore:
     url: None if the run has only its folder.
     """
     return NoStore() if url is None else ObjectRunStore(ObjectStore(url), run_folder)
-
-
-def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except FileNotFoundError:
-        return None
-
-
-def _entries(manifest: bytes, place: str) -> dict[str, Any]:
-    """Returns a manifest's files by name: entries with size and sha256, or for inputs only the sha256.
-
-    Raises `DataError` if the bytes are not a manifest.
-    """
-    try:
-        return dict(json.loads(manifest)["files"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{place}: is not a manifest: {error!r}") from error
-
-
-def _is_intact(path: Path, entry: Any) -> bool:
-    """Returns True if a local file matches its manifest's entry; False without a size, as for inputs."""
-    if not isinstance(entry, dict) or not path.is_file() or path.stat().st_size != entry["size"]:
-        return False
-    return file_sha256(path) == str(entry["sha256"])
-
-
-def _term_of(folder: str) -> int:
-    """Returns the term in a folder's name; 0 if it has none."""
-    match = _TERM.search(folder)
-    return int(match[1]) if match else 0

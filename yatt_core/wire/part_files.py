@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
@@ -21,10 +22,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from yatt_core import durable
 from yatt_core.digests import WeightsDigest
 from yatt_core.errors import DataError
-from yatt_core.manifests import FileEntry
+from yatt_core.manifests import FileEntry, entry_of_bytes
 from yatt_core.progress import advanced
+from yatt_core.wire.part_index import SUFFIX as INDEX_SUFFIX
+from yatt_core.wire.part_index import IndexBuilder, Span
 from yatt_core.wire.parts import Box, Sizes, TensorPart, whole_box
 
 Array = npt.NDArray[Any]
@@ -53,10 +57,18 @@ BLOCK_BYTES = 16 << 20
 """What is hashed and written, or read and hashed, at a time."""
 ALIGNMENT = 8
 HEADER_LIMIT = 100 << 20
+HELD = ".held"
+"""What follows the name of a file that is not complete in the name of the list of its readable spans."""
 
 
-def write_parts(path: Path, parts: Sequence[TensorPart[Array]]) -> FileEntry:
-    """Writes a file of parts, no two of the same tensor, and syncs it; returns its size and sha256."""
+def write_parts(
+    path: Path, parts: Sequence[TensorPart[Array]], index: IndexBuilder | None = None, name: str = ""
+) -> FileEntry:
+    """Writes a file of parts, no two of the same tensor, and syncs it; returns its size and sha256.
+
+    index: what learns about the file; None if nothing does.
+    name: the file's name in the index.
+    """
     header, at = dict[str, Any](), 0
     for part in parts:
         size = int(part.values.nbytes)
@@ -70,9 +82,23 @@ def write_parts(path: Path, parts: Sequence[TensorPart[Array]]) -> FileEntry:
     text += b" " * (-len(text) % ALIGNMENT)
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as stream:
-        for block in _blocks(text, parts):
-            digest.update(block)
-            size += stream.write(block)
+
+        def write(data: memoryview) -> None:
+            nonlocal size
+            for start in range(0, len(data), BLOCK_BYTES):
+                block = data[start : start + BLOCK_BYTES]
+                digest.update(block)
+                size += stream.write(block)
+
+        write(memoryview(len(text).to_bytes(8, "little") + text))
+        if index is not None:
+            index.begin(name, text)
+        for part in parts:
+            values = part.values.astype(part.values.dtype.newbyteorder("<"), copy=False)
+            data = _bytes_of(np.ascontiguousarray(values))
+            write(data)
+            if index is not None:
+                index.add(name, data)
         stream.flush()
         os.fsync(stream.fileno())
     return FileEntry(size, digest.hexdigest())
@@ -83,10 +109,13 @@ def write_tensors(
 ) -> dict[str, FileEntry]:
     """Writes a rank's parts below a folder; returns size and sha256 of each file, by its name relative to the folder.
 
+    The files' index comes last; there is none if the rank has no parts.
+
     tensors: parts by subfolder. Of a tensor with several parts, all but the first are in files of their own, since a
         header has one place for each tensor.
     """
     entries: dict[str, FileEntry] = {}
+    index = IndexBuilder()
     for subfolder, parts in tensors.items():
         files: list[dict[str, TensorPart[Array]]] = []
         for part in parts:
@@ -97,18 +126,12 @@ def write_tensors(
         for number, file in enumerate(files):
             name = f"{subfolder}/rank-{rank:05d}-of-{ranks:05d}{f'.{number}' if number else ''}{SUFFIX}"
             (folder / subfolder).mkdir(exist_ok=True)
-            entries[name] = write_parts(folder / name, list(file.values()))
+            entries[name] = write_parts(folder / name, list(file.values()), index, name)
+    if entries:
+        data, name = index.encode(), f"rank-{rank:05d}-of-{ranks:05d}{INDEX_SUFFIX}"
+        durable.write_file(folder / name, data)
+        entries[name] = entry_of_bytes(data)
     return entries
-
-
-def _blocks(header: bytes, parts: Iterable[TensorPart[Array]]) -> Iterator[memoryview]:
-    """Yields the bytes of a file."""
-    yield memoryview(len(header).to_bytes(8, "little") + header)
-    for part in parts:
-        values = part.values.astype(part.values.dtype.newbyteorder("<"), copy=False)
-        data = _bytes_of(np.ascontiguousarray(values))
-        for start in range(0, len(data), BLOCK_BYTES):
-            yield data[start : start + BLOCK_BYTES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +141,7 @@ class StoredPart:
     shape: shape of the whole tensor.
     kind: its type, as safetensors spells it.
     start: index of its first byte in the file.
+    held: the spans of the file that may be read; None if all of it may.
     """
 
     path: Path
@@ -126,6 +150,27 @@ class StoredPart:
     box: Box
     kind: str
     start: int
+    held: tuple[Span, ...] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+        return prod(self.box.sizes) * np.dtype(TYPES[self.kind]).itemsize
+
+    def spans(self, box: Box) -> Iterator[Span]:
+        """Yields the spans of the file that hold a rectangle of the part."""
+        sizes, taken = self.box.sizes or (1,), box.sizes or (1,)
+        origin = tuple(own - base for own, base in zip(box.offsets, self.box.offsets, strict=True)) or (0,)
+        depth = next(
+            (place for place in range(len(sizes) - 1) if taken[place + 1 :] == sizes[place + 1 :]), len(sizes) - 1
+        )
+        width = np.dtype(TYPES[self.kind]).itemsize
+        strides = [prod(sizes[place + 1 :]) * width for place in range(len(sizes))]
+        first = self.start + sum(start * stride for start, stride in zip(origin, strides, strict=True))
+        length = prod(taken[depth:]) * width
+        for numbers in product(*(range(count) for count in taken[:depth])):
+            at = first + sum(number * stride for number, stride in zip(numbers, strides, strict=False))
+            yield at, at + length
 
 
 def stored_parts(path: Path) -> Iterator[StoredPart]:
@@ -137,7 +182,7 @@ def stored_parts(path: Path) -> Iterator[StoredPart]:
         header = json.loads(text)
         metadata = header.pop("__metadata__", {})
         places = json.loads(metadata[PLACES]) if PLACES in metadata else {}
-        begin, size = 8 + length, path.stat().st_size
+        begin, size, held = 8 + length, path.stat().st_size, _held(path)
         for name, entry in header.items():
             sizes = tuple(int(number) for number in entry["shape"])
             place = places.get(name, {OFFSETS: [0] * len(sizes), SHAPE: list(sizes)})
@@ -147,7 +192,7 @@ def stored_parts(path: Path) -> Iterator[StoredPart]:
             inside = all(end <= whole for end, whole in zip(box.ends, shape, strict=True))
             if last - first != needed or begin + last > size or not inside:
                 raise DataError(f"{path}: its header does not match its contents at {name}")
-            yield StoredPart(path, name, shape, box, entry["dtype"], begin + first)
+            yield StoredPart(path, name, shape, box, entry["dtype"], begin + first, held)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -166,6 +211,18 @@ class TensorSource(Protocol):
     @property
     def kinds(self) -> Mapping[str, str]: ...
     def blocks(self, name: str) -> Iterator[Array]: ...
+
+
+def hold(path: Path, spans: Iterable[Span]) -> None:
+    """Notes which spans of a file that is not complete have been fetched and verified; others cannot be read."""
+    path.with_name(path.name + HELD).write_text(json.dumps(list(spans)))
+
+
+def _held(path: Path) -> tuple[Span, ...] | None:
+    try:
+        return tuple((first, last) for first, last in json.loads(path.with_name(path.name + HELD).read_bytes()))
+    except FileNotFoundError:
+        return None
 
 
 class PartFiles:
@@ -211,20 +268,29 @@ class PartFiles:
 
         Raises `DataError` for a missing tensor, or one of which a part is missing.
         """
-        if name not in self._parts:
-            raise DataError(f"the checkpoint has no tensor {name}")
+        overlaps = list(self.overlaps(name, box))
         box = box or whole_box(self.shapes[name])
         found, missing = np.empty(box.sizes, dtype=TYPES[self.kinds[name]]), prod(box.sizes)
-        for part in self._parts[name]:
-            if (common := part.box.within(box)) is not None:
-                own: tuple[Any, ...] = (*common.slices(box.offsets), ...)  # the dots keep a scalar an array
-                _fill(found[own], part, common)
-                missing -= prod(common.sizes)
+        for part, common in overlaps:
+            own: tuple[Any, ...] = (*common.slices(box.offsets), ...)  # the dots keep a scalar an array
+            _fill(found[own], part, common)
+            missing -= prod(common.sizes)
         if missing:
             raise DataError(f"{self._parts[name][0].path.parent}: a part of {name} is missing")
         self.bytes_read += found.nbytes
         advanced()
         return found
+
+    def overlaps(self, name: str, box: Box | None = None) -> Iterator[tuple[StoredPart, Box]]:
+        """Yields the parts that hold numbers of a rectangle of a tensor, by default of all of it, and which they hold.
+
+        Raises `DataError` for a missing tensor.
+        """
+        if name not in self._parts:
+            raise DataError(f"the checkpoint has no tensor {name}")
+        for part in self._parts[name]:
+            if (common := part.box.within(box or whole_box(self.shapes[name]))) is not None:
+                yield part, common
 
     def blocks(self, name: str) -> Iterator[Array]:
         """Reads a tensor as blocks of rows, so that only a block of it is in memory."""
@@ -261,6 +327,8 @@ def files_of_parts(folder: Path) -> list[Path]:
 
 def _fill(target: Array, part: StoredPart, box: Box) -> None:
     """Reads a rectangle of a part into an array, in runs that are adjacent in both."""
+    if part.held is not None:
+        _require_held(part, box)
     target = target.reshape(1) if not target.shape else target
     sizes = part.box.sizes or (1,)
     origin = tuple(own - base for own, base in zip(box.offsets, part.box.offsets, strict=True)) or (0,)
@@ -276,6 +344,14 @@ def _fill(target: Array, part: StoredPart, box: Box) -> None:
                 _read_all(stream.fileno(), _bytes_of(target[index]), at, part.path)
     except OSError as error:
         raise DataError(f"{part.path}: cannot be read: {error.strerror}") from error
+
+
+def _require_held(part: StoredPart, box: Box) -> None:
+    held = part.held or ()
+    for first, last in part.spans(box):
+        place = bisect_right(held, first, key=lambda span: span[0]) - 1
+        if first < last and (place < 0 or held[place][1] < last):
+            raise DataError(f"{part.path}: bytes {first} to {last}, of {part.name}, were not fetched")
 
 
 def _bytes_of(array: Array) -> memoryview:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -27,7 +28,8 @@ from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.engines import RankContext, TrainEngine
 from yatt_core.protocols.receipts import BatchTask, UpdateReceipt
 from yatt_core.spec.run import RunSpec
-from yatt_core.wire.parts import TensorPart
+from yatt_core.wire.part_files import PartFiles
+from yatt_core.wire.parts import Box, TensorPart
 
 DEADLINE = 600.0
 RANKS = multiprocessing.get_context("forkserver")
@@ -169,7 +171,7 @@ def _learn(rank: int, ranks: int, work: Work) -> Found:
     if job.restore is None:
         engine.initialise()
     else:
-        engine.restore(*job.restore)
+        _restore(engine, *job.restore)
     found.versions.append(engine.version)
     for task in work.tasks:
         found.receipts.append(_learn_or_skip(engine, work, task))
@@ -192,6 +194,21 @@ def _learn(rank: int, ranks: int, work: Work) -> Found:
     if rank == 0:
         found.weights = weights
     return found
+
+
+def _restore(engine: TrainEngine, checkpoint: Path, version: int) -> None:
+    """Restores a checkpoint; what is read of tensors must be what the engine says that it needs."""
+    needed = [(each.name, each.box) for each in engine.needed(checkpoint)]
+    read: list[tuple[str, Box | None]] = []
+    real = PartFiles.read
+
+    def recorded(self: PartFiles, name: str, box: Box | None = None) -> Any:
+        read.append((name, box))
+        return real(self, name, box)
+
+    with mock.patch.object(PartFiles, "read", recorded):
+        engine.restore(checkpoint, version)
+    assert sorted(read, key=repr) == sorted(needed, key=repr)
 
 
 def _copied(parts: Iterable[TensorPart[torch.Tensor]]) -> list[TensorPart[np.ndarray[Any, Any]]]:

@@ -79,7 +79,9 @@ def test_a_run_saved_under_one_engine_and_layout_continues_under_another(
 
 
 def as_before(checkpoint: Path) -> None:
-    """Turns a checkpoint into one of an older version: one file of whole tensors in place of each subfolder."""
+    """Turns a checkpoint into one of an older version: one file of whole tensors in place of each subfolder, no index."""
+    for path in checkpoint.glob("*.index"):
+        path.unlink()
     for name in ("weights", "optimizer", "reference"):
         tensors = saved_tensors(checkpoint, name)
         shutil.rmtree(checkpoint / name)

@@ -28,7 +28,7 @@ from yatt_core.experience.batch import batch_of_table, load_table
 from yatt_core.experience.prepared import PreparedColumns, read_prepared, write_prepared
 from yatt_core.experience.table import group_digests
 from yatt_core.keys import WorkKey
-from yatt_core.protocols.engines import FrozenState, RankContext, Tensors
+from yatt_core.protocols.engines import FrozenState, Needed, RankContext, Tensors
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, SftReceipt, UpdateReceipt
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.trainer import VirtualTrainer
@@ -172,6 +172,10 @@ class VirtualTrainEngine:
         tensors = {**self._weights(), "version": np.array([self._version], np.int64)}
         files = {STATE_FILE: safetensors.numpy.save(tensors)} if self._rank == 0 else {}
         return FrozenState(self._rank, self._engine.ranks, {}, files, self.weights_digest())
+
+    def needed(self, folder: Path) -> Iterator[Needed]:
+        """Yields nothing: its only file is not one of tensor parts."""
+        yield from ()
 
     def restore(self, folder: Path, version: int) -> None:
         """Loads a state. Raises `DataError` for an invalid file or another version."""

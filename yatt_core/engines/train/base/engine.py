@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,8 @@ from yatt_core.engines.images import ImageReader
 from yatt_core.engines.offload import Held, Offloaded
 from yatt_core.engines.train.base.buffers import FreezeBuffers
 from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
+from yatt_core.engines.train.base.layout import Layout
+from yatt_core.engines.train.base.needed import Rectangles, needed_of
 from yatt_core.engines.train.base.preparation import Preparer, has_token_columns, require_columns
 from yatt_core.engines.train.base.updating import Update, learning_rate
 from yatt_core.engines.train.model.optimizer import moments_of, whole_parts
@@ -47,30 +48,13 @@ from yatt_core.experience.prepared import PreparedColumns, encode_rank, publish_
 from yatt_core.inputs.reader import Inputs
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.codec import open_codec
-from yatt_core.protocols.engines import FrozenState, RankContext
+from yatt_core.protocols.engines import FrozenState, Needed, RankContext
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, SftReceipt, UpdateReceipt
 from yatt_core.spec.run import RunSpec
 from yatt_core.wire.parts import TensorPart, contributed
 
 CHEAP_DIGEST_PARAMETERS = 50_000_000
 """Up to this number of parameters, the weights' digest is part of every update's fingerprint."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How samples are distributed.
-
-    ranks: number of processes.
-    copies: number of copies of the model, each of which learns from its own part of the samples.
-    budget: maximum number of tokens of a micro-batch.
-    packed, even: as in `PlanShape`.
-    """
-
-    ranks: int
-    copies: int
-    budget: int
-    packed: bool = False
-    even: bool = False
 
 
 class PolicyTrainEngine(ABC):
@@ -138,6 +122,10 @@ class PolicyTrainEngine(ABC):
 
         Reads only what this rank holds.
         """
+
+    def _rectangles(self, kind: str) -> Rectangles | None:
+        """Returns what `_load_state` reads of the tensors of a kind (see `parts`); None if it reads all of them."""
+        return None
 
     @abstractmethod
     def _probe_model(self) -> nn.Module:
@@ -318,6 +306,12 @@ class PolicyTrainEngine(ABC):
         tensors = {name: fill(name, each, rank, changes=name != REFERENCE) for name, each in parts.items()}
         facts = StateFacts(self._version, steps, learning_rate(self._spec, self._version), critic_steps)
         return FrozenState(rank, ranks, tensors, {STATE: facts.encode()} if rank == 0 else {})
+
+    def needed(self, folder: Path) -> Iterator[Needed]:
+        """Yields what `restore` will read."""
+        if self._model is None:
+            self._build()
+        return needed_of(folder, self._spec, self._rectangles, self._critic)
 
     def restore(self, folder: Path, version: int) -> None:
         """Loads what a writer of `freeze_state` wrote; continues bit for bit under the same layout."""

@@ -15,7 +15,8 @@ from torch import nn
 
 from yatt_core.digests import ordered_weights_digest
 from yatt_core.engines.device import placed
-from yatt_core.engines.train.base.engine import Layout, PolicyTrainEngine
+from yatt_core.engines.train.base.engine import PolicyTrainEngine
+from yatt_core.engines.train.base.layout import Layout
 from yatt_core.engines.train.ranks.process_group import open_process_group
 from yatt_core.models.loading import load_causal_lm
 from yatt_core.protocols.engines import RankContext

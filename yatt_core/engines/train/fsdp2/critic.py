@@ -19,7 +19,7 @@ from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.process_group import lost_group
 from yatt_core.engines.train.roles.critic import Critic, Named, load_critic
 from yatt_core.spec.sections.algorithm import CriticSpec
-from yatt_core.wire.parts import TensorPart
+from yatt_core.wire.parts import Box, TensorPart
 
 
 class ShardedCritic(Critic):
@@ -51,6 +51,10 @@ class ShardedCritic(Critic):
     def parts(self, kind: str) -> Iterator[TensorPart[torch.Tensor]]:
         """See `Critic`."""
         return self.optimizer.parts(self.optimizer.locals() if kind == "weights" else self.optimizer.moments[kind])
+
+    def rectangles(self, kind: str) -> Iterator[tuple[str, Box]]:
+        """See `Critic`."""
+        return self.optimizer.rectangles()
 
     @property
     def steps(self) -> int:

@@ -17,7 +17,7 @@ from torch import nn
 from yatt_core.checkpoints.contents import ADAPTERS, OPTIMIZER, REFERENCE, WEIGHTS, open_tensors
 from yatt_core.engines.adapters import add_adapters
 from yatt_core.engines.offload import Held, together
-from yatt_core.engines.train.base.engine import Layout
+from yatt_core.engines.train.base.layout import Layout
 from yatt_core.engines.train.base.shared_model import Named, SharedModelEngine
 from yatt_core.engines.train.fsdp2.critic import ShardedCritic
 from yatt_core.engines.train.fsdp2.forward import ShardedForward
@@ -31,7 +31,7 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.protocols.engines import RankContext
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer
-from yatt_core.wire.parts import TensorPart
+from yatt_core.wire.parts import Box, TensorPart
 
 
 class Fsdp2TrainEngine(SharedModelEngine):
@@ -108,6 +108,9 @@ class Fsdp2TrainEngine(SharedModelEngine):
             with lost_group(self._world):
                 tensor = whole(model[name], shards[name])
             yield name, tensor
+
+    def _rectangles(self, kind: str) -> Iterator[tuple[str, Box]]:
+        return self._optimizer.rectangles()
 
     def _load_state(self, folder: Path, facts: StateFacts) -> None:
         optimizer, weights = self._optimizer, open_tensors(folder, WEIGHTS)

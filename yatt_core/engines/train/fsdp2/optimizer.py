@@ -162,9 +162,16 @@ class ShardedAdamW:
         prefix: what precedes the parameters' names in the files.
         """
         for name, shard in shards.items():
-            parameter = self.model[name]
-            box = Box((own_rows(parameter).start, *(0 for _ in parameter.shape[1:])), tuple(shard.shape))
-            shard.copy_(torch.from_numpy(files.read(f"{prefix}{name}", box)))
+            shard.copy_(torch.from_numpy(files.read(f"{prefix}{name}", self._box(name, shard))))
+
+    def rectangles(self) -> Iterator[tuple[str, Box]]:
+        """Yields this rank's rows of each trained parameter."""
+        for name, shard in self.locals().items():
+            yield name, self._box(name, shard)
+
+    def _box(self, name: str, shard: torch.Tensor) -> Box:
+        parameter = self.model[name]
+        return Box((own_rows(parameter).start, *(0 for _ in parameter.shape[1:])), tuple(shard.shape))
 
     def loaded(self, files: PartFiles, prefix: str = "") -> Shards:
         """Reads this rank's rows of each trained parameter into new tensors."""

@@ -16,14 +16,14 @@ from torch import distributed
 
 from yatt_core.checkpoints.contents import OPTIMIZER, REFERENCE, WEIGHTS, open_tensors
 from yatt_core.engines.offload import Held
-from yatt_core.engines.train.base.engine import Layout
+from yatt_core.engines.train.base.layout import Layout
 from yatt_core.engines.train.base.shared_model import Named, SharedModelEngine
 from yatt_core.engines.train.megatron.bridge import EMBEDDING, HEAD, Place, shard_of, whole_of
 from yatt_core.engines.train.megatron.cpu import on_this_device
 from yatt_core.engines.train.megatron.forward import MegatronForward
 from yatt_core.engines.train.megatron.model import Grid, Part, build_part, make_grid
 from yatt_core.engines.train.megatron.optimizer import Master, MegatronAdamW
-from yatt_core.engines.train.megatron.regions import regions_in, regions_of
+from yatt_core.engines.train.megatron.regions import Region, regions_in, regions_of
 from yatt_core.engines.train.megatron.transfers import announce_transfers
 from yatt_core.engines.train.model.optimizer import MOMENTS
 from yatt_core.engines.train.model.state_files import StateFacts, require_same
@@ -36,7 +36,7 @@ from yatt_core.protocols.engines import RankContext
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import MegatronTrainer
 from yatt_core.wire.part_files import PartFiles
-from yatt_core.wire.parts import TensorPart
+from yatt_core.wire.parts import Box, TensorPart
 
 Shapes = dict[str, tuple[int, ...]]
 """Shapes of the Hugging Face tensors of one parameter, in order."""
@@ -215,12 +215,29 @@ class MegatronTrainEngine(SharedModelEngine):
         prefix: what precedes the tensors' names in the files.
         """
         start, stop = span or (0, parameter.numel())
-        numbers, grid, tied = torch.zeros(stop - start), self._grid, self._part.repeats(place)
-        for whole in regions_of(place, tuple(parameter.shape), self._part.shape, grid.tensor, grid.tensors):
-            name = EMBEDDING if tied else whole.name
-            for region in regions_in(whole, start, stop):
-                region.put(numbers, torch.from_numpy(files.read(f"{prefix}{name}", region.box)).float())
+        numbers = torch.zeros(stop - start)
+        for name, region in self._regions(parameter, place, start, stop):
+            region.put(numbers, torch.from_numpy(files.read(f"{prefix}{name}", region.box)).float())
         return numbers
+
+    def _regions(
+        self, parameter: torch.nn.Parameter, place: Place, start: int, stop: int
+    ) -> Iterator[tuple[str, Region]]:
+        """Yields the rectangles of a range of this rank's part of a parameter, with the tensors that have them."""
+        grid, tied = self._grid, self._part.repeats(place)
+        for whole in regions_of(place, tuple(parameter.shape), self._part.shape, grid.tensor, grid.tensors):
+            for region in regions_in(whole, start, stop):
+                yield EMBEDDING if tied else whole.name, region
+
+    def _rectangles(self, kind: str) -> Iterator[tuple[str, Box]]:
+        for _, parameter, place in self._part.places():
+            start, stop = 0, parameter.numel()
+            if kind in MOMENTS:
+                if (master := self._optimizer.master(parameter)) is None:
+                    continue
+                start, stop = master.start, master.stop
+            for name, region in self._regions(parameter, place, start, stop):
+                yield name, region.box
 
     def _take(self, stored: Callable[[str], Sliceable]) -> None:
         """Fills this rank's parts from files, one parameter at a time."""

@@ -33,7 +33,7 @@ from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns
 from yatt_core.models.loading import load_causal_lm
 from yatt_core.spec.sections.algorithm import CriticSpec
-from yatt_core.wire.parts import TensorPart
+from yatt_core.wire.parts import Box, TensorPart
 
 Named = Iterable[tuple[str, torch.Tensor]]
 SUMS = ("loss", "clipped")
@@ -72,6 +72,10 @@ class Critic(ABC):
     @abstractmethod
     def parts(self, kind: str) -> Iterable[TensorPart[torch.Tensor]]:
         """Yields this rank's parts of the weights or a moment, as the engine's `parts` does."""
+
+    @abstractmethod
+    def rectangles(self, kind: str) -> Iterable[tuple[str, Box]] | None:
+        """Returns what `load` reads, as the engine's `_rectangles` does."""
 
     @property
     @abstractmethod
@@ -169,6 +173,10 @@ class FlatCritic(Critic):
         """See `Critic`. Every rank holds whole tensors."""
         held = self._own() if kind == "weights" else self.optimizer.moment(kind)
         return whole_parts(held.items(), self._ranks)
+
+    def rectangles(self, kind: str) -> None:
+        """Returns None: a rank reads whole tensors."""
+        return
 
     @property
     def steps(self) -> int:

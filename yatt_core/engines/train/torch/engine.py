@@ -18,7 +18,8 @@ from yatt_core.engines.dense.shape import why_general
 from yatt_core.engines.device import on_cores, placed
 from yatt_core.engines.images import open_reader
 from yatt_core.engines.offload import Held, together
-from yatt_core.engines.train.base.engine import Layout, PolicyTrainEngine
+from yatt_core.engines.train.base.engine import PolicyTrainEngine
+from yatt_core.engines.train.base.layout import Layout
 from yatt_core.engines.train.model.forward import PolicyForward
 from yatt_core.engines.train.model.optimizer import MOMENTS, FlatAdamW, state_bytes, whole_parts
 from yatt_core.engines.train.model.state_files import StateFacts, require_same
