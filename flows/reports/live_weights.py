@@ -67,8 +67,7 @@ def audit_weights(ledger: Ledger, run: str, folder: Path, patience: float) -> We
     Raises `ConfigurationError` if the run has no live actors, `InfrastructureError` if they do not answer in time.
     """
     spec, deadline = current_spec(ledger, run), time.monotonic() + patience
-    with _connected(run, folder):
-        parties, term = _live(run, spec), newest_term(RayControlStore())
+    with live_actors(ledger, run, folder) as (parties, term):
 
         def ask(references: list[Any], what: str, names: list[str]) -> list[Any]:
             return metered_get(BytesMeter(), references, max(1.0, deadline - time.monotonic()), what)
@@ -95,6 +94,16 @@ def _report(
         own = str(ask(asked, "the digest of the trainer's weights", parties.rank_names[:1])[0])
     commit = ledger.commits.at(run, version)
     return WeightsReport(run, version, own, None if commit is None else commit.weights_digest, found.engines)
+
+
+@contextmanager
+def live_actors(ledger: Ledger, run: str, folder: Path) -> Iterator[tuple[SyncParties, int]]:
+    """Provides the run's ranks and engines, and the term under which they may be called; changes no term.
+
+    Raises `ConfigurationError` if the run has no live actors.
+    """
+    with _connected(run, folder):
+        yield _live(run, current_spec(ledger, run)), newest_term(RayControlStore())
 
 
 @contextmanager

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,6 +69,18 @@ class Driver:
     def attempts(self, run: str, iteration: int) -> list[Any]:
         with self.ledger() as ledger:
             return ledger.phases.attempts(run, 0, iteration)
+
+
+def audit_of_live_weights(driver: Driver, run: str, services: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+    """Runs `yatt audit weights`; returns its exit code and its report.
+
+    services: environment of the services to which the run's drivers attach.
+    """
+    words = ["--home", str(driver.folder), "audit", "weights", run, "-o", "json"]
+    command, environment = [sys.executable, "-m", "ops.cli.main", *words], {**os.environ, **services}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
 
 
 def same_result(one: RunResults, other: RunResults) -> bool:

@@ -1,7 +1,8 @@
 """Rectangles of weights, and the digests by which a trainer's ranks and the rollout engines compare what they hold.
 
 Consumes rectangles and the tensors that have them; produces a sha256 each. A rank rounds its numbers to the engines'
-type first; an engine reads the memory from which it computes. Nobody gathers or sends a tensor.
+type first; an engine reads the memory from which it computes. Nobody gathers or sends a tensor. The sign of a zero does
+not count, nor do subnormal numbers: an engine whose kernels pack their weights cannot always tell them.
 """
 
 from __future__ import annotations
@@ -41,5 +42,12 @@ def rectangle_digest(rectangle: Rectangle, values: torch.Tensor) -> str:
     step = max(1, BLOCK * len(rows) // max(1, rows.numel()))
     for start in range(0, len(rows), step):
         block = rows[start : start + step].to("cpu", kind).reshape(-1)
-        digest.update(block.view(torch.uint8).numpy().data)
+        digest.update(comparable(block).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def comparable(values: torch.Tensor) -> torch.Tensor:
+    """Returns numbers with zero in place of negative zero and of subnormal numbers."""
+    if not values.is_floating_point():
+        return values
+    return torch.where(values.abs() < torch.finfo(values.dtype).tiny, 0.0, values)

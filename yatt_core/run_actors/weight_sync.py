@@ -71,7 +71,7 @@ class WeightSync:
                 raise ReplayError(
                     f"the trainer's weights of version {version} are {own}, but the commit has {committed}"
                 )
-        if self._way(parties) != DIRECT:
+        if not self._registry.capable(parties.names, "direct_sync"):
             return
         found = compare_weights(self._calls.get, self._term, parties)
         if not found.differing:

@@ -5,10 +5,12 @@ A run that is killed and loses its actors ends with the same bits.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from flows.placement.seats import last_seats
-from tests.flows.tools import Driver, same_result
+from tests.flows.tools import Driver, audit_of_live_weights, same_result
 from tests.needs import NEEDS_VLLM
 
 pytestmark = [NEEDS_VLLM, pytest.mark.verify]
@@ -18,7 +20,9 @@ CHANGES = (ENGINE, "model.hidden_size=64", "model.key_value_heads=1", "model.int
 
 
 @pytest.mark.timeout(900)
-def test_it_is_exact_and_samples_what_the_trainer_learns_from(driver: Driver) -> None:
+def test_it_is_exact_and_samples_what_the_trainer_learns_from(
+    driver: Driver, service_environment: Mapping[str, str]
+) -> None:
     whole = driver.create("torch.yaml", *CHANGES)
     driver.drive(whole)
     with driver.ledger() as ledger:
@@ -26,6 +30,9 @@ def test_it_is_exact_and_samples_what_the_trainer_learns_from(driver: Driver) ->
     assert len(gaps) == 4 and 0 < max(gaps) < 1e-4, "at every iteration, so that no weights are stale"
     run = driver.create("torch.yaml", *CHANGES)
     driver.drive_until_killed(run, "collect:2")
+    code, audit = audit_of_live_weights(driver, run, service_environment)
+    assert code == 0 and audit["version"] == 1 and audit["trainer"] == audit["committed"]
+    assert audit["engines"][0]["compared"] > 0, "vLLM's parameters were read"
     driver.end_actors(run)
     driver.drive_until_killed(run, "sync:3")
     driver.end_actors(run)

@@ -63,8 +63,8 @@ def weights(
 ) -> None:
     """Compare the weights in the memory of a running run's engines with the trainer's, and the trainer's with the ledger.
 
-    Exit code 0 if they agree, otherwise 1, with the tensors that differ; 2 if nothing drives the run. Engines that cannot
-    be read, such as vLLM's, are listed as not compared.
+    Exit code 0 if they agree, otherwise 1, with the tensors that differ; 2 if nothing drives the run. Engines whose weights
+    cannot be read, such as those of an architecture that only vLLM knows, are listed as not compared.
     """
     from flows.reports.live_weights import audit_weights
     from flows.run.home import Home

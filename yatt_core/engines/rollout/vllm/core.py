@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from yatt_core.engines.rectangles import rectangle_digest
+from yatt_core.engines.rollout.vllm.held_weights import HeldPart, joined_parts
 from yatt_core.engines.rollout.vllm.nameless import forget_names
 from yatt_core.engines.rollout.vllm.opening import open_engine, sampling_of
 from yatt_core.engines.rollout.vllm.responses import Ended, Step, ended_of
@@ -16,6 +18,8 @@ from yatt_core.engines.rollout.vllm.shared_bucket import SharedBucket
 from yatt_core.engines.rollout.vllm.sleeping import Part, Sleep
 from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.spec.sections.accelerated import VllmRollout
+from yatt_core.wire.parts import Sizes
+from yatt_core.wire.transfer_plan import Rectangle
 
 
 class VllmCore:
@@ -79,6 +83,20 @@ class VllmCore:
         if clear:
             self.wake("kv_cache")
             self._engine.collective_rpc("clear_cache")
+
+    def rectangle_digests(self, name: str, shape: Sizes, rectangles: Sequence[Rectangle]) -> list[str] | None:
+        """Returns digests of rectangles of a tensor; None if its workers cannot tell what they hold of it.
+
+        name: of a tied head, that of the embeddings.
+        shape: shape of the whole tensor.
+        """
+        self.wake("weights")
+        parts: list[HeldPart | None] = self._engine.collective_rpc("held_part", args=(name, shape))
+        whole = joined_parts(shape, [part for part in parts if part is not None])
+        if whole is None:
+            return None
+        origin = (0,) * len(shape)
+        return [rectangle_digest(rectangle, whole[rectangle.box.slices(origin)]) for rectangle in rectangles]
 
     def sleep(self) -> None:
         """Moves the weights to the host and frees the cache; the calls that need them wake the engine."""

@@ -170,8 +170,32 @@ class VllmRolloutEngine(WeightTaker):
         self._spoilt = False
         self._updates += 1
 
-    def rectangle_digests(self, rectangles: Sequence[Rectangle]) -> None:
-        """Returns None: vLLM fuses and packs weights when it loads them, and drops those that it has packed on a CPU."""
+    def rectangle_digests(self, rectangles: Sequence[Rectangle]) -> list[str] | None:
+        """See `RolloutEngine`. Sleeping weights wake for it. None for an architecture of which a tensor is not found.
+
+        Raises `InfrastructureError` for tensors that the model does not have.
+        """
+        found = dict[Rectangle, str]()
+        with self._lock.alone():
+            for name, of_one in self._by_tensor(rectangles).items():
+                digests = self._core.call("rectangle_digests", name, self._layout.shapes[name], of_one)
+                if digests is None:
+                    return None
+                found |= zip(of_one, digests, strict=True)
+                advanced()
+        return [found[rectangle] for rectangle in rectangles]
+
+    def _by_tensor(self, rectangles: Sequence[Rectangle]) -> dict[str, list[Rectangle]]:
+        """Returns rectangles by the model's own name of their tensor. Raises as `rectangle_digests` does."""
+        found = dict[str, list[Rectangle]]()
+        for rectangle in rectangles:
+            name = self._layout.own_name(rectangle.name)
+            if self._layout.shapes.get(name) != rectangle.shape:
+                raise InfrastructureError(
+                    f"weights: the model has no tensor {rectangle.name} of shape {rectangle.shape}"
+                )
+            found.setdefault(name, []).append(rectangle)
+        return found
 
     def take_work(self) -> Work:
         """Returns the work done since the last call."""

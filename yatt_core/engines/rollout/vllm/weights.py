@@ -1,4 +1,4 @@
-"""Updates the weights of a vLLM engine, in each of its workers: the methods that YATT adds to vLLM's worker class.
+"""Updates and reads the weights of a vLLM engine, in each of its workers: the methods that YATT adds to vLLM's worker class.
 
 Imports vLLM. Consumes buckets in shared memory, of which every worker loads its own part, layer by layer, so that no
 second copy of the model is made. Tensors have Hugging Face names.
@@ -16,10 +16,12 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from yatt_core.engines.rollout.incoming import Assembly
 from yatt_core.engines.rollout.tensor_bits import as_tensor
 from yatt_core.engines.rollout.tensor_layout import read_layout
+from yatt_core.engines.rollout.vllm.held_weights import HeldPart, HeldTensors
 from yatt_core.engines.rollout.vllm.nameless import forget_names
 from yatt_core.engines.rollout.vllm.shared_bucket import SharedBucket
 from yatt_core.orphans import end_with_parent
 from yatt_core.wire.buckets import WeightBucket
+from yatt_core.wire.parts import Sizes
 
 
 class WorkerWeights:
@@ -80,6 +82,15 @@ class WorkerMethods:
         """See `WorkerWeights.end`."""
         with set_current_vllm_config(self.vllm_config):
             self._own_weights().end()
+
+    def held_part(self, name: str, shape: Sizes) -> HeldPart | None:
+        """See `HeldTensors.part`. What another process holds comes from host memory."""
+        own = vars(self)
+        if "held_tensors" not in own:
+            own["held_tensors"] = HeldTensors(self.model_runner.get_model())
+        tensors: HeldTensors = own["held_tensors"]
+        part = tensors.part(name, shape)
+        return None if part is None else HeldPart(part.offsets, part.values.detach().cpu())
 
     def clear_cache(self) -> None:
         """Overwrites cached values of weights that were not finite.
