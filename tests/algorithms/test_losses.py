@@ -1,4 +1,4 @@
-"""Policy loss, KL estimators, entropy and the whole GRPO term against plain numpy, token by token."""
+"""KL estimators, entropy and the whole objective against plain numpy, token by token."""
 
 from __future__ import annotations
 
@@ -10,41 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from yatt_core.algorithms.corrections.truncate import TruncateCorrection
 from yatt_core.algorithms.entropy import token_entropy
-from yatt_core.algorithms.grpo import LossSums, TokenInputs, grpo_loss
 from yatt_core.algorithms.kl import k1, k3
-from yatt_core.algorithms.policy_loss import clipped_policy_loss, importance_weight
-from yatt_core.spec.sections.algorithm import GrpoSpec, ImportanceCorrectionSpec, KlSpec
+from yatt_core.algorithms.losses.clip import ClipLoss
+from yatt_core.engines.train.steps.objective import LossSums, TokenInputs, objective
+from yatt_core.spec.sections.algorithm import GrpoSpec, KlSpec
 
 LOG_PROBS = st.floats(-8, -1e-3)
-ADVANTAGES = st.floats(-3, 3)
-
-
-@given(st.floats(0.1, 3.0), ADVANTAGES)
-def test_clipped_policy_loss(ratio: float, advantage: float) -> None:
-    loss, clipped = clipped_policy_loss(
-        torch.tensor([ratio], dtype=torch.float64), torch.tensor([advantage], dtype=torch.float64), 0.2, 0.28
-    )
-    bounded = min(max(ratio, 0.8), 1.28)
-    assert loss.item() == pytest.approx(-min(ratio * advantage, bounded * advantage), rel=1e-5, abs=1e-6)
-    if abs(advantage) > 1e-3 and abs(ratio - bounded) > 1e-3:
-        assert bool(clipped) == ((advantage > 0 and ratio > 1.28) or (advantage < 0 and ratio < 0.8))
-
-
-def test_there_is_no_gradient_beyond_the_clip() -> None:
-    log_ratio = torch.tensor([0.5, -0.5, 0.5, -0.5], requires_grad=True)
-    loss, clipped = clipped_policy_loss(log_ratio.exp(), torch.tensor([1.0, -1.0, -1.0, 1.0]), 0.2, 0.2)
-    loss.sum().backward()
-    assert log_ratio.grad is not None
-    assert clipped.tolist() == [True, True, False, False]
-    assert (log_ratio.grad != 0).tolist() == [False, False, True, True]
-
-
-def test_importance_weight_is_capped_and_constant() -> None:
-    old = torch.tensor([-1.0, -1.0, -1.0], requires_grad=True)
-    weight = importance_weight(old, torch.tensor([-1.0, -3.0, -0.5]), 2.0)
-    np.testing.assert_allclose(weight.numpy(), [1.0, 2.0, math.exp(-0.5)], rtol=1e-6)
-    assert not weight.requires_grad
 
 
 @given(st.lists(st.tuples(LOG_PROBS, LOG_PROBS), min_size=1, max_size=5))
@@ -75,13 +48,13 @@ def test_entropy() -> None:
 
 @pytest.mark.parametrize("with_old", [False, True])
 @pytest.mark.parametrize("with_reference", [False, True])
-def test_grpo_loss_matches_the_formula(with_old: bool, with_reference: bool) -> None:
+def test_the_objective_matches_the_formula(with_old: bool, with_reference: bool) -> None:
     noise = np.random.default_rng(4)
     new, old, sampler, reference = noise.normal(-2, 0.4, (4, 30))
     advantages, weights, entropies = noise.normal(0, 1, 30), noise.uniform(0, 0.1, 30), noise.uniform(0, 2, 30)
     spec = GrpoSpec(
-        clip_high=0.3,
-        importance_correction=ImportanceCorrectionSpec(cap=1.5),
+        loss=ClipLoss(clip_high=0.3),
+        importance_correction=TruncateCorrection(cap=1.5),
         entropy_bonus=0.01,
         kl=KlSpec(coefficient=0.2),
     )
@@ -90,7 +63,7 @@ def test_grpo_loss_matches_the_formula(with_old: bool, with_reference: bool) -> 
         old=torch.tensor(old) if with_old else None,
         reference=torch.tensor(reference) if with_reference else None,
     )
-    loss, sums = grpo_loss(spec, torch.tensor(new), torch.tensor(entropies), inputs)
+    loss, sums = objective(spec, torch.tensor(new), torch.tensor(entropies), inputs)
     total, policy_total, clipped = 0.0, 0.0, 0
     for t in range(30):
         before = old[t] if with_old else new[t]
@@ -117,7 +90,7 @@ def test_grpo_loss_matches_the_formula(with_old: bool, with_reference: bool) -> 
 def test_the_first_step_has_the_policy_gradient() -> None:
     log_probs = torch.tensor([-1.0, -2.0], requires_grad=True)
     inputs = TokenInputs(torch.tensor([1.5, -0.5]), torch.tensor([0.25, 0.75]), torch.zeros(2), None, None)
-    loss, _ = grpo_loss(GrpoSpec(), log_probs, torch.zeros(2), inputs)
+    loss, _ = objective(GrpoSpec(), log_probs, torch.zeros(2), inputs)
     loss.backward()  # type: ignore[no-untyped-call]
     assert log_probs.grad is not None
     np.testing.assert_allclose(log_probs.grad, [-1.5 * 0.25, 0.5 * 0.75])
@@ -133,7 +106,7 @@ def test_sums_add_up_and_maxima_stay_the_largest() -> None:
 def test_a_micro_batch_without_counted_tokens_adds_nothing() -> None:
     nothing = torch.zeros(0)
     inputs = TokenInputs(nothing, nothing, nothing, None, None)
-    loss, sums = grpo_loss(GrpoSpec(), torch.zeros(0, requires_grad=True), nothing, inputs)
+    loss, sums = objective(GrpoSpec(), torch.zeros(0, requires_grad=True), nothing, inputs)
     assert loss.item() == 0.0
     assert sums.sums["tokens"] == 0.0
     assert sums.maxima == {}
@@ -146,7 +119,7 @@ def test_a_log_ratio_far_out_of_bounds_leaves_a_finite_gradient_and_is_counted(b
     log_probs = torch.tensor([-1.0, -1.0], requires_grad=True)
     old, nothing = torch.tensor([-1.1, -1.0 - by]), torch.zeros(2)
     inputs = TokenInputs(torch.ones(2), torch.ones(2) / 2, nothing, old, torch.tensor([-1.0, -1.0 + by]))
-    loss, sums = grpo_loss(spec, log_probs, nothing, inputs)
+    loss, sums = objective(spec, log_probs, nothing, inputs)
     loss.backward()  # type: ignore[no-untyped-call]
     assert log_probs.grad is not None and log_probs.grad.isfinite().all() and log_probs.grad[0] != 0
     assert (sums.sums["clamped"], math.isfinite(sums.sums["kl"])) == (1.0, True)

@@ -20,13 +20,13 @@ from tests.engines.train.test_images import images_task
 from tests.judges.parts import verdicts
 from tests.judges.test_reward_model import ITEMS, make_folder, part
 from tests.pretend_gpu import GPU, pretended
-from yatt_core.algorithms.grpo import TokenInputs, grpo_loss
 from yatt_core.digests import weights_digest
 from yatt_core.engines.dense.attention import LONGEST_KEPT, attend_masked
 from yatt_core.engines.device import MemoryReading, own_device, repeat_bits, require_room
 from yatt_core.engines.offload import Held, Offloaded
 from yatt_core.engines.rollout.torch.decoding import STEPS_ON_GPU
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
+from yatt_core.engines.train.steps.objective import TokenInputs, objective
 from yatt_core.errors import InfrastructureError
 from yatt_core.judges.registry import build_judge
 from yatt_core.protocols.generation import GenerateResult
@@ -180,10 +180,10 @@ def test_a_reward_model_moves_to_the_host_while_others_work(tmp_path: Path) -> N
 def test_the_sums_of_a_loss_leave_the_gpu_in_one_transfer() -> None:
     columns = {name: torch.linspace(-1.0, 1.0, 5) for name in ("advantages", "weights", "sampler", "old", "reference")}
     spec = SPECS["fast, reference"].algorithm
-    expected = grpo_loss(spec, torch.zeros(5), torch.ones(5), TokenInputs(**columns))
+    expected = objective(spec, torch.zeros(5), torch.ones(5), TokenInputs(**columns))
     with pretended() as gpu:
         inputs = TokenInputs(**{name: column.to(GPU) for name, column in columns.items()})
-        loss, sums = grpo_loss(spec, torch.zeros(5, device=GPU), torch.ones(5, device=GPU), inputs)
+        loss, sums = objective(spec, torch.zeros(5, device=GPU), torch.ones(5, device=GPU), inputs)
         assert gpu.transfers == 1
     assert (loss.item(), sums) == (expected[0].item(), expected[1])
 

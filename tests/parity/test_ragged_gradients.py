@@ -19,7 +19,7 @@ from yatt_core.engines.train.model.forward import PolicyForward
 from yatt_core.engines.train.model.optimizer import FlatAdamW
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.rendezvous import hold_address
-from yatt_core.engines.train.steps.learner import GrpoLearner
+from yatt_core.engines.train.steps.learner import PolicyLearner
 from yatt_core.engines.train.steps.plan import StepPlan, plan_step
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns
@@ -60,7 +60,7 @@ def spec_for(aggregation: str) -> Any:
         "aggregation": aggregation,
         "kl": {"coefficient": 0.05},
         "entropy_bonus": 0.01,
-        "importance_correction": {"cap": 3.0},
+        "importance_correction": {"kind": "truncate", "cap": 3.0},
     }
     return make_spec(algorithm=algorithm)
 
@@ -69,7 +69,7 @@ def spread_gradient(folder: Path, batch: ExperienceBatch, aggregation: str, plan
     """Sums the gradients of all ranks, each computed separately."""
     model = load_causal_lm(str(folder / "model"), "float32")
     spec, optimizer, collective = spec_for(aggregation), FlatAdamW(model, AdamWSpec()), Collective()
-    learner = GrpoLearner(spec, PolicyForward(model, 0.8, "float32"), optimizer, collective)
+    learner = PolicyLearner(spec, PolicyForward(model, 0.8, "float32"), optimizer, collective)
     total = torch.zeros_like(optimizer.gradients)
     for rank in range(len(plan.parts)):
         collective.rank = rank
@@ -90,7 +90,7 @@ def reduced_gradients(
         model, collective = models[rank], Collective()
         optimizer = FlatAdamW(model, AdamWSpec())
         collective.connect(rank, ranks, address)
-        learner = GrpoLearner(spec_for(aggregation), PolicyForward(model, 0.8, "float32"), optimizer, collective)
+        learner = PolicyLearner(spec_for(aggregation), PolicyForward(model, 0.8, "float32"), optimizer, collective)
         learner.gradients(batch, columns_for(batch), plan)
         return {name: view.numpy() for name, view in optimizer.named(optimizer.gradients).items()}
 

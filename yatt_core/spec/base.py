@@ -1,39 +1,11 @@
-"""The base of all sections of a spec: frozen, without unknown keys, described by attribute docstrings."""
+"""The base of all sections of a spec, and a bound that several of them share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from yatt_core.section import KIND, SpecModel
 
-from pydantic import BaseModel, ConfigDict, model_validator
-
-KIND = "kind"
-"""The key that selects one of several kinds of a section."""
+__all__ = ["KIND", "LONGEST_CALL_SECONDS", "SpecModel"]
 
 LONGEST_CALL_SECONDS = 86_400.0
 """One day: the maximum time limit of a call of a user's function. The system's timers do not accept arbitrarily
 large numbers."""
-
-
-class SpecModel(BaseModel):
-    """A frozen section of the spec; unknown keys are errors."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_kinds(cls, tree: Any) -> Any:
-        return cls.with_default_kinds(tree) if isinstance(tree, Mapping) else tree
-
-    @classmethod
-    def with_default_kinds(cls, tree: Mapping[str, Any]) -> dict[str, Any]:
-        """Gives a section without a kind the kind of its default, so that one of its keys can be set on its own."""
-        kinds = {name: getattr(field.default, KIND, None) for name, field in cls.model_fields.items() if name in tree}
-        return {
-            name: {KIND: kinds[name], **value}
-            if kinds.get(name) and isinstance(value, Mapping) and KIND not in value
-            else value
-            for name, value in tree.items()
-        }

@@ -44,8 +44,7 @@ def ppo_spec(engine: dict[str, Any] = TORCH, critic: dict[str, Any] | None = Non
         algorithm={
             "kind": "ppo",
             "epochs": 2,
-            "clip_low": CLIP,
-            "clip_high": CLIP,
+            "loss": {"clip_low": CLIP, "clip_high": CLIP},
             "gamma": DISCOUNT,
             "gae_lambda": DECAY,
             "epsilon": EPSILON,

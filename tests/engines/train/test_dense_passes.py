@@ -25,7 +25,7 @@ from yatt_core.engines.dense.shape import why_general
 from yatt_core.engines.environment import environment_facts
 from yatt_core.engines.train.model.forward import MicroBatch, PolicyForward, assemble
 from yatt_core.engines.train.model.optimizer import FlatAdamW
-from yatt_core.engines.train.torch.dense_head import LEAST_BY_MASS, Head, score_tokens
+from yatt_core.engines.train.torch.dense_head import LEAST_BY_MASS, Head, measure_tokens
 from yatt_core.engines.train.torch.dense_passes import DensePasses, neighbours_of
 from yatt_core.engines.train.torch.shared_rows import share_rows
 from yatt_core.spec.sections.trainer import AdamWSpec
@@ -126,7 +126,7 @@ def test_an_all_but_impossible_token_has_its_log_probability() -> None:
     targets = torch.tensor([0, 3, 8, 1, 2, 5])
     expected = torch.log_softmax(states.double() @ weight.double().t(), -1).gather(1, targets[:, None])[:, 0]
     assert expected.min() < -200 and expected.max() > LEAST_BY_MASS
-    found = score_tokens(Head(weight, 1.0), states, targets)
+    found, _ = measure_tokens(Head(weight, 1.0), states, targets)
     torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-6)
 
 

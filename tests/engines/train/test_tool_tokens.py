@@ -15,7 +15,7 @@ from yatt_core.engines.train.base.preparation import Preparer
 from yatt_core.engines.train.model.forward import PolicyForward, assemble
 from yatt_core.engines.train.model.optimizer import FlatAdamW
 from yatt_core.engines.train.ranks.collective import Collective
-from yatt_core.engines.train.steps.learner import GrpoLearner, update_metrics
+from yatt_core.engines.train.steps.learner import PolicyLearner, update_metrics
 from yatt_core.engines.train.steps.plan import plan_step
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns
@@ -72,7 +72,7 @@ def learn(
         "aggregation": aggregation,
         "kl": {"coefficient": 0.05},
         "entropy_bonus": 0.01,
-        "importance_correction": {"cap": 3.0},
+        "importance_correction": {"kind": "truncate", "cap": 3.0},
     }
     spec = make_spec(algorithm=algorithm)
     model = load_causal_lm(str(folder), "float32")
@@ -89,7 +89,7 @@ def learn(
         log_probs_old=None if reuse else old,
         log_probs_ref=old,
     )
-    sums = GrpoLearner(spec, forward, optimizer, Collective()).gradients(
+    sums = PolicyLearner(spec, forward, optimizer, Collective()).gradients(
         batch, columns, plan_step(batch.lengths, rows, 1, 10_000, packed)
     )
     return optimizer.gradients.clone(), update_metrics(spec, [sums], [1.0])

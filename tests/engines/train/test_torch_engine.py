@@ -189,7 +189,9 @@ def test_advantages_that_are_not_finite_are_never_written(tmp_path: Path, model_
 
 
 def test_several_steps_learn_against_the_same_old_log_probs(tmp_path: Path, model_folder: Path) -> None:
-    spec = make_spec(algorithm={"epochs": 2, "mini_batches": 3, "importance_correction": {"cap": 2.0}})
+    spec = make_spec(
+        algorithm={"epochs": 2, "mini_batches": 3, "importance_correction": {"kind": "truncate", "cap": 2.0}}
+    )
     engine = make_engine(spec, tmp_path, model_folder)
     task = random_task(tmp_path, 1)
     prepared = prepare(engine, task)

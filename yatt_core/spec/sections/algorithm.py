@@ -6,6 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from yatt_core.algorithms.corrections.off_policy import OffPolicyMask
+from yatt_core.algorithms.corrections.registry import CorrectionSpec
+from yatt_core.algorithms.losses.clip import ClipLoss
+from yatt_core.algorithms.losses.registry import LossSpec
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.sections.model import ModelFolder
 from yatt_core.spec.sections.trainer import AdamWSpec
@@ -19,6 +23,9 @@ class KlSpec(SpecModel):
     where: Literal["loss", "reward"] = "loss"
     """`loss`: added to the loss (k3 estimator, per token). `reward`: subtracted from the reward (sum of log-ratios
     over the response)."""
+    unbiased: bool = False
+    """In the loss, multiplies a token's divergence by its ratio of new to old probability, so that value and gradient
+    stay unbiased after the first step (arXiv 2512.02556)."""
 
 
 class DistillationSpec(SpecModel):
@@ -31,13 +38,6 @@ class DistillationSpec(SpecModel):
     the reverse KL."""
 
 
-class ImportanceCorrectionSpec(SpecModel):
-    """Truncated importance sampling (TIS): weights each token by min(exp(old - sampler), cap), without gradient."""
-
-    cap: PositiveFloat
-    """Maximum weight of a token."""
-
-
 class PolicyGradientSpec(SpecModel):
     """Options shared by the learning algorithms."""
 
@@ -46,11 +46,8 @@ class PolicyGradientSpec(SpecModel):
     """Passes over an iteration's experience."""
     mini_batches: PositiveInt = 1
     """Optimizer steps per pass."""
-    clip_low: PositiveFloat = Field(default=0.2, lt=1.0)
-    """The ratio of new to old probability is clipped below at 1 - `clip_low`."""
-    clip_high: PositiveFloat = 0.2
-    """The ratio is clipped above at 1 + `clip_high`; a value greater than `clip_low` is DAPO's clip-higher (arXiv
-    2503.14476)."""
+    loss: LossSpec = ClipLoss()
+    """The policy's loss."""
     kl: KlSpec | None = None
     """`null`: no KL penalty, and no reference policy is kept."""
     distillation: DistillationSpec | None = None
@@ -65,8 +62,16 @@ class PolicyGradientSpec(SpecModel):
     aggregation: Literal["token_mean", "sequence_mean", "fixed_length"] = "token_mean"
     """How token losses are aggregated: the mean over all tokens, the mean over sequences of their token means, or
     the sum divided by the number of sequences x `max_new_tokens`."""
-    importance_correction: ImportanceCorrectionSpec | None = None
+    importance_correction: CorrectionSpec | None = None
     """Correction for the difference between sampler and trainer; `null`: no correction."""
+    off_policy_mask: OffPolicyMask | None = None
+    """Masking of responses that the policy has moved away from; `null`: none are masked."""
+
+    @property
+    def whole_responses(self) -> bool:
+        """Whether a token's part of the objective depends on the other tokens of its response."""
+        corrected = self.importance_correction is not None and self.importance_correction.whole_responses
+        return self.loss.whole_responses or corrected or self.off_policy_mask is not None
 
 
 class GrpoSpec(PolicyGradientSpec):

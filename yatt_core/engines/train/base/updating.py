@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from yatt_core.algorithms.schedule import learning_rate_factor
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.roles.critic import Critic, value_metrics
-from yatt_core.engines.train.steps.learner import GrpoLearner, update_metrics
+from yatt_core.engines.train.steps.learner import PolicyLearner, update_metrics
 from yatt_core.engines.train.steps.plan import PlanShape, plan_digest, plan_steps
+from yatt_core.engines.train.steps.schedule import learning_rate_factor
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns
 from yatt_core.keys import WorkKey
@@ -63,7 +63,7 @@ class Update:
         """
         steps = plan_steps(batch.lengths, batch.group_offsets, self.shape, self.spec.seed, key.branch, key.iteration)
         rate = learning_rate(self.spec, key.iteration)
-        learner = GrpoLearner(self.spec, self.forward, self.optimizer, self.collective)
+        learner = PolicyLearner(self.spec, self.forward, self.optimizer, self.collective)
         critic, alone = self.critic, self.critic is not None and self.critic.learns_alone(key.iteration)
         sums, norms, values, value_norms = [], [], [], []
         for step in steps:

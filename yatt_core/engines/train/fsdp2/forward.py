@@ -40,7 +40,8 @@ class ShardedForward(PolicyForward):
         loss: TokenLoss,
         entropy: EntropyUse = "none",
         temperature: float | None = None,
+        whole: bool = False,
     ) -> None:
         """See `PolicyForward`. Each pass sums its gradients over the ranks."""
         with lost_group(self._world):
-            super().backward(micro_batches, loss, entropy, temperature)
+            super().backward(micro_batches, loss, entropy, temperature, whole)

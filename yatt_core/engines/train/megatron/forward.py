@@ -19,7 +19,7 @@ from yatt_core.engines.train.megatron.model import Grid, Part
 from yatt_core.engines.train.megatron.vocabulary import VocabularyShare
 from yatt_core.engines.train.model.chunk_sizes import chunk_rows
 from yatt_core.engines.train.model.chunks import loss_in_chunks, slices
-from yatt_core.engines.train.model.forward import EntropyUse, Float32, MicroBatch, TokenLoss
+from yatt_core.engines.train.model.forward import EntropyUse, Float32, MicroBatch, TokenLoss, head_loss
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.process_group import lost_group
 from yatt_core.progress import advanced
@@ -58,19 +58,21 @@ class MegatronForward:
         loss: TokenLoss,
         entropy: EntropyUse = "none",
         temperature: float | None = None,
+        whole: bool = False,
     ) -> None:
         """Sums the gradients of the losses, over the copies as well."""
         # The schedule divides the gradients by the sum of these counts, which is 1; the losses include their denominators.
         numbers = iter([int(self._grid.copy == 0), *[0] * len(micro_batches)])
 
         def finish(hidden: torch.Tensor, micro_batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor, None]:
-            def part_loss(chunk: slice, states: torch.Tensor) -> torch.Tensor:
-                measured = self._measured(states, micro_batch.targets[chunk], entropy, temperature)
-                return loss(micro_batch.part(chunk), *measured)
+            def measured(chunk: slice, part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+                return self._measured(part, micro_batch.targets[chunk], entropy, temperature)
 
+            states, rows = self._counted(hidden, micro_batch), self._rows()
+            found = head_loss(loss, micro_batch, states, rows, measured, whole)
             weight = self._part.head()
             trained = [weight] if weight.requires_grad else []
-            total = loss_in_chunks(self._counted(hidden, micro_batch), trained, self._rows(), part_loss)
+            total = loss_in_chunks(states, trained, rows, lambda chunk, part: found(chunk, *measured(chunk, part)))
             return total, torch.tensor(next(numbers), dtype=torch.int32, device=self._device), None
 
         self._run(micro_batches, finish, learning=True)

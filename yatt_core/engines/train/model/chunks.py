@@ -7,12 +7,14 @@ is kept for the backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 
+ChunkLoss = Callable[[slice, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(which tokens, their log-probabilities, their entropies or an empty tensor) -> their part of the loss, a scalar."""
 PartLoss = Callable[[slice, torch.Tensor], torch.Tensor]
 """(which tokens, the head's input for them) -> their part of the loss, a scalar."""
 
@@ -21,6 +23,31 @@ def slices(rows: int, count: int) -> Iterator[slice]:
     """Yields the chunks of `count` tokens, `rows` in each; one empty chunk if there are no tokens."""
     for start in range(0, max(count, 1), rows):
         yield slice(start, min(start + rows, count))
+
+
+def chunk_loss(
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    measured: Iterable[tuple[torch.Tensor, torch.Tensor]],
+) -> ChunkLoss:
+    """Returns a loss on chunks whose gradients add up to those of a loss that needs all tokens at once.
+
+    A loss of all tokens is computed here, from values without gradients. Its derivatives by each token's
+    log-probability and entropy then make it a linear function of them, which can be cut into chunks.
+
+    loss: of all log-probabilities and entropies, each [T].
+    measured: the chunks' log-probabilities and entropies (or nothing).
+    """
+    log_probs, entropies = (torch.cat(values).detach().requires_grad_() for values in zip(*measured, strict=True))
+    with torch.enable_grad():
+        value = loss(log_probs, entropies)
+        by_log_prob, by_entropy = torch.autograd.grad(value, (log_probs, entropies), allow_unused=True)
+    assert by_log_prob is not None
+
+    def part(chunk: slice, log_probs: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
+        linear = (by_log_prob[chunk] * log_probs).sum()
+        return linear if by_entropy is None else linear + (by_entropy[chunk] * entropies).sum()
+
+    return part
 
 
 def loss_in_chunks(

@@ -21,7 +21,7 @@ from torch import nn
 from yatt_core.algorithms.entropy import token_entropy
 from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
 from yatt_core.engines.train.model.chunk_sizes import chunk_rows
-from yatt_core.engines.train.model.chunks import loss_in_chunks, slices
+from yatt_core.engines.train.model.chunks import ChunkLoss, chunk_loss, loss_in_chunks, slices
 from yatt_core.engines.train.model.packed_attention import Runs, attending_by_sample
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.progress import advanced
@@ -168,6 +168,28 @@ def places_of(starts: Int64, lengths: Int64) -> Int64:
     return np.repeat(starts, lengths) + within
 
 
+def head_loss(
+    loss: TokenLoss,
+    micro_batch: MicroBatch,
+    states: torch.Tensor,
+    rows: int,
+    measured: Callable[[slice, torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
+    whole: bool,
+) -> ChunkLoss:
+    """Returns the loss of a chunk of a micro-batch's tokens.
+
+    states: [T, width], the head's input.
+    rows: tokens in a chunk.
+    measured: returns the log-probabilities and entropies of a chunk, given its states.
+    whole: as in `TokenPasses`.
+    """
+    if not whole or len(states) <= rows:
+        return lambda chunk, *values: loss(micro_batch.part(chunk), *values)
+    with torch.no_grad():
+        parts = [measured(chunk, states[chunk]) for chunk in slices(rows, len(states))]
+    return chunk_loss(lambda *values: loss(micro_batch, *values), parts)
+
+
 class PolicyForward:
     """Runs a Hugging Face causal model on micro-batches, at the sampling temperature.
 
@@ -214,28 +236,35 @@ class PolicyForward:
         loss: TokenLoss,
         entropy: EntropyUse = "none",
         temperature: float | None = None,
+        whole: bool = False,
     ) -> None:
         """Adds the gradients of the losses, one micro-batch after another.
 
         temperature: overrides the sampling temperature.
+        whole: see `TokenPasses`; the head then works twice on a micro-batch of several chunks.
 
         `loss` is called with successive parts of a micro-batch's counted tokens, because the head works in chunks.
         """
         for micro_batch in micro_batches:
-            self._total(micro_batch, loss, entropy, temperature).backward()  # type: ignore[no-untyped-call]
+            self._total(micro_batch, loss, entropy, temperature, whole).backward()  # type: ignore[no-untyped-call]
             advanced()
 
     def _total(
-        self, micro_batch: MicroBatch, loss: TokenLoss, entropy: EntropyUse, temperature: float | None
+        self, micro_batch: MicroBatch, loss: TokenLoss, entropy: EntropyUse, temperature: float | None, whole: bool
     ) -> torch.Tensor:
         """Returns the loss of a micro-batch, with the gradients of the head already computed."""
         placed = micro_batch.on(self._device)
+        states = self._states(placed)
 
-        def part_loss(chunk: slice, states: torch.Tensor) -> torch.Tensor:
-            measured = self._measured(states, placed.targets[chunk], entropy, temperature)
-            return loss(micro_batch.part(chunk), *measured)
+        def measured(chunk: slice, part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self._measured(part, placed.targets[chunk], entropy, temperature)
 
-        return loss_in_chunks(self._states(placed), self._weights_of_top(), self._rows(), part_loss)
+        found = head_loss(loss, micro_batch, states, self._rows(), measured, whole)
+
+        def part_loss(chunk: slice, part: torch.Tensor) -> torch.Tensor:
+            return found(chunk, *measured(chunk, part))
+
+        return loss_in_chunks(states, self._weights_of_top(), self._rows(), part_loss)
 
     def log_probs(self, micro_batch: MicroBatch) -> torch.Tensor:
         """Returns the log-probability of each counted token, or the head's value, [T] in float32."""

@@ -33,13 +33,15 @@ class TokenPasses(Protocol):
         loss: TokenLoss,
         entropy: EntropyUse = "none",
         temperature: float | None = None,
+        whole: bool = False,
     ) -> None:
         """Adds the gradients of the losses to the existing ones.
 
         temperature: overrides the sampling temperature.
+        whole: whether `loss` needs all of a micro-batch's counted tokens at once.
 
-        `loss` is called where the log-probabilities are known, in order: with each micro-batch, or with successive
-        parts of its counted tokens.
+        `loss` is called where the log-probabilities are known, in order: with each micro-batch, or, unless `whole`, with
+        successive parts of its counted tokens.
         """
         ...
 

@@ -13,10 +13,11 @@ import numpy.typing as npt
 import torch
 
 from yatt_core.algorithms.aggregation import token_weights
-from yatt_core.algorithms.grpo import MAXIMUM_NAMES, SUM_NAMES, LossSums, TokenInputs, grpo_loss
+from yatt_core.algorithms.tokens import Responses
 from yatt_core.engines.train.model.forward import EntropyUse, MicroBatch, Sequences, assemble
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.engines.train.steps.objective import MAXIMUM_NAMES, SUM_NAMES, LossSums, TokenInputs, objective
 from yatt_core.engines.train.steps.plan import StepPlan
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns
@@ -26,6 +27,10 @@ Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 
+SMALLEST_SQUARE = 1e-300
+"""Keeps the effective sample size at 0 where every weight is 0."""
+
+
 def counted_lengths(batch: Sequences) -> Int64:
     """Returns the number of response tokens that count in the loss, [N]."""
     running = np.concatenate(([0], np.cumsum(batch.loss_mask, dtype=np.int64)))
@@ -33,7 +38,7 @@ def counted_lengths(batch: Sequences) -> Int64:
     return counted
 
 
-class GrpoLearner:
+class PolicyLearner:
     """Computes a step's gradients; the caller applies them."""
 
     def __init__(self, spec: RunSpec, forward: TokenPasses, optimizer: PolicyOptimizer, collective: Collective) -> None:
@@ -55,13 +60,13 @@ class GrpoLearner:
 
         def loss(micro_batch: MicroBatch, log_probs: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
             inputs = self._inputs(micro_batch, batch, columns, weights, log_probs.device)
-            value, found = grpo_loss(self._spec.algorithm, log_probs, entropies, inputs)
+            value, found = objective(self._spec.algorithm, log_probs, entropies, inputs)
             sums.merge(found)
             return value
 
         micro_batches = [assemble(batch, indices, step.packed) for indices in step.parts[self._collective.rank]]
         entropy: EntropyUse = "loss" if self._spec.algorithm.entropy_bonus > 0.0 else "metric"
-        self._forward.backward(micro_batches, loss, entropy)
+        self._forward.backward(micro_batches, loss, entropy, whole=self._spec.algorithm.whole_responses)
         self._optimizer.reduce(self._collective)
         return reduce_sums(self._collective, sums)
 
@@ -85,6 +90,7 @@ class GrpoLearner:
             old=None if old is None else _tensor(old[micro_batch.positions], device),
             reference=None if reference is None else _tensor(reference[micro_batch.positions], device),
             teacher=None if teacher is None else _tensor(teacher[micro_batch.positions], device),
+            responses=responses_of(micro_batch.rows, device) if self._spec.algorithm.whole_responses else None,
         )
 
 
@@ -125,8 +131,20 @@ def update_metrics(spec: RunSpec, steps: Sequence[LossSums], norms: Sequence[flo
     if spec.algorithm.distillation is not None:
         metrics["distillation_kl"] = total.sums["distillation_kl"] / tokens
     if spec.algorithm.importance_correction is not None:
-        metrics["importance_weight"] = total.sums["importance_weight"] / tokens
+        metrics |= _importance(total.sums)
+    if spec.algorithm.off_policy_mask is not None:
+        metrics["off_policy_masked_fraction"] = total.sums["off_policy_masked"] / tokens
     return metrics
+
+
+def _importance(sums: Mapping[str, float]) -> dict[str, float]:
+    """Returns the mean weight, the effective sample size (sum w)^2 / (n sum w^2), and the fraction that is masked."""
+    units, weight = max(sums["importance_units"], 1.0), sums["importance_weight"]
+    return {
+        "importance_weight": weight / units,
+        "importance_sample_size": weight * weight / (units * max(sums["importance_squared"], SMALLEST_SQUARE)),
+        "importance_masked_fraction": sums["importance_masked"] / units,
+    }
 
 
 def _extremes(maxima: Mapping[str, float]) -> dict[str, float]:
@@ -135,6 +153,20 @@ def _extremes(maxima: Mapping[str, float]) -> dict[str, float]:
         "ratio_min": -maxima["negative_ratio"],
         "train_rollout_logprob_diff_max": maxima["gap"],
     }
+
+
+def responses_of(rows: Int64, device: torch.device) -> Responses:
+    """Returns the responses of tokens. rows: [T], each token's sample; a sample's tokens are adjacent."""
+    begins = np.flatnonzero(np.diff(rows, prepend=-1))
+    lengths = np.diff(begins, append=len(rows))
+    columns = np.arange(len(rows)) - np.repeat(begins, lengths)
+    numbers = np.repeat(np.arange(len(lengths)), lengths)
+    return Responses(
+        torch.from_numpy(numbers).to(device),
+        torch.from_numpy(columns).to(device),
+        len(lengths),
+        int(lengths.max(initial=0)),
+    )
 
 
 def _tensor(values: npt.NDArray[np.floating], device: torch.device) -> torch.Tensor:

@@ -16,7 +16,7 @@ from functools import partial
 import torch
 
 from yatt_core.engines.train.model.chunk_sizes import GPU_LOGITS
-from yatt_core.engines.train.model.chunks import slices
+from yatt_core.engines.train.model.chunks import ChunkLoss, slices
 
 CHUNK_LOGITS = 2**23
 """Target number of logits in a chunk of FEWEST to MOST tokens on a CPU; large products run faster."""
@@ -26,8 +26,6 @@ STRIP_LOGITS, FEWEST_OF_STRIP = 2**19, 8
 LEAST_BY_MASS = -60.0
 """Log-probabilities below this are not computed from a mass, which would approach the limit of float32."""
 
-ChunkLoss = Callable[[slice, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(which tokens, their log-probabilities, their entropies or an empty tensor) -> their part of the loss, a scalar."""
 ValuesLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(log-probabilities, entropies or an empty tensor) of a chunk's tokens -> their part of the loss, a scalar."""
 
@@ -46,16 +44,18 @@ class Head:
     entropies: bool = False
 
 
-def score_tokens(head: Head, states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Returns the log-probabilities of the targets, [T].
+def measure_tokens(head: Head, states: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the log-probabilities of the targets and the entropies of their distributions (or nothing), [T].
 
     states: [T, width], after the last norm.
     """
-    parts = [states.new_empty(0, dtype=torch.float32)]
-    for chunk in slices(_chunk_rows(head), len(targets)):
+    nothing = states.new_empty(0, dtype=torch.float32)
+    parts = [(nothing, nothing)]
+    for chunk in slices(chunk_rows(head), len(targets)):
         logits = torch.mm(states[chunk], head.weight.t())
-        parts += [_values(head, logits[strip], targets[chunk][strip])[0] for strip in _strips(head, logits)]
-    return torch.cat(parts)
+        parts += [_values(head, logits[strip], targets[chunk][strip]) for strip in _strips(head, logits)]
+    log_probs, entropies = (torch.cat(values) for values in zip(*parts, strict=True))
+    return log_probs, entropies
 
 
 def backward_tokens(
@@ -67,7 +67,7 @@ def backward_tokens(
 ) -> torch.Tensor:
     """Returns the loss's gradient for the states, [T, width]; adds the weight's gradient to `of_weight` (float32)."""
     of_states = torch.empty_like(states)
-    for chunk in slices(_chunk_rows(head), len(targets)):
+    for chunk in slices(chunk_rows(head), len(targets)):
         gradient = torch.mm(states[chunk], head.weight.t())
         scale = _to_gradient(head, gradient, targets[chunk], partial(loss, chunk))
         torch.mm(gradient, head.weight, out=of_states[chunk]).mul_(scale)
@@ -99,7 +99,8 @@ def _to_gradient(head: Head, logits: torch.Tensor, targets: torch.Tensor, loss: 
     return by_log_prob.new_full((len(targets), 1), -1.0 / head.temperature)
 
 
-def _chunk_rows(head: Head) -> int:
+def chunk_rows(head: Head) -> int:
+    """Returns the number of tokens in a chunk."""
     if head.weight.device.type != "cpu":
         return max(GPU_LOGITS // len(head.weight), FEWEST)
     return min(max(CHUNK_LOGITS // len(head.weight), FEWEST), MOST)

@@ -19,9 +19,10 @@ from yatt_core.engines.dense.layers import run_layers
 from yatt_core.engines.dense.rotary import RotaryTable
 from yatt_core.engines.dense.shape import shape_of
 from yatt_core.engines.dense.weights import EMBEDDING, HEAD, DenseWeights, dense_weights, fused_names
+from yatt_core.engines.train.model.chunks import ChunkLoss, chunk_loss
 from yatt_core.engines.train.model.forward import EntropyUse, Float32, MicroBatch, TokenLoss
 from yatt_core.engines.train.model.optimizer import FlatAdamW
-from yatt_core.engines.train.torch.dense_head import Head, backward_tokens, score_tokens
+from yatt_core.engines.train.torch.dense_head import Head, backward_tokens, chunk_rows, measure_tokens
 from yatt_core.engines.train.torch.shared_rows import SharedRows, attend, share_rows
 from yatt_core.progress import advanced
 
@@ -63,10 +64,12 @@ class DensePasses:
         loss: TokenLoss,
         entropy: EntropyUse = "none",
         temperature: float | None = None,
+        whole: bool = False,
     ) -> None:
         """Adds the gradients of the losses to the optimizer's.
 
         temperature: overrides the sampling temperature.
+        whole: see `TokenPasses`; the head then works twice on a micro-batch of several chunks.
 
         `loss` is called with successive parts of a micro-batch's counted tokens, because the head works in
         chunks.
@@ -76,7 +79,7 @@ class DensePasses:
         head = Head(self._cast(weights.head.detach()), temperature, entropies=entropy != "none")
         for micro_batch in micro_batches:
             if len(micro_batch.targets):
-                self._backward(weights, head, micro_batch, loss)
+                self._backward(weights, head, micro_batch, loss, whole)
                 collect()
                 advanced()
 
@@ -85,11 +88,13 @@ class DensePasses:
             return torch.zeros(0).numpy()
         rows, targets = self._placed(micro_batch)
         states = self._states(weights, rows, weights.embedding[rows.tokens])
-        found = score_tokens(head, states, targets).cpu().numpy()
+        found = measure_tokens(head, states, targets)[0].cpu().numpy()
         advanced()
         return found
 
-    def _backward(self, weights: DenseWeights, head: Head, micro_batch: MicroBatch, loss: TokenLoss) -> None:
+    def _backward(
+        self, weights: DenseWeights, head: Head, micro_batch: MicroBatch, loss: TokenLoss, whole: bool
+    ) -> None:
         rows, targets = self._placed(micro_batch)
         embedded = weights.embedding.detach()[rows.tokens].requires_grad_()
         states = self._states(weights, rows, embedded)
@@ -98,7 +103,11 @@ class DensePasses:
             return loss(micro_batch.part(part), log_probs, entropies)
 
         with torch.no_grad():
-            of_states = backward_tokens(head, states.detach(), targets, part_loss, self._of_head)
+            found: ChunkLoss = part_loss
+            if whole and len(targets) > chunk_rows(head):
+                measured = measure_tokens(head, states.detach(), targets)
+                found = chunk_loss(lambda *values: loss(micro_batch, *values), [measured])
+            of_states = backward_tokens(head, states.detach(), targets, found, self._of_head)
         torch.autograd.backward(states, of_states)
         assert embedded.grad is not None
         if self._padding is not None:

@@ -1,4 +1,4 @@
-"""The policy's loss on a micro-batch (arXiv 1707.06347, 2402.03300), and its part of the step's metrics.
+"""The policy's objective on a micro-batch: the loss, the corrections, KL and entropy that the spec names, and metrics.
 
 Consumes the trainer's log-probabilities and entropies of the micro-batch's response tokens, flattened, and what
 was recorded about those tokens. Produces a differentiable contribution to the step's loss: the contributions of
@@ -13,7 +13,7 @@ import torch
 
 from yatt_core.algorithms.distillation import taught_advantages
 from yatt_core.algorithms.kl import bounded, is_bounded, k1, k3
-from yatt_core.algorithms.policy_loss import clipped_policy_loss, importance_weight
+from yatt_core.algorithms.tokens import PolicyTokens, Responses
 from yatt_core.spec.sections.algorithm import PolicyGradientSpec
 
 
@@ -26,6 +26,7 @@ class TokenInputs:
         old ones.
     reference: None unless the loss has a KL term.
     teacher: None without distillation.
+    responses: None unless the spec's objective reads whole responses.
     """
 
     advantages: torch.Tensor
@@ -34,6 +35,7 @@ class TokenInputs:
     old: torch.Tensor | None
     reference: torch.Tensor | None
     teacher: torch.Tensor | None = None
+    responses: Responses | None = None
 
 
 @dataclass(slots=True)
@@ -52,15 +54,16 @@ class LossSums:
 
 
 SUM_NAMES = (
-    "tokens", "loss", "policy_loss", "entropy", "clipped", "clamped", "gap", "kl", "distillation_kl", "importance_weight",
+    "tokens", "loss", "policy_loss", "entropy", "clipped", "clamped", "gap", "kl", "distillation_kl",
+    "importance_units", "importance_weight", "importance_squared", "importance_masked", "off_policy_masked",
 )  # fmt: skip
 MAXIMUM_NAMES = ("ratio", "negative_ratio", "gap")
 
 
-def grpo_loss(
+def objective(
     spec: PolicyGradientSpec, log_probs: torch.Tensor, entropies: torch.Tensor, inputs: TokenInputs
 ) -> tuple[torch.Tensor, LossSums]:
-    """Computes a micro-batch's loss: sum over tokens of weight * (importance * clipped loss + kl - bonus * entropy).
+    """Computes a micro-batch's loss: sum over tokens of weight * (importance * policy loss + kl - bonus * entropy).
 
     Returns a scalar, and the maxima and the sums of `SUM_NAMES` (loss and policy_loss weighted as in the loss,
     all others plain sums over tokens).
@@ -69,23 +72,22 @@ def grpo_loss(
     """
     old = log_probs.detach() if inputs.old is None else inputs.old
     log_ratio = log_probs - old
-    ratio, beyond = bounded(log_ratio).exp(), is_bounded(log_ratio)
+    limited, beyond = bounded(log_ratio), is_bounded(log_ratio)
     sums: dict[str, torch.Tensor] = {}
     advantages = inputs.advantages
     if spec.distillation is not None and inputs.teacher is not None:
         divergence = k1(old, inputs.teacher)
         advantages = taught_advantages(advantages, divergence, spec.distillation.coefficient)
         sums["distillation_kl"] = divergence.sum(dtype=torch.float64)
-    policy, clipped = clipped_policy_loss(ratio, advantages, spec.clip_low, spec.clip_high)
-    if spec.importance_correction is not None:
-        importance = importance_weight(old, inputs.sampler, spec.importance_correction.cap)
-        policy = policy * importance
-        sums["importance_weight"] = importance.sum(dtype=torch.float64)
-    policy_sum = (policy * inputs.weights).sum()
+    tokens = PolicyTokens(log_probs, old, inputs.sampler, advantages, limited, limited.exp(), inputs.responses)
+    losses = spec.loss.token_losses(tokens)
+    policy_sum = (_corrected(spec, tokens, losses.values, sums) * inputs.weights).sum()
     loss = policy_sum
     if spec.kl is not None and inputs.reference is not None:
         divergence = k3(log_probs, inputs.reference)
         beyond = beyond | is_bounded(log_probs - inputs.reference)
+        if spec.kl.unbiased:
+            divergence = tokens.ratio * divergence
         loss = loss + spec.kl.coefficient * (divergence * inputs.weights).sum()
         sums["kl"] = divergence.detach().sum(dtype=torch.float64)
     if spec.entropy_bonus > 0.0:
@@ -94,10 +96,34 @@ def grpo_loss(
     sums["loss"] = loss.detach()
     sums["policy_loss"] = policy_sum.detach()
     sums["entropy"] = entropies.detach().sum(dtype=torch.float64)
-    sums["clipped"] = clipped.sum(dtype=torch.float64)
+    sums["clipped"] = losses.clipped.sum(dtype=torch.float64)
     sums["clamped"] = beyond.sum(dtype=torch.float64)
     sums["gap"] = gap.sum(dtype=torch.float64)
-    return loss, _collect(sums, ratio.detach(), gap)
+    return loss, _collect(sums, tokens.ratio.detach(), gap)
+
+
+def _corrected(
+    spec: PolicyGradientSpec, tokens: PolicyTokens, losses: torch.Tensor, sums: dict[str, torch.Tensor]
+) -> torch.Tensor:
+    """Returns the losses of the policy with importance weights and masks, and adds what these are to the sums.
+
+    The unit of weights is a token, or a response, each of whose n tokens is then 1/n of a unit.
+    """
+    if (correction := spec.importance_correction) is not None:
+        weights = correction.weights(tokens)
+        losses = losses * weights
+        units = torch.ones_like(weights, dtype=torch.float64)
+        if correction.by != "token":
+            units /= tokens.whole.total(units)
+        sums["importance_units"] = units.sum()
+        sums["importance_weight"] = (units * weights).sum()
+        sums["importance_squared"] = (units * weights.double().square()).sum()
+        sums["importance_masked"] = (units * (weights == 0.0)).sum()
+    if spec.off_policy_mask is not None:
+        masked = spec.off_policy_mask.masked(tokens)
+        losses = losses.masked_fill(masked, 0.0)
+        sums["off_policy_masked"] = masked.sum(dtype=torch.float64)
+    return losses
 
 
 def _collect(sums: dict[str, torch.Tensor], ratio: torch.Tensor, gap: torch.Tensor) -> LossSums:

@@ -1,0 +1,1 @@
+"""Corrections for the difference between the sampler and the policy that learns, one file a method."""

@@ -1,0 +1,31 @@
+"""Masking by the importance weight."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import NonNegativeFloat, PositiveFloat
+
+from yatt_core.algorithms.corrections.weights import ImportanceCorrection
+from yatt_core.algorithms.tokens import PolicyTokens
+
+if TYPE_CHECKING:
+    import torch
+
+
+class MaskCorrection(ImportanceCorrection):
+    """IcePop (arXiv 2510.18855): the weight is w if low <= w <= high, otherwise 0, without gradient.
+
+    By sequence with low 0 and high 3, it is TRL's `sequence_mask`.
+    """
+
+    kind: Literal["mask"] = "mask"
+    low: NonNegativeFloat = 0.5
+    """Tokens, or responses, with a smaller weight are masked."""
+    high: PositiveFloat = 5.0
+    """Tokens, or responses, with a larger weight are masked."""
+
+    def weights(self, tokens: PolicyTokens) -> torch.Tensor:
+        """See `ImportanceCorrection`."""
+        weights = self.raw_weights(tokens)
+        return weights.masked_fill((weights < self.low) | (weights > self.high), 0.0)
