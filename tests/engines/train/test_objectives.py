@@ -21,9 +21,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yatt_core.algorithms.objectives.registry import objective_of
 from yatt_core.engines.train.model.chunks import slices
 from yatt_core.engines.train.model.forward import EntropyUse, Float32, MicroBatch, TokenLoss
+from yatt_core.engines.train.objectives.registry import objective_of
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.steps.objective_learner import ObjectiveLearner, ObjectiveSums
 from yatt_core.engines.train.steps.plan import PlanShape, plan_steps

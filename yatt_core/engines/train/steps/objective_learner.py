@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from yatt_core.algorithms.objectives.scores import Objective, Scores
 from yatt_core.engines.train.model.forward import MicroBatch, assemble
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
+from yatt_core.engines.train.objectives.scores import Objective, Scores
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.steps.groups import Groups, groups_of
 from yatt_core.engines.train.steps.learner import counted_lengths

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch.nn.functional import logsigmoid
 
-from yatt_core.algorithms.objectives.scores import Scores, mean, of_pairs
+from yatt_core.engines.train.objectives.scores import Scores, mean, of_pairs
 from yatt_core.spec.objective import RewardModelObjective
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import torch
 
-from yatt_core.algorithms.objectives.scores import Scores, mean
+from yatt_core.engines.train.objectives.scores import Scores, mean
 from yatt_core.spec.objective import KtoObjective
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from yatt_core.algorithms.objectives.dpo import Dpo
-from yatt_core.algorithms.objectives.kto import Kto
-from yatt_core.algorithms.objectives.reward_model import RewardModel
-from yatt_core.algorithms.objectives.scores import Objective
-from yatt_core.algorithms.objectives.sft import Sft
-from yatt_core.algorithms.objectives.simpo import Simpo
+from yatt_core.engines.train.objectives.dpo import Dpo
+from yatt_core.engines.train.objectives.kto import Kto
+from yatt_core.engines.train.objectives.reward_model import RewardModel
+from yatt_core.engines.train.objectives.scores import Objective
+from yatt_core.engines.train.objectives.sft import Sft
+from yatt_core.engines.train.objectives.simpo import Simpo
 from yatt_core.spec.objective import (
     DpoObjective,
     KtoObjective,
