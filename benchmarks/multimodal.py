@@ -19,9 +19,10 @@ import numpy as np
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress, trained
 from examples.shapes import write_shapes
 from flows.run.home import Home
-from ops.cli.commands.checkpoints.evaluate import checkpoint_weights, wilson_interval
+from ops.cli.commands.checkpoints.evaluate import checkpoint_weights
 from ops.cli.lookup import opened_checkpoint
 from yatt_core.engines.registry import build_rollout_engine
+from yatt_core.evaluation.estimators import wilson_interval
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.inputs.reader import Inputs
 from yatt_core.prompts.codec import TextCodec, encode_question, open_codec
@@ -96,7 +97,7 @@ def measure(folder: Path, overrides: Sequence[str]) -> tuple[dict[str, float], d
     }
     details = {
         "accuracy_here": asker.accuracy(media_of(asker.held_out)),
-        "interval_95": wilson_interval(round(results["accuracy"] * tasks), tasks),
+        "interval_95": wilson_interval(results["accuracy"], tasks),
         "shuffled": shuffled,
         "held_out": tasks,
         "iterations": results["iteration"],

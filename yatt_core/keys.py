@@ -69,3 +69,11 @@ def sample_seed(seed: int, branch: int, iteration: int, ordinal: int, sample: in
     The last part of the seed is always 0, so that runs already on record can be reproduced.
     """
     return stable_seed("sample", seed, branch, iteration, ordinal, sample, turn, 0)
+
+
+def evaluation_seed(seed: int, task: int, sample: int, turn: int) -> int:
+    """Returns the seed of the noise used to sample one turn of an answer to a held-out task.
+
+    It is the same in each iteration, so that two evaluations differ by their weights alone.
+    """
+    return stable_seed("evaluation", seed, task, sample, turn)

@@ -29,6 +29,7 @@ from yatt_core.protocols.receipts import (
     ShardReceipt,
     ShardTask,
     SyncReceipt,
+    TaskResult,
     UpdateReceipt,
 )
 from yatt_core.run_actors.actors_state import ActorsState
@@ -190,7 +191,7 @@ class SimulatedRunActors:
     def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
         """Takes no simulated time; only the first and the last iteration are evaluated."""
         key = WorkKey(run, 0, iteration, "evaluate")
-        return [EvaluateReceipt(key, held_out, held_out, (0.0,) * held_out)]
+        return [EvaluateReceipt(key, (TaskResult("virtual", 0, 1, 1, 0.0),) * held_out)]
 
     # -- checkpoints ----------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,14 @@ from flows.phases.failure_policy import handle_failure
 from flows.run.control_state import Recovered
 from yatt_core.errors import FencedError, YattError
 from yatt_core.logs import log_context, redact
-from yatt_core.protocols.receipts import PrepareReceipt, RecoverReceipt, SftReceipt, SyncReceipt
+from yatt_core.protocols.receipts import (
+    EvaluateReceipt,
+    PrepareReceipt,
+    RecoverReceipt,
+    SftReceipt,
+    SyncReceipt,
+    TaskResult,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,6 +38,8 @@ log = logging.getLogger("yatt_core.flow")
 KEPT_RECEIPTS = (SftReceipt, PrepareReceipt, RecoverReceipt)
 SYNCED = "engines"
 """Key of the receipts of `sync`, one for each engine that received weights."""
+TASKS = "tasks"
+"""Key of the results of `evaluate`, one for each held-out task in order."""
 STOPPED = "stopped"
 """Failure class of an attempt that was abandoned because the session had to end; charged to no budget."""
 
@@ -97,6 +106,9 @@ def receipt_json(result: Any) -> dict[str, Any]:
     receipt = result.receipt if isinstance(result, Recovered) else result
     if isinstance(receipt, list) and all(isinstance(each, SyncReceipt) for each in receipt):
         return {SYNCED: TypeAdapter(list[SyncReceipt]).dump_python(receipt, mode="json")} if receipt else {}
+    if isinstance(receipt, list) and all(isinstance(each, EvaluateReceipt) for each in receipt):
+        tasks = [task for each in receipt for task in each.tasks]
+        return {TASKS: TypeAdapter(list[TaskResult]).dump_python(tasks, mode="json")}
     if not isinstance(receipt, KEPT_RECEIPTS):
         return {}
     dumped: dict[str, Any] = TypeAdapter(type(receipt)).dump_python(receipt, mode="json")

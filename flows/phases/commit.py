@@ -84,7 +84,7 @@ def commit_start(
         Metric("sft/steps", float(fine_tuned.steps), RESULT),
         Metric("sft/probe_accuracy", fine_tuned.probe_accuracy, RESULT),
         Metric("sft/seconds", fine_tuned.seconds, TIMING),
-        *evaluation_metrics(evaluation),
+        *evaluation_metrics(evaluation, session.context.spec),
     ]
     after = replace(state, iteration=iteration, fingerprint={"weights_digest": fine_tuned.weights_digest})
     return _commit(session, after, metrics, None, meter)
@@ -132,7 +132,7 @@ def _result_metrics(context: RunContext, results: IterationResults) -> list[Metr
     if context.spec.samples_dynamically:
         metrics += [Metric(key, value, RESULT) for key, value in sampling_metrics(experience.sampling).items()]
     if results.evaluation is not None:
-        metrics += evaluation_metrics(results.evaluation)
+        metrics += evaluation_metrics(results.evaluation, context.spec)
     return metrics
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from db.write.metrics import RESULT, TIMING, Metric
+from yatt_core.evaluation.summary import Summary, by_source, summarise
 from yatt_core.experience.telemetry import telemetry_figure
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.seen import Usage
@@ -20,6 +21,7 @@ from yatt_core.protocols.receipts import (
     PrepareReceipt,
     UpdateReceipt,
 )
+from yatt_core.spec import RunSpec
 
 Telemetry = Mapping[str, Mapping[str, Any]]
 """Stages by file and shard, as `read_telemetry` returns them."""
@@ -104,14 +106,24 @@ def _collected(telemetry: Telemetry, key: str) -> float:
     return math.fsum(telemetry_figure(stages, key) or 0.0 for shards in collected for stages in shards.values())
 
 
-def evaluation_metrics(receipts: Iterable[EvaluateReceipt]) -> list[Metric]:
-    """Returns held-out accuracy and reward."""
-    parts = list(receipts)
-    total = sum(part.total for part in parts)
-    return [
-        Metric("evaluation/accuracy", sum(part.correct for part in parts) / total, RESULT),
-        Metric("evaluation/reward", math.fsum(reward for part in parts for reward in part.rewards) / total, RESULT),
-    ]
+def evaluation_metrics(receipts: Iterable[EvaluateReceipt], spec: RunSpec) -> list[Metric]:
+    """Returns held-out reward, accuracy and the other estimates with their intervals, over all tasks and by source."""
+    tasks = [task for receipt in receipts for task in receipt.tasks]
+    values = _summary_values("evaluation", summarise(tasks, spec.evaluation))
+    for name, part in by_source(tasks, spec.data, spec.evaluation).items():
+        values |= _summary_values(f"evaluation/{name}", part)
+    return [Metric(key, value, RESULT) for key, value in sorted(values.items())]
+
+
+def _summary_values(prefix: str, summary: Summary) -> dict[str, float]:
+    values = {f"{prefix}/reward": summary.reward}
+    for name, each in summary.estimates.items():
+        values |= {
+            f"{prefix}/{name}": each.value,
+            f"{prefix}/{name}_low": each.low,
+            f"{prefix}/{name}_high": each.high,
+        }
+    return values
 
 
 def timing_metrics(

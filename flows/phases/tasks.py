@@ -118,7 +118,7 @@ def sync(session: DriverSession, iteration: int) -> list[SyncReceipt]:
 
 @phase
 def evaluate(session: DriverSession, iteration: int) -> list[EvaluateReceipt]:
-    """Has the controllers answer the held-out tasks greedily.
+    """Has the controllers answer the held-out tasks.
 
     Consumes: the engines' weights after the iteration, and the held-out prompts.
     Waits for: the controllers.

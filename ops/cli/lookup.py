@@ -94,9 +94,6 @@ def opened_checkpoint(
     """
     from flows.files.storage import store_of
     from yatt_core.errors import ConfigurationError
-    from yatt_core.input_building.settling import fetch_inputs
-    from yatt_core.rewards.code_files import fetch_code
-    from yatt_core.spec import parse_spec
     from yatt_core.storage.lacking import fetch_lacking
 
     if iteration is not None and alias is not None:
@@ -105,9 +102,30 @@ def opened_checkpoint(
         name = find_run(ledger, run)
         row = kept_checkpoint(ledger, name, iteration) if alias is None else aliased_checkpoint(ledger, name, alias)
         folder = home.run_folder(row.run)
-        store = store_of(ledger, row.run, folder)
-        fetch_inputs(folder, store)
-        fetch_lacking(store, folder, [row])
-        spec = parse_spec(dict(ledger.runs.revision(name).spec), f"the spec of run {name}")
-        fetch_code(spec.rewards, folder, store)
-        return name, spec, row
+        fetch_lacking(store_of(ledger, row.run, folder), folder, [row])
+        return name, _opened_spec(home, ledger, name, row.run), row
+
+
+def opened_run(home: Home, run: str) -> tuple[str, RunSpec]:
+    """Returns a run's id and its spec; fetches its inputs into the run's folder. Raises what `find_run` raises."""
+    with opened_ledger(home) as ledger:
+        name = find_run(ledger, run)
+        return name, _opened_spec(home, ledger, name, name)
+
+
+def _opened_spec(home: Home, ledger: Ledger, name: str, owner: str) -> RunSpec:
+    """Returns the spec of a run.
+
+    owner: the run in whose folder the inputs are to be.
+    """
+    from flows.files.storage import store_of
+    from yatt_core.input_building.settling import fetch_inputs
+    from yatt_core.rewards.code_files import fetch_code
+    from yatt_core.spec import parse_spec
+
+    folder = home.run_folder(owner)
+    store = store_of(ledger, owner, folder)
+    fetch_inputs(folder, store)
+    spec = parse_spec(dict(ledger.runs.revision(name).spec), f"the spec of run {name}")
+    fetch_code(spec.rewards, folder, store)
+    return spec

@@ -19,11 +19,11 @@ from yatt_core.dispatch.generation import GenerationStream
 from yatt_core.dispatch.in_flight import BytesInFlight
 from yatt_core.dispatch.pool import judge_roles
 from yatt_core.errors import InfrastructureError
+from yatt_core.evaluation.answers import TaskAnswers, TaskBatch
 from yatt_core.input_building.settling import settle_inputs
 from yatt_core.inputs.reader import Inputs
 from yatt_core.logs import actor_logs, log_context
-from yatt_core.prompts.codec import TextCodec, encode_question, open_codec
-from yatt_core.prompts.stream import media_of
+from yatt_core.prompts.codec import TextCodec, open_codec
 from yatt_core.protocols.receipts import (
     ActorIdentity,
     EvaluateReceipt,
@@ -31,15 +31,12 @@ from yatt_core.protocols.receipts import (
     InputsReceipt,
     ShardReceipt,
     ShardTask,
+    TaskResult,
 )
-from yatt_core.rewards.scoring import RewardScorer, Scored
+from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec import RunSpec
 from yatt_core.storage.run_store import open_store
-from yatt_core.tools.dialogue import Dialogue, greedy_request
 from yatt_core.tools.toolbox import Toolbox
-
-_Rows = tuple[range, Dialogue]
-"""A decode batch of held-out tasks: their indices and their dialogues so far."""
 
 
 class Controller:
@@ -94,34 +91,24 @@ class Controller:
             yield from collector.collect(tasks, stream)
 
     def evaluate(self, task: EvaluateTask) -> EvaluateReceipt:
-        """Answers held-out tasks greedily and counts the correct answers."""
+        """Answers held-out tasks and scores the answers."""
         inputs, codec = self._ready()
-        prompts = inputs.held_out[task.start : task.stop]
-        size = self._spec.rollout.batch_samples
-        correct, rewards = 0, [0.0] * len(prompts)
+        answers = TaskAnswers(self._spec, codec, self._scorer, self._toolbox)
         in_flight = BytesInFlight(self._spec.controllers.bytes_in_flight)
+        results: dict[int, TaskResult] = {}
         with (
             self._presence.serving("evaluate", task.term),
-            GenerationStream[_Rows](self._dispatcher, self._name, self._presence.fence, in_flight) as stream,
+            GenerationStream[TaskBatch](self._dispatcher, self._name, self._presence.fence, in_flight) as stream,
             log_context(iteration=task.key.iteration, phase="evaluate"),
         ):
-            for start in range(0, len(prompts), size):
-                rows = range(start, min(start + size, len(prompts)))
-                batch = [prompts[i] for i in rows]
-                tokens = [encode_question(prompt, codec) for prompt in batch]
-                dialogue = Dialogue(self._spec.rollout, codec, tokens, media_of(batch))
-                stream.submit((rows, dialogue), greedy_request(dialogue, codec.stop_tokens, task.weight_version))
-            for (rows, dialogue), result in stream.results():
-                dialogue.tell(dict(self._toolbox.answer(dialogue.hear(result))))
-                if dialogue.members:
-                    stream.submit((rows, dialogue), greedy_request(dialogue, codec.stop_tokens, task.weight_version))
-                    continue
-                responses = zip(rows, dialogue.responses, strict=True)
-                scored = [Scored(prompts[row], response.completion, row) for row, response in responses]
-                for row, score in zip(rows, self._scorer.score(scored), strict=True):
-                    correct += score.correct
-                    rewards[row] = score.total
-        return EvaluateReceipt(task.key, len(prompts), correct, tuple(rewards))
+            for batch in answers.batches(task.start, inputs.held_out[task.start : task.stop]):
+                stream.submit(batch, answers.request(batch, task.weight_version))
+            for batch, result in stream.results():
+                if answers.hear(batch, result):
+                    stream.submit(batch, answers.request(batch, task.weight_version))
+                else:
+                    results.update(zip(batch.rows, answers.results(batch), strict=True))
+        return EvaluateReceipt(task.key, tuple(results[row] for row in range(task.start, task.stop)))
 
     def tidy(self, term: int, leftovers: Leftovers) -> None:
         """Deletes files of this node's disk that the run no longer needs."""

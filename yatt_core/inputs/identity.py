@@ -16,6 +16,7 @@ def identity(spec: RunSpec) -> str:
     if spec.data.over_long != "refuse":  # left out so that it does not change the digest of other inputs
         data["over_long"] = [spec.data.over_long, spec.data.max_prompt_tokens]
     for source in data["sources"]:
+        del source["name"]  # it names metrics only
         if source.get("image_field", "") is None:
             del source["image_field"]  # left out so that it does not change the digest of a source without images
     model = None if spec.virtual else spec.model.model_dump(mode="json")

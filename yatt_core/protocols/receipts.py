@@ -117,7 +117,7 @@ class ShardReceipt:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateTask:
-    """Asks for greedy answers to a slice of the held-out tasks."""
+    """Asks for the answers to a slice of the held-out tasks."""
 
     key: WorkKey
     term: int
@@ -127,16 +127,31 @@ class EvaluateTask:
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluateReceipt:
-    """How many of a slice's tasks were answered, how many of them correctly, and the reward of each answer.
+class TaskResult:
+    """The answers to a held-out task.
 
-    Rewards are not summed here: the last bit of a sum over slices would depend on the number of controllers.
+    samples, correct: numbers of answers, and of correct ones.
+    reward: their mean reward.
+    majority: accuracy of the most frequent answer; None without a vote.
+    """
+
+    prompt_id: str
+    source: int
+    samples: int
+    correct: int
+    reward: float
+    majority: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateReceipt:
+    """The results of a slice of the held-out tasks, in order.
+
+    They are not summed here: the last bit of a sum over slices would depend on the number of controllers.
     """
 
     key: WorkKey
-    total: int
-    correct: int
-    rewards: tuple[float, ...]
+    tasks: tuple[TaskResult, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -329,7 +329,7 @@ class RunActors:
         self._weights.check(version, committed)
 
     def evaluate(self, run: str, iteration: int, held_out: int) -> list[EvaluateReceipt]:
-        """Generates greedy answers to the held-out tasks, distributed over the controllers."""
+        """Has the held-out tasks answered, distributed over the controllers."""
         self._move_ranks("offload")
         everyone = ROLLING * len(self._engines)
         self._ask_dispatcher("place", self._term, everyone, Hold(), False)

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from yatt_core.errors import ConfigurationError
 from yatt_core.installed import MEGATRON, PEFT, S3FS, TRACKERS, VLLM, VLLM_FOR_CPUS, has_distribution
 from yatt_core.spec.rewards.judges import GenerativePart
-from yatt_core.spec.run import RunSpec, TrackingSpec
+from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
 from yatt_core.spec.sections.model import ModelConfigFile, ModelSizes
+from yatt_core.spec.sections.tracking import TrackingSpec
 
 WANDB_KEY = "WANDB_API_KEY"
 """The environment variable with the key for Weights & Biases, which is the only place it is read from."""
@@ -90,6 +91,8 @@ def _vllm_rollout_obstacles(spec: RunSpec, engine: VllmRollout) -> Iterator[str]
     if spec.data.has_images:
         yield "rollout.engine.kind: vLLM does not support images yet; use torch"
     yield from _too_cold("rollout.temperature", spec.rollout.temperature)
+    if spec.evaluation.sampling is not None:
+        yield from _too_cold("evaluation.sampling.temperature", spec.evaluation.sampling.temperature)
 
 
 def _too_cold(key: str, temperature: float) -> Iterator[str]:

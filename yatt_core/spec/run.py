@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from yatt_core.digests import json_digest
 from yatt_core.spec.base import SpecModel
@@ -16,12 +16,14 @@ from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.algorithm import AlgorithmSpec, CriticSpec, GrpoSpec, PpoSpec
 from yatt_core.spec.sections.data import DataSpec
 from yatt_core.spec.sections.dynamic_sampling import AllGroups, BestAndWorst, DynamicSamplingSpec
+from yatt_core.spec.sections.evaluation import EvaluationSpec
 from yatt_core.spec.sections.guards import GuardsSpec
 from yatt_core.spec.sections.model import ModelFromConfig, ModelSizes, ModelSpec, SftSpec
 from yatt_core.spec.sections.placement import PlacementSpec
 from yatt_core.spec.sections.recovery import RecoverySpec, RetentionSpec
 from yatt_core.spec.sections.rollout import RolloutSpec
 from yatt_core.spec.sections.storage import StorageSpec
+from yatt_core.spec.sections.tracking import TrackingSpec
 from yatt_core.spec.sections.trainer import TrainerSpec
 
 
@@ -45,74 +47,6 @@ class CheckpointSpec(SpecModel):
     """Iterations between checkpoints; one is also taken at a graceful stop and at the end of the run."""
     keep: PositiveInt = 2
     """Number of recent checkpoints to keep, in addition to the checkpoint of iteration 0."""
-
-
-class EvaluationSpec(SpecModel):
-    """Greedy accuracy on the held-out tasks; the first and last iterations are always evaluated."""
-
-    every: NonNegativeInt = 20
-    """Iterations between evaluations; 0: only the first and the last iteration are evaluated."""
-
-
-NOT_IN_PROJECTS, LONGEST_PROJECT = "/\\#?%:", 128
-"""Characters that the name of a W&B project cannot contain, and its maximum length."""
-TagName = Annotated[str, Field(pattern=r"^[\w\-. :/]{1,200}$")]
-TagValue = Annotated[str, Field(max_length=5000)]
-
-
-class TrackingSpec(SpecModel):
-    """Experiment tracking with MLflow, TensorBoard and Weights & Biases."""
-
-    trackers: tuple[Literal["mlflow", "tensorboard", "wandb"], ...] = Field(default=("mlflow",), min_length=1)
-    """Where metrics go: any of `mlflow`, `tensorboard` (extra `tensorboard`) and `wandb` (extra `wandb`)."""
-    experiment: str = "yatt"
-    """Name of the MLflow experiment, and of the W&B project, to which the run belongs."""
-    enabled: bool = True
-    """If false, metrics are stored in the ledger only."""
-    tensorboard_folder: str | None = None
-    """Folder of the event files, which receives a folder for each run; by default `tensorboard/` in the run's folder."""
-    wandb_mode: Literal["online", "offline"] = "online"
-    """`online` needs the environment variable `WANDB_API_KEY`; `offline` writes files into the run's folder, for
-    `wandb sync`."""
-    wandb_entity: str | None = None
-    """User or team on W&B to which the project belongs; None: the key's default."""
-    tags: dict[TagName, TagValue] = Field(default_factory=dict)
-    """Tags of your own for the tracked run, by name; names do not begin with `yatt.` or `mlflow.`."""
-    reports: bool = True
-    """If true, the tracked run receives the learning curve, where the time went and a table of samples whenever a session
-    ends."""
-    samples: int = Field(default=20, ge=0, le=1000)
-    """Number of samples of the newest iteration in that table; 0: none, so that no text leaves the run's folder."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the trackers; empty if tracking is off."""
-        return self.trackers if self.enabled else ()
-
-    @field_validator("trackers")
-    @classmethod
-    def _check_trackers(cls, trackers: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(trackers)) < len(trackers):
-            raise ValueError("each tracker can be listed once only")
-        return trackers
-
-    @model_validator(mode="after")
-    def _check_project(self) -> TrackingSpec:
-        wrong = set(self.experiment) & set(NOT_IN_PROJECTS)
-        if "wandb" in self.trackers and (wrong or not 0 < len(self.experiment) <= LONGEST_PROJECT):
-            raise ValueError(
-                f"experiment: {self.experiment!r} cannot be a project of W&B: expected 1 to {LONGEST_PROJECT} characters, "
-                f"none of {' '.join(NOT_IN_PROJECTS)}"
-            )
-        return self
-
-    @field_validator("tags")
-    @classmethod
-    def _check_tags(cls, tags: dict[str, str]) -> dict[str, str]:
-        taken = [name for name in tags if name.startswith(("yatt.", "mlflow."))]
-        if taken:
-            raise ValueError(f"{taken[0]!r}: names that begin with yatt. or mlflow. are not available; choose another")
-        return tags
 
 
 class RunSpec(SpecModel):
@@ -236,6 +170,7 @@ class RunSpec(SpecModel):
             self._group_mistakes,
             self._tool_mistakes,
             self._unfit_sampling,
+            self._evaluation_mistakes,
             self._packed_images,
             self._position_mistakes,
         )
@@ -356,6 +291,13 @@ class RunSpec(SpecModel):
                     f"shard can be cancelled without falling below data.prompts_per_iteration {wanted}; raise it, or "
                     "data.logical_shards"
                 )
+
+    def _evaluation_mistakes(self) -> Iterator[str]:
+        if self.evaluation.samples > self.rollout.batch_samples:
+            yield (
+                f"evaluation.sampling.samples: {self.evaluation.samples} is more than rollout.batch_samples "
+                f"{self.rollout.batch_samples}: all answers to a task are decoded in one batch"
+            )
 
     def _tool_mistakes(self) -> Iterator[str]:
         names = [tool.name for tool in self.rollout.tools.functions] if self.rollout.tools else []

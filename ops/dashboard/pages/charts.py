@@ -116,6 +116,28 @@ def part_charts(run: str, known: Iterable[str], spec: Mapping[str, Any]) -> list
     )
 
 
+EVALUATED, BOUNDS = "evaluation/", ("_low", "_high")
+
+
+def evaluation_charts(run: str, known: Iterable[str]) -> list[Chart]:
+    """Returns a chart for each figure of the held-out tasks, with the bounds of its interval, and one of the sources."""
+    keys = [key for key in known if key.startswith(EVALUATED)]
+    bounded = [key.removesuffix(BOUNDS[0]) for key in sorted(keys) if key.endswith(BOUNDS[0])]
+    overall = [key for key in bounded if "/" not in key.removeprefix(EVALUATED)]
+    sources = [key for key in bounded if key not in overall and key.endswith("/accuracy")]
+    drawn = [
+        Drawn(
+            key.removeprefix(EVALUATED).replace("pass_at_", "pass@"),
+            "of the held-out tasks, with its 95 % interval",
+            ((key, "estimate"), *((key + bound, bound.removeprefix("_")) for bound in BOUNDS)),
+        )
+        for key in overall
+    ]
+    names = tuple((key, key.removeprefix(EVALUATED).removesuffix("/accuracy")) for key in sources)
+    drawn += _divided(Drawn("Accuracy by source", "of the held-out tasks", names))
+    return charts_of(run, drawn)
+
+
 def chosen_charts(run: str, keys: Iterable[str]) -> list[Chart]:
     """Returns a chart for each of some metrics."""
     return charts_of(run, (Drawn(key, "", ((key, key),)) for key in keys))

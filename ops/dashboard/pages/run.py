@@ -14,7 +14,15 @@ from db.write.annotations import NOTE_CHARACTERS
 from flows.reports.lineage import BranchNode
 from ops.dashboard.api import Level, Place
 from ops.dashboard.context import Before, Number, RunId
-from ops.dashboard.pages.charts import LEARNING, THROUGHPUT, Display, charts_of, chosen_charts, part_charts
+from ops.dashboard.pages.charts import (
+    LEARNING,
+    THROUGHPUT,
+    Display,
+    charts_of,
+    chosen_charts,
+    evaluation_charts,
+    part_charts,
+)
 from ops.dashboard.pages.frame import ALL_PHASES, Visited
 from ops.dashboard.pages.pictures import time_parts
 from ops.dashboard.pages.templating import run_url
@@ -63,6 +71,7 @@ def show_run(visit: Visited, run_id: RunId, shown: Shown, metric: Chosen = None)
         sections=(
             ("Learning health", charts_of(run_id, LEARNING)),
             ("Parts of the reward", part_charts(run_id, known, ledger.runs.revision(run_id).spec)),
+            ("Evaluation", evaluation_charts(run_id, known)),
             ("Throughput", charts_of(run_id, THROUGHPUT)),
         ),
         picked=chosen_charts(run_id, chosen),

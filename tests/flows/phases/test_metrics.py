@@ -16,10 +16,14 @@ from flows.phases.metrics import (
     learning_metrics,
     timing_metrics,
 )
+from tests.ops.seeding import toy_spec
+from yatt_core.evaluation.estimators import wilson_interval
 from yatt_core.keys import WorkKey
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.seen import Usage
-from yatt_core.protocols.receipts import JUDGE_TOKENS, EvaluateReceipt, PrepareReceipt, UpdateReceipt
+from yatt_core.protocols.receipts import JUDGE_TOKENS, EvaluateReceipt, PrepareReceipt, TaskResult, UpdateReceipt
+from yatt_core.spec import parse_spec
+from yatt_core.spec.sections.metric_names import is_known
 
 KEY = WorkKey("toy-1", 0, 1, "learn")
 SUMS = {
@@ -70,9 +74,33 @@ def test_telemetry_without_numbers_counts_as_lost() -> None:
     assert metrics == {"judge/tokens": 7.0, "judge/prompt_tokens": 0.0, "judge/device_seconds": 0.0}
 
 
+def answered(*rewards: float, samples: int = 1, source: int = 0) -> EvaluateReceipt:
+    """Returns the receipt of tasks of which those with a reward of 1 were answered correctly."""
+    return EvaluateReceipt(
+        KEY, tuple(TaskResult("p", source, samples, samples * (each == 1.0), each, each) for each in rewards)
+    )
+
+
 def test_evaluation_adds_up_its_slices() -> None:
-    receipts = [EvaluateReceipt(KEY, 3, 1, (1.0, 0.5, 0.0)), EvaluateReceipt(KEY, 1, 1, (0.5,))]
-    assert values(evaluation_metrics(receipts)) == {"evaluation/accuracy": 0.5, "evaluation/reward": 0.5}
+    found = values(evaluation_metrics([answered(1.0, 0.5, 0.0), answered(1.0)], toy_spec()))
+    low, high = wilson_interval(0.5, 4)
+    bounds = {"evaluation/accuracy_low": low, "evaluation/accuracy_high": high}
+    assert found == {"evaluation/accuracy": 0.5, "evaluation/reward": 0.625, **bounds}
+
+
+def test_an_evaluation_of_samples_has_its_estimates_by_source() -> None:
+    tree = toy_spec().model_dump(mode="json")
+    tree["data"]["sources"] = [{**tree["data"]["sources"][0], "name": name} for name in ("easy", "hard")]
+    tree["evaluation"]["sampling"] = {"samples": 4, "pass_at": [1, 2], "vote": {}}
+    receipts = [answered(1.0, 0.5, samples=4), answered(0.0, samples=4, source=1)]
+    found = values(evaluation_metrics(receipts, parse_spec(tree, "two sources")))
+    expected = {"accuracy": (1 / 3, 1 / 2, 0), "pass_at_1": (1 / 3, 1 / 2, 0), "pass_at_2": (1 / 3, 1 / 2, 0)}
+    for name, by_part in {**expected, "majority": (0.5, 0.75, 0)}.items():
+        for part, value in zip(("", "easy/", "hard/"), by_part, strict=True):
+            key = f"evaluation/{part}{name}"
+            assert found[key] == pytest.approx(value)
+            assert found[f"{key}_low"] <= found[key] <= found[f"{key}_high"]
+    assert all(is_known(key) for key in found)
 
 
 def test_the_number_of_slices_does_not_change_the_reward() -> None:
@@ -81,8 +109,8 @@ def test_the_number_of_slices_does_not_change_the_reward() -> None:
     found = set()
     for cut in range(1, 6):
         parts = (rewards[:cut], rewards[cut:])
-        receipts = [EvaluateReceipt(KEY, len(part), 0, part) for part in parts]
-        found.add(values(evaluation_metrics(receipts))["evaluation/reward"])
+        receipts = [answered(*part) for part in parts]
+        found.add(values(evaluation_metrics(receipts, toy_spec()))["evaluation/reward"])
     assert len(found) == 1
 
 

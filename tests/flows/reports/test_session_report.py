@@ -17,7 +17,7 @@ from flows.run.home import Home
 from flows.run.protocols import SilentObserver
 from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.spec import RunSpec
-from yatt_core.spec.run import TrackingSpec
+from yatt_core.spec.sections.tracking import TrackingSpec
 
 
 def published(home: Home, spec: RunSpec) -> dict[str, dict[str, object]]:

@@ -12,18 +12,20 @@ import duckdb
 import pandas as pd
 import pytest
 
+from db.ledger import Ledger
 from flows.placement.seats import seat_spans
 from tests.flows.tools import Driver
 from tests.waiting import wait_until
 from yatt_core.experience.telemetry import read_telemetry
 
 ITERATIONS = 8
+SAMPLED = "evaluation.sampling={samples: 3, temperature: 0.7, pass_at: [3], vote: {}}"
 PAIRS = ("controllers.count=2", "rollout.engine.instances=2", "trainer.engine.ranks=2")
 
 
 @pytest.fixture
 def finished(driver: Driver) -> tuple[Driver, str]:
-    run = driver.create("virtual.yaml", "name=everything", "tracking.reports=true", *PAIRS)
+    run = driver.create("virtual.yaml", "name=everything", "tracking.reports=true", SAMPLED, *PAIRS)
     driver.drive(run)
     return driver, run
 
@@ -47,6 +49,7 @@ def check_ledger(driver: Driver, run: str) -> None:
         assert all(span.seat.node and span.until is not None for span in seats)
         assert [step for step, _ in ledger.metrics.history(run, "reward/mean")] == list(range(1, ITERATIONS + 1))
         assert [step for step, _ in ledger.metrics.history(run, "evaluation/accuracy")] == [0, 4, 8]
+        check_evaluation(ledger, run)
         assert [checkpoint.iteration for checkpoint in ledger.records.checkpoints(run)] == [8, 6, 0]
         for iteration in range(1, ITERATIONS + 1):
             (decision,) = ledger.records.decisions(run, 0, iteration)
@@ -63,6 +66,20 @@ def check_ledger(driver: Driver, run: str) -> None:
     results = driver.results(run)
     assert 0 < results.flow_bytes_per_sample <= 1024
     assert results.weights_digest and results.experience_digest and results.metrics_digest
+
+
+def check_evaluation(ledger: Ledger, run: str) -> None:
+    """Checks that metrics of an evaluation follow from the results of its tasks, which the ledger has too."""
+    done = ledger.phases.done(run, 0, 4, "evaluate")
+    assert done is not None and done.receipt is not None
+    tasks = done.receipt["tasks"]
+    assert len({task["prompt_id"] for task in tasks}) == len(tasks) > 0
+    found = {
+        key: dict(ledger.metrics.history(run, f"evaluation/{key}"))[4] for key in ("accuracy", "pass_at_3", "majority")
+    }
+    assert found["accuracy"] == pytest.approx(sum(task["correct"] for task in tasks) / 3 / len(tasks))
+    assert found["pass_at_3"] == sum(task["correct"] > 0 for task in tasks) / len(tasks)
+    assert found["majority"] == pytest.approx(sum(task["majority"] for task in tasks) / len(tasks))
 
 
 def check_files(driver: Driver, run: str) -> None:

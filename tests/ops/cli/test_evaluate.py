@@ -1,4 +1,4 @@
-"""`yatt evaluate` on a virtual run's checkpoint from the real writer, and the interval that it prints."""
+"""`yatt evaluate` on a virtual run's checkpoint from the real writer: greedy and sampled answers, wrong options."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from db.core.engine import Fence
 from db.ledger import Ledger
 from db.write.records import CheckpointRow
 from flows.run.home import Home
-from ops.cli.commands.checkpoints.evaluate import wilson_interval
 from tests.engines.train.support import weights_of
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.virtual.trainer import VirtualTrainEngine
+from yatt_core.evaluation.estimators import pass_at_k, wilson_interval
 from yatt_core.input_building.materialise import materialise
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.inputs.reader import Inputs
@@ -71,7 +71,7 @@ def test_a_kept_checkpoint_answers_the_held_out_tasks(yatt: Yatt, home: Home, ru
     correct = answered_one_by_one(home, run)
     assert 0 < correct < 20
     assert (document["tasks"], document["correct"], document["accuracy"]) == (20, correct, correct / 20)
-    assert (document["low"], document["high"]) == wilson_interval(correct, 20)
+    assert (document["low"], document["high"]) == wilson_interval(correct / 20, 20)
     newest = yatt("evaluate", run)
     assert f"{run}, iteration 2: accuracy {correct / 20:.3f} (95 % interval " in newest.out
 
@@ -95,8 +95,33 @@ def test_a_run_without_checkpoints(yatt: Yatt, home: Home) -> None:
     assert answer.code == 2 and answer.err.startswith("error: run toy-1: no checkpoint ")
 
 
-def test_the_confidence_interval_of_a_share() -> None:
-    # Values of Wilson's formula from published tables.
-    assert wilson_interval(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
-    assert wilson_interval(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
-    assert wilson_interval(20, 20) == pytest.approx((0.8389, 1.0), abs=1e-4)
+def test_sampled_answers_have_pass_at_k_and_a_vote(yatt: Yatt, run: str) -> None:
+    options = ("--samples", "4", "--temperature", "0.7", "--pass-at", "2", "--pass-at", "4", "--vote", "whole")
+    document = yatt("evaluate", run, *options, "-o", "json").document
+    counts = [task["correct"] for task in document["results"]]
+    assert {task["samples"] for task in document["results"]} == {4} and len(set(counts)) > 1
+    assert document["accuracy"] == pytest.approx(sum(counts) / 80)
+    assert document["pass_at_2"]["value"] == pytest.approx(sum(pass_at_k(4, c, 2) for c in counts) / 20)
+    assert document["pass_at_4"]["value"] == sum(c > 0 for c in counts) / 20
+    assert document["low"] < document["accuracy"] < document["high"] and "majority" in document
+    assert document == yatt("evaluate", run, *options, "-o", "json").document
+    assert f"  pass@4: {document['pass_at_4']['value']:.3f} (" in yatt("evaluate", run, *options).out
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--samples", "4", "--pass-at", "5"), ("--pass-at", "5", "samples 4")),
+        (("--samples", "0"), ("--samples", "1")),
+        (("--vote", "middle"), ("--vote", "'whole'")),
+        (("--samples", "1", "--vote", "whole"), ("--vote", "2")),
+        (("--samples", "300"), ("evaluation.sampling.samples", "rollout.batch_samples")),
+        (("--greedy", "--pass-at", "2"), ("--greedy", "--pass-at")),
+        (("--iteration", "0", "--model", "x"), ("--iteration", "--model")),
+        (("--model", "x"), ("--model", "virtual")),
+    ],
+)
+def test_wrong_options_are_named(yatt: Yatt, run: str, options: tuple[str, ...], told: tuple[str, ...]) -> None:
+    answer = yatt("evaluate", run, *options)
+    assert (answer.code, answer.out) == (2, "")
+    assert all(part in answer.err for part in told), answer.err

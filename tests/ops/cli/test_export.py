@@ -37,7 +37,12 @@ TREE: dict[str, Any] = {
     "name": "small",
     "data": {"sources": [{"kind": "reasoning_gym", "task": "spell_backward", "size": 40}], "held_out": 5, "probe": 5},
     "rollout": {"max_new_tokens": 8},
-    "rewards": {"parts": [{"name": "exact", "function": "exact_match"}]},
+    "rewards": {
+        "parts": [
+            {"name": "exact", "function": "exact_match"},
+            {"name": "sparse", "function": "tests.flows.reward_functions:sparse", "options": {"share": 0.5}},
+        ]
+    },
     "trainer": {"engine": {"kind": "torch", "ranks": 1}},
 }
 
@@ -104,6 +109,21 @@ def test_transformers_loads_it_and_generates_the_same_tokens(yatt: Yatt, home: H
     assert tokenizer.decode(tokenizer.encode("olleh")) == "olleh"
     origin = json.loads((folder / "yatt.json").read_text())
     assert (origin["run"], origin["iteration"], origin["spec_digest"]) == (run, 0, spec.digest)
+
+
+def test_the_export_answers_the_held_out_tasks_as_its_checkpoint_does(
+    yatt: Yatt, home: Home, spec: RunSpec, run: str
+) -> None:
+    folder = Path(yatt("export", run, "-o", "json").document["folder"])
+    sampled = ("-o", "json", "--samples", "4")
+    of_checkpoint, of_folder, of_start = (
+        yatt("evaluate", run, *which, *sampled).document
+        for which in ((), ("--model", str(folder)), ("--model", initial_model(spec, home.run_folder(run))))
+    )
+    assert of_folder["results"] == of_checkpoint["results"] != of_start["results"]
+    assert (of_folder["model"], of_folder["iteration"], of_checkpoint["iteration"]) == (str(folder), None, 0)
+    wrong = yatt("evaluate", run, "--model", str(folder / "none"))
+    assert wrong.code == 2 and f"--model: {folder / 'none'}" in wrong.err
 
 
 def test_a_run_that_begins_with_the_export_has_the_same_weights_bit_for_bit(

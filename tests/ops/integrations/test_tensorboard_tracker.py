@@ -24,7 +24,7 @@ from tests.ops.seeding import toy_spec
 from yatt_core import installed
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec.availability import check_available
-from yatt_core.spec.run import TrackingSpec
+from yatt_core.spec.sections.tracking import TrackingSpec
 
 LANE = "tensorboard"
 

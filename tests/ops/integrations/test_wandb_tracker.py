@@ -25,7 +25,7 @@ from yatt_core import installed
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec import RunSpec
 from yatt_core.spec.availability import check_available
-from yatt_core.spec.run import TrackingSpec
+from yatt_core.spec.sections.tracking import TrackingSpec
 
 KEY = "0f" * 20
 SECONDS = 60

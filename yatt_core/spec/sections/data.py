@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from pathlib import PurePath
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt
+from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt, model_validator
 
 from yatt_core.spec.base import SpecModel
 
@@ -17,6 +19,11 @@ Weight = Annotated[float, Field(gt=0, le=1e6)]
 """Weight of a source; bounded so that sums and products of weights stay finite."""
 
 
+UNFIT_IN_NAMES, LONGEST_DEFAULT_NAME = re.compile(r"[^A-Za-z0-9_.-]|^[.-]"), 50
+"""Characters that a name of a source cannot contain, and the maximum length of one that comes from the data."""
+SourceName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,59}$")]
+
+
 class ReasoningGymSource(SpecModel):
     """Tasks of the reasoning-gym package: generated prompts with a verifiable answer."""
 
@@ -27,6 +34,8 @@ class ReasoningGymSource(SpecModel):
     """Number of training entries to draw; entries whose question is held out are dropped."""
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """Options of the task, such as `max_word_len`."""
+    name: SourceName | None = None
+    """Name of this source in metrics; `null`: its task."""
     weight: Weight = 1.0
     """Weight of this source in the mixture, relative to the other sources."""
 
@@ -42,6 +51,8 @@ class FileSource(SpecModel):
     image_field: str | None = None
     """Key of the prompt's image or list of images (PNG or JPEG): either bytes, or paths relative to the data file
     that stay within its folder."""
+    name: SourceName | None = None
+    """Name of this source in metrics; `null`: the name of its file or folder."""
     weight: Weight = 1.0
     """Weight of this source in the mixture, relative to the other sources."""
 
@@ -108,6 +119,26 @@ class DataSpec(SpecModel):
     over_long: Literal["refuse", "skip", "cut_start", "cut_end"] = "refuse"
     """What to do with longer prompts before the run begins: refuse to start, naming the row; leave them out; or leave
     out the beginning or the end of their text. Prompts that are left out or cut are counted and logged."""
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        given = [source.name for source in self.sources if source.name is not None]
+        if len(set(given)) < len(given):
+            raise ValueError(f"sources: each name can be given to one source only, not {given}")
+        return self
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """A name for each source, all different; a source without a name is numbered if its file has another's name."""
+        names = [source.name for source in self.sources]
+        for index, source in enumerate(self.sources):
+            if source.name is None:
+                plain = source.task if isinstance(source, ReasoningGymSource) else PurePath(source.path).stem
+                base = UNFIT_IN_NAMES.sub("_", plain)[:LONGEST_DEFAULT_NAME] or f"source_{index}"
+                while base in names:
+                    base = f"{base}-{index}"
+                names[index] = base
+        return tuple(name for name in names if name is not None)
 
     @property
     def most_held_out(self) -> int:

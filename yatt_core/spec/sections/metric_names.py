@@ -6,6 +6,7 @@ docs/formats.md explains each of them.
 from __future__ import annotations
 
 import difflib
+import re
 
 RESULT_METRICS = frozenset(
     {
@@ -17,13 +18,16 @@ RESULT_METRICS = frozenset(
         "off_policy_masked_fraction", "tokens", "sampling/waves", "sampling/drawn_groups",
         "sampling/invalid_groups", "sampling/cut_groups", "sampling/valid_fraction", "sampling/filled_fraction",
         "sampling/padded_groups", "sampling/dropped_groups", "sampling/wasted_tokens",
-        "sampling/prompts_per_valid_group", "evaluation/accuracy", "evaluation/reward", "update/skipped",
+        "sampling/prompts_per_valid_group", "evaluation/accuracy", "evaluation/accuracy_low", "evaluation/accuracy_high",
+        "evaluation/reward", "update/skipped",
         "update/empty_steps", "log_ratios_clamped",
         "sft/steps", "sft/probe_accuracy",
     }
 )  # fmt: skip
 """Metrics that are functions of spec, data, seed and iteration."""
 RESULT_FAMILIES = ("reward/", "tools/errors/")
+EVALUATION = re.compile(r"evaluation/([^/]+/)?(reward|(accuracy|majority|pass_at_[0-9]+)(_low|_high)?)")
+"""The metrics of an evaluation, over all tasks or of a source."""
 TIMING_METRICS = frozenset(
     {
         "tools/seconds", "sft/seconds", "tokens_per_second", "driver_bytes_per_sample",
@@ -42,7 +46,8 @@ def is_timing(metric: str) -> bool:
 
 def is_known(metric: str) -> bool:
     """Returns True if there are runs that have this metric."""
-    return metric in RESULT_METRICS or metric.startswith(RESULT_FAMILIES) or is_timing(metric)
+    known = metric in RESULT_METRICS or metric.startswith(RESULT_FAMILIES) or is_timing(metric)
+    return known or EVALUATION.fullmatch(metric) is not None
 
 
 def nearest_metric(name: str) -> str:

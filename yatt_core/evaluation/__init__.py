@@ -1,0 +1,1 @@
+"""Answers to held-out tasks: how they are requested and scored, and what is estimated from them."""
