@@ -387,7 +387,7 @@ def _refuse_change(before: RunSpec, after: RunSpec, committed: int, folder: Path
             f"--set iterations={after.iterations}: iteration {committed} is committed; expected {committed} or more"
         )
     for part in after.rewards.functions:
-        load_part(part, folder)
+        load_part(part, folder, after.rewards.critique)
     if after.rollout.tools is not None:
         check_tools(after.rollout.tools.functions)
     check_codec(after)

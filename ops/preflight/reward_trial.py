@@ -15,7 +15,6 @@ from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.prompts.tool_calls import split_turns
 from yatt_core.rewards.calls import Outcome
-from yatt_core.rewards.conventions import Candidate
 from yatt_core.rewards.functions import PartFunction, load_part
 from yatt_core.spec import RunSpec
 
@@ -57,8 +56,8 @@ def check_rewards(spec: RunSpec, copies: Path | None = None) -> list[Trial]:
     prompts = first_prompts(spec.data, spec.seed, ROWS_PER_SOURCE)
     known = {prompt.prompt_id for prompt in prompts}
     prompts += [prompt for prompt in first_answerless(spec.data, spec.seed) if prompt.prompt_id not in known]
-    parts = spec.rewards.functions
-    trials = [trial for part in parts for prompt in prompts for trial in _try(load_part(part, copies), prompt)]
+    functions = [load_part(part, copies, spec.rewards.critique) for part in spec.rewards.functions]
+    trials = [trial for function in functions for prompt in prompts for trial in _try(function, prompt)]
     stops = {part.name for part in spec.rewards.functions if part.on_error == "stop"}
     for trial in trials:
         if trial.failed and trial.part in stops:
@@ -84,7 +83,7 @@ def _try(function: PartFunction, prompt: Prompt) -> Iterator[Trial]:
         spoken = split_turns(response)[0]
         completion = Completion.of_turns(response, spoken, len(response.split()))
         try:
-            ((outcome,),) = function.evaluate([[Candidate(prompt, completion, function.part.reads)]])
+            ((outcome,),) = function.evaluate([[function.candidate(prompt, completion)]])
         except InfrastructureError as error:  # a service that the function asks; the run would try again
             outcome = Outcome(0.0, str(error))
         yield Trial(

@@ -162,7 +162,7 @@ def check_functions(spec: RunSpec, problems: Problems, copies: Path | None = Non
 
     for part in spec.rewards.functions:
         with problems.noting():
-            load_part(part, copies)
+            load_part(part, copies, spec.rewards.critique)
     with problems.noting():
         check_judges(spec)
     with problems.noting():

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.judges.parts import generative
 from yatt_core.judges.critiques import wrong_steps_in
+from yatt_core.judges.parsing import parser_of
+from yatt_core.judges.template import filled_text
+from yatt_core.judges.virtual import VirtualJudgeEngine
+from yatt_core.protocols.judges import JudgeItem
+from yatt_core.spec.rewards.parsing import WrongSteps
+
+STEPS = ("1 + 1 = 2\n", "2 + {answer} = [9]\n\n", " so 5")
 
 
 @pytest.mark.parametrize(
@@ -74,3 +82,24 @@ def test_long_answers_are_read_in_linear_time():
     ):
         assert wrong_steps_in(answer, 3) in (None, frozenset())
     assert wrong_steps_in("[" + "1, " * 100_000 + "1]", 3) == {1}
+
+
+def test_the_steps_are_shown_with_their_numbers_and_as_text():
+    item = JudgeItem(0, "question", "".join(STEPS), "5", (1, 2), STEPS)
+    shown = filled_text("{prompt}\n{steps}\nWrong:", item)
+    assert shown == "question\n[1] 1 + 1 = 2\n[2] 2 + {answer} = [9]\n[3] so 5\nWrong:"
+
+
+def test_the_score_of_a_critique_is_the_number_of_wrong_steps():
+    read = parser_of(WrongSteps())
+    assert [read(text, 3) for text in ("[]", "[3, 1]", "[4]", "none")] == [0.0, 2.0, None, None]
+
+
+def test_a_virtual_critique_is_a_function_of_its_item():
+    part = generative(template="{steps}", parse={"kind": "wrong_steps"}, judgements=2)
+    judge = VirtualJudgeEngine(part, part.engine)
+    said = [judge.verdict(JudgeItem(0, "p", "r", None, (seed, seed + 1), STEPS)) for seed in range(20)]
+    assert said == [judge.verdict(JudgeItem(0, "p", "r", None, (seed, seed + 1), STEPS)) for seed in range(20)]
+    found = [wrong_steps_in(one.answer, len(STEPS)) for verdict in said for one in verdict.judgements]
+    assert None not in found and len(set(found)) > 4
+    assert [one.score for verdict in said for one in verdict.judgements] == [len(wrong or ()) for wrong in found]

@@ -89,3 +89,13 @@ def messages(prompt, response):
     """Returns the number of the conversation's messages, if they arrive as they were."""
     assert [message.role for message in prompt.messages][-1] == "user"
     return len(prompt.messages)
+
+
+def even_steps(prompt, steps):
+    """Calls the steps wrong whose first number is even."""
+    return [bool(step.strip()) and step.split()[0][-1] in "02468" for step in steps]
+
+
+def odd_answers(prompt, steps, kind="numbers"):
+    """Returns something else than a boolean for each step."""
+    return {"numbers": [0] * len(steps), "short": [True] * (len(steps) - 1), "number": 1.0}[kind]

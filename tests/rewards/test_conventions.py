@@ -8,6 +8,8 @@ from yatt_core.prompts.prompt import Completion, Turn
 from yatt_core.prompts.tool_calls import ToolCall
 from yatt_core.rewards.conventions import Candidate
 from yatt_core.rewards.functions import load_part
+from yatt_core.rewards.scoring import RewardScorer, Scored
+from yatt_core.spec.rewards.scheme import RewardSpec
 
 OWN = "tests.rewards.own_rewards:"
 
@@ -85,3 +87,36 @@ def test_a_response_with_tools_is_divided_into_turns():
     assert outcome.value == 30.3
     assert Candidate(PROMPT, found, "response").text == text
     assert completion("plain").turns == (Turn("plain"),)
+
+
+def scores_of_steps(function, *texts, critique=True, **rest):
+    parts = (part("exact_match"), part(f"{OWN}{function}", name="wrong", weight=0, **rest))
+    steps = {"part": "wrong", "steps": {"kind": "lines"}}
+    scorer = RewardScorer(RewardSpec(parts=parts, critique=steps if critique else None))
+    return scorer.score([Scored(PROMPT, completion(text), number) for number, text in enumerate(texts)])
+
+
+def test_a_function_of_steps_names_the_wrong_ones():
+    found = scores_of_steps("even_steps", "1\n2\n\n4 is\n5", "", "3")
+    assert [score.parts["wrong"] for score in found] == [2.0, 0.0, 0.0]
+    assert not any(score.error for score in found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("numbers", "returned list, not a list of booleans"),
+        ("short", "returned 1 booleans for 2 steps"),
+        ("number", "returned float"),
+    ],
+)
+def test_a_function_of_steps_must_return_a_boolean_for_each(kind, reason):
+    (found,) = scores_of_steps("odd_answers", "1\n2", options={"kind": kind})
+    assert reason in found.error and found.parts["wrong"] == 0.0
+
+
+def test_a_function_of_steps_is_the_part_of_a_critique_and_no_other_function_is():
+    with pytest.raises(ConfigurationError, match=r"rewards\.parts 'wrong'.*rewards\.critique"):
+        scores_of_steps("even_steps", "1", critique=False)
+    with pytest.raises(ConfigurationError, match=r"rewards\.parts 'wrong'.*\(prompt, steps\)"):
+        scores_of_steps("facts", "1")

@@ -29,6 +29,7 @@ from yatt_core.collection.shard_rows import (
     turn_result,
     turn_table,
 )
+from yatt_core.collection.token_credit import token_reward_column
 from yatt_core.dispatch.stream import Arrival, Judged, Stream
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.experience.shard_log import ShardLog, adopt
@@ -303,7 +304,10 @@ class Collector:
         if batch.responses is None or not batch.scores.complete:
             return
         with timed(shard.timing, "log"):
-            scores = score_table([part.name for part in self.spec.rewards.parts], batch.scores.in_order())
+            found, critique, tokens = batch.scores.in_order(), self.spec.rewards.critique, None
+            if critique is not None:
+                tokens = token_reward_column(critique, batch.responses, found, self.codec.decode)
+            scores = score_table([part.name for part in self.spec.rewards.parts], found, tokens)
             shard.log.append_scores(batch.number, scores)
         self._keep(batch, batch.responses, scores)
 

@@ -6,19 +6,23 @@ verdict is durable before it is used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from yatt_core.algorithms.critique import voted
 from yatt_core.collection.shard_rows import Member
 from yatt_core.experience.judge_log import JudgeLog
+from yatt_core.judges.critiques import wrong_steps_in
 from yatt_core.judges.seeds import judgement_seeds
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.prompt import Completion, Prompt
+from yatt_core.prompts.steps import split_steps
 from yatt_core.protocols.judges import JudgeItem, Verdict, aggregate
 from yatt_core.rewards.calls import Outcome
 from yatt_core.rewards.conventions import Unit
-from yatt_core.rewards.scoring import RewardScorer, SampleScore, Scored
+from yatt_core.rewards.scoring import Judged, RewardScorer, SampleScore, Scored
 from yatt_core.spec import RunSpec
+from yatt_core.spec.rewards.critique import CritiqueSpec
 from yatt_core.spec.rewards.judges import JudgePart
 
 Questions = Mapping[str, Sequence[JudgeItem]]
@@ -134,14 +138,30 @@ class BatchScores:
         )
         completion = self._heard[number].response.completion
         text = completion.text if part.reads == "response" else completion.last_turn
-        return JudgeItem(number, prompt.text, text, prompt.answer, seeds)
+        critique = self._spec.rewards.critique
+        steps = split_steps(text, critique.steps) if critique is not None and critique.part == part.name else ()
+        return JudgeItem(number, prompt.text, text, prompt.answer, seeds, steps)
 
     def _score_if_known(self, number: int) -> None:
         heard, parts = self._heard[number], self._spec.rewards.judges
         if len(heard.verdicts) < len(parts) or len(heard.outcomes) < len(self._scorer.functions):
             return
         judged = {part.name: aggregate(part, heard.verdicts[part.name]) for part in parts}
-        self.scores[number] = self._scorer.total(heard.response, heard.outcomes, judged)
+        score = self._scorer.total(heard.response, heard.outcomes, judged)
+        critique = self._spec.rewards.critique
+        self.scores[number] = score if critique is None else replace(score, wrong_steps=_wrong(critique, heard, judged))
+
+
+def _wrong(critique: CritiqueSpec, heard: _Heard, judged: Judged) -> tuple[float, ...]:
+    """Returns how wrong each step is. A critique that failed or cannot be read names none."""
+    steps = len(split_steps(heard.response.completion.text, critique.steps))
+    told: list[Collection[int]] = []
+    if critique.part not in judged:
+        told = [heard.outcomes[critique.part].wrong_steps]
+    elif not judged[critique.part][1]:
+        judgements = heard.verdicts[critique.part].judgements
+        told = [wrong_steps_in(one.answer, steps) or () for one in judgements]
+    return tuple(voted(told or [()], steps, critique.vote).tolist())
 
 
 def merged(questions: Sequence[Questions]) -> dict[str, tuple[JudgeItem, ...]]:

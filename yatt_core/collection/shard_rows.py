@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from yatt_core.experience.table import FINISH_STOP, PART_PREFIX, experience_schema
+from yatt_core.experience.table import FINISH_STOP, PART_PREFIX, TOKEN_REWARDS, experience_schema
 from yatt_core.keys import WorkKey, sample_seed
 from yatt_core.prompts.codec import TextCodec
 from yatt_core.prompts.prompt import Completion
@@ -23,7 +23,7 @@ from yatt_core.spec import RunSpec
 from yatt_core.tools.dialogue import Dialogue, Media, Response
 from yatt_core.wire.columns import fixed_column, list_array, offsets_of, ragged_column
 
-SCORE_COLUMNS = ("reward", "correct", "reward_error")
+SCORE_COLUMNS = ("reward", "correct", "reward_error", TOKEN_REWARDS)
 TURN_SCHEMA = pa.schema(
     [
         pa.field("tokens", pa.list_(pa.int32()), nullable=False),
@@ -49,9 +49,13 @@ def response_schema(optional: Collection[str] = ()) -> pa.Schema:
     return pa.schema([field for field in experience_schema((), optional) if field.name not in SCORE_COLUMNS])
 
 
-def score_schema(parts: Sequence[str]) -> pa.Schema:
-    """Returns the schema of the experience columns that come from rewards."""
-    return pa.schema([f for f in experience_schema(parts) if f.name in SCORE_COLUMNS or f.name.startswith(PART_PREFIX)])
+def score_schema(parts: Sequence[str], optional: Collection[str] = ()) -> pa.Schema:
+    """Returns the schema of the experience columns that come from rewards.
+
+    optional: as for `experience_schema`.
+    """
+    schema = experience_schema(parts, optional)
+    return pa.schema([f for f in schema if f.name in SCORE_COLUMNS or f.name.startswith(PART_PREFIX)])
 
 
 def split_batches(prompts: int, spec: RunSpec) -> list[range]:
@@ -215,12 +219,17 @@ def _turn_texts(tokens: Int32, mask: npt.NDArray[np.bool_], codec: TextCodec) ->
     return [codec.decode(part) for part in np.split(tokens, changes)[::2]]
 
 
-def score_table(parts: Sequence[str], scores: Sequence[SampleScore]) -> pa.Table:
-    """Returns the scores of some responses as a table, in the order of the responses."""
-    columns: dict[str, list[object]] = {
+def score_table(parts: Sequence[str], scores: Sequence[SampleScore], tokens: pa.Array | None = None) -> pa.Table:
+    """Returns the scores of some responses as a table, in the order of the responses.
+
+    tokens: the rewards of each response's tokens; None without a critique.
+    """
+    columns: dict[str, object] = {
         "reward": [score.total for score in scores],
         **{PART_PREFIX + part: [score.parts[part] for score in scores] for part in parts},
         "correct": [score.correct for score in scores],
         "reward_error": [score.error or None for score in scores],
     }
-    return pa.table(columns, schema=score_schema(parts))
+    if tokens is not None:
+        columns[TOKEN_REWARDS] = tokens
+    return pa.table(columns, schema=score_schema(parts, columns))

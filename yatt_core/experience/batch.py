@@ -17,7 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from yatt_core.errors import DataError
-from yatt_core.experience.table import PART_PREFIX, experience_schema, group_offsets, parts_of, sort_samples
+from yatt_core.experience.table import (
+    PART_PREFIX,
+    TOKEN_REWARDS,
+    experience_schema,
+    group_offsets,
+    parts_of,
+    sort_samples,
+)
 from yatt_core.manifests import load_manifest, read_file
 from yatt_core.protocols.receipts import ShardRef
 from yatt_core.wire.columns import fixed_column, offsets_of, ragged_column, ragged_positions
@@ -43,6 +50,7 @@ class ExperienceBatch:
     response_tokens, log_probs_sampler, loss_mask: [T] with response_offsets [N + 1].
     rewards (total), correct, truncated: [N].
     reward_parts: name of the part -> [N].
+    token_rewards: [T]; None without a critique.
     media: content addresses of each prompt's images, N tuples; empty if there are none.
     padding: ordinals of the groups that only fill up the batch; none of their tokens counts, and no statistic
         includes them.
@@ -61,6 +69,7 @@ class ExperienceBatch:
     correct: Bool
     truncated: Bool
     weight_versions: Int32
+    token_rewards: Float32 | None = None
     media: tuple[tuple[str, ...], ...] = ()
     padding: tuple[int, ...] = ()
 
@@ -110,6 +119,7 @@ class ExperienceBatch:
             correct=self.correct[indices],
             truncated=self.truncated[indices],
             weight_versions=self.weight_versions[indices],
+            token_rewards=None if self.token_rewards is None else self.token_rewards[responses],
             media=tuple(self.media[i] for i in indices) if self.media else (),
             padding=self.padding,
         )
@@ -143,6 +153,7 @@ def batch_of_table(table: pa.Table) -> ExperienceBatch:
         correct=fixed_column(table, "correct").copy(),
         truncated=fixed_column(table, "truncated").copy(),
         weight_versions=fixed_column(table, "weight_version").copy(),
+        token_rewards=ragged_column(table, TOKEN_REWARDS)[0].copy() if TOKEN_REWARDS in table.column_names else None,
         media=tuple(tuple(text.split()) for text in table["media"].to_pylist())
         if "media" in table.column_names
         else (),

@@ -24,6 +24,7 @@ from yatt_core.protocols.receipts import GroupFacts
 from yatt_core.wire.columns import Array, Int64, fixed_column, ragged_column, text_column
 
 PART_PREFIX = "reward/"
+TOKEN_REWARDS = "token_rewards"
 FINISH_STOP, FINISH_LENGTH, FINISH_TURNS = "stop", "length", "turns"
 DIGEST_HEADER = b"yatt.experience.1\0"
 
@@ -49,9 +50,11 @@ _OPTIONAL: tuple[tuple[str, pa.DataType], ...] = (
     ("media", pa.string()),
     ("turns", pa.int32()),
     ("tool_error", pa.string()),
+    (TOKEN_REWARDS, pa.list_(pa.float32())),
 )
 """media: content addresses of the prompt's images, separated by spaces. turns: the policy's answers in the response.
 tool_error: why a tool's result is missing, else null.
+token_rewards: the reward of each response token, with a critique.
 """
 _NULLABLE = frozenset({"reward_error", "tool_error"})
 _TOKEN_COLUMNS = ("response_tokens", "log_probs_sampler", "loss_mask")
@@ -64,7 +67,7 @@ def experience_schema(parts: Sequence[str], optional: Collection[str] = ()) -> p
     `reward_error` explains why a part was scored 0; it is null if none failed.
 
     parts: names of the reward parts, with a column `reward/<part>` each.
-    optional: which of `media`, `turns` and `tool_error` are included; other names are ignored.
+    optional: which of `media`, `turns`, `tool_error` and `token_rewards` are included; other names are ignored.
     """
     columns = [*_COLUMNS, *(column for column in _OPTIONAL if column[0] in optional)]
     fields = [pa.field(name, kind, nullable=name in _NULLABLE) for name, kind in columns]
@@ -200,8 +203,9 @@ def _sum_by_group(values: Array, mask: Array, bounds: Int64) -> float:
 
 
 def _check_values(table: pa.Table) -> None:
-    lengths = {name: ragged_column(table, name)[1] for name in _TOKEN_COLUMNS}
-    for name in _TOKEN_COLUMNS[1:]:
+    names = [*_TOKEN_COLUMNS, *([TOKEN_REWARDS] if TOKEN_REWARDS in table.column_names else [])]
+    lengths = {name: ragged_column(table, name)[1] for name in names}
+    for name in names[1:]:
         differs = np.flatnonzero(np.diff(lengths[name]) != np.diff(lengths["response_tokens"]))
         if differs.size:
             raise DataError(f"experience: {name} and response_tokens differ in length at {_place(table, differs[0])}")

@@ -77,7 +77,9 @@ class EndpointJudge:
         for attempt in range(self._part.retries + 1):
             answer = self._attempt(body)
             if isinstance(answer, Completion):
-                return Judgement(answer.text, self._parse(answer.text), answer.tokens, answer.prompt_tokens)
+                return Judgement(
+                    answer.text, self._parse(answer.text, len(item.steps)), answer.tokens, answer.prompt_tokens
+                )
             reason, asked = answer
             if asked is not None and asked > self._part.longest_wait_seconds:
                 raise InfrastructureError(f"{self._place}: {reason}; it asks to wait for {asked:g} s")

@@ -95,6 +95,8 @@ class GenerativeJudge:
             item, question = batch[place]
             tokens = piece.result.tokens[offsets[number] : offsets[number + 1]]
             answer = self._codec.decode(tokens)
-            judgements[place][judgement] = Judgement(answer, self._parse(answer), len(tokens), len(question))
+            judgements[place][judgement] = Judgement(
+                answer, self._parse(answer, len(item.steps)), len(tokens), len(question)
+            )
             if len(judgements[place]) == len(item.seeds):
                 yield Verdict(item.number, tuple(judgements[place][n] for n in range(len(item.seeds))))

@@ -6,15 +6,26 @@ Every such function takes time linear in the text, because a judge may be manipu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from yatt_core.spec.rewards.parsing import Number, ParseSpec, Pattern, Take, YesNo
+from yatt_core.judges.critiques import wrong_steps_in
+from yatt_core.spec.rewards.parsing import Number, ParseSpec, Pattern, Take, WrongSteps, YesNo
 
-Parser = Callable[[str], float | None]
-"""Maps a judge's answer to its score; None if it contains none."""
+
+class Parser(Protocol):
+    """Reads a judge's answer."""
+
+    def __call__(self, text: str, steps: int = 0) -> float | None:
+        """Returns the score; None if the answer contains none.
+
+        steps: number of the response's steps, for a critique.
+        """
+        ...
+
 
 _NUMBER = r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _OF_A_TOTAL = r"of(?:\s{1,3}an?)?(?:\s{1,3}(?:possible|maximum|total))?(?:\s{1,3}of)?"
@@ -44,9 +55,18 @@ def parser_of(spec: ParseSpec) -> Parser:
         case YesNo():
             return _yes_no(spec)
         case Number():
-            return lambda text: _within(_taken(_scores_in(text, spec.maximum), spec.take), spec.minimum, spec.maximum)
+            return lambda text, steps=0: _within(
+                _taken(_scores_in(text, spec.maximum), spec.take), spec.minimum, spec.maximum
+            )
         case Pattern():
-            return lambda text: _within(_group(spec.pattern, text), spec.minimum, spec.maximum)
+            return lambda text, steps=0: _within(_group(spec.pattern, text), spec.minimum, spec.maximum)
+        case WrongSteps():
+            return _number_of_wrong_steps
+
+
+def _number_of_wrong_steps(text: str, steps: int = 0) -> float | None:
+    wrong = wrong_steps_in(text, steps)
+    return None if wrong is None else float(len(wrong))
 
 
 def _yes_no(spec: YesNo) -> Parser:
@@ -54,7 +74,7 @@ def _yes_no(spec: YesNo) -> Parser:
     alternatives = "|".join(re.escape(word) for word in sorted(scores, key=len, reverse=True))
     words = re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)")
 
-    def score(text: str) -> float | None:
+    def score(text: str, steps: int = 0) -> float | None:
         found = _taken(words.findall(text.casefold()), spec.take)
         return None if found is None else scores[found]
 

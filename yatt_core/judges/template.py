@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from yatt_core.errors import DataError
 from yatt_core.protocols.judges import JudgeItem
-from yatt_core.spec.rewards.template import ANSWER, PROMPT, pieces_of
+from yatt_core.spec.rewards.template import ANSWER, PROMPT, STEPS, pieces_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,4 +50,6 @@ def _value(name: str, item: JudgeItem) -> str:
         if item.answer is None:
             raise DataError("the template contains {answer}, but the prompt has no reference answer")
         return item.answer
+    if name == STEPS:
+        return "\n".join(f"[{number}] {step.strip()}" for number, step in enumerate(item.steps, start=1))
     return item.response

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from yatt_core.engines.noise import uniforms
 from yatt_core.engines.virtual.clock import ScaledClock
@@ -19,7 +20,9 @@ from yatt_core.protocols.judges import JudgeItem, Judgement, JudgeRequest, Verdi
 from yatt_core.spec.rewards.judges import GenerativePart, VirtualJudge
 
 _NUMBERS = 3
-"""Random numbers of a judgement: two for the length, one for the score."""
+"""Random numbers of a judgement: two for the length, one for the score; a critique has one more for each step."""
+WRONG_FRACTION = 0.4
+"""Probability with which a critique names a step."""
 
 
 class VirtualJudgeEngine:
@@ -63,18 +66,27 @@ class VirtualJudgeEngine:
             yield tuple(verdict for verdict, end in zip(verdicts, ends, strict=True) if end == step)
 
     def verdict(self, item: JudgeItem) -> Verdict:
-        """Returns the verdict on an item; the text of a judgement is its score, so nothing is parsed."""
+        """Returns the verdict on an item; the text of a judgement is its score, or a list of wrong steps."""
         digest = hashlib.sha256(f"{item.prompt}\0{item.response}".encode()).digest()
         seeds = np.array(item.seeds, np.uint64) ^ np.frombuffer(digest[:8], "<u8")
         noise = uniforms(seeds, _NUMBERS)
         lengths = log_normal_lengths(noise[:, :2], self._engine.median_tokens, self._engine.sigma)
         tokens = np.minimum(lengths, self._part.max_new_tokens)
-        scores = np.floor(noise[:, 2] * 10) / 10
         prompt_tokens = len(filled_text(self._part.template, item).encode())
+        if item.steps:
+            told = [_critique(row) for row in uniforms(seeds, _NUMBERS + len(item.steps))[:, _NUMBERS:]]
+        else:
+            told = [(f"{score:.1f}", score) for score in (np.floor(noise[:, 2] * 10) / 10).tolist()]
         return Verdict(
             item.number,
             tuple(
-                Judgement(f"{score:.1f}", score, length, prompt_tokens)
-                for score, length in zip(scores.tolist(), tokens.astype(int).tolist(), strict=True)
+                Judgement(answer, score, length, prompt_tokens)
+                for (answer, score), length in zip(told, tokens.astype(int).tolist(), strict=True)
             ),
         )
+
+
+def _critique(noise: npt.NDArray[np.float64]) -> tuple[str, float]:
+    """Returns the text of a critique and the number of steps that it names. noise: one number per step."""
+    wrong = (np.flatnonzero(noise < WRONG_FRACTION) + 1).tolist()
+    return str(wrong), float(len(wrong))

@@ -1,8 +1,8 @@
 """Cuts a response into steps, and assigns each of its tokens to one of them.
 
 Consumes a response's text and tokens. Produces steps that together are the text, and the index of each token's step.
-A token belongs to the step in which its text begins, and one without a text to the step in which the token before it
-ends, so that every token belongs to exactly one step.
+A token belongs to the step in which its text begins, leading white space aside, and one without a text to the step in
+which the token before it ends, so that every token belongs to exactly one step.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class TokenSteps:
 
         steps: the steps of the text of these tokens.
         """
-        ends = np.cumsum([len(step) for step in steps])
-        found = np.searchsorted(ends, self._starts(tokens, "".join(steps)), side="right")
+        text, ends = "".join(steps), np.cumsum([len(step) for step in steps])
+        found = np.searchsorted(ends, list(_without_space(self._starts(tokens, text), text)), side="right")
         return np.minimum(found, len(steps) - 1).astype(np.int64)
 
     def _starts(self, tokens: Int32, text: str) -> Sequence[int]:
@@ -110,3 +110,10 @@ class TokenSteps:
                 offset += max(0, len(whole) - len(known))
                 before, read = read, place + 1
         return starts
+
+
+def _without_space(starts: Sequence[int], text: str) -> Iterator[int]:
+    """Yields the offset at which each token's text begins, after white space if there is anything else in it."""
+    for start, stop in itertools.pairwise([*starts, len(text)]):
+        piece = text[start:stop]
+        yield start + len(piece) - len(piece.lstrip() or piece)

@@ -24,6 +24,7 @@ class JudgeItem:
     response: text of the response, or of its last turn, depending on the part's `reads`.
     answer: the reference answer, if there is one.
     seeds: one per judgement, in 0 .. 2^64 - 1.
+    steps: the steps of the response; empty unless the judge names wrong ones.
     """
 
     number: int
@@ -31,6 +32,7 @@ class JudgeItem:
     response: str
     answer: str | None
     seeds: tuple[int, ...]
+    steps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

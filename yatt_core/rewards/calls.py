@@ -11,7 +11,7 @@ import functools
 import math
 import numbers
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -36,12 +36,19 @@ class Outcome:
     reason: why the value was set to 0 instead of being computed by the part; empty if the part computed it.
     failed: whether the part is at fault, rather than the response.
     place: `file:line` of the exception; empty if there was none.
+    wrong_steps: the numbers of the wrong steps, from 1, of a function that takes steps.
     """
 
     value: float
     reason: str = ""
     failed: bool = False
     place: str = ""
+    wrong_steps: tuple[int, ...] = ()
+
+
+def outcome_of(fields: Mapping[str, Any]) -> Outcome:
+    """Returns the outcome with these fields, which have been JSON."""
+    return Outcome(**{**fields, "wrong_steps": tuple(fields["wrong_steps"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +187,8 @@ def _failure(error: BaseException, call: Call) -> list[Outcome]:
 
 
 def _outcomes(function: RewardFunction, value: Any, call: Call, weight: float) -> list[Outcome]:
+    if function.takes_steps:
+        return [as_critique(value, len(call[0].steps))]
     if function.unit == "response":
         return [as_outcome(value, weight)]
     if isinstance(value, np.ndarray):
@@ -188,6 +197,18 @@ def _outcomes(function: RewardFunction, value: Any, call: Call, weight: float) -
         found = f"{len(value)} values" if isinstance(value, list | tuple) else type(value).__name__
         return [Outcome(0.0, f"returned {found}, not a list of {len(call)} numbers", failed=True)] * len(call)
     return [as_outcome(one, weight) for one in value]
+
+
+def as_critique(value: Any, steps: int) -> Outcome:
+    """Returns the outcome of a function that returned which steps are wrong; a failure unless it did so for each."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if not isinstance(value, list | tuple) or not all(isinstance(one, bool | np.bool_) for one in value):
+        return Outcome(0.0, f"returned {type(value).__name__}, not a list of booleans", failed=True)
+    if len(value) != steps:
+        return Outcome(0.0, f"returned {len(value)} booleans for {steps} steps", failed=True)
+    wrong = tuple(number for number, is_wrong in enumerate(value, start=1) if is_wrong)
+    return Outcome(float(len(wrong)), wrong_steps=wrong)
 
 
 def as_outcome(value: Any, weight: float) -> Outcome:

@@ -6,6 +6,7 @@ and passes on what the function declares.
 | first two parameters | receives | returns |
 |---|---|---|
 | `(prompt, response)` | one response | a number |
+| `(prompt, steps)` | the steps of one response | for each step whether it is wrong |
 | `(prompt, responses)` | all responses to one prompt | one number for each |
 | `(prompts, responses)` | all responses of a decode batch | one number for each |
 """
@@ -33,6 +34,14 @@ OF_RESPONSE = ("tokens", "stop_reason", "turns")
 OF_PROMPT = ("answer", "columns")
 """Facts about a prompt; a function of several prompts receives a list of each."""
 FACTS = (*OF_RESPONSE, *OF_PROMPT)
+STEPS = "steps"
+"""Name of the second parameter of a function that takes the steps of a response."""
+_CONVENTIONS = {
+    "response": "prompt, response",
+    STEPS: "prompt, steps",
+    "group": "prompt, responses",
+    "batch": "prompts, responses",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +49,13 @@ class Candidate:
     """A response that a part is to score.
 
     reads: what the part receives of it.
+    steps: the steps of that text; only for a function that takes them.
     """
 
     prompt: Prompt
     completion: Completion
     reads: Reads = "last_turn"
+    steps: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -59,6 +70,7 @@ class RewardFunction:
     facts: the names in `FACTS` that it takes.
     awaits: whether it is a coroutine function.
     blames_response: whether a call that takes too long is the response's fault.
+    takes_steps: whether it takes the steps of a response, and names the wrong ones.
     """
 
     function: Callable[..., Any]
@@ -67,11 +79,12 @@ class RewardFunction:
     facts: tuple[str, ...]
     awaits: bool
     blames_response: bool = False
+    takes_steps: bool = False
 
     def __call__(self, candidates: Sequence[Candidate]) -> Any:
         """Calls the function once: with a single candidate, those of one prompt, or those of a batch."""
         prompts: Any = [candidate.prompt for candidate in candidates]
-        texts: Any = [candidate.text for candidate in candidates]
+        texts: Any = [list(one.steps) if self.takes_steps else one.text for one in candidates]
         facts: dict[str, Any] = {}
         for name in self.facts:
             values = [_fact(name, candidate) for candidate in candidates]
@@ -114,12 +127,12 @@ def reward_function(function: Callable[..., Any], options: Mapping[str, Any], pl
         signature.bind(None, "", **dict.fromkeys(facts), **options)
     except TypeError as error:
         taken = "".join(f", {key}=..." for key in (*facts, *options))
-        convention = {"response": "prompt, response", "group": "prompt, responses", "batch": "prompts, responses"}[unit]
+        convention = _CONVENTIONS[STEPS if second == STEPS else unit]
         raise ConfigurationError(
             f"{place} cannot be called as ({convention}{taken}): {error}{_hint(named, options)}{_line(function)}"
         ) from None
     awaits = inspect.iscoroutinefunction(inspect.unwrap(function))
-    return RewardFunction(function, options, unit, facts, awaits, blames_response(function))
+    return RewardFunction(function, options, unit, facts, awaits, blames_response(function), second == STEPS)
 
 
 def _hint(named: Sequence[inspect.Parameter], options: Mapping[str, Any]) -> str:

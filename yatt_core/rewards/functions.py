@@ -7,23 +7,32 @@ process, where they cannot harm this one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from yatt_core.errors import ConfigurationError
+from yatt_core.prompts.prompt import Completion, Prompt
+from yatt_core.prompts.steps import split_steps
 from yatt_core.rewards.calls import Call, Limits, Outcome, made
 from yatt_core.rewards.code_files import read_code
-from yatt_core.rewards.conventions import RewardFunction, Unit
+from yatt_core.rewards.conventions import Candidate, RewardFunction, Unit
 from yatt_core.rewards.process import Loaded, reward_process
 from yatt_core.rewards.registry import FunctionName, is_linear, resolve
+from yatt_core.spec.rewards.critique import CritiqueSpec
 from yatt_core.spec.rewards.scheme import FunctionPart
+from yatt_core.spec.rewards.steps import StepSplit
 
 
 @dataclass(frozen=True, slots=True)
 class PartFunction:
-    """The function of a part."""
+    """The function of a part.
+
+    split: how it has responses cut into steps; None unless it takes steps.
+    """
 
     part: FunctionPart
     function: RewardFunction | Loaded
+    split: StepSplit | None = None
 
     @property
     def unit(self) -> Unit:
@@ -32,6 +41,11 @@ class PartFunction:
         Calls of coroutine functions are made together, once the whole batch is complete.
         """
         return "batch" if self.function.awaits else self.function.unit
+
+    def candidate(self, prompt: Prompt, completion: Completion) -> Candidate:
+        """Returns a response as the function takes it."""
+        candidate = Candidate(prompt, completion, self.part.reads)
+        return candidate if self.split is None else replace(candidate, steps=split_steps(candidate.text, self.split))
 
     def evaluate(self, calls: Sequence[Call]) -> list[list[Outcome]]:
         """Returns the outcomes of each call; none for calls after a failure that stops the run.
@@ -44,12 +58,14 @@ class PartFunction:
         return reward_process().evaluate(self.function, calls, limits, self.part.on_error == "stop")
 
 
-def load_part(part: FunctionPart, run_folder: Path | None = None) -> PartFunction:
+def load_part(part: FunctionPart, run_folder: Path | None = None, critique: CritiqueSpec | None = None) -> PartFunction:
     """Looks up, imports and checks the function of a part.
 
     run_folder: folder of the run, which has its own copies of files; None before there is a run.
+    critique: the critique of the spec.
 
-    Raises `ConfigurationError` as `registry.resolve` does; raises as `read_code` does for a file.
+    Raises `ConfigurationError` as `registry.resolve` does, and for a function that takes steps unless it is the part of
+    the critique; raises as `read_code` does for a file.
     """
     place = f"rewards.parts {part.name!r}: {part.described}"
     if part.function is not None:
@@ -57,4 +73,13 @@ def load_part(part: FunctionPart, run_folder: Path | None = None) -> PartFunctio
     else:
         path, data = read_code(part, run_folder)
         name = FunctionName(place, part.attribute, part.options, str(path), data.decode("latin-1"))
-    return PartFunction(part, resolve(name) if is_linear(name) else reward_process().load(name))
+    function = resolve(name) if is_linear(name) else reward_process().load(name)
+    named = critique if critique is not None and critique.part == part.name else None
+    if function.takes_steps and named is None:
+        raise ConfigurationError(f"{place} takes (prompt, steps); expected rewards.critique with part: {part.name}")
+    if named is not None and not function.takes_steps:
+        raise ConfigurationError(
+            f"{place} is the part of rewards.critique; expected a function (prompt, steps) that returns for each step "
+            "whether it is wrong"
+        )
+    return PartFunction(part, function, None if named is None else named.steps)

@@ -25,7 +25,7 @@ from typing import Any
 
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.prompts.prompt import Prompt
-from yatt_core.rewards.calls import Call, Limits, Outcome, broken, too_long
+from yatt_core.rewards.calls import Call, Limits, Outcome, broken, outcome_of, too_long
 from yatt_core.rewards.conventions import Unit
 from yatt_core.rewards.registry import FunctionName
 
@@ -51,6 +51,7 @@ class Loaded:
     unit: Unit
     awaits: bool
     blames_response: bool
+    takes_steps: bool
 
 
 class ProcessLostError(Exception):
@@ -168,7 +169,7 @@ class RewardProcess:
                         raise InfrastructureError(answer["unavailable"])
                     if "end" in answer:
                         return None
-                    outcomes[part[answer["call"]]] = [Outcome(*one) for one in answer["outcomes"]]
+                    outcomes[part[answer["call"]]] = [outcome_of(one) for one in answer["outcomes"]]
             except ProcessLostError as lost:
                 self.close()
                 return lost
@@ -264,6 +265,7 @@ def _packed(calls: Sequence[Call]) -> dict[str, Any]:
                     "spoken": [turn.text for turn in turns] if len(turns) > 1 else None,
                     "tokens": completion.tokens,
                     "stop_reason": completion.stop_reason,
+                    "steps": candidate.steps,
                 }
             )
         packed_calls.append(packed)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from yatt_core.errors import DataError
 from yatt_core.prompts.prompt import Completion, Prompt
 from yatt_core.rewards.calls import Outcome, as_outcome
-from yatt_core.rewards.conventions import Candidate, Unit
+from yatt_core.rewards.conventions import Unit
 from yatt_core.rewards.functions import load_part
 from yatt_core.spec.rewards.scheme import FunctionPart, RewardPart, RewardSpec
 
@@ -36,12 +36,14 @@ class SampleScore:
     correct: True if the accuracy part reaches its threshold.
     error: the parts that failed or could not read the response and were scored 0, with reasons; empty if there are
         none.
+    wrong_steps: how wrong each step of the response is, from 0 to 1; empty without a critique.
     """
 
     parts: Mapping[str, float]
     total: float
     correct: bool
     error: str = ""
+    wrong_steps: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class RewardScorer:
 
     def __init__(self, spec: RewardSpec, run_folder: Path | None = None) -> None:
         self._parts = spec.parts
-        self._functions = {part.name: load_part(part, run_folder) for part in spec.functions}
+        self._functions = {part.name: load_part(part, run_folder, spec.critique) for part in spec.functions}
         self._accuracy_part = spec.accuracy_name
         self._correct_at = spec.correct_at
 
@@ -90,7 +92,7 @@ class RewardScorer:
                 continue
             part, calls = function.part, _calls(function.function.unit, responses)
             results = function.evaluate(
-                [[Candidate(responses[i].prompt, responses[i].completion, part.reads) for i in call] for call in calls]
+                [[function.candidate(responses[i].prompt, responses[i].completion) for i in call] for call in calls]
             )
             for call, outcomes in zip(calls, results, strict=True):
                 for index, outcome in zip(call, outcomes, strict=False):  # there are none after a failure that stops

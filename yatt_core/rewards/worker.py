@@ -17,6 +17,7 @@ import select
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import asdict
 from typing import Any, BinaryIO
 
 from yatt_core.errors import ConfigurationError, InfrastructureError
@@ -55,7 +56,7 @@ class Server:
             self._say({"refused": str(error)})
             return
         self._functions[request["key"]] = function
-        kept = ("unit", "awaits", "blames_response")
+        kept = ("unit", "awaits", "blames_response", "takes_steps")
         self._say({"loaded": {name: getattr(function, name) for name in kept}})
 
     def _evaluate(self, request: dict[str, Any]) -> None:
@@ -88,7 +89,7 @@ class Server:
 
     def _report(self, index: int, outcomes: Sequence[Outcome]) -> bool:
         """Reports a call; returns whether it failed."""
-        self._say({"call": index, "outcomes": [(one.value, one.reason, one.failed, one.place) for one in outcomes]})
+        self._say({"call": index, "outcomes": [asdict(outcome) for outcome in outcomes]})
         return any(outcome.failed for outcome in outcomes)
 
     def _say(self, message: dict[str, Any]) -> None:
@@ -115,7 +116,7 @@ def _candidates(plain: Sequence[dict[str, Any]], call: Sequence[dict[str, Any]])
     prompts = {number: _prompt(copy.deepcopy(plain[number])) for number in numbers}
     for one in call:
         completion = Completion.of_turns(one["text"], one["spoken"] or [one["text"]], one["tokens"], one["stop_reason"])
-        yield Candidate(prompts[one["prompt"]], completion, one["reads"])
+        yield Candidate(prompts[one["prompt"]], completion, one["reads"], tuple(one["steps"]))
 
 
 def main() -> int:

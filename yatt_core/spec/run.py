@@ -158,7 +158,8 @@ class RunSpec(SpecModel):
         They are separate so that those that do not read a wrong key can report their contradictions beside it.
         """
         return (
-            self._reward_mistakes,
+            self.rewards.mistakes,
+            self._critique_mistakes,
             self._placement_mistakes,
             self.guards.mistakes,
             self._engine_mistakes,
@@ -217,20 +218,15 @@ class RunSpec(SpecModel):
         """True if rewards have no weight, so that a single response to a prompt teaches something."""
         return self.algorithm.distillation is not None and not any(part.weight for part in self.rewards.parts)
 
-    def _reward_mistakes(self) -> Iterator[str]:
-        rewards = self.rewards
-        names, functions = [part.name for part in rewards.parts], [part.name for part in rewards.functions]
-        if len(set(names)) < len(names):
-            yield f"rewards.parts: duplicate part name in {names}"
-        if not functions:
-            yield (
-                "rewards.parts: a part of kind function is needed to decide whether a response is correct, because a "
-                "judge cannot measure the accuracy of what it rewards; add one, with weight 0 if it must not count"
-            )
-        elif self.accuracy_part not in names:
-            yield f"rewards.accuracy_part: there is no part {self.accuracy_part!r}; expected one of {names}"
-        elif self.accuracy_part not in functions:
-            yield f"rewards.accuracy_part: {self.accuracy_part!r} is a judge; expected one of the functions {functions}"
+    def _critique_mistakes(self) -> Iterator[str]:
+        if self.rewards.critique is None:
+            return
+        if self.critic is not None:
+            yield "algorithm.kind: with rewards.critique, tokens have rewards of their own; expected grpo"
+        elif self.algorithm.reward_scaling != "none":
+            yield "algorithm.reward_scaling: rewards of tokens are not scaled; expected none, or no rewards.critique"
+        if self.rollout.tools is not None:
+            yield "rewards.critique: responses with tool calls are not cut into steps; expected null, or no rollout.tools"
 
     def _placement_mistakes(self) -> Iterator[str]:
         placement, engine = self.placement, self.rollout.engine

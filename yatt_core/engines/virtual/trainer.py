@@ -21,6 +21,7 @@ from yatt_core.algorithms.moments import scaled
 from yatt_core.digests import weights_digest as digest_of
 from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
 from yatt_core.engines.train.steps.batch_advantages import batch_advantages, moments_after
+from yatt_core.engines.train.steps.critique_advantages import critique_advantages, rewards_of_tokens
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.experience.admission import admitted_batch, admitted_table, load_admitted_batch
@@ -102,8 +103,13 @@ class VirtualTrainEngine:
         batch = load_admitted_batch(self._context.run_folder, task)
         algorithm = self._spec.algorithm
         rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
-        values = batch_advantages(self._spec, batch, rewards, task.key.branch, task.key.iteration)
-        columns = PreparedColumns(batch.ordinals, batch.samples, values, batch.response_offsets)
+        branch, tokens = task.key.branch, None
+        if self._spec.rewards.critique is None:
+            values = batch_advantages(self._spec, batch, rewards, branch, task.key.iteration)
+        else:
+            rewards = rewards_of_tokens(batch)
+            tokens, values = critique_advantages(self._spec, batch, rewards, branch, task.key.iteration)
+        columns = PreparedColumns(batch.ordinals, batch.samples, values, batch.response_offsets, tokens)
         folder, files = write_prepared(self._context.run_folder, task.key, task.term, [columns])
         moments = moments_after(task.reward_moments, batch)
         return PrepareReceipt(task.key, folder, files, metrics, {"prepare": time.perf_counter() - started}, moments)
@@ -201,10 +207,12 @@ class VirtualTrainEngine:
 
 
 def _columns_digest(columns: PreparedColumns) -> bytes:
-    """Returns the sha256 of the prepared samples and advantages in canonical order."""
+    """Returns the sha256 of the prepared samples and advantages, those of tokens included, in canonical order."""
     digest = hashlib.sha256()
     for array, dtype in ((columns.ordinals, "<i8"), (columns.samples, "<i4"), (columns.advantages, "<f8")):
         digest.update(np.ascontiguousarray(array, dtype=dtype).data)
+    if columns.token_advantages is not None:
+        digest.update(np.ascontiguousarray(columns.token_advantages, dtype="<f4").data)
     return digest.digest()
 
 

@@ -16,9 +16,9 @@ from pydantic import (
 )
 
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
-from yatt_core.spec.rewards.parsing import ParseSpec, YesNo
+from yatt_core.spec.rewards.parsing import ParseSpec, WrongSteps, YesNo
 from yatt_core.spec.rewards.parts import RewardPartBase
-from yatt_core.spec.rewards.template import ANSWER, PROMPT, RESPONSE, fields_of
+from yatt_core.spec.rewards.template import ANSWER, PROMPT, RESPONSE, STEPS, fields_of
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.model import ModelConfigFile, ModelFolder, ModelSizes
 
@@ -43,7 +43,7 @@ class VirtualJudge(SpecModel):
     """Seeded synthetic judgements generated at configured speeds on a scaled clock; for planning and tests.
 
     It needs no model. The score is a hash of prompt, response and seed, one of 0.0, 0.1 ... 0.9; `parse` is not
-    used.
+    used. A critique names each step with a probability of 0.4.
     """
 
     kind: Literal["virtual"] = "virtual"
@@ -72,9 +72,9 @@ class TemplatedPart(RewardPartBase):
     """Options shared by the judges that write an answer."""
 
     template: str = Field(min_length=1)
-    """The judge's prompt, with the placeholders `{prompt}`, `{response}` and `{answer}` (the reference answer); a
-    literal brace is written `{{` or `}}`. Put what all questions share first, so that a prefix cache can reuse
-    it."""
+    """The judge's prompt, with the placeholders `{prompt}`, `{response}`, `{answer}` (the reference answer) and, for a
+    critique, `{steps}` (the response's steps, each after its number: `[1] `); a literal brace is written `{{` or
+    `}}`. Put what all questions share first, so that a prefix cache can reuse it."""
     judgements: int = Field(default=1, ge=1, le=1024)
     """Number of judgements per response."""
     temperature: NonNegativeFloat = 1.0
@@ -93,14 +93,23 @@ class TemplatedPart(RewardPartBase):
     @classmethod
     def _known_placeholders(cls, template: str) -> str:
         fields = fields_of(template)
-        if RESPONSE not in fields:
+        if not fields & {RESPONSE, STEPS}:
             raise ValueError("the template does not contain the response; add {response}")
-        if unknown := sorted(fields - {PROMPT, RESPONSE, ANSWER}):
+        if unknown := sorted(fields - {PROMPT, RESPONSE, ANSWER, STEPS}):
             raise ValueError(
-                f"unknown placeholder {{{unknown[0]}}}; expected {{prompt}}, {{response}} or {{answer}}; a literal "
-                f"brace is written {{{{ or }}}}"
+                f"unknown placeholder {{{unknown[0]}}}; expected {{prompt}}, {{response}}, {{answer}} or {{steps}}; a "
+                f"literal brace is written {{{{ or }}}}"
             )
         return template
+
+    @model_validator(mode="after")
+    def _steps_if_wrong_ones_are_named(self) -> Self:
+        if (STEPS in fields_of(self.template)) != isinstance(self.parse, WrongSteps):
+            raise ValueError(
+                "the placeholder {steps} and parse: {kind: wrong_steps} belong together: the judge sees the numbers that "
+                "it names; use both or neither"
+            )
+        return self
 
     @model_validator(mode="after")
     def _judgements_differ(self) -> Self:

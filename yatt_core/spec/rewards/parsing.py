@@ -79,4 +79,12 @@ class Pattern(NumberInRange):
         return pattern
 
 
-ParseSpec = Annotated[YesNo | Number | Pattern, Field(discriminator="kind")]
+class WrongSteps(SpecModel):
+    """The numbers of the wrong steps in brackets, such as `[2, 5]`, or `[]` for none; the last brackets count. For the
+    part of `rewards.critique`. The score is the number of wrong steps.
+    """
+
+    kind: Literal["wrong_steps"] = "wrong_steps"
+
+
+ParseSpec = Annotated[YesNo | Number | Pattern | WrongSteps, Field(discriminator="kind")]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, PositiveFloat, field_validator, model_validator
 
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
+from yatt_core.spec.rewards.critique import CritiqueSpec, critique_mistakes
 from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, JudgePart, RewardModelPart
 from yatt_core.spec.rewards.parts import RewardPartBase
 
@@ -89,6 +91,8 @@ class RewardSpec(SpecModel):
     default the first one. Its weight may be 0."""
     correct_at: float = 0.999
     """A response is correct if its accuracy part scores at least this value."""
+    critique: CritiqueSpec | None = None
+    """Rewards of single tokens, lower in wrong steps; `null`: all tokens of a response share its reward."""
 
     @property
     def functions(self) -> tuple[FunctionPart, ...]:
@@ -104,3 +108,19 @@ class RewardSpec(SpecModel):
     def accuracy_name(self) -> str:
         """Name of the part that decides whether a response is correct; empty if no part is a function."""
         return self.accuracy_part or next((part.name for part in self.functions), "")
+
+    def mistakes(self) -> Iterator[str]:
+        """Yields one line per contradiction between parts, each starting with the key."""
+        names, functions = [part.name for part in self.parts], [part.name for part in self.functions]
+        if len(set(names)) < len(names):
+            yield f"rewards.parts: duplicate part name in {names}"
+        if not functions:
+            yield (
+                "rewards.parts: a part of kind function is needed to decide whether a response is correct, because a "
+                "judge cannot measure the accuracy of what it rewards; add one, with weight 0 if it must not count"
+            )
+        elif self.accuracy_name not in names:
+            yield f"rewards.accuracy_part: there is no part {self.accuracy_name!r}; expected one of {names}"
+        elif self.accuracy_name not in functions:
+            yield f"rewards.accuracy_part: {self.accuracy_name!r} is a judge; expected one of the functions {functions}"
+        yield from critique_mistakes(self.critique, self.parts, self.judges, self.accuracy_name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from string import Formatter
 
-PROMPT, RESPONSE, ANSWER = "prompt", "response", "answer"
+PROMPT, RESPONSE, ANSWER, STEPS = "prompt", "response", "answer", "steps"
 
 
 def fields_of(template: str) -> frozenset[str]:

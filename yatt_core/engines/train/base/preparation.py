@@ -21,6 +21,7 @@ from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.roles.teacher import Teacher
 from yatt_core.engines.train.steps.batch_advantages import batch_advantages
+from yatt_core.engines.train.steps.critique_advantages import critique_advantages, rewards_of_tokens
 from yatt_core.engines.train.steps.plan import StepPlan, plan_step
 from yatt_core.engines.train.steps.token_advantages import token_advantages
 from yatt_core.errors import DataError, NumericError
@@ -39,7 +40,7 @@ Int64 = npt.NDArray[np.int64]
 def has_token_columns(spec: RunSpec) -> bool:
     """Returns True if `prepare` computes columns of tokens, so that each rank writes its own."""
     algorithm = spec.algorithm
-    others = (algorithm.kl, algorithm.distillation, spec.critic)
+    others = (algorithm.kl, algorithm.distillation, spec.critic, spec.rewards.critique)
     return spec.optimizer_steps_per_iteration > 1 or any(other is not None for other in others)
 
 
@@ -50,7 +51,8 @@ def require_columns(spec: RunSpec, columns: PreparedColumns, folder: str) -> Non
         "log_probs_old": (spec.optimizer_steps_per_iteration > 1, "several steps need"),
         "log_probs_ref": (algorithm.kl is not None, "the KL term needs"),
         "log_probs_teacher": (algorithm.distillation is not None, "distillation needs"),
-        **dict.fromkeys(("token_advantages", "values", "returns"), (spec.critic is not None, "a critic needs")),
+        "token_advantages": (spec.critic is not None or spec.rewards.critique is not None, "rewards of tokens need"),
+        **dict.fromkeys(("values", "returns"), (spec.critic is not None, "a critic needs")),
     }
     for name, (is_needed, what_for) in needed.items():
         if is_needed and getattr(columns, name) is None:
@@ -119,11 +121,13 @@ class Preparer:
         pull = None
         if in_reward and old is not None and ref is not None:
             pull = old.astype(np.float64) - ref.astype(np.float64)
-        if self._critic is None:
-            values, metrics = self._by_sample(batch, share, pull, task)
-        else:
+        if self._critic is not None:
             values, by_token, metrics = self._by_token(self._critic, batch, share, pull, task)
             tokens |= by_token
+        elif self._spec.rewards.critique is not None:
+            tokens["token_advantages"], values, metrics = self._by_critique(batch, pull, task)
+        else:
+            values, metrics = self._by_sample(batch, share, pull, task)
         if not np.isfinite(values).all():
             row = int(np.argmin(np.isfinite(values)))
             raise NumericError(f"advantage {values[row]} of prompt ordinal {batch.ordinals[row]} is not finite")
@@ -167,6 +171,19 @@ class Preparer:
             "returns": found.returns,
         }
         return found.samples, columns, metrics
+
+    def _by_critique(
+        self, batch: ExperienceBatch, pull: Float64 | None, task: BatchTask
+    ) -> tuple[Float32, Float64, dict[str, float]]:
+        """Computes the advantages of tokens, [T], from their own rewards, and their means in samples, [N]."""
+        algorithm, metrics = self._spec.algorithm, dict[str, float]()
+        rewards = rewards_of_tokens(batch)
+        if algorithm.kl is not None and pull is not None:
+            pull = self._everywhere(pull)
+            rewards = rewards - algorithm.kl.coefficient * pull
+            metrics["kl"] = float(pull.sum() / max(np.count_nonzero(batch.loss_mask), 1))
+        found, means = critique_advantages(self._spec, batch, rewards, task.key.branch, task.key.iteration)
+        return found, means, metrics
 
     def _everywhere(self, tokens: Float64) -> Float64:
         """Returns the values of all ranks' tokens, [T], on every rank.

@@ -1,0 +1,34 @@
+"""The rewards of a batch's tokens: pure functions of responses, scores and the critique of the spec."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from yatt_core.algorithms.critique import token_rewards
+from yatt_core.prompts.steps import Decode, TokenSteps, split_steps
+from yatt_core.rewards.scoring import SampleScore
+from yatt_core.spec.rewards.critique import CritiqueSpec
+from yatt_core.wire.columns import list_array, ragged_column
+
+
+def token_reward_column(
+    critique: CritiqueSpec, responses: pa.Table, scores: Sequence[SampleScore], decode: Decode
+) -> pa.Array:
+    """Returns the rewards of each response's tokens, a list of float32 per row.
+
+    responses: as `response_table` returns them.
+    decode: the policy's `TextCodec.decode`.
+    """
+    finder = TokenSteps(decode)
+    texts: list[str] = responses.column("response").to_pylist()
+    tokens, offsets = ragged_column(responses, "response_tokens")
+    rows = []
+    for text, score, (start, stop) in zip(texts, scores, itertools.pairwise(offsets.tolist()), strict=True):
+        places = finder.find(tokens[start:stop], split_steps(text, critique.steps))
+        wrong = np.array(score.wrong_steps)
+        rows.append(token_rewards(score.total, wrong, places, critique.outcome_weight, critique.wrong_step_penalty))
+    return list_array(np.concatenate(rows).astype(np.float32), offsets)
