@@ -158,7 +158,7 @@ class RunSpec(SpecModel):
         They are separate so that those that do not read a wrong key can report their contradictions beside it.
         """
         return (
-            self.rewards.mistakes,
+            self._reward_mistakes,
             self._critique_mistakes,
             self._placement_mistakes,
             self.guards.mistakes,
@@ -217,6 +217,9 @@ class RunSpec(SpecModel):
     def _learns_from_a_teacher_only(self) -> bool:
         """True if rewards have no weight, so that a single response to a prompt teaches something."""
         return self.algorithm.distillation is not None and not any(part.weight for part in self.rewards.parts)
+
+    def _reward_mistakes(self) -> Iterator[str]:
+        yield from self.rewards.mistakes()
 
     def _critique_mistakes(self) -> Iterator[str]:
         if self.rewards.critique is None:
