@@ -18,6 +18,7 @@ from db.write.records import ChoiceRow
 from flows.delivery.datasets import dataset_entries
 from flows.driver.checkpoints import CheckpointKeeper
 from flows.driver.context import RunContext
+from flows.placement.disks import DISKS, disks_of, last_disks
 from flows.placement.seats import SEATS, identity_of, last_seats
 from yatt_core.cluster.devices import inventory, measured_gpus
 from yatt_core.errors import ConfigurationError, DataError, FencedError, InfrastructureError
@@ -31,7 +32,7 @@ from yatt_core.run_actors.run_actors import RunActors
 log = logging.getLogger("yatt_core.flow")
 END_SECONDS = 10.0
 """Maximum time for a start in progress to notice that the session is ending."""
-ACTOR_LOST, QUARANTINED, CONTROLLERS, DISKS = "actor_lost", "quarantined", "controllers", "disks"
+ACTOR_LOST, QUARANTINED, CONTROLLERS = "actor_lost", "quarantined", "controllers"
 
 
 class ActorsStart:
@@ -47,7 +48,6 @@ class ActorsStart:
         self._ending = Event()
         self._inputs: InputsReceipt | None = None
         self._controllers: Mapping[str, int] = {}
-        self._disks: Mapping[str, str] = {}
         self.environment: Mapping[str, str] = {}
         self.devices = 0
 
@@ -200,14 +200,12 @@ class ActorsStart:
 
     def _book_disks(self) -> None:
         """Records which nodes have a folder of their own for the run, whenever that changes."""
-        by_node = self._actors.files.by_node()
-        if by_node == self._disks:
+        by_node, context = self._actors.files.by_node(), self._context
+        if by_node == last_disks(context.ledger, context.run):
             return
-        self._disks = by_node
-        context, own = self._context, sorted(node for node, disk in by_node.items() if node == disk)
         context.ledger.events.append(context.run, DISKS, {"nodes": dict(by_node)}, context.fence)
-        if by_node:
-            context.observer.stage(f"the nodes have {len(own)} disks; files travel through {context.spec.storage.url}")
+        for disk in disks_of(by_node):
+            context.observer.stage(f"a disk with the run's folder: {', '.join(disk.nodes)}")
 
     # -- quarantine ---------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flows.placement.disks import Disk
 from flows.placement.record import PastWork, RecordedPlacement
 from flows.placement.seats import SeatSpan
 from flows.placement.work_files import RecordedWork
@@ -89,6 +90,7 @@ class Explanation:
     seconds: seconds by phase, on the driver's clock.
     moves: number of actions by kind, other than changes of role.
     seats: where the actors were.
+    disks: the disks with the run's folder; empty if all nodes shared one.
     """
 
     run: str
@@ -113,6 +115,7 @@ class Explanation:
     roles: tuple[RoleUse, ...]
     idle_fraction: float | None
     seats: tuple[SeatSpan, ...]
+    disks: tuple[Disk, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,9 @@ class Gantt:
     phases: Mapping[str, float]
 
 
-def explain(placement: RecordedPlacement, seats: tuple[SeatSpan, ...] = ()) -> Explanation:
+def explain(
+    placement: RecordedPlacement, seats: tuple[SeatSpan, ...] = (), disks: tuple[Disk, ...] = ()
+) -> Explanation:
     """Returns the explanation of one iteration's placement."""
     row, outcome = placement.row, placement.row.outcome or {}
     start: str = row.decision["start"]
@@ -164,6 +169,7 @@ def explain(placement: RecordedPlacement, seats: tuple[SeatSpan, ...] = ()) -> E
         roles=tuple(_use(time, took or 0.0) for time in times),
         idle_fraction=idle_fraction(times) if times else None,
         seats=seats,
+        disks=disks,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from db.ledger import Ledger
 from db.write.records import DecisionRow
+from flows.placement.disks import Disk, disks_during
 from flows.placement.inputs import REMEMBERED
 from flows.placement.seats import SeatSpan, seats_during
 from flows.placement.work_files import RecordedWork, load_work, work_file
@@ -119,6 +120,11 @@ class PlacementRecord:
         """Returns where the actors were while an iteration was made; empty if that is not recorded."""
         run, branch, _ = self.ledger.commits.maker(self.run, iteration)
         return seats_during(self.ledger, run, branch, iteration)
+
+    def disks(self, iteration: int) -> tuple[Disk, ...]:
+        """Returns the disks with the run's folder while an iteration was made; empty if all nodes shared one."""
+        run, branch, _ = self.ledger.commits.maker(self.run, iteration)
+        return disks_during(self.ledger, run, branch, iteration)
 
     def between(self, first: int, last: int) -> Iterator[RecordedPlacement]:
         """Yields the placements of the iterations `first` to `last`, inclusive."""

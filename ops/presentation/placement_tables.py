@@ -10,8 +10,10 @@ from ops.presentation.output import message, write, write_table
 from ops.presentation.placement_words import HOW, role_name, roles_text
 from ops.presentation.words import size
 from yatt_core.placement.actions import JUDGE, ROLLOUT
+from yatt_core.planning.files import LOST_WITH_A_NODE
 
 if TYPE_CHECKING:
+    from flows.placement.disks import Disk
     from flows.placement.explain import Explanation, Gantt, Lengths, RoleUse, SeenWork
     from flows.placement.replay import ComparedDecision, Comparison, ReplayedDecision
     from flows.placement.seats import SeatSpan
@@ -62,6 +64,16 @@ def print_explanation(found: Explanation) -> None:
         write(f"idle fraction of all devices: {found.idle_fraction:.1%}")
     if found.seats:
         write_table(("actor", "node", "device", "host memory", "GPU memory"), [_seat_row(span) for span in found.seats])
+    write_disks(found.disks)
+
+
+def write_disks(disks: Sequence[Disk]) -> None:
+    """Writes which nodes share the disk of the run's folder, and what is lost with one that does not; nothing if all do."""
+    if disks:
+        write_table(("disk", "nodes"), [(number, ", ".join(disk.nodes)) for number, disk in enumerate(disks, 1)])
+        write(
+            f"with a node that has a disk of its own are lost: {', '.join(LOST_WITH_A_NODE)}; the rest is on the object store"
+        )
 
 
 def _facts(found: Explanation) -> Iterator[tuple[str, str]]:

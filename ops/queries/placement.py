@@ -76,7 +76,7 @@ def placement(ledger: Ledger, home: Home, run: str, iteration: int) -> Placement
         gantt, missing = gantt_of(found), ""
     except ConfigurationError as error:
         gantt, missing = None, str(error)
-    return PlacementView(explain(found, record.seats(iteration)), gantt, missing)
+    return PlacementView(explain(found, record.seats(iteration), record.disks(iteration)), gantt, missing)
 
 
 def _view(row: DecisionLine) -> DecisionView:

@@ -10,14 +10,19 @@ from typing import Any
 import pytest
 import ray
 
+from ops.preflight.disks import check_disks
+from tests.cluster.conftest import Head
 from tests.cluster.run_actors import actors_spec
-from yatt_core.cluster.disks import disk_of, new_mark
+from yatt_core.cluster import connect, disks, nodes
+from yatt_core.cluster.disks import disk_of, new_mark, require_one_disk, survey
 from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter
+from yatt_core.cluster.nodes import own_node_name
 from yatt_core.errors import ConfigurationError
 from yatt_core.protocols.receipts import InputsReceipt
 from yatt_core.run_actors import node_files
 from yatt_core.run_actors.node_files import NodeFiles
 
+NAMESPACE = "disks"
 NAMES = {"id-a": "a", "id-b": "b", "id-c": "c", "id-d": "d"}
 
 
@@ -44,6 +49,35 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, st
     monkeypatch.setattr(node_files, "metered_get", lambda _meter, asked, *_: asked)
     monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "id-a"))
     return made
+
+
+def test_the_nodes_of_a_cluster_say_which_of_them_share_a_folder(attached: Head, tmp_path: Path) -> None:
+    here = own_node_name()
+    assert survey(tmp_path, 60.0) == {here: here}
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_nodes_without_the_home_folder_are_refused_by_name_unless_there_is_an_object_store(tmp_path: Path) -> None:
+    by_node = {"a": "a", "b": "a", "c": "c", "d": "c"}
+    with pytest.raises(ConfigurationError, match=r"on c, d .*node b.*storage\.url"):
+        require_one_disk(tmp_path, by_node, "b", None)
+    require_one_disk(tmp_path, by_node, "b", "s3://bucket/prefix")
+    require_one_disk(tmp_path, {"a": "a", "b": "a"}, "b", None)
+
+
+def test_a_check_asks_the_cluster_that_the_environment_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(connect, "connect_ray", lambda address, namespace: calls.append(address))
+    monkeypatch.setattr(connect, "disconnect_ray", lambda: calls.append("disconnected"))
+    monkeypatch.setattr(disks, "survey", lambda home, seconds: {"a": "a", "b": "b"})
+    monkeypatch.setattr(nodes, "own_node_name", lambda: "a")
+    monkeypatch.delenv("YATT_RAY_ADDRESS", raising=False)
+    assert check_disks(tmp_path, actors_spec()) is None and calls == []
+    monkeypatch.setenv("YATT_RAY_ADDRESS", "head:6379")
+    with pytest.raises(ConfigurationError, match=r"on b .*storage\.url"):
+        check_disks(tmp_path, actors_spec())
+    assert calls == ["head:6379", "disconnected"]
+    assert check_disks(tmp_path, actors_spec("storage.url=s3://bucket/prefix")) == {"a": "a", "b": "b"}
 
 
 def files_of(folder: Path, *overrides: str) -> NodeFiles:

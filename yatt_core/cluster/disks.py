@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,9 @@ from typing import Any
 import ray
 
 from yatt_core import durable
-from yatt_core.cluster.nodes import on_node
+from yatt_core.cluster.metering import BytesMeter, metered_get
+from yatt_core.cluster.nodes import node_names, on_node
+from yatt_core.errors import ConfigurationError
 
 _MARK = ".disk-"
 _OLD_SECONDS = 86_400.0
@@ -51,6 +54,45 @@ def disk_of(folder: str, mark: str, node: str) -> str:
             if other.name != mark and other.stat().st_mtime < time.time() - _OLD_SECONDS:
                 other.unlink(missing_ok=True)
     return found
+
+
+def survey(home: Path, seconds: float) -> dict[str, str]:
+    """Returns the name of the node that each node of the connected cluster shares the disk of a folder with, by name.
+
+    Each node looks in a folder of its own in `home`, which is deleted afterwards.
+
+    Raises `InfrastructureError` if a node cannot write there or does not answer in time.
+    """
+    names, folder, mark = node_names(), str(home / f".disks-{secrets.token_hex(8)}"), new_mark()
+    nodes = sorted(names)
+
+    def ask(function: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]) -> list[Any]:
+        asked = run_on(nodes, function, arguments)
+        return metered_get(BytesMeter(), asked, seconds, f"the nodes to look for {home}")
+
+    try:
+        found = ask(disk_of, {node: (folder, mark, node) for node in nodes})
+    finally:
+        ask(_forget, dict.fromkeys(nodes, (folder,)))
+    return {names[node]: names[disk] for node, disk in zip(nodes, found, strict=True)}
+
+
+def require_one_disk(home: Path, by_node: Mapping[str, str], here: str, url: str | None) -> None:
+    """Raises `ConfigurationError` for nodes that do not share a folder with the driver's if there is no object store.
+
+    by_node: as `survey` returns it.
+    here: the name of the driver's node.
+    """
+    apart = sorted(node for node, disk in by_node.items() if disk != by_node.get(here, here))
+    if apart and url is None:
+        raise ConfigurationError(
+            f"{home} on {', '.join(apart)} is not the folder of that name on the driver's node {here}: put YATT_HOME on a "
+            "file system that all nodes share, or give the run an object store (storage.url)"
+        )
+
+
+def _forget(folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_on(nodes: Sequence[str], function: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from yatt_core.cluster.gcs import living_nodes
@@ -14,6 +15,11 @@ from yatt_core.errors import InfrastructureError
 def node_names() -> dict[str, str]:
     """Maps Ray's id of each live node to its name. Raises `InfrastructureError` if the cluster does not answer."""
     return {node.id: node.name for node in living_nodes()}
+
+
+def own_node_name() -> str:
+    """Returns the name of the node to which this process is connected."""
+    return node_names()[str(ray.get_runtime_context().get_node_id())]
 
 
 def avoided_nodes(names: Mapping[str, str], avoid: frozenset[str]) -> frozenset[str]:

@@ -14,6 +14,7 @@ from yatt_core.checkpoints.interval import checkpoint_interval, overhead
 from yatt_core.planning.assumed_lines import assumed_lines
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import CORE, DescribedCluster
+from yatt_core.planning.files import FilesOnNodes
 from yatt_core.planning.memory.demand import Demand, demand_of
 from yatt_core.planning.memory.remedies import Larger, Settings, larger_that_fits, remedies
 from yatt_core.planning.roles import Roles, check_sizes, roles_of
@@ -66,6 +67,11 @@ class RunPlan:
     larger: Larger | None
     warnings: list[str]
     assumed: list[str]
+
+    @property
+    def files(self) -> FilesOnNodes:
+        """What the nodes must share."""
+        return FilesOnNodes(self.cluster.nodes, self.roles.spec.storage.url)
 
     @property
     def fits(self) -> bool:

@@ -13,9 +13,8 @@ from typing import Any
 
 import ray
 
-from yatt_core.cluster.disks import disk_of, new_mark, run_on
+from yatt_core.cluster.disks import disk_of, new_mark, require_one_disk, run_on
 from yatt_core.cluster.metering import BytesMeter, Interruptions, metered_get
-from yatt_core.errors import ConfigurationError
 from yatt_core.input_building.arriving import bring_code, bring_inputs
 from yatt_core.input_building.given_folders import (
     Folders,
@@ -69,14 +68,12 @@ class NodeFiles:
         if not apart:
             log.info("%d more nodes share the run's folder", len(new))
             return
-        listed = ", ".join(sorted(names[node] for node in apart))
         if self._url is None:
             for node in apart:
                 del self._disks[node]
-            raise ConfigurationError(
-                f"{self._folder} on {listed} is not the folder of that name on the driver's node {names[here]}: put "
-                "YATT_HOME on a file system that all nodes share, or give the run an object store (storage.url)"
-            )
+            by_node = {names[here]: names[here]} | {names[node]: names[node] for node in apart}
+            require_one_disk(Path(self._folder), by_node, names[here], None)
+        listed = ", ".join(sorted(names[node] for node in apart))
         log.info("%s: a folder of its own on %s; files travel through %s", self._folder, listed, self._url)
         self._bring(apart, bring_code, ())
 

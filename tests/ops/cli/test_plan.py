@@ -38,12 +38,21 @@ def test_a_plan_for_people(yatt: Yatt, home: Home) -> None:
     assert not home.folder.exists()
 
 
+def test_a_plan_says_what_nodes_must_share(yatt: Yatt) -> None:
+    plan, store = ("plan", SEVEN, "--cluster", "8xH200,2 nodes", *SMALL), ("--set", "storage.url=s3://bucket/runs")
+    assert "must share YATT_HOME" in yatt(*plan).out
+    files = yatt(*plan, *store, "-o", "json").document["files"]
+    assert (files["storage_url"], files["shared_home_required"]) == ("s3://bucket/runs", False)
+    assert files["lost_with_a_node"]
+
+
 def test_a_plan_for_programs(yatt: Yatt) -> None:
     answer = yatt("plan", SEVENTY, "--cluster", "8xH200,16 nodes", *SMALL, "-o", "json")
     assert answer.code == 0
     document = answer.document
     assert document["fits"] is True
     assert document["cluster"]["devices"] == 128
+    assert document["files"] == {"storage_url": None, "shared_home_required": True, "lost_with_a_node": []}
     assert document["placement"]["rollout"]["instances"] == 16
     stages = {row["stage"]: row for row in document["memory"]}
     assert list(stages) == ["collect", "prepare", "learn", "sync"]

@@ -68,7 +68,7 @@ def explain(
     from ops.presentation.placement_tables import print_explanation
 
     with _record(run, home) as record:
-        found = explanation_of(record.at(iteration), record.seats(iteration))
+        found = explanation_of(record.at(iteration), record.seats(iteration), record.disks(iteration))
     if output is Output.JSON:
         write_json(asdict(found))
     else:

@@ -10,7 +10,7 @@ import itertools
 import logging
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,9 +43,11 @@ def check(
 ) -> None:
     """Check a spec before a run: all rows, prompts, reference answers, reward functions and the model's folder.
 
-    Starts no cluster and leaves nothing behind. `yatt train` makes the same checks, of all rows once its cluster is up.
+    Starts no cluster and leaves nothing behind. If YATT_RAY_ADDRESS names a cluster, its nodes are asked which of them share
+    the home folder. `yatt train` makes the same checks, of all rows once its cluster is up.
     """
     from flows.run.home import Home
+    from ops.preflight.disks import check_disks
     from ops.preflight.needs import needs_of
     from ops.preflight.run import check_before_start
     from yatt_core.spec import load_spec
@@ -57,6 +59,7 @@ def check(
             place.folder, checked, message, lambda: inputs.append(_all_inputs(checked, place.folder))
         )
     (found,), trials = inputs, sound.trials
+    disks = check_disks(place.folder, checked)
     needs, warnings = needs_of(checked), [*sound.warnings, *logged, *_answers_missing(checked, found)]
     if output is Output.JSON:
         receipt = found.receipt
@@ -69,13 +72,23 @@ def check(
             "conversation": found.shown,
             "warnings": warnings,
         }
-        write_json({"prompts": prompts, **facts, "trials": [asdict(trial) for trial in trials], "needs": asdict(needs)})
+        write_json(
+            {
+                "prompts": prompts,
+                **facts,
+                "trials": [asdict(trial) for trial in trials],
+                "needs": asdict(needs),
+                "disks": disks,
+            }
+        )
         return
     _print(checked, found, trials)
     for warning in warnings:
         message(f"warning: {warning}")
     for line in _needed(checked, needs):
         write(line)
+    if disks:
+        write(_shared(disks, checked.storage.url))
     write(f"`yatt plan {spec}` explains these figures")
     write(f"the spec is sound; to start a run: yatt train {spec}")
 
@@ -187,6 +200,17 @@ def _needed(spec: RunSpec, needs: Needs) -> Iterator[str]:
     if needs.seconds is not None:
         yield f"{spec.iterations} iterations take about {duration(needs.seconds)}, besides the start"
     yield f"a checkpoint takes about {size(needs.checkpoint_bytes)} of disk space"
+
+
+def _shared(disks: Mapping[str, str], url: str | None) -> str:
+    """Returns which nodes of the cluster share the home folder."""
+    if len(set(disks.values())) == 1:
+        return f"all {len(disks)} nodes of the cluster share the home folder: {', '.join(sorted(disks))}"
+    members = {
+        disk: [node for node, own in sorted(disks.items()) if own == disk] for disk in sorted(set(disks.values()))
+    }
+    apart = "; ".join(", ".join(nodes) for nodes in members.values())
+    return f"the nodes have {len(members)} disks ({apart}); files travel through {url}"
 
 
 def _shown(trial: Trial) -> str:

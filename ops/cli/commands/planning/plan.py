@@ -155,6 +155,8 @@ def print_plan(made: RunPlan) -> None:
         _print_times(made.roles.spec, made.times)
     else:
         _print_shortages(made)
+    if made.files.described():
+        write(f"\n{made.files.described()}")
     for title, lines in (("Warnings", made.warnings), ("Assumed", made.assumed)):
         if lines:
             write(f"\n{title}")

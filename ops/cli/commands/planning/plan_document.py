@@ -25,6 +25,11 @@ def plan_document(made: RunPlan) -> dict[str, Any]:
             "devices": cluster.devices,
             "device_bytes": cluster.card.memory,
         },
+        "files": {
+            "storage_url": made.files.storage_url,
+            "shared_home_required": made.files.shared_home_required,
+            "lost_with_a_node": list(made.files.lost_with_a_node),
+        },
         "placement": {
             "rollout": _engine(roles.rollout.kind, demand.instances, demand.rollout),
             "judge": None
