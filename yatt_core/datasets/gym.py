@@ -1,4 +1,4 @@
-"""Tasks of the reasoning-gym package: their entries as plain JSON rows, and their own scoring.
+"""Tasks of the reasoning-gym package, and YATT's own in its registry: their entries as plain JSON rows, and their own scoring.
 
 Consumes a task's name and options. Produces rows (`question`, `answer`, `metadata`, `task`, `options`) that
 survive a round trip through JSON, and scores of responses to them. Rows preserve values that JSON lacks (tuples,
@@ -18,6 +18,7 @@ from typing import Any
 
 from reasoning_gym.factory import DATASETS, create_dataset
 
+from yatt_core.datasets import running_sums  # noqa: F401 - registers its task
 from yatt_core.digests import canonical_json
 from yatt_core.errors import ConfigurationError, DataError, UnreadableResponseError
 from yatt_core.installed import failure_text

@@ -6,13 +6,19 @@ They run in the process that scores. Functions that may take longer are in modul
 from __future__ import annotations
 
 import hashlib
+import itertools
+from collections.abc import Sequence
 from typing import Self
 
 from pydantic import NonNegativeInt, PositiveInt, field_validator, model_validator
 
+from yatt_core.errors import DataError
 from yatt_core.prompts.prompt import Prompt
 from yatt_core.rewards.extraction import Extraction, matches_whole
 from yatt_core.rewards.options import Options, built_in
+
+LONGEST_NUMBER = 18
+"""Maximum number of digits of a number that is read from a response."""
 
 
 class ExactMatch(Extraction):
@@ -119,6 +125,31 @@ def overlong_penalty(prompt: Prompt, response: str, options: Overlong, tokens: i
     if tokens <= free:
         return 0.0
     return (free - tokens) / options.buffer if tokens <= options.maximum else -1.0
+
+
+def running_sums_steps(prompt: Prompt, steps: Sequence[str]) -> list[bool]:
+    """Returns for each line of a response to the task `running_sums` whether it is wrong.
+
+    A line is right if it is the line before plus the next number, modulo the modulus; before the first, and after a
+    line that is not a number, the sums of the task count. Lines after the last number are wrong.
+
+    Raises `DataError` for a prompt of another task.
+    """
+    try:
+        numbers, modulus = prompt.entry["metadata"]["numbers"], prompt.entry["metadata"]["modulus"]
+    except (KeyError, TypeError):
+        raise DataError("the prompt is not of the task running_sums; use another function for its steps") from None
+    wrong, before, total = list[bool](), 0, 0
+    for step, number in itertools.zip_longest(steps, numbers[: len(steps)]):
+        if number is None:
+            wrong.append(True)
+            continue
+        total = (total + number) % modulus
+        text = step.strip()
+        wrong.append(text != str((before + number) % modulus))
+        is_number = text.isascii() and text.isdecimal() and len(text) <= LONGEST_NUMBER
+        before = int(text) % modulus if is_number else total
+    return wrong
 
 
 def virtual_score(prompt: Prompt, response: str) -> float:

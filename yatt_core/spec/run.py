@@ -228,6 +228,11 @@ class RunSpec(SpecModel):
             yield "algorithm.kind: with rewards.critique, tokens have rewards of their own; expected grpo"
         elif self.algorithm.reward_scaling != "none":
             yield "algorithm.reward_scaling: rewards of tokens are not scaled; expected none, or no rewards.critique"
+        if self.algorithm.loss.whole_responses:
+            yield (
+                f"algorithm.loss.kind: {self.algorithm.loss.kind} moves all tokens of a response together, but with "
+                "rewards.critique they have rewards of their own; expected clip or another loss of single tokens"
+            )
         if self.rollout.tools is not None:
             yield "rewards.critique: responses with tool calls are not cut into steps; expected null, or no rollout.tools"
 
