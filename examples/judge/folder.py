@@ -26,8 +26,8 @@ from yatt_core.prompts.tool_calls import last_turn
 from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.spec.rewards.parsing import YesNo
-from yatt_core.spec.rewards.template import PROMPT, RESPONSE, pieces_of
 from yatt_core.spec.sections.model import MOST_DEMONSTRATIONS, ModelFolder, ModelFromConfig, SftSpec
+from yatt_core.spec.template import PROMPT, RESPONSE, pieces_of
 
 
 def make_judge(

@@ -224,13 +224,15 @@ def test_key_value_heads_and_devices_must_divide_each_other():
 
 def test_a_teacher_is_on_the_trainers_ranks(tmp_path: Path):
     folder = model_config(tmp_path, QWEN_14B)
-    taught = f"algorithm.distillation={{teacher: {{kind: folder, path: {folder}}}}}"
+    taught = f"algorithm.distillation={{teachers: [{{model: {{kind: folder, path: {folder}}}}}]}}"
     fsdp2 = "trainer.engine={kind: fsdp2, ranks: %d}"
     two, eight = (demand(taught, fsdp2 % ranks, devices=f"{ranks}xH200") for ranks in (2, 8))
-    assert held(two, "teacher", PREPARE).weights == pytest.approx(14.77e9, rel=0.01), "two bytes over two ranks"
-    assert held(two, "teacher", PREPARE).weights == pytest.approx(4 * held(eight, "teacher", PREPARE).weights)
-    assert held(eight, "teacher", LEARN) == held(eight, "teacher", PREPARE), "it is resident together with the trainer"
-    assert held(eight, "teacher", COLLECT).total == 0
+    assert held(two, "teachers", PREPARE).weights == pytest.approx(14.77e9, rel=0.01), "two bytes over two ranks"
+    assert held(two, "teachers", PREPARE).weights == pytest.approx(4 * held(eight, "teachers", PREPARE).weights)
+    assert held(eight, "teachers", LEARN) == held(eight, "teachers", PREPARE), (
+        "it is resident together with the trainer"
+    )
+    assert held(eight, "teachers", COLLECT).total == 0
     alone = demand(fsdp2 % 8)
     assert held(eight, "trainer", PREPARE).copies > held(alone, "trainer", PREPARE).copies, "its layers are larger"
     assert held(eight, "trainer", LEARN) == held(alone, "trainer", LEARN)

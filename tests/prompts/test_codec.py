@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 from tests.inputs.example_specs import SPELL, VIRTUAL, run_spec
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.models.tokenizer import save_tokenizer, train_tokenizer
-from yatt_core.prompts.codec import open_codec
-from yatt_core.prompts.prompt import Message
+from yatt_core.prompts.codec import encode_privileged, open_codec
+from yatt_core.prompts.prompt import Message, Prompt
 from yatt_core.spec.sections.model import TokenizerSpec
 
 PROMPTS = [f"Spell this word backward: {word}" for word in ("sun", "moon", "star", "gnu", "ape")]
@@ -284,3 +284,21 @@ def test_a_conversation_that_a_model_cannot_take_is_named(byte_pairs, template, 
     messages = (*([Message("system", system)] if system else []), *CHAT)
     with pytest.raises(DataError, match=rf"prompt 0/train/a:7 .*{says}"):
         codec.encode_prompt("transcript", "0/train/a:7", messages=messages)
+
+
+def asked(answer="nus", messages=()):
+    return Prompt(0, 0, "train/0/7", "Spell this word backward: sun", answer, {}, (), messages)
+
+
+def test_a_prompt_for_the_policy_as_its_teacher_shows_the_answer(byte_pairs):
+    codec = open_codec(run_spec(SPELL), str(byte_pairs))
+    template = "{prompt}; {{hint}}: {answer}, {answer}"
+    tokens = encode_privileged(asked(answer="{prompt}"), template, codec)
+    expected = codec.encode_prompt("Spell this word backward: sun; {hint}: {prompt}, {prompt}")
+    assert tokens.tolist() == expected.tolist(), "values are not searched for placeholders"
+    talk = (Message("user", "Hi"), Message("assistant", "Hello"), Message("user", "sun?"))
+    tokens = encode_privileged(asked(messages=talk), "{prompt} = {answer}", codec)
+    told = codec.encode_prompt("", messages=(*talk[:2], Message("user", "sun? = nus")))
+    assert tokens.tolist() == told.tolist(), "only the last message changes"
+    with pytest.raises(DataError, match=r"^prompt train/0/7: .*reference answer"):
+        encode_privileged(asked(answer=None), template, codec)

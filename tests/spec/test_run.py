@@ -315,7 +315,7 @@ def test_a_warm_up_needs_probe_tasks(tmp_path: Path) -> None:
 
 def test_a_teacher_alone_needs_one_response_to_a_prompt():
     """Without weighted rewards there is nothing to compare the responses of a prompt by."""
-    teacher = {"distillation": {"teacher": {"kind": "folder", "path": "m"}}}
+    teacher = {"distillation": {"teachers": [{"model": {"kind": "folder", "path": "m"}}]}}
     unweighted = [{"name": "exact", "function": "exact_match", "weight": 0.0}]
     made = spec(algorithm=teacher, rewards__parts=unweighted, rollout__samples_per_prompt=1)
     assert made.rollout.samples_per_prompt == 1

@@ -36,7 +36,7 @@ from yatt_core.experience.shard_log import ShardLog, adopt
 from yatt_core.experience.turn_log import TurnLog
 from yatt_core.keys import iteration_folder, shard_folder, wave_name
 from yatt_core.logs import timed
-from yatt_core.prompts.codec import TextCodec, encode_question
+from yatt_core.prompts.codec import TextCodec, encode_privileged, encode_question
 from yatt_core.prompts.stream import Prompt, media_of
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult, Int32
 from yatt_core.protocols.judges import JudgeRequest
@@ -256,8 +256,15 @@ class Collector:
                 shard.task.weight_version,
                 several_turns=self.spec.rollout.tools is not None,
                 with_images=self.spec.data.has_images,
+                shown_to_teacher=self._shown_to_teacher([shard.prompts[i] for i in rows]),
             )
             shard.log.append_responses(batch.number, batch.responses)
+
+    def _shown_to_teacher(self, prompts: Sequence[Prompt]) -> list[Int32] | None:
+        distillation = self.spec.algorithm.distillation
+        if distillation is None or distillation.privileged is None:
+            return None
+        return [encode_privileged(prompt, distillation.privileged.template, self.codec) for prompt in prompts]
 
     def _score(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
         """Scores the responses that have ended, or has them judged first."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from yatt_core.experience.table import FINISH_STOP, PART_PREFIX, TOKEN_REWARDS, experience_schema
+from yatt_core.experience.table import FINISH_STOP, PART_PREFIX, TEACHER_PROMPT, TOKEN_REWARDS, experience_schema
 from yatt_core.keys import WorkKey, sample_seed
 from yatt_core.prompts.codec import TextCodec
 from yatt_core.prompts.prompt import Completion
@@ -160,13 +160,16 @@ def response_table(
     version: int,
     several_turns: bool = False,
     with_images: bool = False,
+    shown_to_teacher: Sequence[Int32] | None = None,
 ) -> pa.Table:
     """Returns the responses to some prompts, one row per response, in the order of the request.
 
     several_turns: adds the columns of turns.
     with_images: adds `media`.
+    shown_to_teacher: the tokens that the policy sees in place of each prompt as its own teacher; None without
+        self-distillation.
 
-    Both depend on the run rather than on these prompts, since all shards of a run have the same columns.
+    All three depend on the run rather than on these prompts, since all shards of a run have the same columns.
     """
     samples = len(responses) // len(prompts)
     response_tokens = [response.tokens for response in responses]
@@ -192,6 +195,8 @@ def response_table(
     }
     if with_images:
         columns["media"] = per_sample([" ".join(prompt.media) for prompt in prompts])
+    if shown_to_teacher is not None:
+        columns[TEACHER_PROMPT] = per_sample(list(shown_to_teacher))
     if several_turns:
         columns["turns"] = [response.turns for response in responses]
         columns["tool_error"] = [response.tool_error or None for response in responses]

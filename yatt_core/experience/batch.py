@@ -7,7 +7,7 @@ Consumes sealed shards as listed in the ledger and checks every digest before pa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from yatt_core.errors import DataError
 from yatt_core.experience.table import (
     PART_PREFIX,
+    TEACHER_PROMPT,
     TOKEN_REWARDS,
     experience_schema,
     group_offsets,
@@ -51,6 +52,8 @@ class ExperienceBatch:
     rewards (total), correct, truncated: [N].
     reward_parts: name of the part -> [N].
     token_rewards: [T]; None without a critique.
+    teacher_prompt_tokens: [sum of lengths] with teacher_prompt_offsets [N + 1], what the policy sees as its own teacher;
+        None without self-distillation.
     media: content addresses of each prompt's images, N tuples; empty if there are none.
     padding: ordinals of the groups that only fill up the batch; none of their tokens counts, and no statistic
         includes them.
@@ -70,6 +73,8 @@ class ExperienceBatch:
     truncated: Bool
     weight_versions: Int32
     token_rewards: Float32 | None = None
+    teacher_prompt_tokens: Int32 | None = None
+    teacher_prompt_offsets: Int64 | None = None
     media: tuple[tuple[str, ...], ...] = ()
     padding: tuple[int, ...] = ()
 
@@ -101,9 +106,26 @@ class ExperienceBatch:
         """The index of each prompt's first sample, then N: [prompts + 1]; only for a batch in canonical order."""
         return group_offsets(self.ordinals)
 
+    def shown_to_teacher(self) -> ExperienceBatch:
+        """Returns the samples with the prompts that the policy sees as its own teacher.
+
+        Raises `DataError` if they were collected without self-distillation.
+        """
+        tokens, offsets = self.teacher_prompt_tokens, self.teacher_prompt_offsets
+        if tokens is None or offsets is None:
+            raise DataError(
+                "experience: has no teacher_prompt_tokens, which algorithm.distillation.privileged needs; it was "
+                "collected without"
+            )
+        return replace(self, prompt_tokens=tokens, prompt_offsets=offsets)
+
     def take(self, indices: npt.NDArray[np.integer[Any]]) -> ExperienceBatch:
         """Returns copies of the samples at these indices, in this order."""
         prompts = ragged_positions(self.prompt_offsets, indices)
+        shown, shown_offsets = self.teacher_prompt_tokens, self.teacher_prompt_offsets
+        if shown is not None and shown_offsets is not None:
+            shown = shown[ragged_positions(shown_offsets, indices)]
+            shown_offsets = offsets_of(np.diff(shown_offsets)[indices])
         responses = ragged_positions(self.response_offsets, indices)
         return ExperienceBatch(
             ordinals=self.ordinals[indices],
@@ -120,6 +142,8 @@ class ExperienceBatch:
             truncated=self.truncated[indices],
             weight_versions=self.weight_versions[indices],
             token_rewards=None if self.token_rewards is None else self.token_rewards[responses],
+            teacher_prompt_tokens=shown,
+            teacher_prompt_offsets=shown_offsets,
             media=tuple(self.media[i] for i in indices) if self.media else (),
             padding=self.padding,
         )
@@ -139,6 +163,7 @@ def batch_of_table(table: pa.Table) -> ExperienceBatch:
     """Returns the arrays of an experience table in canonical order, as writable copies."""
     prompt_tokens, prompt_offsets = ragged_column(table, "prompt_tokens")
     response_tokens, response_offsets = ragged_column(table, "response_tokens")
+    shown = ragged_column(table, TEACHER_PROMPT) if TEACHER_PROMPT in table.column_names else None
     return ExperienceBatch(
         ordinals=fixed_column(table, "prompt_ordinal").copy(),
         samples=fixed_column(table, "sample").copy(),
@@ -154,6 +179,8 @@ def batch_of_table(table: pa.Table) -> ExperienceBatch:
         truncated=fixed_column(table, "truncated").copy(),
         weight_versions=fixed_column(table, "weight_version").copy(),
         token_rewards=ragged_column(table, TOKEN_REWARDS)[0].copy() if TOKEN_REWARDS in table.column_names else None,
+        teacher_prompt_tokens=None if shown is None else shown[0].copy(),
+        teacher_prompt_offsets=None if shown is None else shown[1],
         media=tuple(tuple(text.split()) for text in table["media"].to_pylist())
         if "media" in table.column_names
         else (),

@@ -25,6 +25,7 @@ from yatt_core.wire.columns import Array, Int64, fixed_column, ragged_column, te
 
 PART_PREFIX = "reward/"
 TOKEN_REWARDS = "token_rewards"
+TEACHER_PROMPT = "teacher_prompt_tokens"
 FINISH_STOP, FINISH_LENGTH, FINISH_TURNS = "stop", "length", "turns"
 DIGEST_HEADER = b"yatt.experience.1\0"
 
@@ -51,10 +52,12 @@ _OPTIONAL: tuple[tuple[str, pa.DataType], ...] = (
     ("turns", pa.int32()),
     ("tool_error", pa.string()),
     (TOKEN_REWARDS, pa.list_(pa.float32())),
+    (TEACHER_PROMPT, pa.list_(pa.int32())),
 )
 """media: content addresses of the prompt's images, separated by spaces. turns: the policy's answers in the response.
 tool_error: why a tool's result is missing, else null.
 token_rewards: the reward of each response token, with a critique.
+teacher_prompt_tokens: what the policy sees as its own teacher, with self-distillation.
 """
 _NULLABLE = frozenset({"reward_error", "tool_error"})
 _TOKEN_COLUMNS = ("response_tokens", "log_probs_sampler", "loss_mask")
@@ -67,7 +70,7 @@ def experience_schema(parts: Sequence[str], optional: Collection[str] = ()) -> p
     `reward_error` explains why a part was scored 0; it is null if none failed.
 
     parts: names of the reward parts, with a column `reward/<part>` each.
-    optional: which of `media`, `turns`, `tool_error` and `token_rewards` are included; other names are ignored.
+    optional: which of the optional columns are included; other names are ignored.
     """
     columns = [*_COLUMNS, *(column for column in _OPTIONAL if column[0] in optional)]
     fields = [pa.field(name, kind, nullable=name in _NULLABLE) for name, kind in columns]

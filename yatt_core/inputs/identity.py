@@ -15,6 +15,9 @@ def identity(spec: RunSpec) -> str:
     data = spec.data.model_dump(mode="json", include={"sources", "held_out", "probe", "system_prompt"})
     if spec.data.over_long != "refuse":  # left out so that it does not change the digest of other inputs
         data["over_long"] = [spec.data.over_long, spec.data.max_prompt_tokens]
+    distillation = spec.algorithm.distillation
+    if distillation is not None and distillation.privileged is not None:
+        data["privileged"] = distillation.privileged.template
     for source in data["sources"]:
         del source["name"]  # it names metrics only
         if source.get("image_field", "") is None:
@@ -30,10 +33,11 @@ def identity(spec: RunSpec) -> str:
 
 
 def given_models(spec: RunSpec) -> dict[str, ModelFolder]:
-    """Returns the given models (teacher and critic) by their key in the spec."""
+    """Returns the given models (teachers and critic) by their key in the spec."""
     given: dict[str, ModelFolder] = {}
     if spec.algorithm.distillation is not None:
-        given["algorithm.distillation.teacher"] = spec.algorithm.distillation.teacher
+        for number, teacher in enumerate(spec.algorithm.distillation.teachers):
+            given[f"algorithm.distillation.teachers.{number}.model"] = teacher.model
     if spec.critic is not None and spec.critic.model is not None:
         given["algorithm.critic.model"] = spec.critic.model
     return given

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from yatt_core.errors import DataError
 from yatt_core.protocols.judges import JudgeItem
-from yatt_core.spec.rewards.template import ANSWER, PROMPT, STEPS, pieces_of
+from yatt_core.spec.template import ANSWER, PROMPT, STEPS, pieces_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from yatt_core.planning.shape import ModelShape, shape_of_model
 from yatt_core.spec.rewards.judges import GenerativePart, JudgeEngineSpec, RewardModelPart, VirtualJudge
-from yatt_core.spec.rewards.template import pieces_of
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.rollout import TorchRollout, VirtualRollout
+from yatt_core.spec.template import pieces_of
 
 GenerationEngine = VllmRollout | TorchRollout | VirtualRollout
 CHARACTERS_PER_TOKEN = 4

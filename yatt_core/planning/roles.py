@@ -57,7 +57,7 @@ class Roles:
 
     judges: all judges that generate; only the times of the first one count.
     reference: whether a frozen copy of the policy is kept as reference.
-    teacher: shape of the teacher; None without distillation.
+    teachers: shapes of the teachers of one iteration, of the one that needs most.
     critic: shape of the critic, which has no projection to the vocabulary; None without a critic.
     """
 
@@ -68,7 +68,7 @@ class Roles:
     judges: tuple[JudgeRole, ...]
     reward_models: tuple[RewardModelRole, ...]
     reference: bool
-    teacher: ModelShape | None
+    teachers: tuple[ModelShape, ...]
     critic: ModelShape | None
     lengths: Lengths
 
@@ -103,7 +103,7 @@ def roles_of(spec: RunSpec, assumed: Assumptions) -> Roles:
         judges=judges,
         reward_models=reward_models_of(spec, assumed.own_vocabulary),
         reference=spec.algorithm.kl is not None,
-        teacher=_teacher(spec, assumed.own_vocabulary),
+        teachers=_teachers(spec, assumed.own_vocabulary),
         critic=_critic(spec, shape, assumed.own_vocabulary),
         lengths=_lengths(spec, assumed, judges, shape.max_positions),
     )
@@ -115,11 +115,18 @@ def check_sizes(roles: Roles) -> None:
         raise ConfigurationError("\n".join(mistakes))
 
 
-def _teacher(spec: RunSpec, own_vocabulary: int) -> ModelShape | None:
+def _teachers(spec: RunSpec, own_vocabulary: int) -> tuple[ModelShape, ...]:
     distillation = spec.algorithm.distillation
     if distillation is None:
-        return None
-    return shape_of_model(distillation.teacher, own_vocabulary, "algorithm.distillation.teacher")
+        return ()
+    shapes = {
+        teacher: shape_of_model(teacher.model, own_vocabulary, f"algorithm.distillation.teachers.{number}.model")
+        for number, teacher in enumerate(distillation.teachers)
+    }
+    together = [
+        tuple(shapes[each] for each in distillation.of(teacher.first_iteration)) for teacher in distillation.teachers
+    ]
+    return max(together, key=lambda those: sum(shape.parameters for shape in those), default=())
 
 
 def _critic(spec: RunSpec, policy: ModelShape, own_vocabulary: int) -> ModelShape | None:

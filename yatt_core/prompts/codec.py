@@ -35,6 +35,7 @@ from yatt_core.protocols.generation import Int32
 from yatt_core.spec.run import RunSpec, no_room
 from yatt_core.spec.sections.rollout import VirtualRollout
 from yatt_core.spec.sections.tools import ToolsSpec
+from yatt_core.spec.template import ANSWER, PROMPT, pieces_of
 
 TEMPLATE_DATE = "26 Jul 2024"
 """The date given to chat templates that use one; it is constant, so that prompts are the same every day."""
@@ -238,6 +239,24 @@ class PromptCodec:
 def encode_question(prompt: Prompt, codec: TextCodec) -> Int32:
     """Returns the tokens of a prompt, ready for generation: [length]. Raises as `TextCodec.encode_prompt` does."""
     return codec.encode_prompt(prompt.text, prompt.prompt_id, len(prompt.media), prompt.messages)
+
+
+def encode_privileged(prompt: Prompt, template: str, codec: TextCodec) -> Int32:
+    """Returns the tokens of a prompt that shows its reference answer: [length].
+
+    template: of `PrivilegedSpec`; in a conversation it takes the place of the last message.
+
+    Raises as `TextCodec.encode_prompt` does, and `DataError` for a prompt without a reference answer.
+    """
+    if prompt.answer is None:
+        raise DataError(
+            f"prompt {prompt.prompt_id}: has no reference answer, which self-distillation shows the teacher"
+        )
+    last = prompt.messages[-1].content if prompt.messages else prompt.text
+    values = {PROMPT: last, ANSWER: prompt.answer}
+    text = "".join(part + ("" if name is None else values[name]) for part, name in pieces_of(template))
+    messages = [*prompt.messages[:-1], Message(prompt.messages[-1].role, text)] if prompt.messages else ()
+    return codec.encode_prompt(text, prompt.prompt_id, 0, messages)
 
 
 class VirtualCodec:

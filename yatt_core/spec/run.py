@@ -165,6 +165,7 @@ class RunSpec(SpecModel):
             self._engine_mistakes,
             self._adapter_mistakes,
             self._second_model_mistakes,
+            self._teacher_mistakes,
             self._inexact,
             self._sft_mistakes,
             self._batch_mistakes,
@@ -263,7 +264,7 @@ class RunSpec(SpecModel):
     def _second_model_mistakes(self) -> Iterator[str]:
         """Yields the mistakes about a teacher or critic used alongside the policy."""
         seconds = []
-        if self.algorithm.distillation is not None:
+        if self.algorithm.distillation is not None and self.algorithm.distillation.teachers:
             seconds.append(("algorithm.distillation", "a teacher", "null"))
         if self.critic is not None:
             seconds.append(("algorithm.kind", "a critic", "grpo"))
@@ -277,6 +278,19 @@ class RunSpec(SpecModel):
                 )
             if self.data.has_images:
                 yield f"{key}: {who} supports text prompts only; write {without}, or leave image_field out"
+
+    def _teacher_mistakes(self) -> Iterator[str]:
+        """Yields the mistakes about when teachers teach, and about a policy that is its own teacher."""
+        distillation = self.algorithm.distillation
+        if distillation is None:
+            return
+        yield from distillation.mistakes(self.iterations)
+        if distillation.privileged is not None:
+            key = "algorithm.distillation.privileged"
+            if self.virtual:
+                yield f"{key}: a virtual trainer has no model, so it cannot be its own teacher; write distillation: null"
+            if self.data.has_images:
+                yield f"{key}: it supports text prompts only; write distillation: null, or leave image_field out"
 
     def _unfit_sampling(self) -> Iterator[str]:
         sampling, samples = self.dynamic_sampling, self.rollout.samples_per_prompt

@@ -9,7 +9,7 @@ import multiprocessing
 import pickle
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ class Job:
     offloads: the iterations after which it offloads, each with whether it does so as it would on an accelerator. The
         engine is told to reload after the first one and has to reload by itself after the others.
     vocabulary: the vocabulary size of the experience.
+    make_task: writes an iteration's experience.
     host: rank 0's address, where the ranks meet.
     """
 
@@ -64,6 +65,7 @@ class Job:
     rejoin_at: int = 0
     offloads: Mapping[int, bool] = field(default_factory=dict)
     vocabulary: int = 24
+    make_task: Callable[..., BatchTask] = random_task
     host: str = LOOPBACK
 
 
@@ -138,7 +140,7 @@ def work_of(jobs: Sequence[Job], folder: Path) -> list[Work]:
     places = [folder / f"job-{number}" for number in range(len(jobs))]
     tasks = [
         [
-            (level_task if iteration in job.level else random_task)(place, iteration, vocabulary=job.vocabulary)
+            (level_task if iteration in job.level else job.make_task)(place, iteration, vocabulary=job.vocabulary)
             for iteration in job.iterations
         ]
         for place, job in zip(places, jobs, strict=True)

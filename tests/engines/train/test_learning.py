@@ -90,7 +90,7 @@ def test_a_policy_learns_with_a_critic_and_a_student_learns_from_that_policy(tmp
     (tmp_path / "checkpoint").mkdir()
     engine.freeze_state()(tmp_path / "checkpoint")
     shutil.copyfile(tmp_path / "checkpoint" / "weights" / ONLY_FILE, teacher / "model.safetensors")
-    distillation = {"teacher": {"kind": "folder", "path": str(teacher)}}
+    distillation = {"teachers": [{"model": {"kind": "folder", "path": str(teacher)}}]}
     algorithm = {"kind": "grpo", "epochs": 2, "mini_batches": 4, "distillation": distillation}
     _, taught, metrics = trained(spec_with(tmp_path / "a", algorithm, 100), tmp_path / "b", rewarded=False)
     assert metrics[-1]["distillation_kl"] < 0.5 * metrics[0]["distillation_kl"]

@@ -52,7 +52,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def taught_spec(teacher: Path, engine: dict[str, Any] = TORCH, **algorithm: Any) -> RunSpec:
-    distillation = {"teacher": {"kind": "folder", "path": str(teacher)}, "coefficient": COEFFICIENT}
+    distillation = {"teachers": [{"model": {"kind": "folder", "path": str(teacher)}}], "coefficient": COEFFICIENT}
     optimizer = {"learning_rate": 1e-3, "epsilon": 1e-4, "weight_decay": 0.05}
     return make_spec(
         algorithm={"distillation": distillation, **algorithm}, trainer={"engine": engine, "optimizer": optimizer}
@@ -147,15 +147,16 @@ def test_a_token_unknown_to_the_teacher_is_refused(tmp_path: Path, teacher: Path
     engine = make_engine(taught_spec(small), tmp_path, policy)
     rows = random_rows(1)
     rows[3]["response_tokens"][0] = VOCABULARY - 1
-    with pytest.raises(DataError, match=r"^algorithm\.distillation\.teacher: .*token 23\b.*\b23 tokens"):
+    with pytest.raises(DataError, match=r"^algorithm\.distillation\.teachers: .*token 23\b.*\b23 tokens"):
         engine.prepare(write_shards(tmp_path, 1, rows))
 
 
 def test_a_folder_that_cannot_be_loaded_is_named_by_its_key(tmp_path: Path, model_folder: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "none_such"}))
     (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(ConfigurationError, match=rf"^algorithm\.distillation\.teacher\.path: {tmp_path}"):
-        make_engine(taught_spec(tmp_path), tmp_path, model_folder)
+    engine, task = make_engine(taught_spec(tmp_path), tmp_path, model_folder), random_task(tmp_path, 1)
+    with pytest.raises(ConfigurationError, match=rf"^algorithm\.distillation\.teachers\.0\.model\.path: {tmp_path}"):
+        engine.prepare(task)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_a_folder_that_cannot_be_loaded_is_named_by_its_key(tmp_path: Path, mode
     ],
 )
 def test_trainers_that_cannot_hold_a_second_model_refuse(changes: dict[str, Any], ways_out: list[str]) -> None:
-    distillation = {"teacher": {"kind": "folder", "path": "/a"}}
+    distillation = {"teachers": [{"model": {"kind": "folder", "path": "/a"}}]}
     (line,) = mistakes(algorithm={"kind": "grpo", "distillation": distillation}, **changes)
     assert line.startswith("algorithm.distillation: ") and all(way in line for way in ways_out)
 
@@ -177,7 +178,11 @@ def test_the_teacher_is_checked_with_the_inputs_of_a_run(tmp_path: Path) -> None
     teacher = shutil.copytree(first.model_path, tmp_path / "teacher")
 
     def spec(**algorithm: Any) -> RunSpec:
-        changed = {"kind": "grpo", "distillation": {"teacher": {"kind": "folder", "path": str(teacher)}}, **algorithm}
+        changed = {
+            "kind": "grpo",
+            "distillation": {"teachers": [{"model": {"kind": "folder", "path": str(teacher)}}]},
+            **algorithm,
+        }
         return RunSpec.model_validate({**plain.model_dump(mode="json"), "algorithm": changed})
 
     materialise(spec(), tmp_path / "run")
@@ -186,10 +191,10 @@ def test_the_teacher_is_checked_with_the_inputs_of_a_run(tmp_path: Path) -> None
         materialise(plain, tmp_path / "run")
     config = json.loads((teacher / "config.json").read_text())
     (teacher / "config.json").write_text(json.dumps({**config, "rope_theta": 5.0}))
-    with pytest.raises(ConfigurationError, match=r"^algorithm\.distillation\.teacher\.path: .*\bconfig"):
+    with pytest.raises(ConfigurationError, match=r"^algorithm\.distillation\.teachers\.0\.model\.path: .*\bconfig"):
         materialise(spec(), tmp_path / "run")
     (teacher / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 6}))
-    with pytest.raises(ConfigurationError, match=r"teacher\.path: .*\b6 .*\b9 tokens"):
+    with pytest.raises(ConfigurationError, match=r"teachers\.0\.model\.path: .*\b6 .*\b9 tokens"):
         materialise(spec(), tmp_path / "short")
     tokenizer = json.loads((teacher / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
@@ -199,8 +204,8 @@ def test_the_teacher_is_checked_with_the_inputs_of_a_run(tmp_path: Path) -> None
         materialise(spec(), tmp_path / "other")
     policy = {"kind": "folder", "path": first.model_path}
     given = RunSpec.model_validate({**spec().model_dump(mode="json"), "model": policy})
-    with pytest.raises(ConfigurationError, match=r"teacher\.path: .*tokenizer"):
+    with pytest.raises(ConfigurationError, match=r"teachers\.0\.model\.path: .*tokenizer"):
         check_before_start(given)
     shutil.rmtree(teacher)
-    with pytest.raises(ConfigurationError, match=rf"^algorithm\.distillation\.teacher\.path: .*{teacher}"):
+    with pytest.raises(ConfigurationError, match=rf"^algorithm\.distillation\.teachers\.0\.model\.path: .*{teacher}"):
         check_before_start(given)

@@ -15,7 +15,7 @@ PPO: dict[str, Any] = {"kind": "ppo"}
 
 
 def taught(path: str, **more: Any) -> dict[str, Any]:
-    return {**GRPO, "distillation": {"teacher": {"kind": "folder", "path": path}, **more}}
+    return {**GRPO, "distillation": {"teachers": [{"model": {"kind": "folder", "path": path}}], **more}}
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,9 @@ def taught(path: str, **more: Any) -> dict[str, Any]:
         (GRPO, PPO, "algorithm.kind: .* grpo "),
         (PPO, GRPO, "algorithm.kind: .* ppo "),
         (PPO, {**PPO, "critic": {"model": {"kind": "folder", "path": "/a"}}}, "algorithm.critic.model "),
-        (taught("/a"), taught("/b"), "algorithm.distillation.teacher "),
-        (taught("/a"), GRPO, "algorithm.distillation.teacher "),
-        (GRPO, taught("/a"), "algorithm.distillation.teacher "),
+        (taught("/a"), taught("/b"), "algorithm.distillation.teachers "),
+        (taught("/a"), GRPO, "algorithm.distillation.teachers "),
+        (GRPO, taught("/a"), "algorithm.distillation.teachers "),
     ],
 )
 def test_a_critic_and_a_teacher_cannot_change(before: dict[str, Any], after: dict[str, Any], fixed: str) -> None:

@@ -81,7 +81,7 @@ def test_a_student_learns_from_its_teacher_alone(
     with other.ledger() as ledger:
         checkpoint = folder / ledger.records.checkpoints(run)[0].folder
     shutil.copyfile(checkpoint / "weights" / ONLY_FILE, teacher / "model.safetensors")
-    distillation = f"{{teacher: {{kind: folder, path: {teacher}}}, coefficient: 1.0}}"
+    distillation = f"{{teachers: [{{model: {{kind: folder, path: {teacher}}}}}], coefficient: 1.0}}"
     unrewarded = "rewards.parts=[{name: score, function: exact_match, weight: 0}]"
     algorithm = f"algorithm={{kind: grpo, epochs: 2, mini_batches: 4, distillation: {distillation}}}"
     student = driver.create("torch.yaml", *letters, unrewarded, algorithm)

@@ -118,9 +118,12 @@ def test_a_damaged_file_of_another_model_is_reported_with_its_key(yatt: Yatt, ho
     damaged, path = given_folder(tmp_path / "model"), tmp_path / "real.yaml"
     (damaged / "model.safetensors").write_bytes(b"12345678{")
     tree = real_spec({"kind": "from_config"})
-    tree["algorithm"] = {"kind": "grpo", "distillation": {"teacher": {"kind": "folder", "path": str(damaged)}}}
+    tree["algorithm"] = {
+        "kind": "grpo",
+        "distillation": {"teachers": [{"model": {"kind": "folder", "path": str(damaged)}}]},
+    }
     path.write_text(yaml_text(tree))
-    refused(yatt("train", str(path)), 2, f"algorithm.distillation.teacher.path: {damaged}/model.safetensors ")
+    refused(yatt("train", str(path)), 2, f"algorithm.distillation.teachers.0.model.path: {damaged}/model.safetensors ")
     assert not home.folder.exists()
 
 

@@ -216,10 +216,11 @@ def _sleepers(roles: Roles, assumed: Assumptions) -> int:
 
 
 def _trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> TrainerMemory:
-    """Returns the memory of the policy's trainer, with its critic and teacher."""
+    """Returns the memory of the policy's trainer, with its critic and teachers."""
     engine, memory = roles.trainer, _policy_trainer(roles, batch, ranks, copies)
-    if roles.teacher is not None and isinstance(engine, TorchTrainer | Fsdp2Trainer):
-        memory = with_teacher(memory, engine, roles.teacher, batch, ranks)
+    if isinstance(engine, TorchTrainer | Fsdp2Trainer):
+        for teacher in roles.teachers:
+            memory = with_teacher(memory, engine, teacher, batch, ranks)
     if roles.critic is not None and isinstance(engine, TorchTrainer | Fsdp2Trainer):
         memory = with_critic(memory, engine, roles.critic, batch, ranks)
     return memory
@@ -285,7 +286,7 @@ def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, together: int, r
         host = {stage: trainer.host + _less(trainer.lasting, held[stage]) for stage in STAGES}
     stages = {stage: (held[stage] + busy.get(stage, NOTHING)) * together for stage in STAGES}
     rows = [RoleMemory("trainer", stages, runtime, host)]
-    for role, besides in (("critic", trainer.critic), ("reference", trainer.reference), ("teacher", trainer.teacher)):
+    for role, besides in (("critic", trainer.critic), ("reference", trainer.reference), ("teachers", trainer.teachers)):
         if besides != NOTHING:
             awake = tuple(busy) if trainer.sleeps else STAGES
             resting = {stage: besides for stage in STAGES if stage not in awake}

@@ -39,7 +39,7 @@ class TrainerMemory:
     lasting: state kept from step to step.
     host: the part of the lasting state that is in host memory during training.
     prepare, learn, sync: additional memory in these stages.
-    reference, teacher: the frozen policy and the teacher; empty if there are none.
+    reference, teachers: the frozen policy and the teachers; empty if there are none.
     critic: the critic's lasting state on the device.
     sleeps: whether the lasting state is on the host in `collect`.
     """
@@ -51,7 +51,7 @@ class TrainerMemory:
     sync: Bytes
     reference: Bytes
     sleeps: bool
-    teacher: Bytes = NOTHING
+    teachers: Bytes = NOTHING
     critic: Bytes = NOTHING
 
 
@@ -169,7 +169,7 @@ def with_teacher(
         held = round(teacher.parameters * size / ranks)
         besides = fsdp2_trainer(engine, teacher, batch, ranks, reference=False).prepare
     prepare = max(memory.prepare, besides, key=lambda needed: needed.total)
-    return replace(memory, prepare=prepare, teacher=Bytes(weights=held))
+    return replace(memory, prepare=prepare, teachers=memory.teachers + Bytes(weights=held))
 
 
 def with_critic(

@@ -125,7 +125,9 @@ def training_times(roles: Roles, demand: Demand, cluster: DescribedCluster, assu
     several = roles.spec.optimizer_steps_per_iteration > 1
     in_reward = algorithm.kl is not None and algorithm.kl.where == "reward"
     passes = (several or in_reward) + roles.reference
-    taught = 0.0 if roles.teacher is None else roles.teacher.forward_flops(roles.lengths.mean_sample / 2)
+    own = algorithm.distillation is not None and algorithm.distillation.privileged is not None
+    teaching = (*roles.teachers, *((shape,) if own else ()))
+    taught = sum(each.forward_flops(roles.lengths.mean_sample / 2) for each in teaching)
     valued = 0.0 if roles.critic is None else roles.critic.forward_flops(roles.lengths.mean_sample / 2)
     speed = cluster.card.flops * assumed.training_mfu
     prepare, learned = forward * passes + (taught + valued) / speed, forward + valued / speed

@@ -18,9 +18,9 @@ from pydantic import (
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
 from yatt_core.spec.rewards.parsing import ParseSpec, WrongSteps, YesNo
 from yatt_core.spec.rewards.parts import RewardPartBase
-from yatt_core.spec.rewards.template import ANSWER, PROMPT, RESPONSE, STEPS, fields_of
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.model import ModelConfigFile, ModelFolder, ModelSizes
+from yatt_core.spec.template import ANSWER, PROMPT, RESPONSE, STEPS, fields_of
 
 Aggregate = Literal["mean", "vote", "median", "min", "max"]
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})

@@ -11,6 +11,7 @@ from yatt_core.algorithms.corrections.registry import CorrectionSpec
 from yatt_core.algorithms.losses.clip import ClipLoss
 from yatt_core.algorithms.losses.registry import LossSpec
 from yatt_core.spec.base import SpecModel
+from yatt_core.spec.sections.distillation import DistillationSpec
 from yatt_core.spec.sections.model import ModelFolder
 from yatt_core.spec.sections.trainer import AdamWSpec
 
@@ -26,16 +27,6 @@ class KlSpec(SpecModel):
     unbiased: bool = False
     """In the loss, multiplies a token's divergence by its ratio of new to old probability, so that value and gradient
     stay unbiased after the first step (arXiv 2512.02556)."""
-
-
-class DistillationSpec(SpecModel):
-    """On-policy distillation: a frozen teacher scores each token of the policy (arXiv 2306.13649)."""
-
-    teacher: ModelFolder
-    """A model of any size with the policy's tokenizer. It is loaded on the trainer's ranks."""
-    coefficient: PositiveFloat = 1.0
-    """Factor of log(policy / teacher) of a token, which is subtracted from the token's advantage: the gradient of
-    the reverse KL."""
 
 
 class PolicyGradientSpec(SpecModel):

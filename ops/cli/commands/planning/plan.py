@@ -182,8 +182,8 @@ def _placement_rows(made: RunPlan) -> list[tuple[object, ...]]:
         rows.append(("reference", roles.trainer.kind, "the trainer's ranks, in prepare"))
     if roles.critic is not None:
         rows.append(("critic", roles.trainer.kind, "the trainer's ranks, in prepare and learn"))
-    if roles.teacher is not None:
-        rows.append(("teacher", roles.trainer.kind, "the trainer's ranks, in prepare"))
+    if roles.teachers:
+        rows.append(("teachers", roles.trainer.kind, "the trainer's ranks, in prepare"))
     return rows
 
 

@@ -38,7 +38,7 @@ def plan_document(made: RunPlan) -> dict[str, Any]:
             "trainer": {"engine": roles.trainer.kind, "ranks": demand.ranks, "copies": demand.copies},
             "reference": roles.reference,
             "critic": None if roles.critic is None else roles.critic.parameters,
-            "teacher": None if roles.teacher is None else roles.teacher.parameters,
+            "teachers": [teacher.parameters for teacher in roles.teachers],
         },
         "memory": [
             {

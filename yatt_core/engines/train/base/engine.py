@@ -37,7 +37,7 @@ from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.time_limits import state_bytes
 from yatt_core.engines.train.roles.critic import Critic
 from yatt_core.engines.train.roles.sft import SftTraining
-from yatt_core.engines.train.roles.teacher import Teacher
+from yatt_core.engines.train.roles.teacher import Teachers
 from yatt_core.engines.train.steps.batch_advantages import moments_after
 from yatt_core.engines.train.steps.plan import PlanShape
 from yatt_core.engines.train.steps.supervised import SupervisedStep
@@ -60,7 +60,7 @@ CHEAP_DIGEST_PARAMETERS = 50_000_000
 class PolicyTrainEngine(ABC):
     """Implements `TrainEngine`, with one torch thread; all calls come from one thread.
 
-    `_build` must set `_forward` and `_optimizer`, and `_teacher` and `_critic` if the spec has them.
+    `_build` must set `_forward` and `_optimizer`, and `_teachers` and `_critic` if the spec has them.
 
     _world: all ranks.
     _collective: the ranks over which samples are distributed; its rank is the index of this rank's part.
@@ -82,7 +82,7 @@ class PolicyTrainEngine(ABC):
         self._sft_receipt: SftReceipt | None = None
         self._batch: tuple[BatchTask, ExperienceBatch] | None = None
         self._reference: Any = None
-        self._teacher: Teacher | None = None
+        self._teachers: Teachers | None = None
         self._critic: Critic | None = None
         self._reader: ImageReader | None = None
         self._buffers = FreezeBuffers()
@@ -214,7 +214,7 @@ class PolicyTrainEngine(ABC):
         batch = self._load(task)
         loaded = time.perf_counter()
         critic = None if self._critic is None else self._critic.passes
-        preparer = Preparer(self._spec, self._forward, self._optimizer, self._collective, self._teacher, critic)
+        preparer = Preparer(self._spec, self._forward, self._optimizer, self._collective, self._teachers, critic)
         layout = self._layout
         preparation = preparer.prepare(batch, layout.budget, layout.packed, self._reference, task, layout.even)
         files = self._collective.ranks if has_token_columns(self._spec) else 1

@@ -1,25 +1,27 @@
 """`prepare`: computes what learning needs in addition to the experience, with the weights before the first step.
 
 Consumes an iteration's batch; produces `PreparedColumns`: advantages over the whole batch, which every rank
-computes for itself, and log-probabilities under the old, the reference and the teacher's weights, which each
+computes for itself, and log-probabilities under the old, the reference and the teachers' weights, which each
 rank computes for its part of the samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from yatt_core.algorithms.distillation import mixed_log_probs
 from yatt_core.algorithms.moments import scaled
 from yatt_core.engines.train.model.forward import assemble
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.ranks.collective import Collective
-from yatt_core.engines.train.roles.teacher import Teacher
+from yatt_core.engines.train.roles.teacher import Teachers
 from yatt_core.engines.train.steps.batch_advantages import batch_advantages
 from yatt_core.engines.train.steps.critique_advantages import critique_advantages, rewards_of_tokens
 from yatt_core.engines.train.steps.plan import StepPlan, plan_step
@@ -79,7 +81,7 @@ class Preparer:
         forward: TokenPasses,
         optimizer: PolicyOptimizer,
         collective: Collective,
-        teacher: Teacher | None = None,
+        teachers: Teachers | None = None,
         critic: TokenPasses | None = None,
     ) -> None:
         """Initialises the preparer.
@@ -87,7 +89,7 @@ class Preparer:
         critic: passes that return values.
         """
         self._spec, self._forward, self._optimizer, self._collective = spec, forward, optimizer, collective
-        self._teacher, self._critic = teacher, critic
+        self._teachers, self._critic = teachers, critic
 
     def prepare(
         self,
@@ -108,16 +110,18 @@ class Preparer:
         kl, several_steps = self._spec.algorithm.kl, self._spec.optimizer_steps_per_iteration > 1
         in_reward = kl is not None and kl.where == "reward"
         everything = np.arange(len(batch), dtype=np.int64)
-        share = plan_step(batch.lengths, everything, self._collective.ranks, budget, packed, even)
+        plan = partial(
+            plan_step, samples=everything, ranks=self._collective.ranks, budget=budget, packed=packed, even=even
+        )
+        share = plan(batch.lengths)
         old = self._scored(self._forward, batch, share) if several_steps or in_reward else None
         ref = None
         if reference is not None:
             with self._optimizer.exchanged(reference):
                 ref = self._scored(self._forward, batch, share)
         tokens: dict[str, Float32 | None] = {"log_probs_old": old if several_steps else None, "log_probs_ref": ref}
-        if self._teacher is not None:
-            self._teacher.require_known(batch)
-            tokens["log_probs_teacher"] = self._scored(self._teacher.passes, batch, share)
+        if self._spec.algorithm.distillation is not None:
+            tokens["log_probs_teacher"] = self._taught(batch, share, plan, task.key.iteration)
         pull = None
         if in_reward and old is not None and ref is not None:
             pull = old.astype(np.float64) - ref.astype(np.float64)
@@ -136,6 +140,24 @@ class Preparer:
             parts = share.parts[self._collective.rank]
             mine = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
         return Preparation(_columns(batch, mine, values, tokens), metrics)
+
+    def _taught(
+        self, batch: ExperienceBatch, share: StepPlan, plan: Callable[[Int64], StepPlan], iteration: int
+    ) -> Float32:
+        """Returns the log-probabilities of this rank's tokens under the teachers of an iteration, [T].
+
+        plan: makes the plan of samples with other lengths, as those that the policy sees as its own teacher.
+        """
+        if self._teachers is None:
+            shown = batch.shown_to_teacher()
+            own = self._scored(self._forward, shown, plan(shown.lengths)).astype(np.float64)
+            return self._everywhere(own).astype(np.float32)
+        found, weights = [], []
+        for teacher, weight in self._teachers.of(iteration):
+            teacher.require_known(batch)
+            found.append(self._scored(teacher.passes, batch, share))
+            weights.append(weight)
+        return mixed_log_probs(found, weights)
 
     def _by_sample(
         self, batch: ExperienceBatch, share: StepPlan, pull: Float64 | None, task: BatchTask

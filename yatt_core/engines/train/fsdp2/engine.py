@@ -26,7 +26,7 @@ from yatt_core.engines.train.fsdp2.optimizer import OptimizerState, ShardedAdamW
 from yatt_core.engines.train.fsdp2.sharding import Sharding, sharded_memory, whole
 from yatt_core.engines.train.model.state_files import StateFacts, require_same
 from yatt_core.engines.train.ranks.process_group import lost_group, require_process_group
-from yatt_core.engines.train.roles.teacher import Teacher, load_teacher, rows_of
+from yatt_core.engines.train.roles.teacher import Teacher, Teachers, rows_of
 from yatt_core.errors import ConfigurationError
 from yatt_core.protocols.engines import RankContext
 from yatt_core.spec.run import RunSpec
@@ -58,15 +58,17 @@ class Fsdp2TrainEngine(SharedModelEngine):
             self._model = model = load_sharded(self._context.model_path, "float32", how, change)
         self._optimizer = ShardedAdamW(model, self._spec.trainer.optimizer, self._world)
         self._forward = ShardedForward(model, self._spec.rollout.temperature, device, self._world)
-        if (distillation := self._spec.algorithm.distillation) is not None:
-            with lost_group(self._world):
-                dtype, freeze = self._engine.dtype, partial(nn.Module.requires_grad_, requires_grad=False)
-                teacher = load_teacher(distillation, partial(load_sharded, dtype=dtype, how=how, change=freeze))
-            rows = rows_of(teacher)
-            passes = ShardedForward(teacher, self._spec.rollout.temperature, device, self._world)
-            self._teacher = Teacher(teacher, passes, rows)
+        if (distillation := self._spec.algorithm.distillation) is not None and distillation.teachers:
+            self._teachers = Teachers(distillation, partial(self._load_teacher, how))
         if (critic := self._spec.critic) is not None:
             self._critic = ShardedCritic(critic, self._context.model_path, how, self._world)
+
+    def _load_teacher(self, how: Sharding, path: str) -> Teacher:
+        freeze = partial(nn.Module.requires_grad_, requires_grad=False)
+        with lost_group(self._world):
+            model = load_sharded(path, dtype=self._engine.dtype, how=how, change=freeze)
+        rows = rows_of(model)
+        return Teacher(model, ShardedForward(model, self._spec.rollout.temperature, self._device, self._world), rows)
 
     def _held(self) -> list[OptimizerState]:
         return [optimizer.held() for optimizer in self._optimizers()]
@@ -81,7 +83,7 @@ class Fsdp2TrainEngine(SharedModelEngine):
         return [self._optimizer, critic.optimizer] if isinstance(critic, ShardedCritic) else [self._optimizer]
 
     def _memory(self) -> Held:
-        models = [self._loaded()] + ([] if self._teacher is None else [self._teacher.module])
+        models = [self._loaded(), *([] if self._teachers is None else self._teachers.modules)]
         reference = Held(tuple((self._reference or {}).values()))
         parts = [Held(tuple(sharded_memory(model))) for model in models]
         parts += [] if self._critic is None else [self._critic.memory()]

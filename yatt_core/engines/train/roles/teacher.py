@@ -1,7 +1,7 @@
-"""The teacher of on-policy distillation: a frozen model that scores the policy's own tokens.
+"""The teachers of on-policy distillation: frozen models that score the policy's own tokens.
 
-Consumes the teacher's folder; produces passes over micro-batches. The teacher never changes, so no checkpoint
-contains it.
+Consumes the teachers' folders; produces passes over micro-batches. A teacher never changes, so no checkpoint
+contains it; only those of the current iteration are held.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 from yatt_core.engines.train.model.passes import TokenPasses
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.experience.batch import ExperienceBatch
-from yatt_core.spec.sections.algorithm import DistillationSpec
+from yatt_core.spec.sections.distillation import DistillationSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +38,44 @@ class Teacher:
         for tokens in (batch.prompt_tokens, batch.response_tokens):
             if len(tokens) and (highest := int(tokens.max())) >= self.rows:
                 raise DataError(
-                    f"algorithm.distillation.teacher: the experience has token {highest}, but the teacher has {self.rows}"
+                    f"algorithm.distillation.teachers: the experience has token {highest}, but a teacher has {self.rows}"
                     " tokens; the policy sampled a token outside the tokenizer"
                 )
 
 
-def load_teacher(spec: DistillationSpec, load: Callable[[str], nn.Module]) -> nn.Module:
-    """Loads the frozen module. Raises `ConfigurationError` for a folder that cannot be loaded.
+class Teachers:
+    """The teachers of one iteration at a time.
 
-    load: loads a causal language model from a folder and freezes it.
+    load: loads a causal language model from a folder, freezes it, and makes its passes; all ranks call it together.
     """
-    try:
-        return load(spec.teacher.path)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"algorithm.distillation.teacher.path: {error}") from error
+
+    def __init__(self, spec: DistillationSpec, load: Callable[[str], Teacher]) -> None:
+        self._spec, self._load = spec, load
+        self._loaded: dict[str, Teacher] = {}
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The models that this rank holds now."""
+        return [teacher.module for teacher in self._loaded.values()]
+
+    def of(self, iteration: int) -> list[tuple[Teacher, float]]:
+        """Returns an iteration's teachers with their weights; those of other iterations are dropped first.
+
+        Raises `ConfigurationError` for a folder that cannot be loaded.
+        """
+        wanted = self._spec.of(iteration)
+        paths = {each.model.path for each in wanted}
+        self._loaded = {path: teacher for path, teacher in self._loaded.items() if path in paths}
+        for number, each in enumerate(self._spec.teachers):
+            if each in wanted and each.model.path not in self._loaded:
+                self._loaded[each.model.path] = self._teacher(number, each.model.path)
+        return [(self._loaded[each.model.path], each.weight) for each in wanted]
+
+    def _teacher(self, number: int, path: str) -> Teacher:
+        try:
+            return self._load(path)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"algorithm.distillation.teachers.{number}.model.path: {error}") from error
 
 
 def rows_of(module: nn.Module) -> int:

@@ -24,7 +24,7 @@ from yatt_core.engines.train.model.forward import PolicyForward
 from yatt_core.engines.train.model.optimizer import MOMENTS, FlatAdamW, state_bytes, whole_parts
 from yatt_core.engines.train.model.state_files import StateFacts, require_same
 from yatt_core.engines.train.roles.critic import FlatCritic
-from yatt_core.engines.train.roles.teacher import Teacher, load_teacher, rows_of
+from yatt_core.engines.train.roles.teacher import Teacher, Teachers, rows_of
 from yatt_core.engines.train.torch.dense_passes import DensePasses, neighbours_of
 from yatt_core.errors import ConfigurationError
 from yatt_core.models.loading import load_causal_lm
@@ -63,15 +63,15 @@ class TorchTrainEngine(PolicyTrainEngine):
             self._forward = DensePasses(self._model, self._optimizer, temperature, self._dtype)
         else:
             self._forward = PolicyForward(self._model, temperature, self._dtype, self._reader)
-        if (distillation := self._spec.algorithm.distillation) is not None:
-            teacher = placed(load_teacher(distillation, self._frozen_model), self._device, "the teacher")
-            self._teacher = Teacher(teacher, PolicyForward(teacher, temperature, self._dtype), rows_of(teacher))
+        if (distillation := self._spec.algorithm.distillation) is not None and distillation.teachers:
+            self._teachers = Teachers(distillation, self._load_teacher)
         if (critic := self._spec.critic) is not None:
             ranks = self._layout.ranks
             self._critic = FlatCritic(critic, self._context.model_path, self._dtype, self._device, ranks)
 
-    def _frozen_model(self, path: str) -> nn.Module:
-        return load_causal_lm(path, self._dtype).requires_grad_(False)
+    def _load_teacher(self, path: str) -> Teacher:
+        model = placed(load_causal_lm(path, self._dtype).requires_grad_(False), self._device, "the teacher")
+        return Teacher(model, PolicyForward(model, self._spec.rollout.temperature, self._dtype), rows_of(model))
 
     def _probe_model(self) -> nn.Module:
         return self._loaded()
@@ -96,8 +96,9 @@ class TorchTrainEngine(PolicyTrainEngine):
 
     def _memory(self) -> Held:
         reference = () if self._reference is None else (self._reference,)
-        teacher = () if self._teacher is None else self._teacher.module.state_dict().values()
-        lasting = (*self._loaded().state_dict().values(), *self._optimizer.flat(), *reference, *teacher)
+        teachers = [] if self._teachers is None else self._teachers.modules
+        models = [tensor for model in (self._loaded(), *teachers) for tensor in model.state_dict().values()]
+        lasting = (*models, *self._optimizer.flat(), *reference)
         own = Held(lasting, (self._optimizer.gradients,))
         return own if self._critic is None else together(own, self._critic.memory())
 

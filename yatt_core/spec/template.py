@@ -1,4 +1,4 @@
-"""Templates of judges: text with placeholders, filled in without executing anything."""
+"""Templates of prompts for judges and teachers: text with placeholders, filled in without executing anything."""
 
 from __future__ import annotations
 
