@@ -39,6 +39,7 @@ def run_session(
     window: Window | None = None,
     pages: Pages | None = None,
     find_server: FindServer = server_of_environment,
+    until: int | None = None,
 ) -> Outcome:
     """Drives one session in this process and returns once it has ended.
 
@@ -49,6 +50,7 @@ def run_session(
         server and stops at the end of the window.
     pages: the servers whose pages show runs, for links.
     find_server: finds a Prefect server that runs share; where there is none, the run starts a server of its own.
+    until: the iteration after which the session stops; None for the run's target.
 
     Raises `ConfigurationError` if an external Ray cluster is named but there is no Prefect server,
     `db.core.errors.LeaseHeld` if another driver holds the run, and any error that ended the session.
@@ -57,7 +59,7 @@ def run_session(
         check_surroundings(find_server)
     run, spec = load_run(home, name)
     trackers = {name: trackers[name] for name in spec.tracking.names if name in trackers}
-    session = open_session(home, run, spec, observer, trackers, accept_drift, notifier, window, pages)
+    session = open_session(home, run, spec, observer, trackers, accept_drift, notifier, window, pages, until)
     services = SessionServices(session.context, find_server, in_flow_run=window is not None)
     try:
         with ended_in_order():
@@ -122,6 +124,7 @@ def open_session(
     notifier: Notifier | None = None,
     window: Window | None = None,
     pages: Pages | None = None,
+    until: int | None = None,
 ) -> DriverSession:
     """Takes the lease and opens the session; the caller must end it."""
     ledger = Ledger.open(home.ledger)
@@ -135,7 +138,7 @@ def open_session(
     actor_logs(home.run_folder(run), "driver", fence.term)
     ledger.outbox.enqueue(fence, first_entries(run, spec))
     context = RunContext.of(home, spec, ledger, fence, observer, accept_drift=accept_drift, pages=pages)
-    session = DriverSession(context, trackers, notifier, window)
+    session = DriverSession(context, trackers, notifier, window, until=until)
     session.threads.start()
     session.machine.start()
     return session

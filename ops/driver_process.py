@@ -24,6 +24,8 @@ The mark would make the driver part of the service group and end with it, and a 
 needs no password. The password that clients of the group's server send is passed on.
 """
 
+GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
+
 
 def open_log(home: Home, run: str, name: str) -> IO[bytes]:
     """Opens a log in a run's folder for appending; creates the folder, which may only exist in an object store."""
@@ -32,12 +34,20 @@ def open_log(home: Home, run: str, name: str) -> IO[bytes]:
     return (folder / name).open("ab")
 
 
-def start_driver_process(home: Home, run: str, log: IO[bytes], accept_drift: bool) -> subprocess.Popen[bytes]:
-    """Starts `yatt resume`, whose output goes to the log; neither Ctrl-C in the terminal nor its end reaches it."""
+def start_driver_process(
+    home: Home, run: str, log: IO[bytes], accept_drift: bool, until: int | None = None, devices: str | None = None
+) -> subprocess.Popen[bytes]:
+    """Starts `yatt resume`, whose output goes to the log; neither Ctrl-C in the terminal nor its end reaches it.
+
+    until: the iteration after which it stops; None for the run's target.
+    devices: numbers of the GPUs that it may use, separated by commas; None for all.
+    """
     options = ["--accept-drift"] if accept_drift else []
+    options += [] if until is None else ["--until", str(until)]
+    environment = {name: value for name, value in os.environ.items() if name not in OF_THE_GROUP}
     return subprocess.Popen(
         [sys.executable, "-m", "ops.cli.main", "--home", str(home.folder), "resume", *options, "--", run],
-        env={name: value for name, value in os.environ.items() if name not in OF_THE_GROUP},
+        env=environment if devices is None else {**environment, GPUS_VARIABLE: devices},
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,

@@ -111,13 +111,14 @@ def copy_folder(source: Path, target: Path) -> None:
             if path.is_dir():
                 copy.mkdir()
             else:
-                _link(path, copy)
+                link_file(path, copy)
         for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
             durable.sync_folder(folder)
         durable.move_folder(partial, target)
 
 
-def _link(path: Path, copy: Path) -> None:
+def link_file(path: Path, copy: Path) -> None:
+    """Links a file, or copies and syncs it where links are not supported."""
     try:
         os.link(path, copy)
     except OSError as error:

@@ -48,6 +48,7 @@ class DriverSession:
 
     window: the scheduled window of the session; at its end the session stops as if requested.
     actors: a substitute for the run's actors, for simulations.
+    until: the iteration after which the session stops; None for the run's target.
     """
 
     def __init__(
@@ -57,9 +58,10 @@ class DriverSession:
         notifier: Notifier | None = None,
         window: Window | None = None,
         actors: RunActors | None = None,
+        until: int | None = None,
     ) -> None:
         spec = context.spec
-        self.context, self.window = context, window
+        self.context, self.window, self._until = context, window, until
         self.meter, self.stops = BytesMeter(), StopRequests()
         self.machine = MachineMeter(context.home.folder)
         self.guards = Guards(context.ledger, context.fence, spec, context.clock, context.observer, self.stops)
@@ -201,6 +203,8 @@ class DriverSession:
         """Returns False at the target, and after an operator, a signal, a window or a guard has requested an end."""
         self.threads.check()
         self._see_requests(self.context.ledger)
+        if self._until is not None and state.iteration >= self._until:
+            self.stops.ask(reason=f"asked to stop after iteration {self._until}")
         if self.stops.asked or self.guards.ending(self.context.branch, state.iteration) is not None:
             return False
         return state.iteration < self.context.spec.iterations

@@ -16,6 +16,7 @@ from db.write.records import CheckpointRow
 from flows.branching.spec_changes import PastSpecs
 from flows.run.control_state import ControlState
 from flows.run.home import Home
+from flows.soups.parents import merge_of, merged_from
 from yatt_core.checkpoints.verify import CHECKPOINT_KIND
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
@@ -70,6 +71,8 @@ class Lineage:
     line: the parts of the line that leads to it, oldest first.
     drift: changes in the environment along the line.
     branches: all branches of the run.
+    merge: for the run of a merged model: soup, preference, alpha, and the parents with their coefficients; else None.
+    merged_into: runs of merged models of which this run is a parent.
     """
 
     run: str
@@ -86,6 +89,8 @@ class Lineage:
     placement: Mapping[str, Any] | None
     audit_head: str
     branches: tuple[BranchNode, ...]
+    merge: Mapping[str, Any] | None
+    merged_into: tuple[str, ...]
 
 
 def lineage_of(
@@ -131,6 +136,8 @@ def lineage_of(
         placement=_placement(ledger, commit),
         audit_head=ledger.events.head(run).hash,
         branches=branch_nodes(ledger, run),
+        merge=merge_of(ledger, parts[0].run),
+        merged_into=merged_from(ledger, run),
     )
 
 

@@ -41,12 +41,15 @@ class Started:
     said: str
 
 
-def start_detached(home: Home, ledger: Ledger, run: str, accept_drift: bool) -> Started:
-    """Starts a driver and returns once it holds the lease, or has ended before that."""
+def start_detached(home: Home, ledger: Ledger, run: str, accept_drift: bool, until: int | None = None) -> Started:
+    """Starts a driver and returns once it holds the lease, or has ended before that.
+
+    until: the iteration after which it stops; None for the run's target.
+    """
     log = home.run_folder(run) / LOG
     with open_log(home, run, LOG) as stream:
         begins = stream.tell()
-        process = start_driver_process(home, run, stream, accept_drift)
+        process = start_driver_process(home, run, stream, accept_drift, until)
     try:
         code = _await_lease(ledger, run, process)
     except KeyboardInterrupt:

@@ -23,6 +23,7 @@ from ops.cli.commands.driving import branches, deletion, deploy, train
 from ops.cli.commands.inspection import alarms, audit, compare, logs, pages, placement, rollouts, runs, show, watch
 from ops.cli.commands.planning import check, doctor, init, plan, schema
 from ops.cli.commands.services import dashboard, group, tokens
+from ops.cli.commands.soups import soup
 from ops.cli.options import HomeOption, examples
 from ops.presentation.words import shortened
 from yatt_core.errors import ConfigurationError, ExitCode
@@ -60,6 +61,7 @@ for module in (
     evaluate,
     export,
     promote,
+    soup,
     audit,
     group,
     dashboard,

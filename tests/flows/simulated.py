@@ -129,7 +129,7 @@ class Simulation:
     def ledger(self) -> Ledger:
         return Ledger.open(self.home.ledger, migrate=False, clock=self.cluster.clock.time_ms)
 
-    def drive(self, killed_at: str = "", cold: bool = False) -> Outcome | None:
+    def drive(self, killed_at: str = "", cold: bool = False, until: int | None = None) -> Outcome | None:
         """Drives one session; returns None if the driver was killed. cold: no actor survived the previous one."""
         if cold:
             self.cluster.trainer, self.cluster.lost = Trainer(), {TRAINER, ENGINE}
@@ -145,7 +145,7 @@ class Simulation:
 
             with without_prefect_and_ray(), mock.patch("flows.driver.session.RunActors", actors):
                 clock = self.cluster.clock
-                session = DriverSession(RunContext.of(self.home, spec, ledger, fence, watcher, clock))
+                session = DriverSession(RunContext.of(self.home, spec, ledger, fence, watcher, clock), until=until)
                 outcome = session.already_finished() or session.out_of_budget()
                 if outcome is None:
                     session.book("", "")

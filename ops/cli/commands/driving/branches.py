@@ -159,6 +159,10 @@ def lineage(
         _print_lineage(found)
 
 
+PARENT = ("run", "iteration", "coefficient", "weights_digest")
+"""What is shown of each model that a run was merged from."""
+
+
 def _print_lineage(found: Lineage) -> None:
     checkpoint, data = found.checkpoint, found.data
     write(f"{found.run}, checkpoint of iteration {found.iteration} ({checkpoint['state']})")
@@ -168,6 +172,11 @@ def _print_lineage(found: Lineage) -> None:
         (source["kind"], source.get("task") or source.get("path"), source["weight"]) for source in data["sources"]
     ]
     write_table(("source", "task or file", "weight"), sources)
+    if found.merge is not None:
+        parents = [[each[name] for name in PARENT] for each in found.merge["parents"]]
+        write_table(PARENT, parents, f"merged from {found.merge['soup']}")
+    if found.merged_into:
+        write(f"merged into {', '.join(found.merged_into)}")
     if found.drift:
         rows = [(mark["run"], mark["at"], mark["replayed"], _changes(mark["changes"])) for mark in found.drift]
         write_table(("drift in", "at", "replayed", "changes"), rows)

@@ -34,6 +34,13 @@ DetachOption = Annotated[
     ),
 ]
 
+UntilOption = Annotated[
+    int | None,
+    typer.Option(
+        "--until", metavar="K", min=0, help="Stop after this iteration, with a checkpoint. Default: the run's target."
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Adds the commands to the program."""
@@ -49,6 +56,7 @@ def register(app: typer.Typer) -> None:
         "yatt resume quickstart-3 --set iterations=200 -o json",
         "yatt resume quickstart-3 --unless-paused",
         "yatt resume latest --detach",
+        "yatt resume latest --until 100",
     )
     app.command(epilog=examples(*resumes))(resume)
     app.command(epilog=examples("yatt stop latest", "yatt stop quickstart-3 --wait --within 60"))(stop)
@@ -57,6 +65,7 @@ def register(app: typer.Typer) -> None:
 def train(
     spec: SpecArgument,
     overrides: OverridesOption = None,
+    until: UntilOption = None,
     detach: DetachOption = False,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
@@ -76,7 +85,7 @@ def train(
 
     services.check_surroundings(server_of_runs(place))
     run = create_run(place, checked)
-    _detach(place, run, output) if detach else drive(place, run, output)
+    _detach(place, run, output, until=until) if detach else drive(place, run, output, until=until)
 
 
 def resume(
@@ -95,6 +104,7 @@ def resume(
             help="If the run is paused, print the reason, leave it paused and exit with 0. For automated starts.",
         ),
     ] = False,
+    until: UntilOption = None,
     detach: DetachOption = False,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
@@ -122,12 +132,12 @@ def resume(
         number = revise(place, name, overrides)
         message(f"{name}: revision {number} of the spec is now in effect")
     if detach:
-        _detach(place, name, output, accept_drift)
+        _detach(place, name, output, accept_drift, until)
     else:
-        drive(place, name, output, accept_drift)
+        drive(place, name, output, accept_drift, until)
 
 
-def _detach(home: Home, run: str, output: Output, accept_drift: bool = False) -> None:
+def _detach(home: Home, run: str, output: Output, accept_drift: bool = False, until: int | None = None) -> None:
     """Starts a driver in the background, and says how to follow it once it holds the lease."""
     from db.core.errors import LeaseHeld
     from ops.cli.detached import start_detached
@@ -137,7 +147,7 @@ def _detach(home: Home, run: str, output: Output, accept_drift: bool = False) ->
         if _is_driven(line):
             raise LeaseHeld(run, line.holder or "", line.lease_expires_in)
         message(f"starting a driver of {run} in the background")
-        started = start_detached(home, ledger, run, accept_drift)
+        started = start_detached(home, ledger, run, accept_drift, until)
         state = ledger.runs.find(run).state
     follow = [f"yatt watch {run}", f"yatt logs {run} -f", f"yatt stop {run}"]
     if output is Output.JSON:
@@ -178,8 +188,11 @@ def _advise(home: Home, run: str, error: BaseException) -> None:
         message(advice)
 
 
-def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> None:
-    """Runs one driver session in this process, shows its progress, and reports the results."""
+def drive(home: Home, run: str, output: Output, accept_drift: bool = False, until: int | None = None) -> None:
+    """Runs one driver session in this process, shows its progress, and reports the results.
+
+    until: the iteration after which it stops; None for the run's target.
+    """
     from flows.launch import run_session
     from flows.run.creation import load_run
     from ops.cli.failures import exit_code
@@ -203,7 +216,7 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False) -> N
         with watching(run, lambda: spec.sft is not None) as observer:
             find_server = server_of_runs(home)
             outcome = run_session(
-                home, run, observer, trackers, accept_drift, notifier, pages=pages, find_server=find_server
+                home, run, observer, trackers, accept_drift, notifier, pages=pages, find_server=find_server, until=until
             )
     except BaseException as error:
         if exit_code(error) != ExitCode.LEASE_HELD:

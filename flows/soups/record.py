@@ -1,0 +1,165 @@
+"""A soup in the ledger: the audit chain of its supervised run, and the forks of this run that are its members.
+
+Consumes the ledger. Produces a soup's spec, plan and facts, and adds links to the chain: the soup's spec, the reward of each
+merged model, the choice of beta, the models that were kept. A soup is named by its supervised run.
+
+    soup          the spec of the soup
+    soup_point    a merged model that was measured: preference, coefficients, digest of its weights, rewards
+    soup_choice   the chosen beta, and the hypervolume of each candidate
+    soup_merged   a merged model that became a run
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from db.core.engine import Fence
+from db.ledger import Ledger
+from db.write.records import CheckpointRow
+from flows.run.creation import create_run
+from flows.run.home import Home
+from flows.soups.plan import Member, PointKey, SoupFacts, SoupPlan
+from yatt_core.errors import ConfigurationError
+from yatt_core.soups.spec import SoupSpec, parse_soup
+from yatt_core.spec import RunSpec, parse_spec
+
+BEGUN, POINT, CHOICE, MERGED = "soup", "soup_point", "soup_choice", "soup_merged"
+TAG, MEMBER_TAG = "soup", "soup_member"
+"""Tags in the spec of a member: the soup, and which of its members this is."""
+SEARCHED = 1000
+"""Number of newest runs among which soups are searched."""
+
+
+def create_soup(home: Home, soup: SoupSpec, run: RunSpec) -> str:
+    """Creates a soup with its supervised run, which names it; returns the run's id."""
+    name = create_run(home, run)
+    with Ledger.open(home.ledger) as ledger:
+        ledger.events.append(name, BEGUN, {"spec": soup.model_dump(mode="json")})
+    return name
+
+
+def soups(ledger: Ledger) -> list[str]:
+    """Returns the soups among the newest runs, newest first."""
+    return [row.id for row in ledger.runs.list(SEARCHED) if ledger.events.of_kind(row.id, BEGUN)]
+
+
+def soup_of(ledger: Ledger, run: str) -> str | None:
+    """Returns the soup to which a run belongs; None if it belongs to none."""
+    if ledger.events.of_kind(run, BEGUN):
+        return run
+    tags: Mapping[str, str] = ledger.runs.revision(run, 1).spec["tracking"]["tags"]
+    return tags.get(TAG)
+
+
+@dataclass(frozen=True)
+class SoupRecord:
+    """A soup as the ledger has it.
+
+    name: its supervised run.
+    """
+
+    ledger: Ledger
+    name: str
+
+    @classmethod
+    def of(cls, ledger: Ledger, run: str) -> SoupRecord:
+        """Opens the soup to which a run belongs. Raises `ConfigurationError` if it belongs to none."""
+        name = soup_of(ledger, run)
+        if name is None:
+            known = ", ".join(soups(ledger)) or "none yet"
+            raise ConfigurationError(f"run {run} belongs to no soup; soups: {known}")
+        return cls(ledger, name)
+
+    @cached_property
+    def spec(self) -> SoupSpec:
+        """The soup's spec."""
+        return parse_soup(self.ledger.events.of_kind(self.name, BEGUN)[0].body["spec"], f"the spec of soup {self.name}")
+
+    @cached_property
+    def run_spec(self) -> RunSpec:
+        """The spec of the supervised run, from which the specs of all members are derived."""
+        return parse_spec(dict(self.ledger.runs.revision(self.name, 1).spec), f"the spec of run {self.name}")
+
+    @cached_property
+    def plan(self) -> SoupPlan:
+        """The soup's plan."""
+        return SoupPlan(self.spec, self.spec.search_iterations(self.run_spec), self.run_spec.iterations)
+
+    def members(self) -> dict[Member, str]:
+        """Returns the runs of the members that exist."""
+        named = {
+            member.name(self.spec): member for beta in {*self.spec.betas, 1.0} for member in self.plan.members(beta)
+        }
+        found: dict[Member, str] = {}
+        for fork in self.ledger.overview.forks(self.name):
+            tags = self.ledger.runs.revision(fork.run, 1).spec["tracking"]["tags"]
+            member = named.get(tags.get(MEMBER_TAG, "")) if tags.get(TAG) == self.name else None
+            if member is not None:
+                found.setdefault(member, fork.run)
+        return found
+
+    def facts(self) -> SoupFacts:
+        """Returns what the soup has reached."""
+        runs = self.ledger.runs
+        choice = self.ledger.events.of_kind(self.name, CHOICE)
+        return SoupFacts(
+            supervised=runs.find(self.name).iteration,
+            reached={member: runs.find(run).iteration for member, run in self.members().items()},
+            points={
+                PointKey(body["stage"], body["beta"], body["number"]): tuple(body["rewards"])
+                for body in self._bodies(POINT)
+            },
+            chosen=choice[0].body["beta"] if choice else None,
+        )
+
+    def merged(self) -> list[Mapping[str, Any]]:
+        """Returns the merged models that became runs, oldest first: run, preference, coefficients, alpha."""
+        return self._bodies(MERGED)
+
+    def hypervolumes(self) -> dict[str, float]:
+        """Returns the hypervolume of each candidate for beta; empty before the choice, or without one."""
+        choice = self._bodies(CHOICE)
+        return dict(choice[0]["hypervolumes"]) if choice else {}
+
+    def checkpoint(self, run: str, iteration: int) -> CheckpointRow:
+        """Returns the checkpoint that a run took at an iteration. Raises `ConfigurationError` if it is not kept."""
+        for row in self.ledger.records.checkpoints(run):
+            if row.is_meant(iteration):
+                return row
+        raise ConfigurationError(
+            f"soup {self.name}: run {run} has no checkpoint of iteration {iteration} any longer; "
+            f"`yatt rollback {run} --to {iteration}` and `yatt soup resume {self.name}` take it again"
+        )
+
+    def chosen_checkpoints(self) -> tuple[float, Sequence[CheckpointRow]]:
+        """Returns the chosen beta and the backbones' last checkpoints. Raises `ConfigurationError` before they exist."""
+        facts, members = self.facts(), self.members()
+        if facts.chosen is None:
+            raise ConfigurationError(
+                f"soup {self.name}: beta is not chosen yet; `yatt soup resume {self.name}` goes on"
+            )
+        backbones = self.plan.members(facts.chosen)
+        short = [member for member in backbones if facts.reached.get(member, -1) < self.plan.target]
+        if short:
+            names = ", ".join(members.get(member, member.name(self.spec)) for member in short)
+            raise ConfigurationError(
+                f"soup {self.name}: not all backbones have reached iteration {self.plan.target} yet ({names}); "
+                f"`yatt soup resume {self.name}` goes on"
+            )
+        return facts.chosen, [self.checkpoint(members[member], self.plan.target) for member in backbones]
+
+    def add_point(self, fence: Fence, key: PointKey, rewards: Sequence[float], more: Mapping[str, Any]) -> None:
+        """Records the rewards of a merged model. Raises `Fenced`."""
+        body = {"stage": key.stage, "beta": key.beta, "number": key.preference, "rewards": list(rewards)}
+        self.ledger.events.append(self.name, POINT, {**more, **body}, fence)
+
+    def choose(self, fence: Fence, beta: float, hypervolumes: Mapping[float, float]) -> None:
+        """Records the choice of beta. Raises `Fenced`."""
+        volumes = {repr(candidate): volume for candidate, volume in hypervolumes.items()}
+        self.ledger.events.append(self.name, CHOICE, {"beta": beta, "hypervolumes": volumes}, fence)
+
+    def _bodies(self, kind: str) -> list[Mapping[str, Any]]:
+        return [link.body for link in self.ledger.events.of_kind(self.name, kind)]

@@ -1,0 +1,158 @@
+"""Carries a soup from where it stands to its end: creates its runs, has them driven, merges and measures models.
+
+Consumes a soup's record, something that drives runs, and something that measures weights. Produces forks of the supervised run,
+and links of its audit chain. It may be killed at any line: the next one asks the plan again, and repeats at most the measurement
+that was under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from db.ledger import Ledger
+from flows.branching.branches import LEASE_SECONDS, finish_fork, fork, operator_lease
+from flows.files.storage import store_of, verify_kept
+from flows.run.home import Home
+from flows.soups.outcome import merge_terms
+from flows.soups.plan import REWARDED, Choose, Drive, Measure, Member, PointKey, Supervise
+from flows.soups.record import MEMBER_TAG, TAG, SoupRecord
+from yatt_core.checkpoints.contents import WEIGHTS, open_tensors
+from yatt_core.digests import ordered_weights_digest
+from yatt_core.errors import InfrastructureError
+from yatt_core.protocols.engines import Tensors
+from yatt_core.rewards.code_files import fetch_code
+from yatt_core.soups.merging import MergedWeights
+from yatt_core.soups.mixing import mixing_matrix
+from yatt_core.spec import RunSpec
+from yatt_core.storage.lacking import fetch_lacking
+from yatt_core.wire.part_files import PartFiles
+
+
+class Drives(Protocol):
+    """Drives runs until each has committed an iteration, side by side if it can.
+
+    Raises `InfrastructureError` if one ends before, and `KeyboardInterrupt` once all have stopped on request.
+    """
+
+    def __call__(self, runs: Sequence[str], until: int) -> None: ...
+
+
+class Meter(Protocol):
+    """Measures weights: returns the mean value of each function of the reward."""
+
+    def measure(self, weights: Tensors) -> Mapping[str, float]: ...
+
+
+OpenMeter = Callable[[RunSpec, str, Path, int], Meter]
+"""Opens a meter for a spec, a run's id and folder, and a number of responses to each prompt."""
+Tell = Callable[[str], None]
+
+
+class SoupRunner:
+    """Drives one soup.
+
+    tell: called with each step, for people.
+    """
+
+    def __init__(self, home: Home, ledger: Ledger, soup: str, drive: Drives, open_meter: OpenMeter, tell: Tell) -> None:
+        self._home, self._ledger, self._record = home, ledger, SoupRecord.of(ledger, soup)
+        self._drive, self._open_meter, self._tell = drive, open_meter, tell
+        self._meter: Meter | None = None
+
+    def run(self) -> None:
+        """Takes all steps that are left.
+
+        Raises `InfrastructureError` for a run that ends early, `db.core.errors.LeaseHeld` if another command works on
+        this soup, and what the meter raises.
+        """
+        record = self._record
+        while (step := record.plan.next_step(record.facts())) is not None:
+            match step:
+                case Supervise():
+                    self._tell(f"{record.name}: making the supervised model")
+                    self._drive_to([record.name], 0)
+                case Drive(members, until):
+                    runs = [self._member(member) for member in members]
+                    self._tell(f"{record.name}: training {', '.join(runs)} to iteration {until}")
+                    self._drive_to(runs, until)
+                case Measure():
+                    self._measure(step)
+                case Choose(beta, hypervolumes):
+                    with operator_lease(self._ledger, record.name, f"yatt soup of {record.name}") as fence:
+                        if record.facts().chosen is None:
+                            record.choose(fence, beta, hypervolumes)
+                    self._tell(f"{record.name}: beta is {beta:g}")
+
+    def _drive_to(self, runs: Sequence[str], until: int) -> None:
+        self._drive(runs, until)
+        for run in runs:
+            row = self._ledger.runs.find(run)
+            if row.iteration < until:
+                raise InfrastructureError(
+                    f"soup {self._record.name}: run {run} is {row.state} at iteration {row.iteration} of {until}"
+                    f"{f' ({row.state_reason})' if row.state_reason else ''}; `yatt soup resume {self._record.name}` goes on"
+                )
+
+    def _member(self, member: Member) -> str:
+        """Returns the run of a member, which is created, or its creation finished, if need be."""
+        record = self._record
+        run = record.members().get(member)
+        if run is not None:
+            finish_fork(self._home, self._ledger, run)
+            return run
+        spec = record.spec
+        row = mixing_matrix(len(spec.objectives), member.beta)[member.objective]
+        tags = [f"tracking.tags.{TAG}={record.name}", f"tracking.tags.{MEMBER_TAG}={member.name(spec)}"]
+        return fork(self._home, record.name, 0, [*spec.mixed_weights(record.run_spec, row), *tags]).run
+
+    def _measure(self, step: Measure) -> None:
+        record = self._record
+        stage, beta = step.points[0].stage, step.points[0].beta
+        self._tell(f"{record.name}: measuring {len(step.points)} merged models ({stage}, beta {beta:g})")
+        runs = record.members()
+        places = [*((runs[member], step.iteration) for member in record.plan.members(beta)), (record.name, 0)]
+        with operator_lease(self._ledger, record.name, f"yatt soup of {record.name}") as fence:
+            done, models = record.facts().points, [self._weights(run, iteration) for run, iteration in places]
+            for key in step.points:
+                if key not in done:
+                    record.add_point(fence, key, *self._measured(key, models))
+                    self._ledger.leases.renew(fence, LEASE_SECONDS)
+
+    def _measured(self, key: PointKey, models: Sequence[PartFiles]) -> tuple[list[float], Mapping[str, Any]]:
+        """Merges and measures one model; returns its rewards, and what else is recorded of it.
+
+        models: those of the members, and at the end the supervised one.
+        """
+        record = self._record
+        alpha = 0.0 if key.stage == REWARDED else record.spec.extrapolation
+        preference = record.plan.grid.preferences[key.preference]
+        own, supervised = merge_terms(preference, key.beta, alpha)
+        merged = MergedWeights(models, [*own, supervised]) if alpha else MergedWeights(models[:-1], own)
+        tensors = {name: merged.read(name) for name in sorted(merged.shapes)}
+        values = self._open().measure(tensors)
+        scales = zip(record.spec.objectives, record.spec.scales(record.run_spec), strict=True)
+        return [scale * values[name] for name, scale in scales], {
+            "preference": list(preference),
+            "coefficients": own,
+            "supervised": supervised,
+            "weights_digest": ordered_weights_digest(tensors.items()),
+            "values": dict(values),
+        }
+
+    def _open(self) -> Meter:
+        if self._meter is None:
+            record = self._record
+            folder = self._home.run_folder(record.name)
+            fetch_code(record.run_spec.rewards, folder, store_of(self._ledger, record.name, folder))
+            self._meter = self._open_meter(record.run_spec, record.name, folder, record.spec.samples_per_prompt)
+        return self._meter
+
+    def _weights(self, run: str, iteration: int) -> PartFiles:
+        """Returns the weights of a run's checkpoint, fetched and verified."""
+        row, folder = self._record.checkpoint(run, iteration), self._home.run_folder(run)
+        store = store_of(self._ledger, run, folder)
+        fetch_lacking(store, folder, [row])
+        verify_kept(store, folder, row)
+        return open_tensors(folder / row.folder, WEIGHTS)

@@ -1,0 +1,1 @@
+"""Commands about soups: `soup run`, `soup resume`, `soup show`, `soup merge`."""

@@ -1,0 +1,40 @@
+"""The pages about soups: the list, and one soup with its front, its models and its runs."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from db.core.errors import RunNotFound
+from flows.soups.record import soup_of
+from ops.dashboard.context import RunId
+from ops.dashboard.pages.frame import Visited
+from ops.dashboard.pages.soup_pictures import front_picture
+from ops.presentation.soup_words import SOUP_NAMES, preference_text
+from ops.queries.soup_fronts import panels_of
+from ops.queries.soups import soup_list, soup_view
+
+router = APIRouter(prefix="/soups", include_in_schema=False)
+
+
+@router.get("")
+def show_soups(visit: Visited) -> Response:
+    """Shows the soups among the newest runs."""
+    return visit.render("soups.html", soups=soup_list(visit.served.ledger))
+
+
+@router.get("/{run_id}")
+def show_soup(visit: Visited, run_id: RunId) -> Response:
+    """Shows the soup to which a run belongs."""
+    ledger = visit.served.ledger
+    run = ledger.runs.find(run_id).id
+    if soup_of(ledger, run) is None:
+        raise RunNotFound(f"run {run!r} belongs to no soup")
+    view = soup_view(ledger, run)
+    return visit.render(
+        "soup.html",
+        soup=view,
+        pictures=[(panel, front_picture(panel)) for panel in panels_of(view)],
+        names=SOUP_NAMES,
+        preference=preference_text,
+    )
