@@ -6,6 +6,7 @@ the host's power. What is not on a disk, and not in /dev/shm, is the machine's.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import uuid
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 from tests.hosts.link import Link
 from tests.hosts.namespaces import Inside, NoHostsError, Room, inner
+from yatt_core.engines.train.ranks.network import DEVICES
 
 NETWORK = "10.77.0."
 DISKS = "/run/disks"
@@ -57,9 +59,11 @@ class Host:
         return self._init is not None
 
     def start(self, argv: Sequence[str], **options: Any) -> Inside:
-        """Starts a process on the host, in the current folder."""
+        """Starts a process on the host, in the current folder; network devices of this machine are not among its names."""
         assert self._room is not None, f"{self.name} has no power"
-        return self._room.start(argv, **options)
+        given = options.pop("env", os.environ)
+        own = {name: value for name, value in given.items() if name not in DEVICES}
+        return self._room.start(argv, env=own, **options)
 
     def power_on(self) -> None:
         """Boots the host, with the disks that it had, or empty ones."""

@@ -41,6 +41,7 @@ TREE: dict[str, Any] = {
         "parts": [
             {"name": "exact", "function": "exact_match"},
             {"name": "sparse", "function": "tests.flows.reward_functions:sparse", "options": {"share": 0.5}},
+            {"name": "length", "function": "length_range", "options": {"maximum": 1, "slack": 8}},
         ]
     },
     "trainer": {"engine": {"kind": "torch", "ranks": 1}},
@@ -70,6 +71,7 @@ def run(home: Home, spec: RunSpec) -> str:
     folder, name = home.run_folder(run), str(checkpoint_folder(0, 0, 1))
     materialise(spec, folder)
     trainer = trainer_of(spec, folder)
+    torch.manual_seed(0)
     with torch.no_grad():
         for parameter in trainer._loaded().parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
