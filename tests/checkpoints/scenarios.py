@@ -56,6 +56,13 @@ def state_of(rank: int, ranks: int = 2, iteration: int = 10) -> FrozenState:
     return FrozenState(rank, ranks, {"weights": mine, "reference": mine}, files)
 
 
+def other_state(rank: int) -> FrozenState:
+    """Returns a rank's share of other tensors, as of a repeated update that is not exact."""
+    state = state_of(rank)
+    tensors = {name: [replace(part, values=part.values + 1) for part in parts] for name, parts in state.tensors.items()}
+    return replace(state, tensors=tensors)
+
+
 def attempt(folder: Path, name: str = "first") -> Attempt:
     return Attempt(folder, FOLDER, name, replace(IDENTITY, weights_digest=""))
 

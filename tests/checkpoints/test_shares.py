@@ -15,6 +15,7 @@ from tests.checkpoints.scenarios import (
     IDENTITY,
     TENSORS,
     attempt,
+    other_state,
     publish_shares,
     state_of,
     write,
@@ -122,6 +123,20 @@ def test_a_late_rank_of_an_earlier_attempt_changes_nothing(tmp_path: Path) -> No
     late.write(state_of(1, iteration=9))
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert sweep_checkpoints(tmp_path, [FOLDER]) == [f"checkpoints/.{NAME}.first.shares"]
+
+
+def test_a_late_attempt_does_not_replace_what_a_later_one_published(tmp_path: Path) -> None:
+    late, latest = (
+        dataclasses.replace(each, identity=dataclasses.replace(each.identity, attempt=number))
+        for number, each in enumerate((attempt(tmp_path, "first"), attempt(tmp_path, "second")), 1)
+    )
+    for rank in (1, 0):
+        late.write(other_state(rank))
+        latest.write(state_of(rank))
+    receipt = latest.publish(state_of(0), 0.0, threading.Event())
+    with pytest.raises(InfrastructureError, match="attempt 1 is late"):
+        late.publish(other_state(0), 0.0, threading.Event())
+    verify_checkpoint(tmp_path, FOLDER, receipt.manifest_sha256)
 
 
 def test_a_note_of_another_checkpoint_is_refused(tmp_path: Path) -> None:

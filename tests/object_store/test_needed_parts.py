@@ -79,8 +79,8 @@ def sha256(server: S3Server, objects: ObjectStore, nodes: list[Path]) -> str:
     for rank in reversed(range(WRITERS)):
         attempts[rank].write(frozen(rank))
     receipt = attempts[0].publish(frozen(0), 0.0, Event())
-    (nodes[0] / FOLDER / "weights" / "rank-00002-of-00004.safetensors").unlink()  # fetched for the digest
-    (nodes[0] / FOLDER / "weights" / "rank-00003-of-00004.safetensors").unlink()
+    (nodes[0] / FOLDER / "weights" / "rank-00002-of-00004.a0.safetensors").unlink()  # fetched for the digest
+    (nodes[0] / FOLDER / "weights" / "rank-00003-of-00004.a0.safetensors").unlink()
     forget(server)
     return receipt.manifest_sha256
 
@@ -143,7 +143,7 @@ def test_a_node_fetches_nothing_of_what_it_wrote_itself_unless_it_is_damaged(
 ) -> None:
     own = {rank: needed_by(rank, 4) for rank in (2, 3)}
     assert bring(objects, nodes[1], sha256, own) == NORM.nbytes, "a rank of the other node has written it"
-    file = nodes[1] / FOLDER / "weights" / "rank-00002-of-00004.safetensors"
+    file = nodes[1] / FOLDER / "weights" / "rank-00002-of-00004.a0.safetensors"
     contents = file.read_bytes()
     damaged = bytearray(contents)
     damaged[-5] ^= 1
@@ -175,8 +175,8 @@ def test_what_was_not_fetched_cannot_be_read(objects: ObjectStore, nodes: list[P
 def test_bytes_of_the_store_that_are_damaged_are_refused(
     objects: ObjectStore, nodes: list[Path], sha256: str, what: str
 ) -> None:
-    name = {"index": f"rank-00001-of-00004{SUFFIX}", "state": "state.json"}.get(
-        what, "weights/rank-00001-of-00004.safetensors"
+    name = {"index": f"rank-00001-of-00004.a0{SUFFIX}", "state": "state.json"}.get(
+        what, "weights/rank-00001-of-00004.a0.safetensors"
     )
     data = bytearray(objects.read(f"{RUN}/{FOLDER}/{name}") or b"")
     data[-1] ^= 1

@@ -10,13 +10,14 @@ from threading import Barrier, Event
 
 import pytest
 
-from tests.checkpoints.scenarios import FOLDER, IDENTITY, TENSORS, attempt, state_of
+from tests.checkpoints.scenarios import FOLDER, IDENTITY, TENSORS, attempt, other_state, state_of
 from tests.collection.local import collect, spec_with
 from tests.engines.train.support import make_model_folder
 from tests.experience.scenarios import KEY
 from tests.inputs.example_specs import SPELL, VIRTUAL, run_spec
 from tests.object_store.server import S3Server
 from yatt_core.actors.leftovers import CommittedIteration, Leftovers
+from yatt_core.checkpoints.needed import bring_index
 from yatt_core.checkpoints.retention import sweep_checkpoints
 from yatt_core.checkpoints.spread import SpreadAttempt, bring_checkpoint
 from yatt_core.checkpoints.verify import verify_checkpoint
@@ -140,7 +141,7 @@ def test_shares_of_two_disks_become_one_checkpoint(server: S3Server, objects: Ob
     for rank in (1, 0):
         together.write(state_of(rank))
     same = together.publish(state_of(0), 0.0, Event())
-    assert (receipt.manifest_sha256, receipt.bytes) == (same.manifest_sha256, same.bytes)
+    assert receipt.weights_digest == same.weights_digest
     shutil.rmtree(nodes[2])
     nodes[2].mkdir()
     for node, fetched in zip(nodes, (2, 4, 7), strict=True):
@@ -158,7 +159,7 @@ def test_a_damaged_file_alone_is_fetched_again(server: S3Server, objects: Object
     receipt = first.publish(state_of(0), 0.0, Event())
     store = ObjectRunStore(objects, nodes[1])
     bring_checkpoint(store, nodes[1], FOLDER, receipt.manifest_sha256, renew=False)
-    file = nodes[1] / FOLDER / "weights" / "rank-00000-of-00002.safetensors"
+    file = nodes[1] / FOLDER / "weights" / "rank-00000-of-00002.a0.safetensors"
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
@@ -184,6 +185,47 @@ def test_a_share_that_is_missing_or_fails_leaves_no_checkpoint(objects: ObjectSt
     assert not store.fetch(FOLDER)
     assert sweep_checkpoints(nodes[0], [], in_flight=True) == []
     assert sweep_checkpoints(nodes[0], []) == [FOLDER]
+
+
+def numbered(objects: ObjectStore, node: Path, number: int) -> SpreadAttempt:
+    identity = dataclasses.replace(IDENTITY, weights_digest="", attempt=number)
+    return SpreadAttempt(node, FOLDER, f"{number:06}", identity, ObjectRunStore(objects, node))
+
+
+def test_a_lost_rank_that_goes_on_changes_nothing_of_a_later_attempt(
+    server: S3Server, objects: ObjectStore, nodes: list[Path]
+) -> None:
+    lost, store = [numbered(objects, node, 1) for node in nodes[:2]], ObjectRunStore(objects, nodes[2])
+    lost[0].write(other_state(0))
+    again = [numbered(objects, node, 2) for node in nodes[:2]]
+    for rank in (1, 0):
+        again[rank].write(state_of(rank))
+    receipt = again[0].publish(state_of(0), 0.0, Event())
+    lost[1].write(other_state(1))
+    store.verify(FOLDER, receipt.manifest_sha256)
+    with pytest.raises(InfrastructureError, match="attempt 1 is late"):
+        lost[0].publish(other_state(0), 0.0, Event())
+    store.verify(FOLDER, receipt.manifest_sha256)
+    bring_checkpoint(store, nodes[2], FOLDER, receipt.manifest_sha256, renew=False)
+    verify_checkpoint(nodes[2], FOLDER, receipt.manifest_sha256)
+    place = bring_index(ObjectRunStore(objects, nodes[1]), nodes[1], FOLDER, receipt.manifest_sha256)
+    assert place is not None and not list(place.rglob("*.a1.*"))
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_of_a_lost_attempt_that_published_the_same_tensors_are_kept_and_others_replaced(
+    objects: ObjectStore, nodes: list[Path], same: bool
+) -> None:
+    lost, again = ([numbered(objects, node, number) for node in nodes[:2]] for number in (1, 2))
+    for rank in (1, 0):
+        lost[rank].write(state_of(rank) if same else other_state(rank))
+    before = lost[0].publish(state_of(0), 0.0, Event())
+    for rank in (1, 0):
+        again[rank].write(state_of(rank))
+    receipt = again[0].publish(state_of(0), 0.0, Event())
+    assert (receipt.manifest_sha256 == before.manifest_sha256) is same
+    assert receipt.weights_digest == weights_digest(TENSORS)
+    ObjectRunStore(objects, nodes[2]).verify(FOLDER, receipt.manifest_sha256)
 
 
 def test_shards_that_a_lost_node_had_sealed_are_not_made_again(objects: ObjectStore, nodes: list[Path]) -> None:

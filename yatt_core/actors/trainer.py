@@ -276,18 +276,18 @@ class TrainerActor:
         return engine
 
     def begin_checkpoint(
-        self, term: int, run: str, branch: int, audit_head: str, attempt: str, apart: bool = False
+        self, term: int, run: str, branch: int, audit_head: str, attempt: int, apart: bool = False
     ) -> None:
         """Copies this rank's share now; every rank writes its share in the background, and rank 0 publishes them all.
 
-        attempt: names this attempt; the same on all ranks.
+        attempt: number of this attempt among those of the term and branch; the same on all ranks.
         apart: whether ranks have disks of their own, so that each sends its share to the durable tier.
         """
         with self._serving("begin_checkpoint", term):
             engine = self._ready()
-            identity = CheckpointIdentity(run, branch, engine.version, term, self._spec.digest, "", audit_head)
+            identity = CheckpointIdentity(run, branch, engine.version, term, self._spec.digest, "", audit_head, attempt)
             folder = str(checkpoint_folder(branch, engine.version, term))
-            self._checkpoints.begin(folder, attempt, identity, engine.freeze_state, apart)
+            self._checkpoints.begin(folder, f"{attempt:06}", identity, engine.freeze_state, apart)
 
     def checkpoint_result(self, wait_seconds: float) -> CheckpointReceipt | None:
         """Returns the last checkpoint's receipt, only once and on rank 0; None while it is being written.

@@ -12,8 +12,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -34,6 +35,7 @@ class CheckpointIdentity:
     """Identifies the tensors that a checkpoint holds; stored in the manifest.
 
     audit_head: digest at the head of the run's audit chain.
+    attempt: number of the attempt that published it, among those of its term and branch.
     """
 
     run: str
@@ -43,6 +45,26 @@ class CheckpointIdentity:
     spec_digest: str
     weights_digest: str
     audit_head: str = ""
+    attempt: int = 0
+
+    def names_same(self, other: CheckpointIdentity) -> bool:
+        """Returns True if another attempt has written the same tensors."""
+        return replace(self, attempt=other.attempt) == other
+
+    def require_latest(self, published: CheckpointIdentity, place: object) -> None:
+        """Raises `InfrastructureError` if a later attempt has published other tensors at the place."""
+        if published.attempt > self.attempt and not self.names_same(published):
+            raise InfrastructureError(
+                f"{place}: attempt {self.attempt} is late: attempt {published.attempt} has published the checkpoint"
+            )
+
+
+def identity_in(fields: Mapping[str, Any]) -> CheckpointIdentity | None:
+    """Returns the identity in a manifest's fields; None if they are not those of a checkpoint."""
+    try:
+        return CheckpointIdentity(**fields)
+    except TypeError:
+        return None
 
 
 def publish_checkpoint(
@@ -50,8 +72,9 @@ def publish_checkpoint(
 ) -> CheckpointReceipt:
     """Writes and publishes a checkpoint at `folder`, relative to the run folder.
 
-    A complete folder that an earlier attempt with the same identity published is kept. Raises `StorageFullError`
-    if the disk is too small and `InfrastructureError` if writing fails; nothing is left behind in these cases.
+    A complete folder with the same tensors that another attempt published is kept. Raises `StorageFullError` if the disk is
+    too small, and `InfrastructureError` if writing fails or a later attempt has published; nothing is left behind in
+    these cases.
 
     write: puts the files into an empty folder; returns the entries of those that it has synced and hashed itself.
     needed_bytes: approximate number of bytes that the writer will write.
@@ -131,7 +154,10 @@ def _seal(partial: Path, identity: CheckpointIdentity, known: Mapping[str, FileE
 
 
 def _published(run_folder: Path, folder: str, identity: CheckpointIdentity) -> CheckpointReceipt | None:
-    """Returns the receipt of the folder's checkpoint if it is complete and holds the same tensors; otherwise None."""
+    """Returns the receipt of the folder's checkpoint if it is complete and holds the same tensors; otherwise None.
+
+    Raises `InfrastructureError` if a later attempt has published other tensors.
+    """
     if not (run_folder / folder).exists():
         return None
     try:
@@ -139,7 +165,10 @@ def _published(run_folder: Path, folder: str, identity: CheckpointIdentity) -> C
         verify_checkpoint(run_folder, folder, manifest.sha256)
     except DataError:
         return None
-    if manifest.fields != asdict(identity):
+    if (found := identity_in(manifest.fields)) is None:
+        return None
+    identity.require_latest(found, run_folder / folder)
+    if not identity.names_same(found):
         return None
     durable.sync_folder((run_folder / folder).parent)  # the process that renamed it may have died before syncing
     return receipt_of(folder, identity, manifest.sha256, sum(entry.size for entry in manifest.files.values()), 0.0)

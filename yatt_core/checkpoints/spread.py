@@ -2,7 +2,9 @@
 
 Consumes the frozen state of each rank. A rank's note, an object too, says which files it has sent and which parts of
 tensors they hold. Produces the published checkpoint on the durable tier, manifest last; on each disk, the files that
-were written there remain, without a manifest, and a later fetch uses them.
+were written there remain, without a manifest, and a later fetch uses them. The names of files of tensors contain the
+attempt's number, and of several attempts that publish other tensors the latest prevails, so that a rank that is lost to
+the driver, but goes on, changes nothing; other files have the same bytes in every attempt.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from typing import Any, ClassVar
 
 from yatt_core import durable
 from yatt_core.checkpoints.contents import WEIGHTS
-from yatt_core.checkpoints.publish import receipt_of, require_room, writing
+from yatt_core.checkpoints.publish import CheckpointIdentity, identity_in, receipt_of, require_room, writing
 from yatt_core.checkpoints.shares import FILES, Attempt, has_parts
 from yatt_core.checkpoints.verify import CHECKPOINT_KIND, listed_files
 from yatt_core.errors import DataError, InfrastructureError
-from yatt_core.manifests import MANIFEST, FileEntry, publish_manifest
+from yatt_core.manifests import MANIFEST, FileEntry, Manifest, load_manifest, publish_manifest
 from yatt_core.protocols.engines import FrozenState
 from yatt_core.protocols.receipts import CheckpointReceipt
 from yatt_core.storage.run_store import RunStore
@@ -55,7 +57,7 @@ class SpreadAttempt(Attempt):
                 require_room(self.target, frozen.nbytes)
                 own = self.shares / FILES / str(frozen.rank)
                 own.mkdir(parents=True, exist_ok=True)
-                entries = frozen(own)
+                entries = frozen(own, f".a{self.identity.attempt}")
             self.store.send(self.folder, {name: own / name for name in entries})
             parts = [_described(name, part) for name in entries if has_parts(name) for part in stored_parts(own / name)]
             files = {name: asdict(entry) for name, entry in entries.items()}
@@ -78,14 +80,33 @@ class SpreadAttempt(Attempt):
             digest = self._examine(notes, entries, known)
             identity = replace(self.identity, weights_digest=digest)
             self.shares.mkdir(parents=True, exist_ok=True)
-            sha256 = publish_manifest(self.shares, CHECKPOINT_KIND, asdict(identity), entries)
-            self.store.send(self.folder, {MANIFEST: self.shares / MANIFEST})
+            publish_manifest(self.shares, CHECKPOINT_KIND, asdict(identity), entries)
+            manifest = self._settle(identity)
         finally:
             shutil.rmtree(self.shares, ignore_errors=True)
             with suppress(InfrastructureError):  # the next sweep deletes the notes
                 self.store.remove(self.notes)
-        size = sum(entry.size for entry in entries.values())
-        return receipt_of(self.folder, identity, sha256, size, time.perf_counter() - started)
+        size = sum(entry.size for entry in manifest.files.values())
+        return receipt_of(self.folder, identity, manifest.sha256, size, time.perf_counter() - started)
+
+    def _settle(self, identity: CheckpointIdentity) -> Manifest:
+        """Publishes this attempt's manifest unless another attempt has published the same tensors; returns the one there.
+
+        Raises `InfrastructureError` if a later attempt has published other tensors.
+        """
+        own = (self.shares / MANIFEST).read_bytes()
+        there = self.store.create(self.folder, MANIFEST, own)
+        if there != own:
+            (self.shares / MANIFEST).write_bytes(there)
+            with suppress(DataError):
+                manifest = load_manifest(self.shares, CHECKPOINT_KIND)
+                if (found := identity_in(manifest.fields)) is not None:
+                    identity.require_latest(found, self.target)
+                    if identity.names_same(found):
+                        return manifest
+            (self.shares / MANIFEST).write_bytes(own)
+            self.store.write(self.folder, MANIFEST, own)
+        return load_manifest(self.shares, CHECKPOINT_KIND)
 
     def _examine(self, notes: list[dict[str, Any]], entries: Mapping[str, FileEntry], known: str | None) -> str:
         """Checks that the ranks' parts make up all tensors, and returns the weights' digest.

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from yatt_core import durable
-from yatt_core.checkpoints.publish import CheckpointIdentity, receipt_of
+from yatt_core.checkpoints.publish import CheckpointIdentity, identity_in, receipt_of
 from yatt_core.checkpoints.verify import CHECKPOINT_KIND, verify_checkpoint
 from yatt_core.errors import DataError
 from yatt_core.keys import checkpoint_folder
@@ -44,10 +44,11 @@ def find_unrecorded(run_folder: Path, known: Collection[str]) -> list[tuple[Chec
 def _read(run_folder: Path, folder: str) -> tuple[CheckpointIdentity, CheckpointReceipt]:
     manifest = load_manifest(run_folder / folder, CHECKPOINT_KIND)
     verify_checkpoint(run_folder, folder, manifest.sha256)
-    try:
-        identity = CheckpointIdentity(**manifest.fields)
-    except TypeError as error:
-        raise DataError(f"{run_folder / folder}: its manifest does not identify the checkpoint: {error}") from error
+    identity = identity_in(manifest.fields)
+    if identity is None:
+        raise DataError(
+            f"{run_folder / folder}: its manifest does not identify the checkpoint: {dict(manifest.fields)}"
+        )
     if folder != str(checkpoint_folder(identity.branch, identity.iteration, identity.term)):
         raise DataError(f"{run_folder / folder}: its manifest belongs to another checkpoint, {identity}")
     size = sum(entry.size for entry in manifest.files.values())

@@ -53,9 +53,12 @@ class FrozenState:
         tensors = sum(part.values.nbytes for parts in self.tensors.values() for part in parts)
         return int(tensors) + sum(len(data) for data in self.files.values())
 
-    def __call__(self, folder: Path) -> dict[str, FileEntry]:
-        """Writes the files below an existing folder, synced; returns size and sha256 of each, by relative name."""
-        entries = write_tensors(folder, self.rank, self.ranks, self.tensors)
+    def __call__(self, folder: Path, label: str = "") -> dict[str, FileEntry]:
+        """Writes the files below an existing folder, synced; returns size and sha256 of each, by relative name.
+
+        label: part of the names of the files of tensors.
+        """
+        entries = write_tensors(folder, self.rank, self.ranks, self.tensors, label)
         for name, data in self.files.items():
             durable.write_file(folder / name, data)
             entries[name] = entry_of_bytes(data)

@@ -9,7 +9,6 @@ names the stuck actors and their positions in the code.
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,6 +91,7 @@ class RunActors:
         self.failures: list[ActorFailure] = self._registry.failures
         self._created: tuple[str, ...] = ()
         self._rank_disks: list[str] = []
+        self._attempts = 0
         self._spilling = SpillMeter()
         self.avoid_nodes: frozenset[str] = frozenset()
         self.resident = True
@@ -345,9 +345,9 @@ class RunActors:
 
         audit_head: head of the audit chain, recorded in the manifest.
         """
-        attempt = f"{secrets.randbelow(10**12):012}"  # only in the name of a hidden folder
+        self._attempts += 1
         apart = len(set(self._rank_disks)) > 1
-        self._all_ranks("begin_checkpoint", self._term, run, self._branch, audit_head, attempt, apart)
+        self._all_ranks("begin_checkpoint", self._term, run, self._branch, audit_head, self._attempts, apart)
 
     def checkpoint_result(self, wait_seconds: float = 0.0) -> CheckpointReceipt | None:
         """Returns the receipt of the pending checkpoint, whichever driver started it; None until it is durable."""

@@ -79,6 +79,10 @@ class RunStore(Protocol):
         """Writes a small file of a folder."""
         ...
 
+    def create(self, folder: str, name: str, data: bytes) -> bytes:
+        """Writes a small file of a folder unless there is one of the name; returns what is there then."""
+        ...
+
     def read(self, folder: str, name: str) -> bytes | None:
         """Returns a small file of a folder; None if there is none."""
         ...
@@ -139,6 +143,10 @@ class NoStore:
 
     def write(self, folder: str, name: str, data: bytes) -> None:
         """Does nothing."""
+
+    def create(self, folder: str, name: str, data: bytes) -> bytes:
+        """Returns the data."""
+        return data
 
     def read(self, folder: str, name: str) -> bytes | None:
         """Returns None."""
@@ -227,8 +235,11 @@ class ObjectRunStore:
     def _replace(self, folder: str, target: Path, entries: Mapping[str, Any], check: Check | None) -> None:
         """Assembles a folder from the local files that match the manifest's entries, and downloads the others."""
         partial, prefix = partial_of(target), self._name(folder) + "/"
-        names = [name.removeprefix(prefix) for name in self._objects.sizes(prefix)]
-        if outside := [name for name in names if ".." in PurePosixPath(name).parts or name.startswith("/")]:
+        found = [name.removeprefix(prefix) for name in self._objects.sizes(prefix)]
+        # Objects that a manifest with sizes does not list are of attempts that came to nothing.
+        partial_list = any(not isinstance(entry, dict) for entry in entries.values())
+        names = [name for name in found if partial_list or name in entries or name == MANIFEST]
+        if outside := [name for name in found if ".." in PurePosixPath(name).parts or name.startswith("/")]:
             raise DataError(f"{self._objects.url}/{prefix}{outside[0]}: the object's name points outside its folder")
         shutil.rmtree(partial, ignore_errors=True)
         try:
@@ -267,6 +278,11 @@ class ObjectRunStore:
     def write(self, folder: str, name: str, data: bytes) -> None:
         """Writes an object."""
         self._objects.write(self._name(folder, name), data)
+
+    def create(self, folder: str, name: str, data: bytes) -> bytes:
+        """Creates an object. A store without conditional writes replaces the one that is there."""
+        self._objects.create(self._name(folder, name), data)
+        return self._objects.read(self._name(folder, name)) or b""
 
     def read(self, folder: str, name: str) -> bytes | None:
         """Reads an object."""

@@ -105,7 +105,7 @@ def write_parts(
 
 
 def write_tensors(
-    folder: Path, rank: int, ranks: int, tensors: Mapping[str, Sequence[TensorPart[Array]]]
+    folder: Path, rank: int, ranks: int, tensors: Mapping[str, Sequence[TensorPart[Array]]], label: str = ""
 ) -> dict[str, FileEntry]:
     """Writes a rank's parts below a folder; returns size and sha256 of each file, by its name relative to the folder.
 
@@ -113,7 +113,9 @@ def write_tensors(
 
     tensors: parts by subfolder. Of a tensor with several parts, all but the first are in files of their own, since a
         header has one place for each tensor.
+    label: part of the files' names.
     """
+    stem = f"rank-{rank:05d}-of-{ranks:05d}{label}"
     entries: dict[str, FileEntry] = {}
     index = IndexBuilder()
     for subfolder, parts in tensors.items():
@@ -124,11 +126,11 @@ def write_tensors(
                 files.append(free := {})
             free[part.name] = part
         for number, file in enumerate(files):
-            name = f"{subfolder}/rank-{rank:05d}-of-{ranks:05d}{f'.{number}' if number else ''}{SUFFIX}"
+            name = f"{subfolder}/{stem}{f'.{number}' if number else ''}{SUFFIX}"
             (folder / subfolder).mkdir(exist_ok=True)
             entries[name] = write_parts(folder / name, list(file.values()), index, name)
     if entries:
-        data, name = index.encode(), f"rank-{rank:05d}-of-{ranks:05d}{INDEX_SUFFIX}"
+        data, name = index.encode(), f"{stem}{INDEX_SUFFIX}"
         durable.write_file(folder / name, data)
         entries[name] = entry_of_bytes(data)
     return entries
