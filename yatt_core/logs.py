@@ -77,6 +77,10 @@ class ProcessLabel:
     node: str
 
 
+COPIED = "node."
+"""How the names of folders with copies of other nodes' logs begin; then come the node's name and a number."""
+NOTE, LOST = "node.json", "lost_since"
+"""The file in such a folder that names the node, and its key for when the node was last reached; null while it is."""
 LOG_NAME = re.compile(r"t(?P<term>\d+)\.(?P<actor>.+?)(?:\.part(?P<part>\d+))?\.jsonl")
 """Matches the names that `log_file` produces."""
 

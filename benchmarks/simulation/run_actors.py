@@ -33,6 +33,7 @@ from yatt_core.protocols.receipts import (
     UpdateReceipt,
 )
 from yatt_core.run_actors.actors_state import ActorsState
+from yatt_core.run_actors.node_logs import LogSource
 from yatt_core.spec import RunSpec
 
 HELD_OUT = 4
@@ -46,6 +47,10 @@ class OneDisk:
     def by_node(self) -> dict[str, str]:
         """Returns nothing: no node has a disk of its own."""
         return {}
+
+    def log_sources(self) -> tuple[LogSource, ...]:
+        """Returns nothing: no node has a disk of its own."""
+        return ()
 
 
 class SimulatedRunActors:

@@ -27,6 +27,7 @@ from yatt_core.planning.cluster import cluster_of, read_cards, without_card
 from yatt_core.planning.memory.device_memory import check_device_memory
 from yatt_core.protocols.receipts import InputsReceipt
 from yatt_core.run_actors.actors_state import ActorsState
+from yatt_core.run_actors.node_logs import NodeLogs
 from yatt_core.run_actors.run_actors import RunActors
 
 log = logging.getLogger("yatt_core.flow")
@@ -48,12 +49,15 @@ class ActorsStart:
         self._ending = Event()
         self._inputs: InputsReceipt | None = None
         self._controllers: Mapping[str, int] = {}
+        self._logs: NodeLogs | None = None
         self.environment: Mapping[str, str] = {}
         self.devices = 0
 
     def enter_branch(self, context: RunContext, actors: RunActors, checkpoints: CheckpointKeeper) -> None:
         """Switches to the actors and checkpoints of another branch."""
         self._context, self._actors, self._checkpoints = context, actors, checkpoints
+        if self._logs is None:
+            self._logs = NodeLogs(context.folder)
 
     @property
     def inputs(self) -> InputsReceipt:
@@ -92,8 +96,12 @@ class ActorsStart:
         try:
             self._check()
         except FencedError:
+            if self._logs is not None:
+                self._logs.end(last=False)
             return
         self._actors.stop()
+        if self._logs is not None:
+            self._logs.end()
         if self._starting is not None:
             wait([self._starting], END_SECONDS)
             self._actors.stop()
@@ -201,6 +209,8 @@ class ActorsStart:
     def _book_disks(self) -> None:
         """Records which nodes have a folder of their own for the run, whenever that changes."""
         by_node, context = self._actors.files.by_node(), self._context
+        if self._logs is not None:
+            self._logs.follow(self._actors.files.log_sources())
         if by_node == last_disks(context.ledger, context.run):
             return
         context.ledger.events.append(context.run, DISKS, {"nodes": dict(by_node)}, context.fence)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yatt_core.logs import LOG_NAME
+from yatt_core.logs import COPIED, LOG_NAME, LOST, NOTE
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
@@ -50,9 +50,9 @@ def _begins(actor: str, wanted: str) -> bool:
 
 
 def log_files(folder: Path) -> list[Path]:
-    """Returns the run's log files, those of the newest drivers first, without symbolic links."""
+    """Returns the run's log files and the copies of other nodes', those of the newest drivers first, without links."""
     found = []
-    for path in folder.glob("*.jsonl"):
+    for path in (*folder.glob("*.jsonl"), *(path for copied in _copied(folder) for path in copied.glob("*.jsonl"))):
         match = LOG_NAME.fullmatch(path.name)
         if match is not None and path.is_file() and not path.is_symlink():
             found.append(((int(match["term"]), int(match["part"] or 1)), path))
@@ -64,6 +64,40 @@ def actor_of(path: Path) -> str:
     match = LOG_NAME.fullmatch(path.name)
     assert match is not None, path
     return match["actor"]
+
+
+def node_of(path: Path) -> str | None:
+    """Returns the node of which one of the `log_files` is a copy; None for the driver's own disk."""
+    name = path.parent.name
+    return name.removeprefix(COPIED).rpartition(".")[0] if name.startswith(COPIED) else None
+
+
+@dataclass(frozen=True, slots=True)
+class LostLogs:
+    """A node that is gone, with the log records that had not been copied.
+
+    since: when it was last reached, in seconds since 1970.
+    """
+
+    node: str
+    since: float
+
+
+def lost_logs(folder: Path) -> list[LostLogs]:
+    """Returns the nodes that are gone."""
+    found = []
+    for copied in _copied(folder):
+        try:
+            note = json.loads((copied / NOTE).read_bytes())
+        except (OSError, ValueError):  # not written yet, or only in part
+            continue
+        if note.get(LOST) is not None:
+            found.append(LostLogs(str(note["node"]), float(note[LOST])))
+    return sorted(found, key=lambda lost: lost.since)
+
+
+def _copied(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob(f"{COPIED}*") if path.is_dir() and not path.is_symlink())
 
 
 class LogTail:
@@ -90,7 +124,7 @@ class LogTail:
                     return
                 self._offsets[path] = self._offsets.get(path, 0) + len(line)
                 if (record := parsed(line)) is not None:
-                    yield record
+                    yield _placed(record, path)
 
 
 class LogEnd:
@@ -117,7 +151,13 @@ class LogEnd:
             lines = stream.read(self.size).split(b"\n")
         for line in reversed(lines[1:] if self._start else lines):
             if (record := parsed(line)) is not None:
-                yield record
+                yield _placed(record, self._path)
+
+
+def _placed(record: Record, path: Path) -> Record:
+    """Returns a record with the node that has sent it; as before if that is the driver's."""
+    node = node_of(path)
+    return record if node is None else {**record, "node": node}
 
 
 def parsed(line: bytes) -> Record | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from db.ledger import Ledger
 from flows.run.home import Home
-from ops.queries.log_files import Filter, LogEnd, actor_of, log_files
+from ops.queries.log_files import Filter, LogEnd, LostLogs, actor_of, log_files, lost_logs
 from ops.queries.run_list import find_line
 
 TAIL_BYTES, ALL_BYTES = 1 << 20, 16 << 20
@@ -28,6 +28,7 @@ class LogRecord:
     """A log record.
 
     time: seconds since 1970.
+    node: the node of which the record is a copy; None for the driver's own disk.
     """
 
     time: float
@@ -36,6 +37,7 @@ class LogRecord:
     iteration: int | None
     phase: str | None
     message: str
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +46,21 @@ class Logs:
 
     actors: names of all actors that have logs.
     whole: True if nothing was left out.
+    lost: nodes that are gone, with records that had not been copied.
     """
 
     run: str
     actors: tuple[str, ...]
     whole: bool
     records: tuple[LogRecord, ...]
+    lost: tuple[LostLogs, ...] = ()
 
 
 def logs(ledger: Ledger, home: Home, run: str, wanted: Filter, limit: int = 200) -> Logs:
     """Returns the newest records of a run that match a filter. Raises `RunNotFound`."""
     find_line(ledger, run)
-    files = log_files(home.run_folder(run) / "logs")
+    folder = home.run_folder(run) / "logs"
+    files = log_files(folder)
     tails, room = [], ALL_BYTES
     for path in files:
         tail = LogEnd(path, min(TAIL_BYTES, room))
@@ -71,7 +76,7 @@ def logs(ledger: Ledger, home: Home, run: str, wanted: Filter, limit: int = 200)
                 break
     actors = sorted({actor_of(path) for path in files})
     whole = all(tail.whole for tail in tails) and looked_at < RECORDS and len(found) <= limit
-    return Logs(run, tuple(actors), whole, tuple(reversed(found[:limit])))
+    return Logs(run, tuple(actors), whole, tuple(reversed(found[:limit])), tuple(lost_logs(folder)))
 
 
 def _record(record: Mapping[str, Any]) -> LogRecord:
@@ -83,4 +88,5 @@ def _record(record: Mapping[str, Any]) -> LogRecord:
         iteration=iteration if isinstance(iteration, int) else None,
         phase=None if phase is None else str(phase),
         message=str(record.get("message", "")),
+        node=record.get("node"),
     )

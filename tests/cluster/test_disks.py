@@ -21,6 +21,7 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.protocols.receipts import InputsReceipt
 from yatt_core.run_actors import node_files
 from yatt_core.run_actors.node_files import NodeFiles
+from yatt_core.run_actors.node_logs import LogSource, RayNodes
 
 NAMESPACE = "disks"
 NAMES = {"id-a": "a", "id-b": "b", "id-c": "c", "id-d": "d"}
@@ -55,6 +56,15 @@ def test_the_nodes_of_a_cluster_say_which_of_them_share_a_folder(attached: Head,
     here = own_node_name()
     assert survey(tmp_path, 60.0) == {here: here}
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_a_node_sends_what_copies_of_its_logs_lack(attached: Head, tmp_path: Path) -> None:
+    here, logs = str(ray.get_runtime_context().get_node_id()), tmp_path / "logs"
+    logs.mkdir()
+    (logs / "t0001.driver.jsonl").write_text("abcdef")
+    live, gone = LogSource("h1", here, "d1"), LogSource("h2", "0" * 56, "d2")
+    found = RayNodes(tmp_path)({live: {"t0001.driver.jsonl": 4}, gone: {}})
+    assert found == {live: {"t0001.driver.jsonl": b"ef"}}
 
 
 def test_nodes_without_the_home_folder_are_refused_by_name_unless_there_is_an_object_store(tmp_path: Path) -> None:
@@ -103,6 +113,7 @@ def test_each_disk_gets_code_and_inputs_once(calls: list[Any], tmp_path: Path) -
     files.examine(NAMES, ())
     assert not files.are_shared
     assert files.by_node() == {"a": "a", "b": "a", "c": "c", "d": "c"}
+    assert files.log_sources() == (LogSource("c", "id-c", "id-c"),)
     assert files.disk("id-b") == files.disk("id-a") != files.disk("id-d") == files.disk("id-c")
     assert [node for name, node in calls if name == "bring_code"] == ["id-c"]
     calls.clear()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from db.ledger import Ledger
+from flows.placement.seats import last_seats
 from flows.run.creation import create_run
 from flows.run.home import LEDGER_VARIABLE
 from flows.run.results import run_results
@@ -16,7 +17,7 @@ from tests.flows.tools import same_result
 from tests.hosts.campaign.bed import Bed
 from tests.hosts.campaign.operator import Operator
 from tests.hosts.network import NoHostsError
-from tests.needs import NEEDS_MEGATRON
+from tests.needs import NEEDS_MEGATRON, NEEDS_VLLM
 from tests.recovery.ledger_watch import LedgerWatch
 from tests.services import ROOT
 from yatt_core.errors import ExitCode
@@ -75,6 +76,24 @@ def test_hosts_lost_in_any_phase_are_replaced_by_others(engine: str, phases: tup
         assert ledger.events.verify(run) is None
         seats = ledger.events.of_kind(run, "controllers")
     assert [sorted(seat.body["nodes"]) for seat in (seats[0], seats[-1])] == [["h1", "h2"], ["h2", "h3"]]
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(1200)
+@NEEDS_VLLM
+def test_vllm_on_two_devices_answers_beside_a_trainer_over_two_hosts(bed: Bed) -> None:
+    rollout = "{kind: vllm, instances: 1, dtype: float32, max_num_seqs: 32, tensor_parallel_size: 2}"
+    engines = (f"rollout.engine={rollout}", f"trainer.engine={{kind: torch, ranks: {RANKS}}}")
+    spec = load_spec(ROOT / "configs" / "quickstart.yaml", [*engines, *SHAPE, *bed.overrides])
+    operator = Operator(bed, create_run(bed.home, spec), bed.compute[:2], cpus=RANKS // 2)
+    finish(bed, operator, spec)
+    with Ledger.open(bed.ledger) as ledger:
+        gaps = [value for _, value in ledger.metrics.history(operator.run, "train_rollout_logprob_diff_max")]
+        seats = last_seats(ledger, operator.run) or ()
+    assert len(gaps) == spec.iterations and 0 < max(gaps) < 1e-4, "vLLM has the weights of every iteration"
+    nodes = {role: {seat.node for seat in seats if seat.actor.startswith(role)} for role in ("rollout", "trainer")}
+    assert (len(nodes["rollout"]), len(nodes["trainer"])) == (1, 2)
+    assert {seat.device for seat in seats if seat.actor == "rollout-0"} == {"core0, core1"}
 
 
 def tend_until_in(bed: Bed, operator: Operator, name: str, iteration: int) -> None:

@@ -25,6 +25,7 @@ from yatt_core.input_building.given_folders import (
     senders,
 )
 from yatt_core.protocols.receipts import InputsReceipt
+from yatt_core.run_actors.node_logs import LogSource
 from yatt_core.spec import RunSpec
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,12 @@ class NodeFiles:
         if self.are_shared:
             return {}
         return {self._names[node]: self._names.get(disk, disk) for node, disk in sorted(self._disks.items())}
+
+    def log_sources(self) -> tuple[LogSource, ...]:
+        """Returns the disks other than the driver's, each with a node that can be asked for its logs."""
+        here = self._disks.get(str(ray.get_runtime_context().get_node_id())) if self._disks else None
+        firsts = {self._disks[node]: node for node in sorted(self._disks, reverse=True)}
+        return tuple(LogSource(self._names[node], node, disk) for disk, node in sorted(firsts.items()) if disk != here)
 
     def _bring_folders(self, folders: Folders) -> None:
         nodes = sorted(self._disks)

@@ -16,7 +16,7 @@ import typer
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import message, write, write_json
-from ops.queries.log_files import LEVELS, Filter, LogTail, Record
+from ops.queries.log_files import LEVELS, Filter, LogTail, Record, lost_logs
 
 POLL_SECONDS = 0.3
 
@@ -43,7 +43,7 @@ def logs(
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Print a run's logs, oldest first; `-o json` prints one object per line."""
+    """Print a run's logs, oldest first; `-o json` prints one object per line. Actors on other nodes are shown as ACTOR@NODE."""
     from flows.run.home import Home
 
     if level not in LEVELS:
@@ -60,6 +60,9 @@ def logs(
         shown += 1
     if not shown and not follow:
         message(f"no matching records in {folder}")
+    for lost in lost_logs(folder):
+        moment = time.strftime("%H:%M:%S", time.localtime(lost.since))
+        message(f"node {lost.node} is gone or does not answer: its records after {moment} are not here")
     while follow:
         sys.stdout.flush()  # so that a reader of a pipe can follow
         time.sleep(POLL_SECONDS)
@@ -73,4 +76,5 @@ def _show(record: Record, output: Output) -> None:
         return
     moment = time.strftime("%H:%M:%S", time.localtime(record["time"]))
     place = " ".join(str(record[key]) for key in ("iteration", "phase") if key in record)
-    write(f"{moment} {record['level']:<8}{record.get('actor', ''):<16}{place:<16}{record.get('message', '')}")
+    actor = "@".join(str(record[key]) for key in ("actor", "node") if key in record)
+    write(f"{moment} {record['level']:<8}{actor:<16}{place:<16}{record.get('message', '')}")
