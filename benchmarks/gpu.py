@@ -101,7 +101,7 @@ def spec_of(work: Work) -> RunSpec:
             "samples_per_prompt": work.samples, "max_new_tokens": work.response,
         },
         "rewards": {"parts": [{"name": "exact", "function": "exact_match"}]},
-        "algorithm": {"kind": "grpo"},
+        "algorithm": {},
         "trainer": {
             "engine": {
                 "kind": "torch", "ranks": 1, "dtype": "bfloat16", "micro_batch_tokens": work.micro_batch_tokens,

@@ -55,7 +55,7 @@ SPEC: dict[str, Any] = {
         "temperature": 0.8,
     },
     "rewards": {"parts": [{"name": "exact", "function": "exact_match"}]},
-    "algorithm": {"kind": "grpo", "kl": {"coefficient": 0.01}},
+    "algorithm": {"kl": {"coefficient": 0.01}},
     "trainer": {"engine": {"kind": "torch", "ranks": 1, "micro_batch_tokens": 1024, "kernels": "general"}},
 }  # fmt: skip
 

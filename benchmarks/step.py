@@ -59,7 +59,7 @@ def spec_of(dtype: str, kernels: str) -> RunSpec:
             "samples_per_prompt": SAMPLES, "max_new_tokens": RESPONSE,
         },
         "rewards": {"parts": [{"name": "exact", "function": "exact_match"}]},
-        "algorithm": {"kind": "grpo"},
+        "algorithm": {},
         "trainer": {
             "engine": {
                 "kind": "torch", "ranks": 1, "dtype": dtype, "kernels": kernels,

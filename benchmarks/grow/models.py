@@ -43,7 +43,7 @@ def spec_of(engine: dict[str, Any], sizes: dict[str, Any], prompts: int, prompt:
             "temperature": 0.8,
         },
         "rewards": {"parts": [{"name": "exact", "function": "exact_match"}]},
-        "algorithm": {"kind": "grpo"},
+        "algorithm": {},
         "trainer": {"engine": engine},
     }  # fmt: skip
     return parse_spec(tree, "benchmarks.grow")

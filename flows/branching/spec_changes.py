@@ -47,10 +47,10 @@ def changed_keys(before: RunSpec, after: RunSpec) -> list[str]:
 
 def refuse_fixed(before: RunSpec, after: RunSpec) -> None:
     """Raises `ConfigurationError` for a change that would invalidate the past of a line."""
-    if before.algorithm.kind != after.algorithm.kind:
+    if (before.critic is None) != (after.critic is None):
         raise ConfigurationError(
-            f"--set algorithm.kind: it must stay {before.algorithm.kind} during a run and in its forks, since "
-            "checkpoints of one kind hold a critic and those of the other do not; start a new run with `yatt train`"
+            f"--set algorithm.critic: a run {'without' if before.critic is None else 'with'} a critic stays so, and so do "
+            "its forks, since its checkpoints depend on it; start a new run with `yatt train`"
         )
     for key in changed_keys(before, after):
         for fixed, why in FIXED.items():

@@ -8,7 +8,7 @@ from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.phases.attempts import recorded_receipt
 from flows.phases.experience import SealedBatch
-from yatt_core.algorithms.moments import RewardMoments
+from flows.run.control_state import ControlState
 from yatt_core.keys import WorkKey
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt
 
@@ -24,11 +24,12 @@ def prepared_columns(
     branch: int,
     iteration: int,
     batch: SealedBatch,
-    moments: RewardMoments,
+    before: ControlState,
     same_layout: bool = True,
 ) -> PrepareReceipt:
     """Returns the columns of an earlier attempt at `prepare`; recomputes them if they are missing or damaged.
 
+    before: the control state of the last commit before the iteration.
     same_layout: whether the trainer's ranks are laid out as when the columns were written. If not, the columns are
         recomputed, since each rank stores only its own part of them.
     """
@@ -36,4 +37,4 @@ def prepared_columns(
     if done is not None and same_layout and session.actors.prepared_is_whole(done):
         return done
     task = batch_task(session.context, branch, iteration, "prepare", batch)
-    return session.actors.prepare(replace(task, reward_moments=moments))
+    return session.actors.prepare(replace(task, reward_moments=before.reward_moments, coefficients=before.coefficients))

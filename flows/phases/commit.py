@@ -31,6 +31,7 @@ from flows.phases.transport import sync_gauges
 from flows.run.control_state import ControlState
 from flows.run.protocols import IterationSummary
 from yatt_core.actors.leftovers import CommittedIteration, Leftovers
+from yatt_core.engines.train.steps.coefficients import adapted
 from yatt_core.experience.dynamic_sampling import sampling_metrics
 from yatt_core.experience.prepared import sweep_prepared
 from yatt_core.experience.shard_log import sweep
@@ -111,6 +112,7 @@ def commit(
         sampling_average=experience.sampling.average_now,
         fingerprint=dict(results.update.fingerprint),
         reward_moments=results.prepared.reward_moments,
+        coefficients=adapted(context.spec, state.coefficients, {**results.prepared.metrics, **results.update.metrics}),
         placement=results.placement.decision.decision["state"],
     )
     metrics = [

@@ -237,8 +237,8 @@ def replay(session: DriverSession, iteration: int) -> None:
         receipt = session.actors.skip(task)
     else:
         then, now = commit.state["environment"].get("layout"), session.start.environment.get("layout")
-        moments = ControlState.from_json(before.state).reward_moments
-        prepared = prepared_columns(session, commit.branch, iteration, batch, moments, same_layout=then == now)
+        state = ControlState.from_json(before.state)
+        prepared = prepared_columns(session, commit.branch, iteration, batch, state, same_layout=then == now)
         receipt = session.actors.learn(task, prepared)
     _compare(context, commit, dict(receipt.fingerprint))
 

@@ -83,11 +83,11 @@ def collect(session: DriverSession, iteration: int, state: ControlState, placeme
 def prepare(session: DriverSession, iteration: int, state: ControlState, experience: Experience) -> PrepareReceipt:
     """Has the trainer write old and reference log-probabilities and advantages.
 
-    Consumes: the iteration's experience, and the reward moments of the last commit.
+    Consumes: the iteration's experience, and the reward moments and coefficients of the last commit.
     Waits for: every trainer rank.
     Unblocked by: the ranks' receipts; immediately, if the columns of an earlier attempt are intact.
     """
-    return prepared_columns(session, session.context.branch, iteration, experience.batch, state.reward_moments)
+    return prepared_columns(session, session.context.branch, iteration, experience.batch, state)
 
 
 @phase

@@ -24,6 +24,7 @@ class ControlState:
     environment: facts that the last bits of an update depend on.
     best: the highest held-out accuracy and its iteration.
     reward_moments: moments of all rewards so far.
+    coefficients: adaptive coefficients of the objective by name; empty before the first update, and without any.
     placement: the placement policy's state.
     guards: for each guard that has raised an alarm, the iteration of the last one.
     """
@@ -35,6 +36,7 @@ class ControlState:
     environment: Mapping[str, str] = field(default_factory=dict)
     best: tuple[float, int] | None = None
     reward_moments: RewardMoments = field(default_factory=RewardMoments)
+    coefficients: Mapping[str, float] = field(default_factory=dict)
     placement: Mapping[str, Any] = field(default_factory=dict)
     guards: Mapping[str, int] = field(default_factory=dict)
 
@@ -53,6 +55,7 @@ class ControlState:
             "environment": dict(self.environment),
             "best": list(self.best) if self.best else None,
             "reward_moments": asdict(self.reward_moments),
+            "coefficients": dict(self.coefficients),
             "placement": dict(self.placement),
             "guards": dict(self.guards),
         }
@@ -70,6 +73,7 @@ class ControlState:
             environment=state["environment"],
             best=(best[0], best[1]) if best else None,
             reward_moments=RewardMoments(**state.get("reward_moments", {})),
+            coefficients=state.get("coefficients", {}),
             placement=state.get("placement", {}),
             guards=state.get("guards", {}),
         )

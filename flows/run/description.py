@@ -30,7 +30,7 @@ def note_of(run: str, spec: RunSpec, links: Mapping[str, str] | None = None) -> 
 
     links: addresses by title.
     """
-    algorithm = spec.algorithm.kind.upper()
+    algorithm = f"advantages {spec.algorithm.advantage.kind}, loss {spec.algorithm.loss.kind}"
     engines = f"rollout on {spec.rollout.engine.kind}, training on {spec.trainer.engine.kind}"
     lines = [
         f"**{run}** is a run of YATT: {algorithm} over {spec.iterations} iterations, {engines}.",

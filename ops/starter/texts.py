@@ -49,7 +49,7 @@ def spec_text(name: str, folder: Path, data: DataLook, model: ModelLook, reward:
         "      timeout_seconds: 5",
         "",
         "algorithm:",
-        _said("  kind: grpo", "advantages compare the responses to a prompt; ppo trains a critic"),
+        _said("  advantage: {kind: group_std}", "compares the responses to a prompt; gae trains a critic"),
         "",
         "trainer:",
         _said(f"  engine: {{kind: torch, ranks: {sizes.devices}}}", "also fsdp2 and megatron"),

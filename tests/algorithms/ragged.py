@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from yatt_core.engines.train.steps.learner import responses_of
 from yatt_core.engines.train.steps.objective import LossSums, TokenInputs, objective
-from yatt_core.spec.sections.algorithm import GrpoSpec
+from yatt_core.spec.sections.algorithm import AlgorithmSpec
 
 Rows = list[np.ndarray]
 
@@ -52,7 +52,7 @@ def steps(draw: st.DrawFn, token_advantages: bool = False) -> Step:
     return Step(near, old, sampler, reference, noise.uniform(0.05, 0.4, len(lengths)), advantages, parts)
 
 
-def found(spec: GrpoSpec, step: Step, with_old: bool = True) -> tuple[float, Rows, LossSums]:
+def found(spec: AlgorithmSpec, step: Step, with_old: bool = True) -> tuple[float, Rows, LossSums]:
     """Returns the product's loss of all micro-batches, its gradient by each log-probability, and the sums."""
     total, gradient, sums = 0.0, [np.zeros(len(row)) for row in step.new], LossSums()
     for part in step.parts:
@@ -101,7 +101,7 @@ def expected(step: Step, losses: Reference) -> tuple[float, Rows, Rows]:
     return total, slopes, smooth
 
 
-def assert_parity(spec: GrpoSpec, step: Step, losses: Reference, with_old: bool = True) -> LossSums:
+def assert_parity(spec: AlgorithmSpec, step: Step, losses: Reference, with_old: bool = True) -> LossSums:
     """Asserts that loss and gradients are the formula's, however the step is cut; returns the sums."""
     total, gradient, sums = found(spec, step, with_old)
     wanted, slopes, smooth = expected(step, losses)
@@ -112,5 +112,5 @@ def assert_parity(spec: GrpoSpec, step: Step, losses: Reference, with_old: bool 
     return sums
 
 
-def grpo(**algorithm: Any) -> GrpoSpec:
-    return GrpoSpec.model_validate(algorithm)
+def algorithm(**settings: Any) -> AlgorithmSpec:
+    return AlgorithmSpec.model_validate(settings)

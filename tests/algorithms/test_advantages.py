@@ -1,78 +1,181 @@
-"""Advantages against the formulas in plain numpy, independent of how groups are distributed."""
+"""Each advantage against its published formula in plain numpy, group by group, and its edges."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
+from pydantic import TypeAdapter
 
 from tests.algorithms.spreading import spread
-from yatt_core.algorithms.advantages import Normalisation, advantages, batch_deviation, batch_std, group_mean, group_std
+from tests.algorithms.test_gae import published
+from yatt_core.algorithms.advantages.base import Advantage, RewardBatch, batch_deviation
+from yatt_core.algorithms.advantages.registry import AdvantageSpec
 from yatt_core.algorithms.moments import group_moments
 
-NORMALISATIONS: tuple[Normalisation, ...] = ("group_std", "group_mean", "batch_std")
-SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=8)
+EPSILON = 1e-3
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
-    sizes = np.array(draw(SIZES))
-    values = st.floats(-10, 10, allow_nan=False, width=32)
-    return draw(arrays(np.float64, int(sizes.sum()), elements=values)), sizes
+def batches(draw: st.DrawFn) -> RewardBatch:
+    """Draws groups of 1 to 6 responses with 0 to 4 tokens, some groups with equal rewards, some without success."""
+    noise = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    sizes = np.array(draw(st.lists(st.integers(1, 6), min_size=1, max_size=6)))
+    count = int(sizes.sum())
+    lengths = noise.integers(0, 5, count)
+    kinds = draw(st.lists(st.sampled_from(["binary", "normal", "equal"]), min_size=len(sizes), max_size=len(sizes)))
+    rewards = {
+        "binary": lambda size: noise.choice([0.0, 1.0], size),
+        "normal": lambda size: noise.normal(0, 3, size),
+        "equal": lambda size: np.full(size, 0.1),
+    }
+    first = np.concatenate([rewards[kind](size) for kind, size in zip(kinds, sizes, strict=True)])
+    second = noise.choice([0.0, 1.0], count)
+    tokens = int(lengths.sum())
+    return RewardBatch(
+        rewards=0.7 * first + 0.3 * second,
+        sizes=sizes,
+        lengths=lengths,
+        epsilon=EPSILON,
+        penalties=noise.normal(0, 0.1, tokens) if draw(st.booleans()) else None,
+        values=noise.normal(0, 1, tokens),
+        parts={"first": (0.7, first), "second": (0.3, second)},
+    )
 
 
-def by_group(rewards: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
-    return np.split(rewards, np.cumsum(sizes)[:-1])
+def by_group(values: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+    return np.split(values, np.cumsum(sizes)[:-1])
 
 
-@given(batches())
-def test_group_std(batch: tuple[np.ndarray, np.ndarray]) -> None:
-    expected = []
-    for group in by_group(*batch):
-        deviation = group.std(ddof=1) if len(group) > 1 else 0.0
-        expected += [(reward - group.mean()) / (deviation + 1e-3) for reward in group]
-    np.testing.assert_allclose(group_std(*batch, epsilon=1e-3), expected, atol=1e-9)
+def deviation(values: np.ndarray) -> float:
+    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
-@given(batches())
-def test_group_mean(batch: tuple[np.ndarray, np.ndarray]) -> None:
-    expected = np.concatenate([group - group.mean() for group in by_group(*batch)])
-    np.testing.assert_allclose(group_mean(*batch), expected, atol=1e-12)
+def group_std(batch: RewardBatch) -> np.ndarray:
+    groups = by_group(batch.rewards, batch.sizes)
+    return np.concatenate([(group - group.mean()) / (deviation(group) + EPSILON) for group in groups])
 
 
-@given(batches())
-def test_batch_std(batch: tuple[np.ndarray, np.ndarray]) -> None:
-    rewards, sizes = batch
-    deviation = rewards.std(ddof=1) if len(rewards) > 1 else 0.0
-    expected = np.concatenate([group - group.mean() for group in by_group(*batch)]) / (deviation + 1e-3)
-    np.testing.assert_allclose(batch_std(rewards, sizes, 1e-3), expected, atol=1e-9)
+def group_mean(batch: RewardBatch) -> np.ndarray:
+    return np.concatenate([group - group.mean() for group in by_group(batch.rewards, batch.sizes)])
+
+
+def batch_std(batch: RewardBatch) -> np.ndarray:
+    return group_mean(batch) / (deviation(batch.rewards) + EPSILON)
+
+
+def leave_one_out(batch: RewardBatch) -> np.ndarray:
+    found = []
+    for group in by_group(batch.rewards, batch.sizes):
+        for i, reward in enumerate(group):
+            others = np.delete(group, i)
+            found.append(reward - others.mean() if len(others) else 0.0)
+    return np.array(found)
+
+
+def max_rl(batch: RewardBatch) -> np.ndarray:
+    groups = by_group(batch.rewards, batch.sizes)
+    return np.concatenate([(g - g.mean()) / g.mean() if g.mean() > 0 else np.zeros(len(g)) for g in groups])
+
+
+def gdpo(batch: RewardBatch) -> np.ndarray:
+    total = np.zeros(len(batch.rewards))
+    for weight, rewards in batch.parts.values():
+        groups = by_group(rewards, batch.sizes)
+        total += weight * np.concatenate([(g - g.mean()) / (deviation(g) + EPSILON) for g in groups])
+    return (total - total.mean()) / (deviation(total) + EPSILON) if len(total) > 1 else np.zeros(1)
+
+
+def token_rows(batch: RewardBatch) -> list[np.ndarray]:
+    """The penalties of each response's tokens."""
+    penalties = np.zeros(int(batch.lengths.sum())) if batch.penalties is None else batch.penalties
+    return by_group(penalties, batch.lengths)
+
+
+def over_all(tokens: np.ndarray) -> np.ndarray:
+    return (tokens - tokens.mean()) / (deviation(tokens) + EPSILON) if len(tokens) > 1 else np.zeros(len(tokens))
+
+
+def reinforce_plus_plus(batch: RewardBatch, baseline: bool = False) -> np.ndarray:
+    rewards = group_mean(batch) if baseline else batch.rewards
+    rows = [
+        [reward - row[t:].sum() for t in range(len(row))]
+        for reward, row in zip(rewards, token_rows(batch), strict=True)
+    ]
+    return over_all(np.array([value for row in rows for value in row]))
+
+
+def group_tokens(batch: RewardBatch) -> np.ndarray:
+    rows = [reward - row for reward, row in zip(batch.rewards, token_rows(batch), strict=True)]
+    found, place = [np.empty(0)], 0
+    for size in batch.sizes:
+        tokens = np.concatenate(rows[place : place + size])
+        if len(tokens):
+            found.append((tokens - tokens.mean()) / (deviation(tokens) + EPSILON))
+        place += size
+    return np.concatenate(found)
+
+
+def gae(batch: RewardBatch) -> np.ndarray:
+    assert batch.values is not None
+    found: list[float] = []
+    values = by_group(batch.values, batch.lengths)
+    for reward, row, own in zip(batch.rewards, token_rows(batch), values, strict=True):
+        rewards = -row
+        if len(row):
+            rewards[-1] += reward
+        found += published(rewards.tolist(), own.tolist(), 0.9, 0.8)
+    return over_all(np.array(found))
+
+
+CASES: dict[str, tuple[dict[str, Any], Callable[[RewardBatch], np.ndarray]]] = {
+    "group_std": ({"kind": "group_std"}, group_std),
+    "group_mean": ({"kind": "group_mean"}, group_mean),
+    "batch_std": ({"kind": "batch_std"}, batch_std),
+    "leave_one_out": ({"kind": "leave_one_out"}, leave_one_out),
+    "max_rl": ({"kind": "max_rl"}, max_rl),
+    "gdpo": ({"kind": "gdpo"}, gdpo),
+    "reinforce_plus_plus": ({"kind": "reinforce_plus_plus"}, reinforce_plus_plus),
+    "baseline": ({"kind": "reinforce_plus_plus", "baseline": True}, lambda batch: reinforce_plus_plus(batch, True)),
+    "group_tokens": ({"kind": "group_tokens"}, group_tokens),
+    "gae": ({"kind": "gae", "gamma": 0.9, "gae_lambda": 0.8}, gae),
+}
+
+
+def advantage(**tree: Any) -> Advantage:
+    made: Advantage = TypeAdapter(AdvantageSpec).validate_python(tree)
+    return made
+
+
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=30, deadline=None)
+@given(batch=batches())
+def test_advantages_are_the_formulas(name: str, batch: RewardBatch) -> None:
+    tree, formula = CASES[name]
+    method = advantage(**tree)
+    found = method.advantages(batch)
+    assert found.dtype == np.float64 and len(found) == (batch.lengths.sum() if method.by_token else len(batch.rewards))
+    np.testing.assert_allclose(found, formula(batch), rtol=1e-7, atol=1e-9)
+
+
+def test_every_advantage_of_the_registry_has_a_formula_here() -> None:
+    members = AdvantageSpec.__origin__.__args__  # type: ignore[attr-defined]
+    kinds = {member.model_fields["kind"].default for member in members} - {"custom"}
+    assert kinds == {tree["kind"] for tree, _ in CASES.values()}
+
+
+@pytest.mark.parametrize("name", ["group_std", "group_mean", "batch_std", "leave_one_out", "max_rl", "gdpo"])
+def test_equal_rewards_and_single_samples_have_no_advantage(name: str) -> None:
+    rewards, sizes = np.array([0.1, 0.1, 0.1, 7.0]), np.array([3, 1])
+    batch = RewardBatch(rewards, sizes, np.ones(4, np.int64), 1e-4, parts={"only": (1.0, rewards)})
+    assert not advantage(kind=name).advantages(batch).any(), "exactly 0, although their mean is off by round-off"
 
 
 @given(batches(), st.integers(1, 4))
-def test_partials_of_any_spread_give_the_same_bits(batch: tuple[np.ndarray, np.ndarray], owners: int) -> None:
-    rewards, sizes = batch
-    assert batch_deviation(spread(rewards, sizes, owners)) == batch_deviation(group_moments(rewards, sizes))
-
-
-def test_equal_rewards_and_single_samples_have_no_advantage() -> None:
-    rewards, sizes = np.array([0.1, 0.1, 0.1, 7.0]), np.array([3, 1])
-    for normalise in NORMALISATIONS:
-        assert not advantages(rewards, sizes, normalise, 1e-4).any(), (
-            "exactly 0, although their mean is off by round-off"
-        )
-    assert batch_std(np.array([3.0]), np.array([1]), 1e-4).tolist() == [0.0]
-
-
-@pytest.mark.parametrize("normalise", NORMALISATIONS)
-def test_the_name_picks_the_formula(normalise: str) -> None:
-    rewards, sizes = np.array([0.0, 1.0, 1.0, 5.0]), np.array([2, 2])
-    expected = {
-        "group_std": [-0.7071, 0.7071, -0.7071, 0.7071],
-        "group_mean": [-0.5, 0.5, -2.0, 2.0],
-        "batch_std": [-0.2255, 0.2255, -0.9020, 0.9020],
-    }
-    found = advantages(rewards, sizes, normalise, 1e-9)  # type: ignore[arg-type]
-    np.testing.assert_allclose(found, expected[normalise], atol=1e-4)
-    assert found.dtype == np.float64
+def test_partials_of_any_spread_give_the_same_bits(batch: RewardBatch, owners: int) -> None:
+    moments = group_moments(batch.rewards, batch.sizes)
+    assert batch_deviation(spread(batch.rewards, batch.sizes, owners)) == batch_deviation(moments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from yatt_core.algorithms.advantages import advantages
+from yatt_core.algorithms.advantages.base import group_normalised
 from yatt_core.algorithms.critique import token_rewards, voted
 
 FOUR = [{1, 2}, {1, 2, 3}, {1, 3}, {1}]
@@ -53,6 +53,6 @@ def test_advantages_are_normalised_over_all_tokens_of_a_group():
     wrong = token_rewards(0.0, np.array([1.0]), np.array([0]), 2.0, 1.0)
     rewards = np.concatenate([right, wrong])
     assert rewards.tolist() == [2, 2, 1, -1]
-    found = advantages(rewards, np.array([4]), "group_std", 0.0)
+    found = group_normalised(rewards, np.array([4]), 0.0)
     deviation = np.sqrt((1 + 1 + 0 + 4) / 3)
     assert found == pytest.approx(np.array([1, 1, 0, -2]) / deviation)

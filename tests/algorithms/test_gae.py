@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yatt_core.algorithms.gae import explained_variance, generalised_advantages, whitened
+from yatt_core.algorithms.advantages.estimation import explained_variance, generalised_advantages, whitened
 from yatt_core.algorithms.value_loss import clipped_value_loss
 
 NUMBER = st.floats(-5, 5)

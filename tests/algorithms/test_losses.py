@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yatt_core.algorithms.corrections.truncate import TruncateCorrection
-from yatt_core.algorithms.entropy import token_entropy
-from yatt_core.algorithms.kl import k1, k3
+from yatt_core.algorithms.entropy.bonus import EntropyBonus
+from yatt_core.algorithms.entropy.distribution import token_entropy
+from yatt_core.algorithms.kl.estimators import k1, k3
 from yatt_core.algorithms.losses.clip import ClipLoss
 from yatt_core.engines.train.steps.objective import LossSums, TokenInputs, objective
-from yatt_core.spec.sections.algorithm import GrpoSpec, KlSpec
+from yatt_core.spec.sections.algorithm import AlgorithmSpec, KlSpec
 
 LOG_PROBS = st.floats(-8, -1e-3)
 
@@ -52,10 +53,10 @@ def test_the_objective_matches_the_formula(with_old: bool, with_reference: bool)
     noise = np.random.default_rng(4)
     new, old, sampler, reference = noise.normal(-2, 0.4, (4, 30))
     advantages, weights, entropies = noise.normal(0, 1, 30), noise.uniform(0, 0.1, 30), noise.uniform(0, 2, 30)
-    spec = GrpoSpec(
+    spec = AlgorithmSpec(
         loss=ClipLoss(clip_high=0.3),
         importance_correction=TruncateCorrection(cap=1.5),
-        entropy_bonus=0.01,
+        entropy=EntropyBonus(coefficient=0.01),
         kl=KlSpec(coefficient=0.2),
     )
     inputs = TokenInputs(
@@ -90,7 +91,7 @@ def test_the_objective_matches_the_formula(with_old: bool, with_reference: bool)
 def test_the_first_step_has_the_policy_gradient() -> None:
     log_probs = torch.tensor([-1.0, -2.0], requires_grad=True)
     inputs = TokenInputs(torch.tensor([1.5, -0.5]), torch.tensor([0.25, 0.75]), torch.zeros(2), None, None)
-    loss, _ = objective(GrpoSpec(), log_probs, torch.zeros(2), inputs)
+    loss, _ = objective(AlgorithmSpec(), log_probs, torch.zeros(2), inputs)
     loss.backward()  # type: ignore[no-untyped-call]
     assert log_probs.grad is not None
     np.testing.assert_allclose(log_probs.grad, [-1.5 * 0.25, 0.5 * 0.75])
@@ -106,7 +107,7 @@ def test_sums_add_up_and_maxima_stay_the_largest() -> None:
 def test_a_micro_batch_without_counted_tokens_adds_nothing() -> None:
     nothing = torch.zeros(0)
     inputs = TokenInputs(nothing, nothing, nothing, None, None)
-    loss, sums = objective(GrpoSpec(), torch.zeros(0, requires_grad=True), nothing, inputs)
+    loss, sums = objective(AlgorithmSpec(), torch.zeros(0, requires_grad=True), nothing, inputs)
     assert loss.item() == 0.0
     assert sums.sums["tokens"] == 0.0
     assert sums.maxima == {}
@@ -115,7 +116,7 @@ def test_a_micro_batch_without_counted_tokens_adds_nothing() -> None:
 @pytest.mark.parametrize("by", [100.0, -100.0])
 def test_a_log_ratio_far_out_of_bounds_leaves_a_finite_gradient_and_is_counted(by: float) -> None:
     """exp(100) is infinite in float32: without a bound, the second token's gradient is NaN although it is clipped."""
-    spec = GrpoSpec.model_validate({"kl": {"coefficient": 0.1}})
+    spec = AlgorithmSpec.model_validate({"kl": {"coefficient": 0.1}})
     log_probs = torch.tensor([-1.0, -1.0], requires_grad=True)
     old, nothing = torch.tensor([-1.1, -1.0 - by]), torch.zeros(2)
     inputs = TokenInputs(torch.ones(2), torch.ones(2) / 2, nothing, old, torch.tensor([-1.0, -1.0 + by]))

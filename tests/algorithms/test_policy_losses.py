@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from tests.algorithms.ragged import Reference, Step, assert_parity, found, grpo, steps
+from tests.algorithms.ragged import Reference, Step, algorithm, assert_parity, found, steps
 from yatt_core.algorithms.losses.registry import LossSpec
 
 BOUND = 20.0
@@ -107,7 +107,7 @@ NAMES = ["clip", "dual_clip", "gspo", "gmpo", "cispo", "dppo-tv", "dppo-kl", "sa
 @settings(max_examples=25, deadline=None)
 @given(step=steps())
 def test_loss_and_gradient_are_the_formulas(loss: dict[str, Any], formula: Any, step: Step) -> None:
-    assert_parity(grpo(loss=loss), step, formula(step))
+    assert_parity(algorithm(loss=loss), step, formula(step))
 
 
 @pytest.mark.verify
@@ -115,7 +115,7 @@ def test_loss_and_gradient_are_the_formulas(loss: dict[str, Any], formula: Any, 
 @settings(max_examples=400, deadline=None)
 @given(step=steps(token_advantages=True))
 def test_loss_and_gradient_with_advantages_of_tokens(loss: dict[str, Any], formula: Any, step: Step) -> None:
-    assert_parity(grpo(loss=loss), step, formula(step))
+    assert_parity(algorithm(loss=loss), step, formula(step))
 
 
 def test_every_loss_of_the_registry_has_a_formula_here() -> None:
@@ -130,7 +130,7 @@ def test_the_first_step_has_the_policy_gradient(loss: dict[str, Any], formula: A
     """Without old log-probabilities every ratio is 1: the gradient is -w A, for whatever method."""
     rows = [np.array([-1.0, -2.0]), np.array([-0.5])]
     step = Step(rows, rows, rows, rows, np.array([0.2, 0.4]), [np.full(2, 1.5), np.full(1, -0.5)], [np.array([1, 0])])
-    _, gradient, sums = found(grpo(loss=loss), step, with_old=False)
+    _, gradient, sums = found(algorithm(loss=loss), step, with_old=False)
     np.testing.assert_allclose(np.concatenate(gradient), [-0.3, -0.3, 0.2], rtol=1e-9)
     assert sums.sums["clipped"] == 0.0
 
@@ -153,24 +153,26 @@ def test_the_first_step_has_the_policy_gradient(loss: dict[str, Any], formula: A
 def test_clipped_tokens_have_no_gradient(loss: dict[str, Any], shift: float, advantage: float, clipped: bool) -> None:
     old = [np.array([-1.0])]
     step = Step([old[0] + shift], old, old, old, np.ones(1), [np.full(1, advantage)], [np.array([0])])
-    _, gradient, sums = found(grpo(loss=loss), step)
+    _, gradient, sums = found(algorithm(loss=loss), step)
     assert (sums.sums["clipped"] == 1.0, float(gradient[0][0]) == 0.0) == (clipped, clipped)
 
 
 def test_cispo_keeps_the_gradient_of_a_token_whose_weight_is_clipped() -> None:
     old = [np.array([-4.0])]
     step = Step([np.array([-0.5])], old, old, old, np.ones(1), [np.ones(1)], [np.array([0])])
-    _, gradient, sums = found(grpo(loss={"kind": "cispo"}), step)
+    _, gradient, sums = found(algorithm(loss={"kind": "cispo"}), step)
     assert (float(gradient[0][0]), sums.sums["clipped"]) == (-5.0, 1.0)
 
 
 @pytest.mark.parametrize("loss", [loss for loss, _ in CASES], ids=NAMES)
 def test_a_micro_batch_without_tokens_adds_nothing_and_float32_stays_finite(loss: dict[str, Any]) -> None:
-    spec = grpo(loss=loss, importance_correction={"kind": "mask", "by": "sequence"}, off_policy_mask={"delta": 0.1})
+    spec = algorithm(
+        loss=loss, importance_correction={"kind": "mask", "by": "sequence"}, off_policy_mask={"delta": 0.1}
+    )
     empty = Step([], [], [], [], np.empty(0), [], [np.empty(0, dtype=np.int64)])
     total, _, sums = found(spec, empty)
     assert (total, sums.sums["tokens"], sums.maxima) == (0.0, 0.0, {})
     far, old = [np.array([-1e-3, -90.0])], [np.array([-90.0, -1e-3])]
     step = Step(far, old, old, old, np.ones(1), [np.ones(2)], [np.array([0])])
-    _, gradient, _ = found(grpo(loss=loss), step)
+    _, gradient, _ = found(algorithm(loss=loss), step)
     assert np.isfinite(torch.tensor(gradient[0]).float().numpy()).all()

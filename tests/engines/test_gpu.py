@@ -132,7 +132,8 @@ def assert_same(found: Course, expected: Course) -> None:
 ENGINE = {"kind": "torch", "ranks": 1, "micro_batch_tokens": 60}
 SPECS: dict[str, RunSpec] = {
     "fast, reference": make_spec(
-        algorithm={"kl": {"where": "loss"}, "mini_batches": 2, "entropy_bonus": 0.01}, trainer={"engine": ENGINE}
+        algorithm={"kl": {"where": "loss"}, "mini_batches": 2, "entropy": {"kind": "bonus", "coefficient": 0.01}},
+        trainer={"engine": ENGINE},
     ),
     "fast, bfloat16": make_spec(exact=False, trainer={"engine": {**ENGINE, "dtype": "bfloat16"}}),
     "general, packed": make_spec(trainer={"engine": {**ENGINE, "kernels": "general", "packed": True}}),

@@ -59,7 +59,7 @@ def spec_for(aggregation: str) -> Any:
     algorithm = {
         "aggregation": aggregation,
         "kl": {"coefficient": 0.05},
-        "entropy_bonus": 0.01,
+        "entropy": {"kind": "bonus", "coefficient": 0.01},
         "importance_correction": {"kind": "truncate", "cap": 3.0},
     }
     return make_spec(algorithm=algorithm)

@@ -239,7 +239,7 @@ def test_a_teacher_is_on_the_trainers_ranks(tmp_path: Path):
 
 
 def test_a_critic_has_its_own_state_and_is_resident_with_the_trainer():
-    valued = "algorithm={kind: ppo}"
+    valued = "algorithm={advantage: {kind: gae}, critic: {}}"
     for engine in ("{kind: fsdp2}", "{kind: torch, ranks: 8}"):
         trainer = f"trainer.engine={engine}"
         found, alone = demand(valued, trainer), demand(trainer, "algorithm.kl=null")

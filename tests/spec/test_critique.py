@@ -46,8 +46,8 @@ def test_the_defaults_are_the_papers(part):
             with_critique(JUDGE, {"steps": {"kind": "marker", "pattern": "x*"}}),
             ("rewards.critique.steps.pattern", "empty"),
         ),
-        (with_critique(JUDGE, algorithm__kind="ppo"), ("algorithm.kind", "grpo")),
         (with_critique(JUDGE, algorithm__loss={"kind": "gspo"}), ("algorithm.loss.kind", "gspo", "clip")),
+        (with_critique(JUDGE, algorithm={"advantage": {"kind": "gae"}, "critic": {}}), ("algorithm.advantage", "gae")),
         (with_critique(JUDGE, algorithm__reward_scaling="running"), ("algorithm.reward_scaling", "none")),
         (
             with_critique(JUDGE, rollout__tools={"functions": [{"name": "add", "function": "calculator"}]}),

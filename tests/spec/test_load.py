@@ -71,7 +71,7 @@ def test_layers():
 
 
 def test_null_switches_a_part_off(tmp_path):
-    write(tmp_path / "base.yaml", tree(sft={"max_steps": 3}, algorithm={"kind": "grpo", "kl": {"coefficient": 1.0}}))
+    write(tmp_path / "base.yaml", tree(sft={"max_steps": 3}, algorithm={"kl": {"coefficient": 1.0}}))
     top = {"extends": "base.yaml", "sft": None, "algorithm": {"kl": None}}
     made = load_spec(write(tmp_path / "top.yaml", top))
     assert made.sft is None
@@ -331,7 +331,7 @@ def test_a_key_can_be_set_in_a_section_that_the_file_leaves_out(tmp_path):
     """The section then has its default kind."""
     top = write(tmp_path / "top.yaml", tree())
     made = load_spec(top, ["algorithm.mini_batches=2", "trainer.optimizer.learning_rate=0.5"])
-    assert (made.algorithm.kind, made.algorithm.mini_batches) == ("grpo", 2)
+    assert (made.algorithm.advantage.kind, made.algorithm.mini_batches) == ("group_std", 2)
     assert made.algorithm.model_copy(update={"mini_batches": 1}) == load_spec(top).algorithm
     (line,) = refusal(top, "algorithm.mini_batches=0")
     assert tells(line, "--set algorithm.mini_batches=0: algorithm.mini_batches: ", "given: 0")

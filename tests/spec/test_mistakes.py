@@ -43,9 +43,9 @@ CALCULATOR = {"name": "calculator", "function": "calculator"}
             {"trainer__schedule": {"constant": 1}},
             ("trainer.schedule.constant: ", "kind, lr_warmup_iterations, min_lr_ratio"),
         ),
-        ({"algorithm": {"kind": "grpo", "epoch": 1}}, ("algorithm.epoch: ", "'epochs'")),
+        ({"algorithm": {"epoch": 1}}, ("algorithm.epoch: ", "'epochs'")),
         (
-            {"algorithm": {"kind": "grpo", "kl": {"coeficient": 1}}},
+            {"algorithm": {"kl": {"coeficient": 1}}},
             ("algorithm.kl.coeficient: ", "'coefficient'"),
         ),
         ({"data__sources__0__tusk": "x"}, ("data.sources.0.tusk: ", "'task'")),
@@ -80,7 +80,10 @@ def test_a_key_of_another_kind_is_unknown_to_this_one():
             {"model": {"kind": "hub"}},
             ("model.kind: ", "'hub'", "folder, from_config, config_file, sizes"),
         ),
-        ({"algorithm": {"kind": "sft"}}, ("algorithm.kind: ", "'sft'", "grpo, ppo")),
+        (
+            {"algorithm": {"advantage": {"kind": "sft"}}},
+            ("algorithm.advantage.kind: ", "'sft'", "group_std, group_mean"),
+        ),
         (
             {"data__sources": [JSONL, {"kind": "csv"}]},
             ("data.sources.1.kind: ", "'csv'", "reasoning_gym, jsonl, parquet, huggingface"),
@@ -248,7 +251,7 @@ def test_contradictions_are_reported_beside_mistakes_in_other_keys():
     lines = mistakes(
         iteration=3,
         data__prompts_per_iteration=4,
-        algorithm={"kind": "grpo", "mini_batches": 8},
+        algorithm={"mini_batches": 8},
         rollout={"temperature": -1, "batch_samples": 4},
         rewards__accuracy_part="nope",
         model={"kind": "from_config", "hidden_size": 130, "layer": 3},
@@ -273,7 +276,7 @@ def test_contradictions_are_reported_beside_mistakes_in_other_keys():
         {"rollout": {"max_new_token": 8}, "model": {"kind": "from_config", "max_positions": 64}},
         {"rollout": {"max_new_tokens": "few"}, "model": {"kind": "from_config", "max_positions": 64}},
         {"rollout__engine": {"kind": "virtul"}, "trainer__engine": {"kind": "virtual"}},
-        {"data__prompts_per_iterations": 8, "algorithm": {"kind": "grpo", "mini_batches": 100}},
+        {"data__prompts_per_iterations": 8, "algorithm": {"mini_batches": 100}},
     ],
 )
 def test_what_contradicts_only_the_default_of_a_wrong_key_is_not_reported(changes):

@@ -43,7 +43,7 @@ def test_no_part_takes_unknown_keys_and_every_required_key_exists(name):
 
 def test_a_kind_that_distinguishes_parts_is_required():
     members = {name for name, model in MODELS.items() if "const" in model["properties"].get("kind", {})}
-    assert {"TorchRollout", "VirtualRollout", "JsonlSource", "GrpoSpec"} <= members
+    assert {"TorchRollout", "VirtualRollout", "JsonlSource", "GspoLoss"} <= members
     assert {name for name in members if "kind" not in MODELS[name]["required"]} == {"FunctionPart"}
     assert "kind" not in MODELS["ScheduleSpec"].get("required", [])
 

@@ -88,7 +88,7 @@ def merged(before: RewardMoments, groups: GroupMoments) -> RewardMoments:
 def scaled(
     rewards: Float64, before: RewardMoments, scaling: Scaling, epsilon: float
 ) -> tuple[Float64, dict[str, float]]:
-    """Scales rewards as `GrpoSpec.reward_scaling` specifies, and returns them with the corresponding metrics.
+    """Scales rewards as `AlgorithmSpec.reward_scaling` specifies, and returns them with the corresponding metrics.
 
     before: moments of all earlier iterations.
     """

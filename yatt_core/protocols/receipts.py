@@ -192,6 +192,7 @@ class BatchTask:
 
     admission: the groups to use; None for all.
     reward_moments: moments of the rewards of all earlier iterations, which `prepare` may use to scale rewards.
+    coefficients: adaptive coefficients of the objective by name, for `prepare`.
     """
 
     key: WorkKey
@@ -199,6 +200,7 @@ class BatchTask:
     shards: tuple[ShardRef, ...]
     admission: Admission | None = None
     reward_moments: RewardMoments = field(default_factory=RewardMoments)
+    coefficients: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,7 @@ class PrepareReceipt:
 
     files: name within the folder -> sha256.
     reward_moments: the task's moments merged with this iteration's rewards.
+    coefficients: the task's, which `learn` uses.
     """
 
     key: WorkKey
@@ -215,6 +218,7 @@ class PrepareReceipt:
     metrics: Mapping[str, float]
     timing: Mapping[str, float]
     reward_moments: RewardMoments = field(default_factory=RewardMoments)
+    coefficients: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

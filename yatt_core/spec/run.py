@@ -13,7 +13,7 @@ from yatt_core.spec.base import SpecModel
 from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, VirtualJudge, judge_obstacles
 from yatt_core.spec.rewards.scheme import RewardSpec
 from yatt_core.spec.sections.accelerated import VllmRollout
-from yatt_core.spec.sections.algorithm import AlgorithmSpec, CriticSpec, GrpoSpec, PpoSpec
+from yatt_core.spec.sections.algorithm import AlgorithmSpec, CriticSpec
 from yatt_core.spec.sections.data import DataSpec
 from yatt_core.spec.sections.dynamic_sampling import AllGroups, BestAndWorst, DynamicSamplingSpec
 from yatt_core.spec.sections.evaluation import EvaluationSpec
@@ -68,7 +68,7 @@ class RunSpec(SpecModel):
     rollout: RolloutSpec = RolloutSpec()
     dynamic_sampling: DynamicSamplingSpec = AllGroups()
     rewards: RewardSpec
-    algorithm: AlgorithmSpec = GrpoSpec()
+    algorithm: AlgorithmSpec = AlgorithmSpec()
     trainer: TrainerSpec = TrainerSpec()
     controllers: ControllerSpec = ControllerSpec()
     placement: PlacementSpec = PlacementSpec()
@@ -120,12 +120,22 @@ class RunSpec(SpecModel):
     @property
     def critic(self) -> CriticSpec | None:
         """The critic; None if the algorithm has none."""
-        return self.algorithm.critic if isinstance(self.algorithm, PpoSpec) else None
+        return self.algorithm.critic
 
     @property
     def optimizer_steps_per_iteration(self) -> int:
         """Number of optimizer steps on the experience of one iteration."""
         return self.algorithm.epochs * self.algorithm.mini_batches
+
+    @property
+    def advantages_of_tokens(self) -> bool:
+        """Whether each token has an advantage of its own."""
+        return self.algorithm.advantage.by_token or self.rewards.critique is not None
+
+    @property
+    def needs_old(self) -> bool:
+        """Whether an update reads the log-probabilities before its first step."""
+        return self.optimizer_steps_per_iteration > 1 or self.algorithm.needs_old
 
     def exact_obstacles(self) -> list[str]:
         """Returns the reasons why this spec cannot be exact; empty if it can."""
@@ -201,8 +211,12 @@ class RunSpec(SpecModel):
             )
 
     def _group_mistakes(self) -> Iterator[str]:
-        if self.rollout.samples_per_prompt < 2 and self.critic is None and not self._learns_from_a_teacher_only:
-            yield "rollout.samples_per_prompt: grpo compares the responses to a prompt; expected 2 or more"
+        advantage = self.algorithm.advantage
+        if self.rollout.samples_per_prompt < 2 and advantage.compares and not self._learns_from_a_teacher_only:
+            yield (
+                f"rollout.samples_per_prompt: the advantage {advantage.kind} compares the responses to a prompt; "
+                "expected 2 or more"
+            )
 
     def _packed_images(self) -> Iterator[str]:
         if self.data.has_images and getattr(self.trainer.engine, "packed", False):
@@ -226,7 +240,11 @@ class RunSpec(SpecModel):
         if self.rewards.critique is None:
             return
         if self.critic is not None:
-            yield "algorithm.kind: with rewards.critique, tokens have rewards of their own; expected grpo"
+            yield "algorithm.advantage: with rewards.critique, tokens have rewards of their own; expected another than gae"
+        elif self.algorithm.advantage.kind == "gdpo":
+            yield "algorithm.advantage: gdpo reads the rewards of parts; expected another, or no rewards.critique"
+        elif self.algorithm.length_penalty is not None:
+            yield "algorithm.length_penalty: changes rewards of responses; expected null, or no rewards.critique"
         elif self.algorithm.reward_scaling != "none":
             yield "algorithm.reward_scaling: rewards of tokens are not scaled; expected none, or no rewards.critique"
         if self.algorithm.loss.whole_responses:
@@ -267,7 +285,7 @@ class RunSpec(SpecModel):
         if self.algorithm.distillation is not None and self.algorithm.distillation.teachers:
             seconds.append(("algorithm.distillation", "a teacher", "null"))
         if self.critic is not None:
-            seconds.append(("algorithm.kind", "a critic", "grpo"))
+            seconds.append(("algorithm.critic", "a critic", "null, with another advantage than gae"))
         for key, who, without in seconds:
             if self.virtual:
                 yield f"{key}: a virtual trainer has no model, so {who} cannot be used; write {without}"

@@ -27,7 +27,7 @@ from yatt_core.protocols.receipts import UpdateReceipt
 from yatt_core.spec.run import RunSpec
 
 RATE, UNCLIPPED, CLIP = 1e-3, 1e9, 0.3
-SEVERAL_STEPS = {"mini_batches": 2, "kl": {"coefficient": 0.05}, "entropy_bonus": 0.01}
+SEVERAL_STEPS = {"mini_batches": 2, "kl": {"coefficient": 0.05}, "entropy": {"kind": "bonus", "coefficient": 0.01}}
 BUDGET = 60
 """Tokens per micro-batch; a rank's share of a step takes several micro-batches."""
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -115,7 +115,7 @@ def spec_of(engine: dict[str, Any], clip: float, algorithm: dict[str, Any] | Non
         exact=engine.get("dtype") != "bfloat16",
         rollout=rollout,
         trainer={"engine": engine, "optimizer": optimizer},
-        algorithm=algorithm or {"kind": "grpo"},
+        algorithm=algorithm or {},
     )
 
 

@@ -29,7 +29,7 @@ def letters_spec(folder: Path, ranks: int = 1, lora: dict[str, Any] | None = Non
             "data": {"sources": [{"kind": "jsonl", "path": str(path)}], "held_out": 20, "probe": 33},
             "rollout": {"max_new_tokens": 3},
             "rewards": {"parts": [{"name": "exact", "function": "exact_match"}]},
-            "algorithm": {"kind": "grpo", "mini_batches": 2, "kl": {"where": "reward"}},
+            "algorithm": {"mini_batches": 2, "kl": {"where": "reward"}},
             "trainer": {
                 "engine": {"kind": "torch", "ranks": ranks, "micro_batch_tokens": 100},
                 "optimizer": {"learning_rate": 1e-2, "epsilon": 1e-4},

@@ -66,7 +66,7 @@ def make_spec(**parts: Any) -> RunSpec:
         "data": {"sources": [{"kind": "reasoning_gym", "task": "spell_backward"}], "prompts_per_iteration": 6},
         "rollout": {"samples_per_prompt": 4, "max_new_tokens": MAX_NEW_TOKENS, "temperature": 0.8},
         "rewards": {"parts": [{"name": "exact", "function": "exact_match"}]},
-        "algorithm": {"kind": "grpo"},
+        "algorithm": {},
         "trainer": {"engine": {"kind": "torch", "ranks": 1}, "optimizer": {"learning_rate": 1e-2, "epsilon": 1e-4}},
     }
     for name, value in parts.items():

@@ -33,7 +33,7 @@ def lora_spec(engine: dict[str, Any] = TORCH, algorithm: dict[str, Any] | None =
     optimizer = {"learning_rate": 1e-3, "epsilon": 1e-4, "weight_decay": 0.05}
     adapters = {"rank": 2, "alpha": 3.0, "targets": TARGETS, **lora}
     trainer = {"engine": engine, "optimizer": optimizer, "lora": adapters}
-    return make_spec(trainer=trainer, algorithm=algorithm or {"kind": "grpo"})
+    return make_spec(trainer=trainer, algorithm=algorithm or {})
 
 
 def copied(engine: TorchTrainEngine) -> dict[str, np.ndarray[Any, Any]]:
@@ -114,7 +114,7 @@ def test_an_engine_that_gets_only_adapters_has_the_same_weights(tmp_path: Path, 
 def test_a_restored_trainer_continues_bit_for_bit(
     tmp_path: Path, model_folder: Path, kl: dict[str, str] | None
 ) -> None:
-    spec = lora_spec(algorithm={"kind": "grpo", "kl": kl, "mini_batches": 2})
+    spec = lora_spec(algorithm={"kl": kl, "mini_batches": 2})
     undisturbed, restored = (make_engine(spec, tmp_path, model_folder) for _ in range(2))
     for iteration in (1, 2):
         update(undisturbed, random_task(tmp_path, iteration))
@@ -145,7 +145,7 @@ def test_a_missing_target_is_named(tmp_path: Path, model_folder: Path) -> None:
 
 @pytest.mark.verify
 def test_fsdp2_learns_the_same(tmp_path: Path, model_folder: Path) -> None:
-    several = {"kind": "grpo", "mini_batches": 2, "kl": {"coefficient": 0.05}}
+    several = {"mini_batches": 2, "kl": {"coefficient": 0.05}}
     fsdp2 = {"kind": "fsdp2", "ranks": 2, "dtype": "float32", "micro_batch_tokens": 60}
     engine = make_engine(lora_spec(algorithm=several), tmp_path, model_folder)
     for iteration in range(1, 5):

@@ -24,9 +24,17 @@ from yatt_core.protocols.receipts import Admission, BatchTask
 
 ADMITTED, PADDING, DROPPED = (1, 4), (0, 5), (2, 3)
 ALGORITHMS: list[dict[str, Any]] = [
-    {"aggregation": "token_mean", "normalise": "batch_std", "entropy_bonus": 0.01},
-    {"aggregation": "sequence_mean", "normalise": "group_std", "kl": {"coefficient": 0.05}},
-    {"aggregation": "fixed_length", "normalise": "group_mean", "kl": {"coefficient": 0.05, "where": "reward"}},
+    {
+        "aggregation": "token_mean",
+        "advantage": {"kind": "batch_std"},
+        "entropy": {"kind": "bonus", "coefficient": 0.01},
+    },
+    {"aggregation": "sequence_mean", "advantage": {"kind": "group_std"}, "kl": {"coefficient": 0.05}},
+    {
+        "aggregation": "fixed_length",
+        "advantage": {"kind": "group_mean"},
+        "kl": {"coefficient": 0.05, "where": "reward"},
+    },
 ]
 
 
@@ -45,7 +53,7 @@ def varied_rows() -> list[dict[str, Any]]:
 
 def learned(folder: Path, model: Path, algorithm: dict[str, Any], task: BatchTask) -> tuple[dict[str, Any], Any]:
     """Returns the weights and metrics after one update."""
-    engine = make_engine(make_spec(algorithm={"kind": "grpo", **algorithm}), folder, model)
+    engine = make_engine(make_spec(algorithm=algorithm), folder, model)
     engine.sft()
     receipt = engine.learn(task, prepare(engine, task))
     return weights_of(engine), receipt
@@ -90,8 +98,13 @@ def test_an_update_from_padding_alone_leaves_fresh_weights_unchanged(
 ) -> None:
     """Every group is masked, but the plan still has its steps."""
     task = replace(write_shards(tmp_path, 1, varied_rows()), admission=Admission((), tuple(range(6))))
-    algorithm = {"aggregation": aggregation, "mini_batches": 2, "kl": {"coefficient": 0.05}, "entropy_bonus": 0.01}
-    engine = make_engine(make_spec(algorithm={"kind": "grpo", **algorithm}), tmp_path, model)
+    algorithm = {
+        "aggregation": aggregation,
+        "mini_batches": 2,
+        "kl": {"coefficient": 0.05},
+        "entropy": {"kind": "bonus", "coefficient": 0.01},
+    }
+    engine = make_engine(make_spec(algorithm=algorithm), tmp_path, model)
     before = weights_of(engine)
     prepared = prepare(engine, task)
     receipt = engine.learn(task, prepared)

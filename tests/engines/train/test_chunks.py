@@ -56,7 +56,7 @@ def learn(
     engine_spec: dict[str, Any], folder: Path, model: Path, algorithm: dict[str, Any]
 ) -> tuple[dict[str, np.ndarray], int]:
     """Returns the weights after an update with a KL term and an entropy bonus, and the elements of its largest tensor."""
-    common = {"kl": {"coefficient": 0.05}, "entropy_bonus": 0.01, "epochs": 2}
+    common = {"kl": {"coefficient": 0.05}, "entropy": {"kind": "bonus", "coefficient": 0.01}, "epochs": 2}
     spec = make_spec(trainer={"engine": engine_spec}, algorithm=common | algorithm)
     engine: Any = build_train_engine(spec, RankContext(folder, folder / "inputs", str(model), 0))
     engine.connect(0, 1, "")

@@ -37,16 +37,19 @@ TORCH = {"kind": "torch", "ranks": 1, "micro_batch_tokens": 60}
 FSDP2 = {"kind": "fsdp2", "ranks": 2, "dtype": "float32", "micro_batch_tokens": 60}
 
 
-def ppo_spec(engine: dict[str, Any] = TORCH, critic: dict[str, Any] | None = None, **algorithm: Any) -> RunSpec:
+def ppo_spec(
+    engine: dict[str, Any] = TORCH,
+    critic: dict[str, Any] | None = None,
+    gae: dict[str, Any] | None = None,
+    **algorithm: Any,
+) -> RunSpec:
     optimizer = {"epsilon": 1e-4, "weight_decay": 0.05}
     own = {"optimizer": {**optimizer, "learning_rate": CRITIC_RATE}, "clip": VALUE_CLIP, **(critic or {})}
     return make_spec(
         algorithm={
-            "kind": "ppo",
+            "advantage": {"kind": "gae", "gamma": DISCOUNT, "gae_lambda": DECAY, **(gae or {})},
             "epochs": 2,
             "loss": {"clip_low": CLIP, "clip_high": CLIP},
-            "gamma": DISCOUNT,
-            "gae_lambda": DECAY,
             "epsilon": EPSILON,
             "critic": own,
             **algorithm,
@@ -107,7 +110,7 @@ def _results(found: Found) -> list[tuple[Any, Any]]:
 
 
 def test_prepared_values_are_the_critics(tmp_path: Path, model_folder: Path) -> None:
-    engine = make_engine(ppo_spec(normalise="none", gae_lambda=1.0, gamma=1.0), tmp_path, model_folder)
+    engine = make_engine(ppo_spec(gae={"normalise": "none", "gae_lambda": 1.0, "gamma": 1.0}), tmp_path, model_folder)
     update(engine, random_task(tmp_path, 1))
     task = random_task(tmp_path, 2)
     batch, prepared = batch_of(tmp_path, task), prepare(engine, task)
@@ -125,7 +128,7 @@ def test_prepared_values_are_the_critics(tmp_path: Path, model_folder: Path) -> 
 
 def test_kl_in_the_reward_is_subtracted_token_by_token(tmp_path: Path, model_folder: Path) -> None:
     kl = {"where": "reward", "coefficient": 0.5}
-    spec = ppo_spec(normalise="none", gae_lambda=1.0, gamma=1.0, kl=kl)
+    spec = ppo_spec(gae={"normalise": "none", "gae_lambda": 1.0, "gamma": 1.0}, kl=kl)
     engine = make_engine(spec, tmp_path, model_folder)
     update(engine, random_task(tmp_path, 1))
     task = random_task(tmp_path, 2)
@@ -205,17 +208,19 @@ def test_a_checkpoint_without_its_critic_or_with_another_is_refused(tmp_path: Pa
 @pytest.mark.parametrize(
     ("changes", "facts"),
     [
-        (VIRTUAL, ("virtual", "grpo")),
+        (VIRTUAL, ("virtual", "gae")),
         (
             {"trainer": {"engine": {"kind": "megatron", "dtype": "float32"}}},
-            ("Megatron-Core", "grpo", "fsdp2", "torch"),
+            ("Megatron-Core", "gae", "fsdp2", "torch"),
         ),
     ],
 )
 def test_trainers_that_cannot_hold_a_second_model_refuse(changes: dict[str, Any], facts: tuple[str, ...]) -> None:
-    (line,) = mistakes(algorithm={"kind": "ppo"}, **changes)
-    assert tells(line, "algorithm.kind: ", *facts)
+    (line,) = mistakes(algorithm={"advantage": {"kind": "gae"}, "critic": {}}, **changes)
+    assert tells(line, "algorithm.critic: ", *facts)
 
 
 def test_a_critic_needs_only_one_sample_per_prompt() -> None:
-    assert spec(algorithm={"kind": "ppo"}, rollout__samples_per_prompt=1).critic is not None
+    assert (
+        spec(algorithm={"advantage": {"kind": "gae"}, "critic": {}}, rollout__samples_per_prompt=1).critic is not None
+    )

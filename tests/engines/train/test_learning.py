@@ -22,7 +22,7 @@ from yatt_core.spec.run import RunSpec
 pytestmark = pytest.mark.verify
 PROMPTS, SAMPLES, ITERATIONS = 24, 4, 28
 CRITIC = {"optimizer": {"learning_rate": 3e-3}, "warmup_iterations": 2}
-PPO = {"kind": "ppo", "epochs": 2, "mini_batches": 4, "critic": CRITIC}
+PPO = {"advantage": {"kind": "gae"}, "epochs": 2, "mini_batches": 4, "critic": CRITIC}
 
 
 def spec_with(folder: Path, algorithm: dict[str, Any], sft_steps: int) -> RunSpec:
@@ -91,7 +91,7 @@ def test_a_policy_learns_with_a_critic_and_a_student_learns_from_that_policy(tmp
     engine.freeze_state()(tmp_path / "checkpoint")
     shutil.copyfile(tmp_path / "checkpoint" / "weights" / ONLY_FILE, teacher / "model.safetensors")
     distillation = {"teachers": [{"model": {"kind": "folder", "path": str(teacher)}}]}
-    algorithm = {"kind": "grpo", "epochs": 2, "mini_batches": 4, "distillation": distillation}
+    algorithm = {"epochs": 2, "mini_batches": 4, "distillation": distillation}
     _, taught, metrics = trained(spec_with(tmp_path / "a", algorithm, 100), tmp_path / "b", rewarded=False)
     assert metrics[-1]["distillation_kl"] < 0.5 * metrics[0]["distillation_kl"]
     assert np.mean(taught[-3:]) > taught[0] + 0.4, taught

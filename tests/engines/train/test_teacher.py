@@ -168,7 +168,7 @@ def test_a_folder_that_cannot_be_loaded_is_named_by_its_key(tmp_path: Path, mode
 )
 def test_trainers_that_cannot_hold_a_second_model_refuse(changes: dict[str, Any], ways_out: list[str]) -> None:
     distillation = {"teachers": [{"model": {"kind": "folder", "path": "/a"}}]}
-    (line,) = mistakes(algorithm={"kind": "grpo", "distillation": distillation}, **changes)
+    (line,) = mistakes(algorithm={"distillation": distillation}, **changes)
     assert line.startswith("algorithm.distillation: ") and all(way in line for way in ways_out)
 
 
@@ -179,7 +179,6 @@ def test_the_teacher_is_checked_with_the_inputs_of_a_run(tmp_path: Path) -> None
 
     def spec(**algorithm: Any) -> RunSpec:
         changed = {
-            "kind": "grpo",
             "distillation": {"teachers": [{"model": {"kind": "folder", "path": str(teacher)}}]},
             **algorithm,
         }

@@ -173,7 +173,7 @@ def test_ranks_and_restarts_change_no_result(
 
 def test_who_teaches_when_is_checked() -> None:
     def lines(**distillation: Any) -> list[str]:
-        return mistakes(algorithm={"kind": "grpo", "distillation": distillation}, iterations=10)
+        return mistakes(algorithm={"distillation": distillation}, iterations=10)
 
     model = folder_of("/a")
     (nobody,) = lines(teachers=[{"model": model, "last_iteration": 4}, {"model": model, "first_iteration": 6}])
@@ -189,11 +189,11 @@ def test_who_teaches_when_is_checked() -> None:
         (line,) = lines(privileged={"template": template})
         assert line.startswith("algorithm.distillation.privileged.template: ") and named in line
     spec(
-        algorithm={"kind": "grpo", "distillation": {"teachers": [{"model": model, "last_iteration": 10}]}},
+        algorithm={"distillation": {"teachers": [{"model": model, "last_iteration": 10}]}},
         iterations=10,
     )
 
 
 def test_a_virtual_policy_cannot_teach_itself() -> None:
-    (line,) = mistakes(algorithm={"kind": "grpo", "distillation": {"privileged": {}}}, **VIRTUAL)
+    (line,) = mistakes(algorithm={"distillation": {"privileged": {}}}, **VIRTUAL)
     assert line.startswith("algorithm.distillation.privileged: ")

@@ -79,7 +79,7 @@ def test_padding_has_no_part_in_the_advantages(tmp_path: Path, model_folder: Pat
 
 
 def test_kl_in_the_reward_is_subtracted_token_by_token(tmp_path: Path, model_folder: Path) -> None:
-    spec = critique_spec(normalise="group_mean", kl={"where": "reward", "coefficient": 0.5})
+    spec = critique_spec(advantage={"kind": "group_mean"}, kl={"where": "reward", "coefficient": 0.5})
     engine = make_engine(spec, tmp_path, model_folder)
     update(engine, rewarded_task(tmp_path, 1))
     task = rewarded_task(tmp_path, 2)

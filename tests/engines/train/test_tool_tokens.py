@@ -71,7 +71,7 @@ def learn(
     algorithm = {
         "aggregation": aggregation,
         "kl": {"coefficient": 0.05},
-        "entropy_bonus": 0.01,
+        "entropy": {"kind": "bonus", "coefficient": 0.01},
         "importance_correction": {"kind": "truncate", "cap": 3.0},
     }
     spec = make_spec(algorithm=algorithm)

@@ -286,7 +286,11 @@ def test_permuted_advantages_are_the_same_numbers_elsewhere(tmp_path: Path, mode
 def test_entropy_bonus_changes_the_update(tmp_path: Path, model_folder: Path) -> None:
     losses = {}
     for bonus in (0.0, 0.1):
-        engine = make_engine(make_spec(algorithm={"entropy_bonus": bonus}), tmp_path / str(bonus), model_folder)
+        engine = make_engine(
+            make_spec(algorithm={"entropy": {"kind": "bonus", "coefficient": bonus} if bonus else None}),
+            tmp_path / str(bonus),
+            model_folder,
+        )
         losses[bonus] = update(engine, random_task(tmp_path / str(bonus), 1)).metrics
     assert losses[0.1]["policy_loss"] == losses[0.0]["policy_loss"]
     assert losses[0.1]["loss"] == pytest.approx(losses[0.0]["loss"] - 0.1 * losses[0.0]["entropy"], abs=1e-6)

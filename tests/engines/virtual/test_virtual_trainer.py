@@ -114,7 +114,7 @@ def test_changed_experience_gives_other_weights(tmp_path, change):
 def test_prepared_columns_affect_the_weights(tmp_path):
     states = set()
     for normalise in ("group_std", "group_mean"):
-        engine = engine_of(tmp_path / normalise, algorithm={"kind": "grpo", "normalise": normalise})
+        engine = engine_of(tmp_path / normalise, algorithm={"advantage": {"kind": normalise}})
         learn(engine, task_of(1, sealed(tmp_path / normalise, 1, experience())))
         states.add(state_of(engine))
     assert len(states) == 2
@@ -127,7 +127,7 @@ def test_prepare_writes_normalised_advantages_once(tmp_path):
     columns = read_prepared(tmp_path, receipt.folder, receipt.files)
     groups = columns.advantages.reshape(4, 3)
     assert np.allclose(groups.mean(1), 0) and np.abs(groups).max() > 0.5
-    permuted = engine_of(tmp_path / "b", algorithm={"kind": "grpo", "permute_advantages": True})
+    permuted = engine_of(tmp_path / "b", algorithm={"permute_advantages": True})
     other = permuted.prepare(task_of(1, sealed(tmp_path / "b", 1, experience())))
     shuffled = read_prepared(tmp_path / "b", other.folder, other.files).advantages
     assert (shuffled != columns.advantages).any()

@@ -146,8 +146,8 @@ def yatt(driver: Driver, *words: str) -> str:
 @pytest.mark.verify
 def test_a_fork_of_a_fork_trains_with_changed_settings(finished: Finished, heir: str) -> None:
     driver, run = finished
-    changed = ["algorithm.normalise=group_mean", "iterations=6"]
-    with pytest.raises(ConfigurationError, match=r"iteration 3 .* algorithm.normalise.*: 2-4;"):
+    changed = ["algorithm.advantage.kind=group_mean", "iterations=6"]
+    with pytest.raises(ConfigurationError, match=r"iteration 3 .* algorithm.advantage.kind.*: 2-4;"):
         fork(driver.home, heir, 3, changed)
     made = fork(driver.home, heir, 4, changed).run
     own = digests(driver, heir)

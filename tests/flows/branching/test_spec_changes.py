@@ -10,8 +10,8 @@ from flows.branching.spec_changes import refuse_fixed
 from tests.spec.trees import spec
 from yatt_core.errors import ConfigurationError
 
-GRPO: dict[str, Any] = {"kind": "grpo"}
-PPO: dict[str, Any] = {"kind": "ppo"}
+GRPO: dict[str, Any] = {}
+PPO: dict[str, Any] = {"advantage": {"kind": "gae"}, "critic": {}}
 
 
 def taught(path: str, **more: Any) -> dict[str, Any]:
@@ -21,8 +21,8 @@ def taught(path: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("before", "after", "fixed"),
     [
-        (GRPO, PPO, "algorithm.kind: .* grpo "),
-        (PPO, GRPO, "algorithm.kind: .* ppo "),
+        (GRPO, PPO, "algorithm.critic: .* without "),
+        (PPO, GRPO, "algorithm.critic: .* with "),
         (PPO, {**PPO, "critic": {"model": {"kind": "folder", "path": "/a"}}}, "algorithm.critic.model "),
         (taught("/a"), taught("/b"), "algorithm.distillation.teachers "),
         (taught("/a"), GRPO, "algorithm.distillation.teachers "),
@@ -37,4 +37,6 @@ def test_a_critic_and_a_teacher_cannot_change(before: dict[str, Any], after: dic
 def test_their_hyperparameters_may_change() -> None:
     refuse_fixed(spec(algorithm=taught("/a")), spec(algorithm=taught("/a", coefficient=0.1)))
     critic = {"optimizer": {"learning_rate": 1e-3}, "clip": None}
-    refuse_fixed(spec(algorithm=PPO), spec(algorithm={**PPO, "critic": critic, "gae_lambda": 1.0}))
+    refuse_fixed(
+        spec(algorithm=PPO), spec(algorithm={**PPO, "critic": critic, "advantage": {"kind": "gae", "gae_lambda": 1.0}})
+    )

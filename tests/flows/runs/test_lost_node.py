@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 
 SHAPE = (
     "iterations=8", "data.prompts_per_iteration=6", "data.logical_shards=6", "rollout.batch_samples=4",
-    "algorithm.normalise=group_mean", "algorithm.kind=grpo", "algorithm.reward_scaling=running",
+    "algorithm.advantage.kind=group_mean", "algorithm.reward_scaling=running",
 )  # fmt: skip
 PER_NODE = ("controllers.count=1", "controllers.per=node", "rollout.engine.base_seconds=0.05")
 

@@ -1,4 +1,4 @@
-"""Running reward moments are part of the run's state: kills, replay and other controllers do not change the bits."""
+"""Reward moments and coefficients are part of the run's state: kills, replay and other controllers do not change the bits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from flows.run.control_state import ControlState
 from tests.flows.tools import Driver, same_result
 
-PLAIN = ("iterations=4", "checkpoints.every=20", "algorithm.kind=grpo", "algorithm.normalise=group_mean")
-SCALED = (*PLAIN, "algorithm.reward_scaling=running")
+PLAIN = ("iterations=4", "checkpoints.every=20", "algorithm.advantage.kind=group_mean")
+SCALED = (*PLAIN, "algorithm.reward_scaling=running", "algorithm.entropy={kind: adaptive, target: 1.5}")
 
 
 @pytest.mark.verify
@@ -31,6 +31,9 @@ def test_scaled_rewards_survive_a_kill_and_another_number_of_controllers(driver:
     moments = [ControlState.from_json(commit.state).reward_moments for commit in commits if commit is not None]
     assert [value.count for value in moments] == [0, 32, 64, 96, 128]
     assert scales == {i: moments[i - 1].scale(1e-4) for i in range(1, 5)} and scales[1] == 1.0 != scales[2]
+
+    entropies = [commit.state["coefficients"].get("entropy") for commit in commits if commit is not None]
+    assert entropies[0] is None and len({value for value in entropies[1:] if value is not None}) > 1
 
     plain = driver.create("virtual.yaml", *PLAIN)
     driver.drive(plain)

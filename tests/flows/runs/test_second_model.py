@@ -16,7 +16,10 @@ from tests.flows.tools import Driver, same_result
 from tests.recovery.nursery import Nursery
 
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(900)]
-PPO = "algorithm={kind: ppo, epochs: 2, mini_batches: 4, critic: {optimizer: {learning_rate: 3.0e-3}, warmup_iterations: 2}}"
+PPO = (
+    "algorithm={advantage: {kind: gae}, epochs: 2, mini_batches: 4,"
+    " critic: {optimizer: {learning_rate: 3.0e-3}, warmup_iterations: 2}}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +86,7 @@ def test_a_student_learns_from_its_teacher_alone(
     shutil.copyfile(checkpoint / "weights" / ONLY_FILE, teacher / "model.safetensors")
     distillation = f"{{teachers: [{{model: {{kind: folder, path: {teacher}}}}}], coefficient: 1.0}}"
     unrewarded = "rewards.parts=[{name: score, function: exact_match, weight: 0}]"
-    algorithm = f"algorithm={{kind: grpo, epochs: 2, mini_batches: 4, distillation: {distillation}}}"
+    algorithm = f"algorithm={{epochs: 2, mini_batches: 4, distillation: {distillation}}}"
     student = driver.create("torch.yaml", *letters, unrewarded, algorithm)
     driver.drive(student)
     with driver.ledger() as ledger:

@@ -119,7 +119,6 @@ def test_a_damaged_file_of_another_model_is_reported_with_its_key(yatt: Yatt, ho
     (damaged / "model.safetensors").write_bytes(b"12345678{")
     tree = real_spec({"kind": "from_config"})
     tree["algorithm"] = {
-        "kind": "grpo",
         "distillation": {"teachers": [{"model": {"kind": "folder", "path": str(damaged)}}]},
     }
     path.write_text(yaml_text(tree))
@@ -170,9 +169,11 @@ def test_the_estimate_of_a_checkpoint_counts_weights_moments_and_reference(tmp_p
     layers = 2 * (4 * 128 * 128 + 3 * 128 + 3 * 128 * 344 + 2 * 128)
     assert parameters(spec) == layers + 4096 * 128 + 128
     assert checkpoint_bytes(spec) == 12 * parameters(spec)
-    pulled = parse_spec(spec.model_dump() | {"algorithm": {"kind": "grpo", "kl": {}}}, "test")
+    pulled = parse_spec(spec.model_dump() | {"algorithm": {"kl": {}}}, "test")
     assert checkpoint_bytes(pulled) == 16 * parameters(spec)
-    valued = parse_spec(spec.model_dump() | {"algorithm": {"kind": "ppo", "kl": {}}}, "test")
+    valued = parse_spec(
+        spec.model_dump() | {"algorithm": {"advantage": {"kind": "gae"}, "critic": {}, "kl": {}}}, "test"
+    )
     assert checkpoint_bytes(valued) == 28 * parameters(spec)
     assert checkpoint_bytes(toy_spec()) == 0
     with pytest.raises(ConfigurationError, match=r"model\.path: /nowhere "):

@@ -20,8 +20,7 @@ import safetensors.numpy
 from yatt_core.algorithms.moments import scaled
 from yatt_core.digests import weights_digest as digest_of
 from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
-from yatt_core.engines.train.steps.batch_advantages import batch_advantages, moments_after
-from yatt_core.engines.train.steps.critique_advantages import critique_advantages, rewards_of_tokens
+from yatt_core.engines.train.steps.batch_advantages import batch_advantages, moments_after, shaped_batch
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.experience.admission import admitted_batch, admitted_table, load_admitted_batch
@@ -100,19 +99,15 @@ class VirtualTrainEngine:
         self._require(task.key.iteration - 1, f"prepare {task.key}")
         if self._rank != 0:
             return None
-        batch = load_admitted_batch(self._context.run_folder, task)
+        batch = shaped_batch(self._spec, load_admitted_batch(self._context.run_folder, task))
         algorithm = self._spec.algorithm
         rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
-        branch, tokens = task.key.branch, None
-        if self._spec.rewards.critique is None:
-            values = batch_advantages(self._spec, batch, rewards, branch, task.key.iteration)
-        else:
-            rewards = rewards_of_tokens(batch)
-            tokens, values = critique_advantages(self._spec, batch, rewards, branch, task.key.iteration)
-        columns = PreparedColumns(batch.ordinals, batch.samples, values, batch.response_offsets, tokens)
+        found = batch_advantages(self._spec, batch, rewards, task.key.branch, task.key.iteration)
+        columns = PreparedColumns(batch.ordinals, batch.samples, found.samples, batch.response_offsets, found.tokens)
         folder, files = write_prepared(self._context.run_folder, task.key, task.term, [columns])
         moments = moments_after(task.reward_moments, batch)
-        return PrepareReceipt(task.key, folder, files, metrics, {"prepare": time.perf_counter() - started}, moments)
+        timing = {"prepare": time.perf_counter() - started}
+        return PrepareReceipt(task.key, folder, files, metrics, timing, moments, task.coefficients)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         """Adds the iteration's link; if already at its version, returns the earlier receipt."""
@@ -123,7 +118,7 @@ class VirtualTrainEngine:
         self._require(iteration - 1, f"learn {task.key}")
         sealed = load_table(self._context.run_folder, task.shards)
         table = admitted_table(sealed, task.admission)
-        counts = admitted_batch(batch_of_table(sealed), task.admission).loss_mask
+        counts = shaped_batch(self._spec, admitted_batch(batch_of_table(sealed), task.admission)).loss_mask
         columns = read_prepared(self._context.run_folder, prepared.folder, prepared.files)
         self._state = hashlib.sha256(self._state + group_digests(table) + _columns_digest(columns)).digest()
         self._version = iteration

@@ -230,7 +230,7 @@ def _policy_trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: in
     engine = roles.trainer
     match engine:
         case TorchTrainer():
-            entropy = roles.spec.algorithm.entropy_bonus > 0
+            entropy = roles.spec.algorithm.entropy_in_loss
             sent = bytes_sending(roles, ranks)
             return torch_trainer(engine, roles.policy, batch, sent, reference=roles.reference, entropy_gradient=entropy)
         case MegatronTrainer():

@@ -122,7 +122,7 @@ def training_times(roles: Roles, demand: Demand, cluster: DescribedCluster, assu
         return TrainingTimes(0.0, each, trainer.fixed_seconds / trainer.clock_factor, 0.0, 0, 0.0)
     forward = shape.forward_flops(roles.lengths.mean_sample / 2) / (cluster.card.flops * assumed.training_mfu)
     idle = devices_for_each_rank(demand, cluster)
-    several = roles.spec.optimizer_steps_per_iteration > 1
+    several = roles.spec.needs_old
     in_reward = algorithm.kl is not None and algorithm.kl.where == "reward"
     passes = (several or in_reward) + roles.reference
     own = algorithm.distillation is not None and algorithm.distillation.privileged is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from yatt_core.engines.train.ranks.time_limits import state_bytes
 from yatt_core.engines.train.roles.critic import Critic
 from yatt_core.engines.train.roles.sft import SftTraining
 from yatt_core.engines.train.roles.teacher import Teachers
-from yatt_core.engines.train.steps.batch_advantages import moments_after
+from yatt_core.engines.train.steps.batch_advantages import moments_after, shaped_batch
 from yatt_core.engines.train.steps.plan import PlanShape
 from yatt_core.engines.train.steps.supervised import SupervisedStep
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
@@ -225,7 +225,7 @@ class PolicyTrainEngine(ABC):
         folder, digests = publish_prepared(self._context.run_folder, task.key, task.term, contents)
         timing = {"load": loaded - started, "seconds": time.perf_counter() - started}
         moments = moments_after(task.reward_moments, batch)
-        return PrepareReceipt(task.key, folder, digests, preparation.metrics, timing, moments)
+        return PrepareReceipt(task.key, folder, digests, preparation.metrics, timing, moments, task.coefficients)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         """Takes the iteration's optimizer steps; a second call only returns the receipt.
@@ -240,7 +240,7 @@ class PolicyTrainEngine(ABC):
         batch = self._load(task)
         columns = self._columns(batch, prepared)
         loaded = time.perf_counter()
-        receipt = self._update(task, batch, columns)
+        receipt = self._update(task, batch, columns, prepared.coefficients)
         timing = {"load": loaded - started, "seconds": time.perf_counter() - started}
         self._receipt = UpdateReceipt(receipt.key, receipt.version, receipt.metrics, receipt.fingerprint, timing)
         self._version, self._batch = task.key.iteration, None
@@ -251,6 +251,7 @@ class PolicyTrainEngine(ABC):
         if (kept := kept_receipt(self._receipt, self._version, task, skipped=True)) is not None:
             return kept
         self._require(task.key.iteration - 1)
+        self._follow(task.key.iteration)
         self._receipt = UpdateReceipt(task.key, task.key.iteration, {}, {SKIPPED: 1.0} | self._cheap_digest(), {})
         self._version, self._batch = task.key.iteration, None
         return self._receipt
@@ -303,7 +304,9 @@ class PolicyTrainEngine(ABC):
             parts[CRITIC] = self._critic.parts("weights")
             parts[CRITIC_OPTIMIZER] = moments_of(self._critic.parts, critic_steps)
         rank, fill = self._world.rank, self._buffers.fill
-        tensors = {name: fill(name, each, rank, changes=name != REFERENCE) for name, each in parts.items()}
+        kl = self._spec.algorithm.kl
+        constant = {REFERENCE} if kl is not None and kl.reference_interval is None else set()
+        tensors = {name: fill(name, each, rank, changes=name not in constant) for name, each in parts.items()}
         facts = StateFacts(self._version, steps, learning_rate(self._spec, self._version), critic_steps)
         return FrozenState(rank, ranks, tensors, {STATE: facts.encode()} if rank == 0 else {})
 
@@ -338,14 +341,23 @@ class PolicyTrainEngine(ABC):
             self._critic.begin(self._weights())
         self._version, self._receipt, self._batch = 0, None, None
 
-    def _update(self, task: BatchTask, batch: ExperienceBatch, columns: PreparedColumns) -> UpdateReceipt:
+    def _update(
+        self, task: BatchTask, batch: ExperienceBatch, columns: PreparedColumns, state: Mapping[str, float]
+    ) -> UpdateReceipt:
         algorithm, layout = self._spec.algorithm, self._layout
         shape = PlanShape(
             layout.copies, layout.budget, algorithm.epochs, algorithm.mini_batches, layout.packed, layout.even
         )
         update = Update(self._spec, shape, self._forward, self._optimizer, self._collective, self._critic)
-        done = update.take(task.key, batch, columns, self._changed)
+        done = update.take(task.key, batch, columns, state, self._changed)
+        self._follow(task.key.iteration)
         return UpdateReceipt(task.key, task.key.iteration, done.metrics, done.fingerprint | self._cheap_digest(), {})
+
+    def _follow(self, iteration: int) -> None:
+        """Makes the current policy the reference, if it is its turn."""
+        kl = self._spec.algorithm.kl
+        if kl is not None and kl.reference_interval is not None and iteration % kl.reference_interval == 0:
+            self._reference = self._optimizer.copy()
 
     def _changed(self) -> None:
         """Marks the weights as undefined until the update is complete."""
@@ -363,7 +375,7 @@ class PolicyTrainEngine(ABC):
         """Loads the task's batch. Sealed shards never change, so `learn` reuses the batch that `prepare` read."""
         kept = None if self._batch is None else (self._batch[0].shards, self._batch[0].admission)
         if self._batch is None or kept != (task.shards, task.admission):
-            self._batch = (task, load_admitted_batch(self._context.run_folder, task))
+            self._batch = (task, shaped_batch(self._spec, load_admitted_batch(self._context.run_folder, task)))
         return self._batch[1]
 
     def _columns(self, batch: ExperienceBatch, prepared: PrepareReceipt) -> PreparedColumns:

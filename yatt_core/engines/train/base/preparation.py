@@ -17,21 +17,25 @@ import numpy.typing as npt
 import torch
 
 from yatt_core.algorithms.distillation import mixed_log_probs
+from yatt_core.algorithms.kl.estimators import divergence
 from yatt_core.algorithms.moments import scaled
 from yatt_core.engines.train.model.forward import assemble
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.roles.teacher import Teachers
-from yatt_core.engines.train.steps.batch_advantages import batch_advantages
-from yatt_core.engines.train.steps.critique_advantages import critique_advantages, rewards_of_tokens
+from yatt_core.engines.train.steps.batch_advantages import (
+    LENGTH_PART,
+    BatchAdvantages,
+    TokenValues,
+    batch_advantages,
+)
+from yatt_core.engines.train.steps.coefficients import coefficient_metrics, kl_coefficient
 from yatt_core.engines.train.steps.plan import StepPlan, plan_step
-from yatt_core.engines.train.steps.token_advantages import token_advantages
 from yatt_core.errors import DataError, NumericError
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns
 from yatt_core.protocols.receipts import BatchTask
 from yatt_core.spec.run import RunSpec
-from yatt_core.spec.sections.algorithm import PpoSpec
 from yatt_core.wire.columns import offsets_of, ragged_positions
 
 Float32 = npt.NDArray[np.float32]
@@ -42,18 +46,18 @@ Int64 = npt.NDArray[np.int64]
 def has_token_columns(spec: RunSpec) -> bool:
     """Returns True if `prepare` computes columns of tokens, so that each rank writes its own."""
     algorithm = spec.algorithm
-    others = (algorithm.kl, algorithm.distillation, spec.critic, spec.rewards.critique)
-    return spec.optimizer_steps_per_iteration > 1 or any(other is not None for other in others)
+    others = (algorithm.kl, algorithm.distillation)
+    return spec.needs_old or spec.advantages_of_tokens or any(other is not None for other in others)
 
 
 def require_columns(spec: RunSpec, columns: PreparedColumns, folder: str) -> None:
     """Raises `DataError` unless the columns contain what an update under the spec reads."""
     algorithm = spec.algorithm
     needed = {
-        "log_probs_old": (spec.optimizer_steps_per_iteration > 1, "several steps need"),
+        "log_probs_old": (spec.needs_old, "several steps, or the entropy's method, need"),
         "log_probs_ref": (algorithm.kl is not None, "the KL term needs"),
         "log_probs_teacher": (algorithm.distillation is not None, "distillation needs"),
-        "token_advantages": (spec.critic is not None or spec.rewards.critique is not None, "rewards of tokens need"),
+        "token_advantages": (spec.advantages_of_tokens, "advantages of tokens need"),
         **dict.fromkeys(("values", "returns"), (spec.critic is not None, "a critic needs")),
     }
     for name, (is_needed, what_for) in needed.items():
@@ -107,31 +111,31 @@ class Preparer:
 
         Raises `NumericError` for values that are not finite.
         """
-        kl, several_steps = self._spec.algorithm.kl, self._spec.optimizer_steps_per_iteration > 1
+        kl, needs_old = self._spec.algorithm.kl, self._spec.needs_old
         in_reward = kl is not None and kl.where == "reward"
         everything = np.arange(len(batch), dtype=np.int64)
         plan = partial(
             plan_step, samples=everything, ranks=self._collective.ranks, budget=budget, packed=packed, even=even
         )
         share = plan(batch.lengths)
-        old = self._scored(self._forward, batch, share) if several_steps or in_reward else None
+        old = self._scored(self._forward, batch, share) if needs_old or in_reward else None
         ref = None
         if reference is not None:
             with self._optimizer.exchanged(reference):
                 ref = self._scored(self._forward, batch, share)
-        tokens: dict[str, Float32 | None] = {"log_probs_old": old if several_steps else None, "log_probs_ref": ref}
+        tokens: dict[str, Float32 | None] = {"log_probs_old": old if needs_old else None, "log_probs_ref": ref}
         if self._spec.algorithm.distillation is not None:
             tokens["log_probs_teacher"] = self._taught(batch, share, plan, task.key.iteration)
-        pull = None
-        if in_reward and old is not None and ref is not None:
-            pull = old.astype(np.float64) - ref.astype(np.float64)
-        if self._critic is not None:
-            values, by_token, metrics = self._by_token(self._critic, batch, share, pull, task)
-            tokens |= by_token
-        elif self._spec.rewards.critique is not None:
-            tokens["token_advantages"], values, metrics = self._by_critique(batch, pull, task)
-        else:
-            values, metrics = self._by_sample(batch, share, pull, task)
+        penalties = None
+        if kl is not None and in_reward and old is not None and ref is not None:
+            both = torch.from_numpy(old).double(), torch.from_numpy(ref).double()
+            penalties = divergence(kl.formula, *both).numpy()
+        found, of_critic, metrics = self._advantages(batch, share, penalties, task)
+        if found.tokens is not None:
+            tokens["token_advantages"] = found.tokens
+        if of_critic is not None:
+            tokens |= {"values": of_critic, "returns": found.returns}
+        values = found.samples
         if not np.isfinite(values).all():
             row = int(np.argmin(np.isfinite(values)))
             raise NumericError(f"advantage {values[row]} of prompt ordinal {batch.ordinals[row]} is not finite")
@@ -159,53 +163,34 @@ class Preparer:
             weights.append(weight)
         return mixed_log_probs(found, weights)
 
-    def _by_sample(
-        self, batch: ExperienceBatch, share: StepPlan, pull: Float64 | None, task: BatchTask
-    ) -> tuple[Float64, dict[str, float]]:
-        """Computes the advantages of samples, [N].
+    def _advantages(
+        self, batch: ExperienceBatch, share: StepPlan, divergences: Float64 | None, task: BatchTask
+    ) -> tuple[BatchAdvantages, Float32 | None, dict[str, float]]:
+        """Computes the batch's advantages, the critic's values of all tokens if there is one, and metrics.
 
-        pull: log(old / reference) of this rank's tokens, [T]; None unless the reward has a KL term.
+        divergences: KL divergences of this rank's tokens, [T]; None unless the reward has a KL term.
         """
         algorithm = self._spec.algorithm
         rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
-        if algorithm.kl is not None and pull is not None:
-            divergence = self._divergence(batch, share, pull)
-            rewards = rewards - algorithm.kl.coefficient * divergence
-            metrics["kl"] = float(divergence.sum() / max(np.count_nonzero(batch.loss_mask), 1))
-        return batch_advantages(self._spec, batch, rewards, task.key.branch, task.key.iteration), metrics
-
-    def _by_token(
-        self, critic: TokenPasses, batch: ExperienceBatch, share: StepPlan, pull: Float64 | None, task: BatchTask
-    ) -> tuple[Float64, dict[str, Float32 | None], dict[str, float]]:
-        """Computes the advantages with a critic, and the critic's token columns, which every rank gets in full."""
-        algorithm = self._spec.algorithm
-        assert isinstance(algorithm, PpoSpec), "no other algorithm has a critic"
-        rewards, metrics = scaled(batch.rewards, task.reward_moments, algorithm.reward_scaling, algorithm.epsilon)
-        if pull is not None:
-            pull = self._everywhere(pull)
-            metrics["kl"] = float(pull.sum() / max(np.count_nonzero(batch.loss_mask), 1))
-        values = self._everywhere(self._scored(critic, batch, share).astype(np.float64)).astype(np.float32)
-        found = token_advantages(algorithm, batch, rewards, values, pull)
-        metrics["explained_variance"] = found.explained_variance
-        columns: dict[str, Float32 | None] = {
-            "token_advantages": found.advantages,
-            "values": values,
-            "returns": found.returns,
-        }
-        return found.samples, columns, metrics
-
-    def _by_critique(
-        self, batch: ExperienceBatch, pull: Float64 | None, task: BatchTask
-    ) -> tuple[Float32, Float64, dict[str, float]]:
-        """Computes the advantages of tokens, [T], from their own rewards, and their means in samples, [N]."""
-        algorithm, metrics = self._spec.algorithm, dict[str, float]()
-        rewards = rewards_of_tokens(batch)
-        if algorithm.kl is not None and pull is not None:
-            pull = self._everywhere(pull)
-            rewards = rewards - algorithm.kl.coefficient * pull
-            metrics["kl"] = float(pull.sum() / max(np.count_nonzero(batch.loss_mask), 1))
-        found, means = critique_advantages(self._spec, batch, rewards, task.key.branch, task.key.iteration)
-        return found, means, metrics
+        if algorithm.length_penalty is not None:
+            metrics["length/penalty_mean"] = -float(batch.reward_parts[LENGTH_PART].mean())
+        metrics |= coefficient_metrics(algorithm, task.coefficients)
+        penalties, values, coefficient = None, None, kl_coefficient(algorithm, task.coefficients)
+        if algorithm.kl is not None and divergences is not None:
+            if self._spec.advantages_of_tokens:
+                divergences = self._everywhere(divergences)
+                penalties = coefficient * divergences
+            else:
+                divergences = self._of_samples(batch, share, divergences)
+                rewards = rewards - coefficient * divergences
+            metrics["kl"] = float(divergences.sum() / max(np.count_nonzero(batch.loss_mask), 1))
+        if self._critic is not None:
+            values = self._everywhere(self._scored(self._critic, batch, share).astype(np.float64)).astype(np.float32)
+        branch, iteration = task.key.branch, task.key.iteration
+        found = batch_advantages(self._spec, batch, rewards, branch, iteration, TokenValues(penalties, values))
+        if found.explained_variance is not None:
+            metrics["explained_variance"] = found.explained_variance
+        return found, values, metrics
 
     def _everywhere(self, tokens: Float64) -> Float64:
         """Returns the values of all ranks' tokens, [T], on every rank.
@@ -223,13 +208,13 @@ class Preparer:
             values[micro_batch.positions] = found
         return values
 
-    def _divergence(self, batch: ExperienceBatch, share: StepPlan, pull: Float64) -> Float64:
-        """Returns the sum of `pull` over each sample's tokens, [N], on every rank."""
+    def _of_samples(self, batch: ExperienceBatch, share: StepPlan, tokens: Float64) -> Float64:
+        """Returns the sum of a column of this rank's tokens over each sample's, [N], on every rank."""
         sums = np.zeros(len(batch))
         for indices in share.parts[self._collective.rank]:
             for sample in indices.tolist():
                 start, stop = batch.response_offsets[sample : sample + 2]
-                sums[sample] = pull[start:stop].sum()
+                sums[sample] = tokens[start:stop].sum()
         return self._everywhere(sums)
 
 

@@ -6,7 +6,7 @@ the update's metrics and fingerprint. An update is a function of the weights, th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
@@ -51,10 +51,16 @@ class Update:
     critic: Critic | None
 
     def take(
-        self, key: WorkKey, batch: ExperienceBatch, columns: PreparedColumns, changed: Callable[[], None]
+        self,
+        key: WorkKey,
+        batch: ExperienceBatch,
+        columns: PreparedColumns,
+        state: Mapping[str, float],
+        changed: Callable[[], None],
     ) -> Updated:
         """Takes the steps.
 
+        state: coefficients in the control state.
         changed: called after each step.
 
         All gradients of a step are computed before it is taken, so a loss that is not finite raises
@@ -63,12 +69,12 @@ class Update:
         """
         steps = plan_steps(batch.lengths, batch.group_offsets, self.shape, self.spec.seed, key.branch, key.iteration)
         rate = learning_rate(self.spec, key.iteration)
-        learner = PolicyLearner(self.spec, self.forward, self.optimizer, self.collective)
+        learner = PolicyLearner(self.spec, self.forward, self.optimizer, self.collective, state)
         critic, alone = self.critic, self.critic is not None and self.critic.learns_alone(key.iteration)
         sums, norms, values, value_norms = [], [], [], []
-        for step in steps:
+        for number, step in enumerate(steps):
             if not alone:
-                sums.append(learner.gradients(batch, columns, step))
+                sums.append(learner.gradients(batch, columns, step, self.spec.seed, key.branch, key.iteration, number))
             if critic is not None:
                 values.append(critic.gradients(self.collective, batch, columns, step))
             if not alone:

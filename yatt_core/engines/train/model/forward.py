@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from yatt_core.algorithms.entropy import token_entropy
+from yatt_core.algorithms.entropy.distribution import token_entropy
 from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
 from yatt_core.engines.train.model.chunk_sizes import chunk_rows
 from yatt_core.engines.train.model.chunks import ChunkLoss, chunk_loss, loss_in_chunks, slices

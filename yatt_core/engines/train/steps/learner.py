@@ -17,14 +17,16 @@ from yatt_core.algorithms.tokens import Responses
 from yatt_core.engines.train.model.forward import EntropyUse, MicroBatch, Sequences, assemble
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.ranks.collective import Collective
-from yatt_core.engines.train.steps.objective import MAXIMUM_NAMES, SUM_NAMES, LossSums, TokenInputs, objective
-from yatt_core.engines.train.steps.plan import StepPlan
+from yatt_core.engines.train.steps.objective import MAXIMUM_NAMES, NO_STATE, SUM_NAMES, LossSums, TokenInputs, objective
+from yatt_core.engines.train.steps.plan import StepPlan, seeded_permutation
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.experience.prepared import PreparedColumns
 from yatt_core.spec.run import RunSpec
+from yatt_core.wire.columns import ragged_positions
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
 
 
 SMALLEST_SQUARE = 1e-300
@@ -41,31 +43,45 @@ def counted_lengths(batch: Sequences) -> Int64:
 class PolicyLearner:
     """Computes a step's gradients; the caller applies them."""
 
-    def __init__(self, spec: RunSpec, forward: TokenPasses, optimizer: PolicyOptimizer, collective: Collective) -> None:
-        self._spec = spec
+    def __init__(
+        self,
+        spec: RunSpec,
+        forward: TokenPasses,
+        optimizer: PolicyOptimizer,
+        collective: Collective,
+        state: Mapping[str, float] = NO_STATE,
+    ) -> None:
+        """Initialises the learner.
+
+        state: coefficients in the control state.
+        """
+        self._spec, self._state = spec, state
         self._forward = forward
         self._optimizer = optimizer
         self._collective = collective
         self._kl_in_loss = spec.algorithm.kl is not None and spec.algorithm.kl.where == "loss"
 
-    def gradients(self, batch: ExperienceBatch, columns: PreparedColumns, step: StepPlan) -> LossSums:
-        """Leaves the summed gradients of the step in the optimizer; returns its sums over all ranks."""
+    def gradients(self, batch: ExperienceBatch, columns: PreparedColumns, step: StepPlan, *seeds: int) -> LossSums:
+        """Leaves the summed gradients of the step in the optimizer; returns its sums over all ranks.
+
+        seeds: of the step's random choices.
+        """
         weights = np.zeros(len(batch))
         learned = step.samples[batch.learned[step.samples]]
         weights[learned] = token_weights(
             counted_lengths(batch)[learned], self._spec.algorithm.aggregation, self._spec.rollout.max_new_tokens
         )
         self._optimizer.zero()
-        sums = LossSums()
+        sums, frozen = LossSums(), self._frozen(batch, columns, learned, *seeds)
 
         def loss(micro_batch: MicroBatch, log_probs: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
-            inputs = self._inputs(micro_batch, batch, columns, weights, log_probs.device)
-            value, found = objective(self._spec.algorithm, log_probs, entropies, inputs)
+            inputs = self._inputs(micro_batch, batch, columns, weights, frozen, log_probs.device)
+            value, found = objective(self._spec.algorithm, log_probs, entropies, inputs, self._state)
             sums.merge(found)
             return value
 
         micro_batches = [assemble(batch, indices, step.packed) for indices in step.parts[self._collective.rank]]
-        entropy: EntropyUse = "loss" if self._spec.algorithm.entropy_bonus > 0.0 else "metric"
+        entropy: EntropyUse = "loss" if self._spec.algorithm.entropy_in_loss else "metric"
         self._forward.backward(micro_batches, loss, entropy, whole=self._spec.algorithm.whole_responses)
         self._optimizer.reduce(self._collective)
         return reduce_sums(self._collective, sums)
@@ -76,13 +92,12 @@ class PolicyLearner:
         batch: ExperienceBatch,
         columns: PreparedColumns,
         weights: Float64,
+        frozen: Bool | None,
         device: torch.device,
     ) -> TokenInputs:
         old, reference = columns.log_probs_old, columns.log_probs_ref if self._kl_in_loss else None
-        teacher, by_token = columns.log_probs_teacher, columns.token_advantages
-        advantages: npt.NDArray[np.floating] = columns.advantages[micro_batch.rows]
-        if by_token is not None:
-            advantages = by_token[micro_batch.positions]
+        teacher = columns.log_probs_teacher
+        advantages = _advantages(columns, micro_batch.rows, micro_batch.positions)
         return TokenInputs(
             advantages=_tensor(advantages, device),
             weights=_tensor(weights[micro_batch.rows], device),
@@ -91,7 +106,24 @@ class PolicyLearner:
             reference=None if reference is None else _tensor(reference[micro_batch.positions], device),
             teacher=None if teacher is None else _tensor(teacher[micro_batch.positions], device),
             responses=responses_of(micro_batch.rows, device) if self._spec.algorithm.whole_responses else None,
+            frozen=None if frozen is None else torch.from_numpy(frozen[micro_batch.positions]).to(device),
         )
+
+    def _frozen(self, batch: ExperienceBatch, columns: PreparedColumns, samples: Int64, *seeds: int) -> Bool | None:
+        """Returns which tokens get no gradient in a step with these samples, [T]; None if all do."""
+        method = self._spec.algorithm.entropy
+        if method is None or not method.freezes or columns.log_probs_old is None:
+            return None
+        mask = np.zeros(len(batch.response_tokens), dtype=np.bool_)
+        positions = ragged_positions(batch.response_offsets, samples)
+        rows = np.repeat(samples, batch.response_lengths[samples])
+        counted = batch.loss_mask[positions]
+        rows, positions = rows[counted], positions[counted]
+        log_probs = torch.from_numpy(columns.log_probs_old[positions].astype(np.float64))
+        advantages = torch.from_numpy(_advantages(columns, rows, positions).astype(np.float64))
+        order = torch.from_numpy(seeded_permutation(len(positions), "frozen_tokens", *seeds))
+        mask[positions] = method.frozen(log_probs, advantages, order).numpy()
+        return mask
 
 
 def reduce_sums(collective: Collective, sums: LossSums) -> LossSums:
@@ -134,6 +166,8 @@ def update_metrics(spec: RunSpec, steps: Sequence[LossSums], norms: Sequence[flo
         metrics |= _importance(total.sums)
     if spec.algorithm.off_policy_mask is not None:
         metrics["off_policy_masked_fraction"] = total.sums["off_policy_masked"] / tokens
+    if spec.algorithm.needs_old:
+        metrics["frozen_fraction"] = total.sums["frozen"] / tokens
     return metrics
 
 
@@ -153,6 +187,11 @@ def _extremes(maxima: Mapping[str, float]) -> dict[str, float]:
         "ratio_min": -maxima["negative_ratio"],
         "train_rollout_logprob_diff_max": maxima["gap"],
     }
+
+
+def _advantages(columns: PreparedColumns, rows: Int64, positions: Int64) -> npt.NDArray[np.floating]:
+    """Returns the advantages of tokens. rows: [T], each token's sample. positions: [T], its place in the batch."""
+    return columns.advantages[rows] if columns.token_advantages is None else columns.token_advantages[positions]
 
 
 def responses_of(rows: Int64, device: torch.device) -> Responses:

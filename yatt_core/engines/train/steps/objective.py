@@ -7,14 +7,17 @@ all micro-batches and ranks add up to the loss, gradients included.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 
 from yatt_core.algorithms.distillation import taught_advantages
-from yatt_core.algorithms.kl import bounded, is_bounded, k1, k3
+from yatt_core.algorithms.kl.estimators import bounded, divergence, is_bounded, k1
 from yatt_core.algorithms.tokens import PolicyTokens, Responses
-from yatt_core.spec.sections.algorithm import PolicyGradientSpec
+from yatt_core.engines.train.steps.coefficients import entropy_bonus, kl_coefficient
+from yatt_core.spec.sections.algorithm import AlgorithmSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class TokenInputs:
     reference: None unless the loss has a KL term.
     teacher: None without distillation.
     responses: None unless the spec's objective reads whole responses.
+    frozen: which tokens get no gradient; None if all do.
     """
 
     advantages: torch.Tensor
@@ -36,6 +40,7 @@ class TokenInputs:
     reference: torch.Tensor | None
     teacher: torch.Tensor | None = None
     responses: Responses | None = None
+    frozen: torch.Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -55,13 +60,18 @@ class LossSums:
 
 SUM_NAMES = (
     "tokens", "loss", "policy_loss", "entropy", "clipped", "clamped", "gap", "kl", "distillation_kl",
-    "importance_units", "importance_weight", "importance_squared", "importance_masked", "off_policy_masked",
+    "importance_units", "importance_weight", "importance_squared", "importance_masked", "off_policy_masked", "frozen",
 )  # fmt: skip
+NO_STATE: Mapping[str, float] = MappingProxyType({})
 MAXIMUM_NAMES = ("ratio", "negative_ratio", "gap")
 
 
 def objective(
-    spec: PolicyGradientSpec, log_probs: torch.Tensor, entropies: torch.Tensor, inputs: TokenInputs
+    spec: AlgorithmSpec,
+    log_probs: torch.Tensor,
+    entropies: torch.Tensor,
+    inputs: TokenInputs,
+    state: Mapping[str, float] = NO_STATE,
 ) -> tuple[torch.Tensor, LossSums]:
     """Computes a micro-batch's loss: sum over tokens of weight * (importance * policy loss + kl - bonus * entropy).
 
@@ -69,6 +79,7 @@ def objective(
     all others plain sums over tokens).
 
     log_probs, entropies: [T], of the current weights at the sampling temperature.
+    state: coefficients in the control state.
     """
     old = log_probs.detach() if inputs.old is None else inputs.old
     log_ratio = log_probs - old
@@ -76,22 +87,26 @@ def objective(
     sums: dict[str, torch.Tensor] = {}
     advantages = inputs.advantages
     if spec.distillation is not None and inputs.teacher is not None:
-        divergence = k1(old, inputs.teacher)
-        advantages = taught_advantages(advantages, divergence, spec.distillation.coefficient)
-        sums["distillation_kl"] = divergence.sum(dtype=torch.float64)
+        taught = k1(old, inputs.teacher)
+        advantages = taught_advantages(advantages, taught, spec.distillation.coefficient)
+        sums["distillation_kl"] = taught.sum(dtype=torch.float64)
     tokens = PolicyTokens(log_probs, old, inputs.sampler, advantages, limited, limited.exp(), inputs.responses)
     losses = spec.loss.token_losses(tokens)
-    policy_sum = (_corrected(spec, tokens, losses.values, sums) * inputs.weights).sum()
+    policy = _corrected(spec, tokens, losses.values, sums)
+    if inputs.frozen is not None:
+        policy = policy.where(~inputs.frozen, policy.detach())
+        sums["frozen"] = inputs.frozen.sum(dtype=torch.float64)
+    policy_sum = (policy * inputs.weights).sum()
     loss = policy_sum
     if spec.kl is not None and inputs.reference is not None:
-        divergence = k3(log_probs, inputs.reference)
+        pull = divergence(spec.kl.formula, log_probs, inputs.reference)
         beyond = beyond | is_bounded(log_probs - inputs.reference)
         if spec.kl.unbiased:
-            divergence = tokens.ratio * divergence
-        loss = loss + spec.kl.coefficient * (divergence * inputs.weights).sum()
-        sums["kl"] = divergence.detach().sum(dtype=torch.float64)
-    if spec.entropy_bonus > 0.0:
-        loss = loss - spec.entropy_bonus * (entropies * inputs.weights).sum()
+            pull = tokens.ratio * pull
+        loss = loss + kl_coefficient(spec, state) * (pull * inputs.weights).sum()
+        sums["kl"] = pull.detach().sum(dtype=torch.float64)
+    if spec.entropy_in_loss:
+        loss = loss - entropy_bonus(spec, state) * (entropies * inputs.weights).sum()
     gap = (old - inputs.sampler).abs()
     sums["loss"] = loss.detach()
     sums["policy_loss"] = policy_sum.detach()
@@ -103,7 +118,7 @@ def objective(
 
 
 def _corrected(
-    spec: PolicyGradientSpec, tokens: PolicyTokens, losses: torch.Tensor, sums: dict[str, torch.Tensor]
+    spec: AlgorithmSpec, tokens: PolicyTokens, losses: torch.Tensor, sums: dict[str, torch.Tensor]
 ) -> torch.Tensor:
     """Returns the losses of the policy with importance weights and masks, and adds what these are to the sums.
 

@@ -1,4 +1,4 @@
-"""Generalised advantage estimation (arXiv 1506.02438) over the tokens of responses; everything is float64."""
+"""Estimates over the tokens of responses: generalised advantages (arXiv 1506.02438), rewards to go; all float64."""
 
 from __future__ import annotations
 
@@ -45,3 +45,20 @@ def explained_variance(returns: Float64, values: Float64) -> float:
     """Returns 1 - Var(returns - values) / Var(returns); 0 if the returns do not vary. Both are [T]."""
     spread = float(returns.var()) if len(returns) else 0.0
     return 1.0 - float((returns - values).var()) / spread if spread > 0.0 else 0.0
+
+
+def rewards_to_go(rewards: Float64, penalties: Float64 | None, lengths: Int64) -> Float64:
+    """Returns for each token its response's reward minus the penalties from this token to the response's end, [T].
+
+    rewards: [N].
+    penalties: [T]; None for none.
+    lengths: [N], sums to T.
+    """
+    found = np.repeat(rewards, lengths)
+    if penalties is None:
+        return found
+    begins = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    running = np.concatenate(([0.0], np.cumsum(penalties)))
+    ends = begins + np.repeat(lengths, lengths)
+    remaining: Float64 = found - (running[ends] - running[:-1])
+    return remaining

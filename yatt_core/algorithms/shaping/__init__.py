@@ -1,0 +1,1 @@
+"""Penalties on rewards by the length of responses, one file a method."""
