@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from yatt_core.algorithms.shaping.overlong import OverlongPenalty
 from yatt_core.digests import json_digest
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, VirtualJudge, judge_obstacles
@@ -180,6 +181,7 @@ class RunSpec(SpecModel):
             self._sft_mistakes,
             self._batch_mistakes,
             self._group_mistakes,
+            self._length_mistakes,
             self._tool_mistakes,
             self._unfit_sampling,
             self._evaluation_mistakes,
@@ -216,6 +218,14 @@ class RunSpec(SpecModel):
             yield (
                 f"rollout.samples_per_prompt: the advantage {advantage.kind} compares the responses to a prompt; "
                 "expected 2 or more"
+            )
+
+    def _length_mistakes(self) -> Iterator[str]:
+        penalty, longest = self.algorithm.length_penalty, self.rollout.max_new_tokens
+        if isinstance(penalty, OverlongPenalty) and penalty.buffer >= longest:
+            yield (
+                f"algorithm.length_penalty.buffer: {penalty.buffer} is not less than rollout.max_new_tokens {longest}, so "
+                "that every response would be penalised"
             )
 
     def _packed_images(self) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from yatt_core.spec.presets import PRESET, PRESETS
 from yatt_core.spec.rewards.scheme import PLAIN_PART
 from yatt_core.spec.run import RunSpec
 
@@ -19,6 +20,11 @@ def json_schema() -> dict[str, Any]:
     schema["properties"]["extends"] = {
         "description": "Spec files to start from, relative to this file; later ones win.",
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+    }
+    schema["$defs"]["AlgorithmSpec"]["properties"][PRESET] = {
+        "description": "Published settings that the other keys change; `yatt schema --preset NAME` prints them in full.",
+        "enum": [*PRESETS],
+        "default": None,
     }
     for model in schema["$defs"].values():
         # `kind` selects the member of a union, so it is required, except for the kind that is the default.

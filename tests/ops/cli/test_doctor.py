@@ -8,11 +8,15 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
+import yaml
 
 from flows.run.home import Home
 from ops.preflight import gpus, machine
 from tests.ops.conftest import Answer, Yatt
 from tests.ops.seeding import seed_run
+from tests.spec.trees import tells
+from yatt_core.spec.presets import PRESETS
+from yatt_core.spec.sections.algorithm import AlgorithmSpec
 
 
 def verdicts(answer: Answer) -> dict[str, str]:
@@ -150,3 +154,11 @@ def test_the_schema_describes_the_spec(yatt: Yatt) -> None:
     assert schema["title"] == "YATT run spec"
     assert "extends" in schema["properties"]
     assert schema["additionalProperties"] is False
+
+
+def test_yatt_prints_a_preset_in_full(yatt: Yatt) -> None:
+    printed = yaml.safe_load(yatt("schema", "--preset", "dapo").out)["algorithm"]
+    assert AlgorithmSpec.model_validate(printed) == AlgorithmSpec.model_validate(PRESETS["dapo"])
+    assert set(printed) == set(AlgorithmSpec.model_fields)
+    refused = yatt("schema", "--preset", "dapoo")
+    assert refused.code == 2 and tells(refused.err, "error: --preset", "'dapoo'", "'dapo'")

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.problems import Problems
+from yatt_core.spec.presets import PRESET, preset_tree
 from yatt_core.spec.reading.code_files import with_digests
 from yatt_core.spec.reading.documents import described, read_document
 from yatt_core.spec.reading.layers import Layer, Override, keys_of, lay_over, origin_of
@@ -25,6 +26,8 @@ from yatt_core.spec.reading.sound_parts import further_mistakes
 from yatt_core.spec.run import RunSpec
 
 EXTENDS = "extends"
+ALGORITHM = "algorithm"
+PRESET_PLACE = (ALGORITHM, PRESET)
 
 
 def load_spec(path: Path, overrides: Sequence[str] = (), with_files: bool = False) -> RunSpec:
@@ -50,6 +53,12 @@ def override_spec(spec: RunSpec, overrides: Sequence[str], origin: str) -> RunSp
 
     origin: the spec's name in error messages.
     """
+    for text in overrides:
+        if keys_of(text) == PRESET_PLACE:
+            raise ConfigurationError(
+                f"--set {text}: a preset fills in the keys that a spec leaves out, but {origin} has them all; write "
+                "--set 'algorithm={preset: ...}' to replace the section"
+            )
     return _with_overrides(spec.model_dump(mode="json"), overrides, [], origin)
 
 
@@ -97,6 +106,10 @@ def _validate(
     Raises `ConfigurationError` with one line per mistake.
     """
     try:
+        tree = _with_preset(tree)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{origin(PRESET_PLACE)}: {'.'.join(PRESET_PLACE)}: {error}") from None
+    try:
         return RunSpec.model_validate(tree)
     except ValidationError as error:
         found = list(mistakes_in(error, RunSpec))
@@ -107,6 +120,15 @@ def _validate(
         found += missing_files(tree)
     lines = [f"{origin(mistake.place)}: {mistake}" for mistake in found]
     raise ConfigurationError("\n".join(lines)) from None
+
+
+def _with_preset(tree: Any) -> Any:
+    """Returns a tree with the preset of its algorithm, if it names one, below the keys that it has itself."""
+    section = tree.get(ALGORITHM) if isinstance(tree, dict) else None
+    if not isinstance(section, dict) or PRESET not in section:
+        return tree
+    own = {key: value for key, value in section.items() if key != PRESET}
+    return {**tree, ALGORITHM: lay_over(preset_tree(section[PRESET]), own)}
 
 
 def _read_tree(path: Path, above: tuple[Path, ...], layers: list[Layer]) -> Any:

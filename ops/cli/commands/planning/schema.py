@@ -1,6 +1,8 @@
-"""`yatt schema`: prints the JSON Schema of specs, for editors and documentation."""
+"""`yatt schema`: prints the JSON Schema of specs, for editors and documentation, and presets in full."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import typer
 
@@ -9,14 +11,28 @@ from ops.cli.options import examples
 
 def register(app: typer.Typer) -> None:
     """Adds the command to the program."""
-    app.command(epilog=examples("yatt schema > yatt.schema.json"))(schema)
+    app.command(epilog=examples("yatt schema > yatt.schema.json", "yatt schema --preset dapo"))(schema)
 
 
-def schema() -> None:
+def schema(
+    preset: Annotated[str | None, typer.Option(metavar="NAME", help="Print a preset of the algorithm in full.")] = None,
+) -> None:
     """Print the JSON Schema of spec files, which editors use for validation and completion."""
     import json
 
-    from ops.presentation.output import write
-    from yatt_core.spec import json_schema
+    import yaml
 
+    from ops.presentation.output import write
+    from yatt_core.errors import ConfigurationError
+    from yatt_core.spec import json_schema
+    from yatt_core.spec.presets import preset_tree
+    from yatt_core.spec.sections.algorithm import AlgorithmSpec
+
+    if preset is not None:
+        try:
+            section = AlgorithmSpec.model_validate(preset_tree(preset))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"--preset: {error}") from error
+        write(yaml.safe_dump({"algorithm": section.model_dump(mode="json")}, sort_keys=False).rstrip())
+        return
     write(json.dumps(json_schema(), indent=1))
