@@ -106,9 +106,11 @@ def assert_parity(spec: AlgorithmSpec, step: Step, losses: Reference, with_old: 
     total, gradient, sums = found(spec, step, with_old)
     wanted, slopes, smooth = expected(step, losses)
     scale = max(1.0, *(float(np.abs(row).max(initial=0.0)) for row in slopes))
+    # Differences of a large loss lose digits: those of its smallest bits, divided by the size of the step.
+    largest = max(abs(float(step.weights[i] * losses(row, row, i).sum())) for i, row in enumerate(step.new))
     np.testing.assert_allclose(total, wanted, rtol=1e-9, atol=1e-11)
     for ours, theirs, ok in zip(gradient, slopes, smooth, strict=True):
-        np.testing.assert_allclose(ours[ok], theirs[ok], rtol=2e-4, atol=1e-6 * scale)
+        np.testing.assert_allclose(ours[ok], theirs[ok], rtol=2e-4, atol=1e-6 * scale + 1e-8 * largest)
     return sums
 
 

@@ -14,7 +14,11 @@ from yatt_core.spec import load_spec, override_spec, parse_spec
 from yatt_core.spec.presets import PRESETS
 from yatt_core.spec.sections.algorithm import AlgorithmSpec
 
-FITTING: dict[str, Any] = {"data__prompts_per_iteration": 64, "rollout__max_new_tokens": 5000, "model__max_positions": 9000}
+FITTING: dict[str, Any] = {
+    "data__prompts_per_iteration": 64,
+    "rollout__max_new_tokens": 5000,
+    "model__max_positions": 9000,
+}
 
 
 @pytest.mark.parametrize("name", PRESETS)

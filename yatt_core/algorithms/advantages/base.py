@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -55,8 +54,10 @@ class Advantage(SpecModel):
 
     kind: str
 
-    by_token: ClassVar[bool] = False
-    """Whether there is an advantage for each token instead of each response."""
+    @property
+    def by_token(self) -> bool:
+        """Whether there is an advantage for each token instead of each response."""
+        return False
 
     @property
     def compares(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
@@ -25,7 +25,10 @@ class GaeAdvantage(Advantage):
     """`batch_std`: the mean over the batch's tokens is subtracted from the advantages, which are then divided by
     the standard deviation."""
 
-    by_token: ClassVar[bool] = True
+    @property
+    def by_token(self) -> bool:
+        """See `Advantage`."""
+        return True
 
     @property
     def compares(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -17,7 +17,10 @@ class GroupTokensAdvantage(Advantage):
 
     kind: Literal["group_tokens"] = "group_tokens"
 
-    by_token: ClassVar[bool] = True
+    @property
+    def by_token(self) -> bool:
+        """See `Advantage`."""
+        return True
 
     def advantages(self, batch: RewardBatch) -> Float64:
         """See `Advantage`."""

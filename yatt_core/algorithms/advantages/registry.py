@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from yatt_core.algorithms.advantages.batch_std import BatchStdAdvantage
+from yatt_core.algorithms.advantages.custom import CustomAdvantage
 from yatt_core.algorithms.advantages.gae import GaeAdvantage
 from yatt_core.algorithms.advantages.gdpo import GdpoAdvantage
 from yatt_core.algorithms.advantages.group_mean import GroupMeanAdvantage
@@ -25,6 +26,7 @@ AdvantageSpec = Annotated[
     | GdpoAdvantage
     | ReinforcePlusPlusAdvantage
     | GroupTokensAdvantage
-    | GaeAdvantage,
+    | GaeAdvantage
+    | CustomAdvantage,
     Field(discriminator="kind"),
 ]

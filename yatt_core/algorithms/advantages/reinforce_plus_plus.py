@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from yatt_core.algorithms.advantages.base import Advantage, Float64, RewardBatch, centred
 from yatt_core.algorithms.advantages.estimation import rewards_to_go, whitened
@@ -18,7 +18,10 @@ class ReinforcePlusPlusAdvantage(Advantage):
     baseline: bool = False
     """The paper's baseline variant: the group's mean is subtracted from r first."""
 
-    by_token: ClassVar[bool] = True
+    @property
+    def by_token(self) -> bool:
+        """See `Advantage`."""
+        return True
 
     @property
     def compares(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from yatt_core.algorithms.tokens import PolicyTokens, TokenLosses
 from yatt_core.section import SpecModel
@@ -17,8 +17,10 @@ class PolicyLoss(SpecModel):
 
     kind: str
 
-    whole_responses: ClassVar[bool] = False
-    """Whether a token's loss depends on the other tokens of its response, which are then all there."""
+    @property
+    def whole_responses(self) -> bool:
+        """Whether a token's loss depends on the other tokens of its response, which are then all there."""
+        return False
 
     @abstractmethod
     def token_losses(self, tokens: PolicyTokens) -> TokenLosses:

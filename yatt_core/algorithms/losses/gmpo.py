@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import PositiveFloat
 
@@ -23,7 +23,10 @@ class GmpoLoss(PolicyLoss):
     clip_high: PositiveFloat = 0.4
     """Log-ratios are clipped above at `clip_high`."""
 
-    whole_responses: ClassVar[bool] = True
+    @property
+    def whole_responses(self) -> bool:
+        """See `PolicyLoss`."""
+        return True
 
     def token_losses(self, tokens: PolicyTokens) -> TokenLosses:
         """See `PolicyLoss`."""

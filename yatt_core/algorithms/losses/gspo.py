@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, PositiveFloat
 
@@ -23,7 +23,10 @@ class GspoLoss(PolicyLoss):
     clip_high: PositiveFloat = 4e-4
     """The response's ratio is clipped above at 1 + `clip_high`."""
 
-    whole_responses: ClassVar[bool] = True
+    @property
+    def whole_responses(self) -> bool:
+        """See `PolicyLoss`."""
+        return True
 
     def token_losses(self, tokens: PolicyTokens) -> TokenLosses:
         """See `PolicyLoss`."""

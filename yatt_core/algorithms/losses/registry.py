@@ -8,6 +8,7 @@ from pydantic import Field
 
 from yatt_core.algorithms.losses.cispo import CispoLoss
 from yatt_core.algorithms.losses.clip import ClipLoss
+from yatt_core.algorithms.losses.custom import CustomLoss
 from yatt_core.algorithms.losses.dppo import DppoLoss
 from yatt_core.algorithms.losses.dual_clip import DualClipLoss
 from yatt_core.algorithms.losses.gmpo import GmpoLoss
@@ -15,5 +16,6 @@ from yatt_core.algorithms.losses.gspo import GspoLoss
 from yatt_core.algorithms.losses.sapo import SapoLoss
 
 LossSpec = Annotated[
-    ClipLoss | DualClipLoss | GspoLoss | GmpoLoss | CispoLoss | DppoLoss | SapoLoss, Field(discriminator="kind")
+    ClipLoss | DualClipLoss | GspoLoss | GmpoLoss | CispoLoss | DppoLoss | SapoLoss | CustomLoss,
+    Field(discriminator="kind"),
 ]

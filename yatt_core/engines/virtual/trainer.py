@@ -20,6 +20,7 @@ import safetensors.numpy
 from yatt_core.algorithms.moments import scaled
 from yatt_core.digests import weights_digest as digest_of
 from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
+from yatt_core.engines.train.base.own_methods import verify_methods
 from yatt_core.engines.train.steps.batch_advantages import batch_advantages, moments_after, shaped_batch
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
@@ -72,7 +73,8 @@ class VirtualTrainEngine:
         return None if self._receipt is None else self._receipt.key
 
     def connect(self, rank: int, ranks: int, address: str) -> None:
-        """Takes its rank; there is no group to join."""
+        """Takes its rank; there is no group to join. Raises as `verify_methods` does."""
+        verify_methods(self._spec)
         self._rank = rank
 
     def initialise(self) -> None:

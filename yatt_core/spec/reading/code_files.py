@@ -8,17 +8,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from yatt_core.algorithms.advantages.custom import CustomAdvantage
+from yatt_core.algorithms.losses.custom import CustomLoss
+from yatt_core.algorithms.own import ADVANTAGES, LOSSES, source_digest
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.rewards.scheme import FunctionPart, RewardPart
 from yatt_core.spec.run import RunSpec
+from yatt_core.spec.sections.algorithm import AlgorithmSpec
 
 LARGEST_BYTES = 4 << 20
 """Maximum size of a file with reward functions."""
 
 
 def with_digests(spec: RunSpec, origin: Callable[[Sequence[str | int]], str]) -> RunSpec:
-    """Returns the spec with the digest of each file that has none yet.
+    """Returns the spec with the digest of each file, and of the source of each method of its own, that has none yet.
 
     origin: returns the name of what set a key, for error messages.
     """
@@ -31,7 +36,21 @@ def with_digests(spec: RunSpec, origin: Callable[[Sequence[str | int]], str]) ->
         return part.model_copy(update={"sha256": hashlib.sha256(data).hexdigest()})
 
     parts = tuple(fixed(number, part) for number, part in enumerate(spec.rewards.parts))
-    return spec.model_copy(update={"rewards": spec.rewards.model_copy(update={"parts": parts})})
+    rewards = spec.rewards.model_copy(update={"parts": parts})
+    return spec.model_copy(update={"rewards": rewards, "algorithm": _with_sources(spec.algorithm, origin)})
+
+
+def _with_sources(algorithm: AlgorithmSpec, origin: Callable[[Sequence[str | int]], str]) -> AlgorithmSpec:
+    """Returns the section with the digests of the sources of a loss and an advantage that are functions."""
+    changes: dict[str, Any] = {}
+    for key, method, group in (("loss", algorithm.loss, LOSSES), ("advantage", algorithm.advantage, ADVANTAGES)):
+        if isinstance(method, CustomLoss | CustomAdvantage) and method.sha256 is None:
+            try:
+                digest = source_digest(method.function, group)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{origin(('algorithm', key, 'function'))}: {error}") from error
+            changes[key] = method.model_copy(update={"sha256": digest})
+    return algorithm.model_copy(update=changes)
 
 
 def read_code_file(path: Path, place: str) -> bytes:

@@ -14,8 +14,8 @@ from typing import Any
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.reading.documents import FREE_KEYS, absolute_path, names_file, parse_yaml, with_absolute_paths
 
-CODE_FILE, CODE_DIGEST = "file", "sha256"
-"""Keys of a part of the reward."""
+CODE_FILE, FUNCTION, CODE_DIGEST = "file", "function", "sha256"
+"""Keys of a part of the reward, and of a method of the algorithm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Override:
         if not isinstance(node, dict):
             above = ".".join(self.keys[: -len(keys)])
             raise ConfigurationError(f"--set {self.text}: {above} is a value and cannot have keys")
-        if key == CODE_FILE:  # the digest belongs to the file named before
+        if key in (CODE_FILE, FUNCTION):  # the digest belongs to the code named before
             node = {other: value for other, value in node.items() if other != CODE_DIGEST}
         return {**node, key: self._set(node.get(key), below)}
 

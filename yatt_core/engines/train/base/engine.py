@@ -28,6 +28,7 @@ from yatt_core.engines.train.base.buffers import FreezeBuffers
 from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
 from yatt_core.engines.train.base.layout import Layout
 from yatt_core.engines.train.base.needed import Rectangles, needed_of
+from yatt_core.engines.train.base.own_methods import verify_methods
 from yatt_core.engines.train.base.preparation import Preparer, has_token_columns, require_columns
 from yatt_core.engines.train.base.updating import Update, learning_rate
 from yatt_core.engines.train.model.optimizer import moments_of, whole_parts
@@ -170,7 +171,8 @@ class PolicyTrainEngine(ABC):
         return None if self._receipt is None else self._receipt.key
 
     def connect(self, rank: int, ranks: int, address: str) -> None:
-        """Joins the group of ranks; a group of one needs no address."""
+        """Joins the group of ranks; a group of one needs no address. Raises as `verify_methods` does."""
+        verify_methods(self._spec)
         if ranks != self._layout.ranks:
             raise ConfigurationError(f"the group has {ranks} ranks, but trainer.engine.ranks is {self._layout.ranks}")
         self._world.connect(rank, ranks, address, self._device, state_bytes(Path(self._context.model_path)))

@@ -1,0 +1,119 @@
+"""A loss and an advantage of the user: the example of docs/algorithms.md, its digest, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.algorithms.ragged import Step, algorithm, assert_parity
+from tests.engines.train.support import (
+    batch_of,
+    make_engine,
+    make_model_folder,
+    make_spec,
+    prepare,
+    random_task,
+    weights_of,
+)
+from tests.spec.trees import ROOT, tree
+from yatt_core.algorithms import own
+from yatt_core.errors import ConfigurationError
+from yatt_core.experience.prepared import read_prepared
+from yatt_core.spec import override_spec, parse_spec
+from yatt_core.spec.reading.code_files import with_digests
+from yatt_core.spec.run import RunSpec
+
+LOSS = {"kind": "custom", "function": "my_methods:squared_loss", "options": {"strength": 2.0}}
+ADVANTAGE = {"kind": "custom", "function": "my_methods:ranks"}
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The documented module, importable."""
+    page = (ROOT / "docs" / "algorithms.md").read_text()
+    path = tmp_path / "code" / "my_methods.py"
+    path.parent.mkdir()
+    path.write_text(page.partition("```python\n")[2].partition("```")[0])
+    monkeypatch.syspath_prepend(path.parent)
+    yield path
+    sys.modules.pop("my_methods", None)
+    own._found.cache_clear()
+
+
+def spec_of(**settings: Any) -> RunSpec:
+    return with_digests(make_spec(algorithm={"loss": LOSS, "advantage": ADVANTAGE, **settings}), lambda _: "here")
+
+
+def test_the_documented_example_trains(module: Path, tmp_path: Path) -> None:
+    spec = spec_of(epochs=2)
+    assert spec.exact and spec.algorithm.loss.sha256 == hashlib.sha256(module.read_bytes()).hexdigest()  # type: ignore[union-attr]
+    engine = make_engine(spec, tmp_path, make_model_folder(tmp_path / "model"))
+    before, task = weights_of(engine), random_task(tmp_path, 1)
+    batch, receipt = batch_of(tmp_path, task), prepare(engine, task)
+    columns = read_prepared(tmp_path, receipt.folder, receipt.files)
+    rewards = batch.rewards.reshape(6, 4)
+    wins = (rewards[:, :, None] > rewards[:, None, :]).sum(2) - (rewards[:, :, None] < rewards[:, None, :]).sum(2)
+    np.testing.assert_allclose(columns.advantages, wins.ravel() / 3)
+    update = engine.learn(task, receipt)
+    assert update.metrics["clip_fraction"] > 0.0 < update.metrics["grad_norm"]
+    assert any((weights_of(engine)[name] != array).any() for name, array in before.items())
+
+
+def test_the_documented_loss_has_its_formulas_gradient(module: Path) -> None:
+    noise = np.random.default_rng(0)
+    old = [noise.uniform(-2, -1, length) for length in (3, 1, 4)]
+    new = [row + noise.normal(0, 0.2, len(row)) for row in old]
+    advantages = [noise.normal(0, 1, len(row)) for row in old]
+    step = Step(new, old, old, old, np.array([0.1, 0.2, 0.3]), advantages, [np.array([2, 0]), np.array([1])])
+
+    def losses(values: np.ndarray, _: np.ndarray, i: int) -> np.ndarray:
+        ratio = np.exp(values - old[i])
+        return -ratio * advantages[i] + (ratio - 1) ** 2
+
+    assert_parity(algorithm(loss=LOSS), step, losses)
+
+
+def test_an_exact_run_refuses_another_source(module: Path, tmp_path: Path) -> None:
+    spec, model = spec_of(), make_model_folder(tmp_path / "model")
+    module.write_text(module.read_text() + "\n# changed\n")
+    with pytest.raises(ConfigurationError, match=r"algorithm\.loss\.function: .*my_methods:squared_loss.*sha256"):
+        make_engine(spec, tmp_path, model)
+    make_engine(spec.model_copy(update={"exact": False}), tmp_path, model)
+    assert override_spec(spec, ["seed=9"], "run").algorithm == spec.algorithm
+    renewed = override_spec(spec, ["algorithm.loss.function=my_methods:squared_loss"], "run").algorithm.loss
+    assert renewed.sha256 == hashlib.sha256(module.read_bytes()).hexdigest()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("function", "facts"),
+    [
+        ("my_method:squared_loss", r"algorithm\.loss\.function: 'my_method:squared_loss': .*my_method"),
+        ("squared_loss", r"algorithm\.loss\.function: 'squared_loss' is not an entry point of 'yatt\.losses'"),
+    ],
+)
+def test_a_function_that_does_not_exist_is_refused(module: Path, function: str, facts: str) -> None:
+    made = parse_spec(tree(), "test")
+    with pytest.raises(ConfigurationError, match=facts):
+        override_spec(made, [f"algorithm.loss={{kind: custom, function: '{function}'}}"], "test")
+
+
+def test_what_a_function_returns_and_raises_is_checked(module: Path, tmp_path: Path) -> None:
+    module.write_text(
+        "def squared_loss(tokens, options):\n    return None\n"
+        "def ranks(batch, options):\n    raise ValueError('no ranks today')\n"
+    )
+    old = [np.array([-1.0])]
+    step = Step(old, old, old, old, np.ones(1), [np.ones(1)], [np.array([0])])
+    with pytest.raises(ConfigurationError, match=r"algorithm\.loss\.function: .*NoneType.*1 tokens"):
+        assert_parity(algorithm(loss=LOSS), step, lambda new, *_: new)
+    engine = make_engine(spec_of(), tmp_path, make_model_folder(tmp_path / "model"))
+    with pytest.raises(
+        ConfigurationError, match=r"algorithm\.advantage\.function: .*my_methods\.py:4: .*no ranks today"
+    ):
+        prepare(engine, random_task(tmp_path, 1))

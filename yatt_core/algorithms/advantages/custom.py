@@ -1,0 +1,47 @@
+"""An advantage of your own."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from yatt_core.algorithms.advantages.base import Advantage, Float64, RewardBatch
+from yatt_core.algorithms.own import ADVANTAGES, PLACES, call
+from yatt_core.errors import ConfigurationError
+
+
+class CustomAdvantage(Advantage):
+    """A function of yours: (batch: RewardBatch, options: Mapping) -> float64 array. docs/algorithms.md has an example."""
+
+    kind: Literal["custom"] = "custom"
+    function: str
+    """`package.module:function`, or the name of an entry point of the group `yatt.advantages`."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Passed on unchanged."""
+    of: Literal["responses", "tokens"] = "responses"
+    """Whether the result has an entry for each response or for each counted token."""
+    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the function's source file; filled in when the spec is read. An exact run refuses another source."""
+
+    @property
+    def by_token(self) -> bool:
+        """See `Advantage`."""
+        return self.of == "tokens"
+
+    @property
+    def compares(self) -> bool:
+        """False: the function decides."""
+        return False
+
+    def advantages(self, batch: RewardBatch) -> Float64:
+        """See `Advantage`."""
+        found = call(self.function, ADVANTAGES, batch, self.options)
+        expected = (int(batch.lengths.sum()) if self.by_token else len(batch.rewards),)
+        if not isinstance(found, np.ndarray) or found.shape != expected or found.dtype != np.float64:
+            shape = getattr(found, "shape", type(found).__name__)
+            raise ConfigurationError(
+                f"{PLACES[ADVANTAGES]}: {self.function} returned {shape}; expected {expected[0]} {self.of} in a float64 array"
+            )
+        return found

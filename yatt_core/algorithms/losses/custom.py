@@ -1,0 +1,44 @@
+"""A loss of your own."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from yatt_core.algorithms.losses.base import PolicyLoss
+from yatt_core.algorithms.own import LOSSES, PLACES, call
+from yatt_core.algorithms.tokens import PolicyTokens, TokenLosses
+from yatt_core.errors import ConfigurationError
+
+
+class CustomLoss(PolicyLoss):
+    """A function of yours: (tokens: PolicyTokens, options: Mapping) -> TokenLosses. docs/algorithms.md has an example."""
+
+    kind: Literal["custom"] = "custom"
+    function: str
+    """`package.module:function`, or the name of an entry point of the group `yatt.losses`."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Passed on unchanged."""
+    responses: bool = False
+    """Whether the function reads whole responses."""
+    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the function's source file; filled in when the spec is read. An exact run refuses another source."""
+
+    @property
+    def whole_responses(self) -> bool:
+        """See `PolicyLoss`."""
+        return self.responses
+
+    def token_losses(self, tokens: PolicyTokens) -> TokenLosses:
+        """See `PolicyLoss`."""
+        found = call(self.function, LOSSES, tokens, self.options)
+        sizes = [
+            getattr(part, "shape", None) for part in (getattr(found, "values", None), getattr(found, "clipped", None))
+        ]
+        if sizes != [tokens.log_probs.shape] * 2:
+            raise ConfigurationError(
+                f"{PLACES[LOSSES]}: {self.function} returned {type(found).__name__} with shapes {sizes}; expected TokenLosses "
+                f"with two tensors of {len(tokens.log_probs)} tokens"
+            )
+        return found  # type: ignore[no-any-return]
