@@ -4,7 +4,7 @@
 - `optimizer`: the moments, named after their kinds and parameters
 - `adapters`: low-rank adapters, if only they are trained; `weights` then holds the merged weights
 - `critic`, `critic_optimizer`: weights and moments of a critic
-- `reference`: the policy of iteration 0, if the spec has a KL term
+- `reference`: the policy that the KL term compares with, if the spec has one
 
 Each has one file of parts per rank. Older checkpoints have one file of whole tensors in place of each subfolder.
 """

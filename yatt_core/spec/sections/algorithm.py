@@ -127,6 +127,16 @@ class AlgorithmSpec(SpecModel):
         return self
 
     @property
+    def reference_moves(self) -> bool:
+        """Whether the reference of the KL penalty follows the policy."""
+        return self.kl is not None and self.kl.reference_interval is not None
+
+    def renews_reference(self, iteration: int) -> bool:
+        """Returns True if the policy after an iteration becomes the reference."""
+        interval = None if self.kl is None else self.kl.reference_interval
+        return interval is not None and iteration % interval == 0
+
+    @property
     def entropy_in_loss(self) -> bool:
         """Whether the loss contains the entropy."""
         return self.entropy is not None and self.entropy.in_loss

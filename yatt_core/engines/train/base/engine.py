@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -242,7 +243,7 @@ class PolicyTrainEngine(ABC):
         batch = self._load(task)
         columns = self._columns(batch, prepared)
         loaded = time.perf_counter()
-        receipt = self._update(task, batch, columns, prepared.coefficients)
+        receipt = self._update(replace(task, coefficients=prepared.coefficients), batch, columns)
         timing = {"load": loaded - started, "seconds": time.perf_counter() - started}
         self._receipt = UpdateReceipt(receipt.key, receipt.version, receipt.metrics, receipt.fingerprint, timing)
         self._version, self._batch = task.key.iteration, None
@@ -305,10 +306,8 @@ class PolicyTrainEngine(ABC):
             critic_steps = self._critic.steps
             parts[CRITIC] = self._critic.parts("weights")
             parts[CRITIC_OPTIMIZER] = moments_of(self._critic.parts, critic_steps)
-        rank, fill = self._world.rank, self._buffers.fill
-        kl = self._spec.algorithm.kl
-        constant = {REFERENCE} if kl is not None and kl.reference_interval is None else set()
-        tensors = {name: fill(name, each, rank, changes=name not in constant) for name, each in parts.items()}
+        rank, fill, moves = self._world.rank, self._buffers.fill, self._spec.algorithm.reference_moves
+        tensors = {name: fill(name, each, rank, changes=moves or name != REFERENCE) for name, each in parts.items()}
         facts = StateFacts(self._version, steps, learning_rate(self._spec, self._version), critic_steps)
         return FrozenState(rank, ranks, tensors, {STATE: facts.encode()} if rank == 0 else {})
 
@@ -343,22 +342,19 @@ class PolicyTrainEngine(ABC):
             self._critic.begin(self._weights())
         self._version, self._receipt, self._batch = 0, None, None
 
-    def _update(
-        self, task: BatchTask, batch: ExperienceBatch, columns: PreparedColumns, state: Mapping[str, float]
-    ) -> UpdateReceipt:
+    def _update(self, task: BatchTask, batch: ExperienceBatch, columns: PreparedColumns) -> UpdateReceipt:
         algorithm, layout = self._spec.algorithm, self._layout
         shape = PlanShape(
             layout.copies, layout.budget, algorithm.epochs, algorithm.mini_batches, layout.packed, layout.even
         )
         update = Update(self._spec, shape, self._forward, self._optimizer, self._collective, self._critic)
-        done = update.take(task.key, batch, columns, state, self._changed)
+        done = update.take(task.key, batch, columns, task.coefficients, self._changed)
         self._follow(task.key.iteration)
         return UpdateReceipt(task.key, task.key.iteration, done.metrics, done.fingerprint | self._cheap_digest(), {})
 
     def _follow(self, iteration: int) -> None:
         """Makes the current policy the reference, if it is its turn."""
-        kl = self._spec.algorithm.kl
-        if kl is not None and kl.reference_interval is not None and iteration % kl.reference_interval == 0:
+        if self._spec.algorithm.renews_reference(iteration):
             self._reference = self._optimizer.copy()
 
     def _changed(self) -> None:
