@@ -13,6 +13,12 @@ def facts(prompt, response, *, tokens, stop_reason, turns, answer, columns, scal
     return scale * (tokens + len(turns) / 10)
 
 
+def last_token(prompt, response, token_ids):
+    """Returns the last of the policy's tokens."""
+    assert isinstance(token_ids, tuple)
+    return float(token_ids[-1])
+
+
 def results(prompt, response, turns):
     """Returns a number that depends on each turn, call and result."""
     calls = [turn.call.arguments for turn in turns if turn.call]

@@ -18,6 +18,12 @@ def test_a_function_receives_the_facts_that_it_declares():
     assert totals(f"{OWN}facts", "ab", options={"scale": 2.0}) == [2.0 * 7.1]
 
 
+def test_a_function_that_declares_them_receives_the_tokens_of_the_policy():
+    responses = [Completion.of_turns("ab", ["ab"], 3, "stop", ids) for ids in ((5, 6, 7), (1, 2, 3))]
+    outcomes = load_part(part(f"{OWN}last_token")).evaluate([[Candidate(PROMPT, one)] for one in responses])
+    assert [outcome.value for (outcome,) in outcomes] == [7.0, 3.0]
+
+
 def test_an_option_of_the_spec_takes_precedence_over_a_fact():
     assert totals(f"{OWN}plain", "ab") == [7.0]
     assert totals(f"{OWN}plain", "ab", options={"tokens": 5}) == [5.0]

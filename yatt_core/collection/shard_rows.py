@@ -214,7 +214,8 @@ def completions_of(responses: pa.Table, codec: TextCodec) -> list[Completion]:
     for text, finish, (start, stop) in zip(texts, finishes, itertools.pairwise(offsets.tolist()), strict=True):
         own = mask[start:stop]
         spoken = _turn_texts(tokens[start:stop], own, codec) if several else [text]
-        completions.append(Completion.of_turns(text, spoken, int(own.sum()), finish))
+        ids: list[int] = tokens[start:stop][own].tolist()
+        completions.append(Completion.of_turns(text, spoken, len(ids), finish, ids))
     return completions
 
 

@@ -68,6 +68,7 @@ class Completion:
     text: text of all turns, with tool results in tags.
     last_turn: text of the last turn.
     tokens: number of tokens that the policy generated.
+    token_ids: these tokens, without those of tool results; empty for a text that no model has generated.
     stop_reason: `stop`; `length` if the response was cut; `turns` if it had no turn left for a call.
     """
 
@@ -76,11 +77,19 @@ class Completion:
     tokens: int
     stop_reason: str = STOPPED
     turns: tuple[Turn, ...] = ()
+    token_ids: tuple[int, ...] = ()
 
     @classmethod
-    def of_turns(cls, text: str, spoken: Sequence[str], tokens: int, stop_reason: str = STOPPED) -> Completion:
+    def of_turns(
+        cls,
+        text: str,
+        spoken: Sequence[str],
+        tokens: int,
+        stop_reason: str = STOPPED,
+        token_ids: Sequence[int] = (),
+    ) -> Completion:
         """Returns a response; the arguments are those of `turns_of`, and the fields of the class."""
-        return cls(text, spoken[-1], tokens, stop_reason, turns_of(text, spoken))
+        return cls(text, spoken[-1], tokens, stop_reason, turns_of(text, spoken), tuple(token_ids))
 
 
 def turns_of(text: str, spoken: Sequence[str]) -> tuple[Turn, ...]:

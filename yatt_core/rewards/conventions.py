@@ -29,7 +29,9 @@ Unit = Literal["response", "group", "batch"]
 
 Reads = Literal["last_turn", "response"]
 
-OF_RESPONSE = ("tokens", "stop_reason", "turns")
+TOKEN_IDS = "token_ids"
+"""A fact that is sent to the reward process only for a function that takes it: it is as long as the response."""
+OF_RESPONSE = ("tokens", "stop_reason", "turns", TOKEN_IDS)
 """Facts about a response; a function of several responses receives a list of each."""
 OF_PROMPT = ("answer", "columns")
 """Facts about a prompt; a function of several prompts receives a list of each."""

@@ -26,7 +26,7 @@ from typing import Any
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.prompts.prompt import Prompt
 from yatt_core.rewards.calls import Call, Limits, Outcome, broken, outcome_of, too_long
-from yatt_core.rewards.conventions import Unit
+from yatt_core.rewards.conventions import TOKEN_IDS, Unit
 from yatt_core.rewards.registry import FunctionName
 
 START_SECONDS = 120.0
@@ -49,6 +49,7 @@ class Loaded:
     name: FunctionName
     identity: str
     unit: Unit
+    facts: Sequence[str]
     awaits: bool
     blames_response: bool
     takes_steps: bool
@@ -160,9 +161,8 @@ class RewardProcess:
         with self._lock:
             key = self._keys[loaded.identity]
             try:
-                self._send(
-                    {**_packed([calls[index] for index in part]), "key": key, "limits": asdict(limits), "stop": stop}
-                )
+                packed = _packed([calls[index] for index in part], TOKEN_IDS in loaded.facts)
+                self._send({**packed, "key": key, "limits": asdict(limits), "stop": stop})
                 while True:
                     answer = self._receive(limits.seconds + GRACE_SECONDS, too_long(limits.seconds))
                     if "unavailable" in answer:
@@ -244,8 +244,11 @@ def _stopped(outcomes: Sequence[Sequence[Outcome]], stop: bool) -> bool:
     return stop and any(outcome.failed for call in outcomes for outcome in call)
 
 
-def _packed(calls: Sequence[Call]) -> dict[str, Any]:
-    """Returns calls as plain values; each prompt appears once."""
+def _packed(calls: Sequence[Call], with_tokens: bool) -> dict[str, Any]:
+    """Returns calls as plain values; each prompt appears once.
+
+    with_tokens: whether the function takes the responses' tokens.
+    """
     prompts: dict[int, int] = {}
     packed_prompts = list[dict[str, Any]]()
     packed_calls = list[list[dict[str, Any]]]()
@@ -265,6 +268,7 @@ def _packed(calls: Sequence[Call]) -> dict[str, Any]:
                     "spoken": [turn.text for turn in turns] if len(turns) > 1 else None,
                     "tokens": completion.tokens,
                     "stop_reason": completion.stop_reason,
+                    "token_ids": completion.token_ids if with_tokens else (),
                     "steps": candidate.steps,
                 }
             )

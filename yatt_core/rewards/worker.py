@@ -56,7 +56,7 @@ class Server:
             self._say({"refused": str(error)})
             return
         self._functions[request["key"]] = function
-        kept = ("unit", "awaits", "blames_response", "takes_steps")
+        kept = ("unit", "facts", "awaits", "blames_response", "takes_steps")
         self._say({"loaded": {name: getattr(function, name) for name in kept}})
 
     def _evaluate(self, request: dict[str, Any]) -> None:
@@ -115,7 +115,9 @@ def _candidates(plain: Sequence[dict[str, Any]], call: Sequence[dict[str, Any]])
     numbers = dict.fromkeys(one["prompt"] for one in call)
     prompts = {number: _prompt(copy.deepcopy(plain[number])) for number in numbers}
     for one in call:
-        completion = Completion.of_turns(one["text"], one["spoken"] or [one["text"]], one["tokens"], one["stop_reason"])
+        completion = Completion.of_turns(
+            one["text"], one["spoken"] or [one["text"]], one["tokens"], one["stop_reason"], one["token_ids"]
+        )
         yield Candidate(prompts[one["prompt"]], completion, one["reads"], tuple(one["steps"]))
 
 

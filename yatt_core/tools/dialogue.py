@@ -56,7 +56,8 @@ class Response:
     @property
     def completion(self) -> Completion:
         """The response as reward functions see it, once it has ended."""
-        return Completion.of_turns(self.text, self.turn_texts, self.spoken, self.finish)
+        ids: list[int] = self.tokens[self.loss_mask].tolist()
+        return Completion.of_turns(self.text, self.turn_texts, self.spoken, self.finish, ids)
 
     @property
     def tokens(self) -> Int32:
