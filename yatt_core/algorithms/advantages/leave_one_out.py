@@ -17,4 +17,5 @@ class LeaveOneOutAdvantage(Advantage):
     def advantages(self, batch: RewardBatch) -> Float64:
         """See `Advantage`."""
         sizes = np.repeat(batch.sizes, batch.sizes)
-        return centred(batch.rewards, batch.sizes) * sizes / np.maximum(sizes - 1, 1)
+        found: Float64 = centred(batch.rewards, batch.sizes) * sizes / np.maximum(sizes - 1, 1)
+        return found

@@ -20,12 +20,11 @@ def schema(
     """Print the JSON Schema of spec files, which editors use for validation and completion."""
     import json
 
-    import yaml
-
     from ops.presentation.output import write
     from yatt_core.errors import ConfigurationError
     from yatt_core.spec import json_schema
     from yatt_core.spec.presets import preset_tree
+    from yatt_core.spec.reading.documents import yaml_text
     from yatt_core.spec.sections.algorithm import AlgorithmSpec
 
     if preset is not None:
@@ -33,6 +32,6 @@ def schema(
             section = AlgorithmSpec.model_validate(preset_tree(preset))
         except ConfigurationError as error:
             raise ConfigurationError(f"--preset: {error}") from error
-        write(yaml.safe_dump({"algorithm": section.model_dump(mode="json")}, sort_keys=False).rstrip())
+        write(yaml_text({"algorithm": section.model_dump(mode="json")}).rstrip())
         return
     write(json.dumps(json_schema(), indent=1))
