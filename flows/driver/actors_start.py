@@ -56,8 +56,6 @@ class ActorsStart:
     def enter_branch(self, context: RunContext, actors: RunActors, checkpoints: CheckpointKeeper) -> None:
         """Switches to the actors and checkpoints of another branch."""
         self._context, self._actors, self._checkpoints = context, actors, checkpoints
-        if self._logs is None:
-            self._logs = NodeLogs(context.folder)
 
     @property
     def inputs(self) -> InputsReceipt:
@@ -209,8 +207,11 @@ class ActorsStart:
     def _book_disks(self) -> None:
         """Records which nodes have a folder of their own for the run, whenever that changes."""
         by_node, context = self._actors.files.by_node(), self._context
+        sources = self._actors.files.log_sources()
+        if self._logs is None and sources:
+            self._logs = NodeLogs(context.folder)
         if self._logs is not None:
-            self._logs.follow(self._actors.files.log_sources())
+            self._logs.follow(sources)
         if by_node == last_disks(context.ledger, context.run):
             return
         context.ledger.events.append(context.run, DISKS, {"nodes": dict(by_node)}, context.fence)
