@@ -16,6 +16,7 @@ from benchmarks.grow.checkpoints import checkpoint_figures
 from benchmarks.grow.learning import learning_figures
 from benchmarks.grow.loading import loading_figures
 from benchmarks.grow.models import SEED
+from benchmarks.grow.plan_lines import plan_figures
 from benchmarks.grow.transfers import transfer_figures
 
 Figures = dict[str, float | None]
@@ -27,6 +28,7 @@ MEASURES: Mapping[str, Measure] = {
     "loading": loading_figures,
     "learning": learning_figures,
     "transfers": transfer_figures,
+    "plan": plan_figures,
 }
 FILES = Path(__file__).parents[2] / ".tmp"
 

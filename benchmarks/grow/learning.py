@@ -61,7 +61,8 @@ def learn(rank: Rank, engine_spec: dict[str, Any], folder: Path, copies: int, vo
     engine.initialise()
     growth = 0
     for iteration in (1, 2):
-        task: BatchTask = rank.shared(_experience(place, iteration, prompts, vocabulary) if rank.rank == 0 else None)
+        own = random_experience(place, iteration, prompts, vocabulary) if rank.rank == 0 else None
+        task: BatchTask = rank.shared(own)
         prepared = rank.shared(engine.prepare(task))
         growth = private_growth(partial(engine.learn, task, prepared))
     gradients: int = 0
@@ -72,21 +73,26 @@ def learn(rank: Rank, engine_spec: dict[str, Any], folder: Path, copies: int, vo
     return growth - gradients
 
 
-def _experience(folder: Path, iteration: int, prompts: int, vocabulary: int) -> BatchTask:
-    """Seals random responses, all of the same length."""
+def random_experience(
+    folder: Path, iteration: int, prompts: int, vocabulary: int, prompt: int = PROMPT, response: int = RESPONSE
+) -> BatchTask:
+    """Seals random responses, all of the same length.
+
+    prompt, response: tokens of each.
+    """
     noise = np.random.default_rng([SEED, iteration])
     rows = prompts * SAMPLES
     request = GenerateRequest(
-        prompts=list(noise.integers(0, vocabulary, (prompts, PROMPT)).astype(np.int32)),
+        prompts=list(noise.integers(0, vocabulary, (prompts, prompt)).astype(np.int32)),
         seeds=np.zeros((prompts, SAMPLES), dtype=np.uint64),
-        max_new_tokens=RESPONSE,
+        max_new_tokens=response,
         stop_tokens=(),
         weight_version=iteration - 1,
     )
     result = GenerateResult(
-        tokens=noise.integers(0, vocabulary, rows * RESPONSE).astype(np.int32),
-        log_probs=np.full(rows * RESPONSE, -12.0, dtype=np.float32),
-        lengths=np.full(rows, RESPONSE, dtype=np.int32),
+        tokens=noise.integers(0, vocabulary, rows * response).astype(np.int32),
+        log_probs=np.full(rows * response, -12.0, dtype=np.float32),
+        lengths=np.full(rows, response, dtype=np.int32),
         finish=np.zeros(rows, dtype=np.int8),
         weight_version=iteration - 1,
         seconds=1.0,

@@ -27,13 +27,17 @@ def write_model(folder: Path, vocabulary: int, sizes: dict[str, Any]) -> Path:
     return folder
 
 
-def spec_of(engine: dict[str, Any], sizes: dict[str, Any], prompts: int, prompt: int, response: int) -> RunSpec:
-    """Returns the spec of a run with this train engine, 4 samples for each prompt, and no KL term.
+def spec_of(
+    engine: dict[str, Any], sizes: dict[str, Any], prompts: int, prompt: int, response: int, kl: float | None = None
+) -> RunSpec:
+    """Returns the spec of a run with this train engine and 4 samples for each prompt.
 
     prompt, response: tokens of each.
+    kl: coefficient of the KL term; None for no such term.
     """
     tree: dict[str, Any] = {
-        "name": "grow", "seed": SEED, "iterations": 10, "model": {"kind": "from_config", **sizes},
+        "name": "grow", "seed": SEED, "exact": engine.get("dtype") != "bfloat16", "iterations": 10,
+        "model": {"kind": "from_config", **sizes},
         "data": {
             "sources": [{"kind": "reasoning_gym", "task": "spell_backward"}], "prompts_per_iteration": prompts,
             "logical_shards": 1, "max_prompt_tokens": prompt,
@@ -43,7 +47,7 @@ def spec_of(engine: dict[str, Any], sizes: dict[str, Any], prompts: int, prompt:
             "temperature": 0.8,
         },
         "rewards": {"parts": [{"name": "exact", "function": "exact_match"}]},
-        "algorithm": {},
+        "algorithm": {"kl": None if kl is None else {"coefficient": kl}},
         "trainer": {"engine": engine},
     }  # fmt: skip
     return parse_spec(tree, "benchmarks.grow")

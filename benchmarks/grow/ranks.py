@@ -5,6 +5,7 @@ Consumes a function that can be imported; produces what each rank returned. A ra
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import multiprocessing
 from collections.abc import Callable, Sequence
@@ -12,12 +13,16 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks.payload.memory import PeakGrowth
+from yatt_core.engines import host_memory
 from yatt_core.engines.host_memory import give_back_freed_memory
 from yatt_core.engines.registry import build_train_engine
 from yatt_core.engines.train.ranks.rendezvous import hold_address
 from yatt_core.protocols.engines import RankContext, TrainEngine
 from yatt_core.spec import RunSpec
 
+# Parameters of mallopt(3).
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+SMALLEST_MAPPED = 1 << 16
 FRESH = multiprocessing.get_context("spawn")
 
 
@@ -49,6 +54,18 @@ def private_growth(call: Callable[[], object]) -> int:
     with PeakGrowth() as memory:
         call()
     return round(memory.growth.private * 1e6)
+
+
+def return_freed_memory() -> None:
+    """Makes this process return each freed tensor to the system at once, so that its private memory is what it holds.
+
+    Otherwise engines keep freed memory for the next tensor, and what lies between two tensors in use counts as well.
+    Call it before an engine is built.
+    """
+    library = ctypes.CDLL(None)
+    for parameter in (MMAP_THRESHOLD, TRIM_THRESHOLD):
+        library.mallopt(parameter, SMALLEST_MAPPED)
+    vars(host_memory)["_glibc"] = lambda: None
 
 
 Job = Callable[..., Any]

@@ -51,7 +51,7 @@ def transfer_figures(folder: Path, sizes: dict[str, Any] = SIZES) -> tuple[dict[
     if maker.exitcode:
         raise RuntimeError("the model could not be made; see the error above")
     progress("transfers: ranks to engines")
-    found = on_ranks(RANKS + ENGINES, _take_part, folder, sizes)
+    found = on_ranks(RANKS + ENGINES, take_part, folder, sizes)
     engines = found[RANKS:]
     seconds = min(max(round_) for round_ in zip(*(each["seconds"] for each in found), strict=True))
     broadcast = min(max(round_) for round_ in zip(*(each["broadcast"] for each in found), strict=True))
@@ -61,16 +61,17 @@ def transfer_figures(folder: Path, sizes: dict[str, Any] = SIZES) -> tuple[dict[
         "delta_bytes_over_model": sum(each["delta"] for each in found[:RANKS]) / engines[0]["model"],
         "sync_peak_over_bucket": max(each["peak"] for each in found) / BUCKET,
         "sync_seconds_over_broadcast": seconds / broadcast,
-        "spilled_bytes": float(_spilled(folder, _spec(sizes), engines[0]["model"])),
+        "spilled_bytes": float(_spilled(folder, sent_spec(sizes), engines[0]["model"])),
     }
     return figures, {"processes": found, "bucket_bytes": BUCKET, "seconds": seconds, "broadcast_seconds": broadcast}
 
 
-def _spec(sizes: dict[str, Any]) -> RunSpec:
+def sent_spec(sizes: dict[str, Any]) -> RunSpec:
+    """Returns the spec of the ranks that send."""
     return spec_of({**FSDP2, "ranks": RANKS}, sizes, prompts=2, prompt=8, response=8)
 
 
-def _take_part(rank: Rank, folder: Path, sizes: dict[str, Any]) -> dict[str, Any]:
+def take_part(rank: Rank, folder: Path, sizes: dict[str, Any]) -> dict[str, Any]:
     """Sends or receives several times; returns what this process measured."""
     from yatt_core.engines.sync.group import SyncGroup, serve_meeting
     from yatt_core.engines.train.ranks.collective import HOST
@@ -118,7 +119,7 @@ class _Sender:
         from yatt_core.protocols.engines import RankContext
 
         context = RankContext(folder, folder / "inputs", str(folder / "model"), 0)
-        self._engine: Any = build_train_engine(_spec(sizes), context)
+        self._engine: Any = build_train_engine(sent_spec(sizes), context)
         self._engine.connect(rank.rank, RANKS, rank.shared(hold_address() if rank.rank == 0 else None))
         self._engine.initialise()
         self._sent = SentWeights()

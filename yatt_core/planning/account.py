@@ -1,8 +1,8 @@
 """Bytes of tensors on a device by purpose, and what a role holds there in each stage of an iteration.
 
-A stage is a moment of an iteration at which a device's memory use peaks: rollout and judge within `collect`, then
-`prepare`, `learn` and `sync`. The runtime's own memory (contexts, communication, the interpreter) is counted
-separately from tensors.
+A stage is a moment at which a device's memory use peaks: of an iteration, rollout and judge within `collect`, then
+`prepare`, `learn` and `sync`; before the first one, supervised fine-tuning. The runtime's own memory (contexts,
+communication, the interpreter) is counted separately from tensors.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
-COLLECT, JUDGE, PREPARE, LEARN, SYNC = "collect", "collect (judge)", "prepare", "learn", "sync"
-STAGES = (COLLECT, JUDGE, PREPARE, LEARN, SYNC)
+SFT, COLLECT, JUDGE, PREPARE, LEARN, SYNC = "sft", "collect", "collect (judge)", "prepare", "learn", "sync"
+STAGES = (SFT, COLLECT, JUDGE, PREPARE, LEARN, SYNC)
 
 GIB = 1 << 30
 

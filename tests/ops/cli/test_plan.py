@@ -66,7 +66,7 @@ def test_a_plan_for_programs(yatt: Yatt) -> None:
 
 
 def test_an_impossible_plan(yatt: Yatt) -> None:
-    sized = [word for override in SIZED_BY_THE_PLAN for word in ("--set", override)]
+    sized = [word for override in (*SIZED_BY_THE_PLAN, "algorithm.kl=null") for word in ("--set", override)]
     answer = yatt("plan", SEVENTY, "--cluster", "8xH200", *sized)
     assert answer.code == 2
     assert "it does not fit" in answer.out

@@ -1,8 +1,8 @@
 """Activations that training keeps for the backward pass, and the peak memory of a forward pass without gradients.
 
-Consumes the shapes of a model and a micro-batch; produces bytes. For the torch trainer, the sums follow the
-transformers modules tensor by tensor, as autograd keeps them. For Megatron-Core and FSDP2, activations are counted as
-in arXiv 2205.05198, for gated feed-forward layers and attention that does not store scores (arXiv 2205.14135).
+Consumes the shapes of a model and a micro-batch; produces bytes. The sums follow the transformers modules, which the
+torch trainer and FSDP2 run, tensor by tensor, as autograd keeps them. `megatron_activations.py` does the same for
+Megatron-Core.
 """
 
 from __future__ import annotations
@@ -70,22 +70,28 @@ def torch_training(shape: ModelShape, batch: MicroBatchShape, dtype: str, entrop
 def _torch_kept(shape: ModelShape, batch: MicroBatchShape, dtype: str) -> int:
     """Returns the bytes that autograd keeps until the backward pass, except for the head's distributions.
 
-    For a norm, these are its input and the normalised values in float32; for everything else, the input of the
-    next matrix. Under bfloat16 autocast, this input is kept separately for each matrix that it is multiplied
-    with, together with a bfloat16 copy of the matrix.
+    Under bfloat16 autocast, norms compute in float32, and their output is kept separately for each matrix that it is
+    multiplied with, together with a bfloat16 copy of the matrix.
     """
-    tokens, width = batch.tokens, element_bytes(dtype)
     half = dtype == "bfloat16"
-    norms = 2 * shape.hidden * FLOAT
-    taken = (5 if half else 2) * shape.hidden * width
-    attention = (2 * shape.query_width + 2 * shape.key_value_width) * width
-    feed_forward = 4 * shape.intermediate * width
-    if shape.head_norms:
-        attention += 2 * (shape.query_width + shape.key_value_width) * FLOAT
-    small = (2 + shape.heads) * FLOAT
-    layers = shape.layers * tokens * (2 * norms + taken + attention + feed_forward + small)
+    width, norm = element_bytes(dtype), 2 * FLOAT
+    layers = shape.layers * batch.tokens * _layer_token(shape, width, norm, 5 if half else 2)
     casts = (shape.layers * shape.layer_matrices + shape.embedding_parameters) * HALF if half else 0
-    return layers + tokens * norms + batch.counted * shape.hidden * width + casts
+    return layers + batch.tokens * norm * shape.hidden + batch.counted * shape.hidden * width + casts
+
+
+def _layer_token(shape: ModelShape, width: int, norm: int, inputs: int) -> int:
+    """Returns the bytes per token that a layer keeps.
+
+    width: bytes of a number outside the norms.
+    norm: bytes of a number that a norm keeps: its input and its normalised value.
+    inputs: how often a norm's output is kept, over both norms.
+    """
+    attention = (2 * shape.query_width + 2 * shape.key_value_width) * width
+    if shape.head_norms:
+        attention += (shape.query_width + shape.key_value_width) * norm
+    small = (2 + shape.heads) * FLOAT
+    return (2 * norm + inputs * width) * shape.hidden + attention + 4 * shape.intermediate * width + small
 
 
 def torch_forward(shape: ModelShape, batch: MicroBatchShape, dtype: str) -> int:
@@ -94,31 +100,25 @@ def torch_forward(shape: ModelShape, batch: MicroBatchShape, dtype: str) -> int:
     return max(layer, DISTRIBUTIONS * batch.chunk(shape.vocabulary) * shape.vocabulary * FLOAT)
 
 
-def sharded_layer(shape: ModelShape, tensor: int, sequence_parallel: bool, dtype: str) -> float:
-    """Returns the bytes per token that a layer keeps on each of its devices."""
-    whole = 4 * shape.hidden
-    divided = 2 * shape.query_width + 2 * shape.key_value_width + 3 * shape.intermediate
-    statistics = FLOAT * shape.heads / tensor
-    return element_bytes(dtype) * (whole / (tensor if sequence_parallel else 1) + divided / tensor) + statistics
+def fsdp2_kept(shape: ModelShape, batch: MicroBatchShape, dtype: str, checkpointing: bool) -> int:
+    """Returns the bytes that a rank of FSDP2 keeps until the backward pass, except for the head's distributions.
 
-
-def sharded_head(shape: ModelShape, batch: MicroBatchShape, tensor: int, dtype: str) -> int:
-    """Returns the bytes of a chunk's distributions on each of `tensor` devices: logits, and float32 distributions."""
-    own = -(-shape.vocabulary // tensor)
-    return batch.chunk(own) * own * (element_bytes(dtype) + DISTRIBUTIONS * FLOAT)
-
-
-def head_gradients(shape: ModelShape, batch: MicroBatchShape, tensor: int, dtype: str) -> int:
-    """Returns the bytes of a device's gradients of the head: a chunk's, and the float32 sum if there are several.
-
-    Without counted tokens, as for a critic, there is no head of the vocabulary's size.
+    checkpointing: whether a layer keeps only its input, and computes the rest again.
     """
+    width = element_bytes(dtype)
+    norm = FLOAT + width
+    layer = _layer_token(shape, width, norm, 2)
+    layers = shape.layers * shape.hidden * width + layer if checkpointing else shape.layers * layer
+    return batch.tokens * (layers + norm * shape.hidden) + batch.counted * shape.hidden * width
+
+
+def fsdp2_head(shape: ModelShape, batch: MicroBatchShape, dtype: str, entropy_gradient: bool) -> int:
+    """Returns the bytes of a chunk's distributions and of the head's gradients: a chunk's, and their sum in float32."""
     if not batch.counted:
         return 0
-    several = batch.chunk(-(-shape.vocabulary // tensor)) < batch.counted
-    return round(shape.embedding_parameters / tensor * (element_bytes(dtype) + (FLOAT if several else 0)))
-
-
-def sharded_input(shape: ModelShape, tensor: int, sequence_parallel: bool, dtype: str) -> float:
-    """Returns the bytes per token of a layer's input, which is what full recomputation keeps."""
-    return element_bytes(dtype) * shape.hidden / (tensor if sequence_parallel else 1)
+    chunk, of_head = batch.chunk(shape.vocabulary), shape.embedding_parameters
+    vocabulary = chunk * shape.vocabulary * FLOAT
+    own = max(
+        vocabulary * (DISTRIBUTIONS + (2 if entropy_gradient else 0)), vocabulary + of_head * element_bytes(dtype)
+    )
+    return own + (of_head * FLOAT if chunk < batch.counted else 0)

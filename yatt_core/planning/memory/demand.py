@@ -17,6 +17,7 @@ from yatt_core.planning.account import (
     LEARN,
     NOTHING,
     PREPARE,
+    SFT,
     STAGES,
     SYNC,
     Bytes,
@@ -151,23 +152,28 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
     ranks = trainer_ranks(roles.trainer, cluster.by_node)
     copies = max(1, ranks // own_ranks(roles.trainer))
     batch = replace(largest_micro_batch(roles, copies), on_cores=cluster.card_name == CORE)
-    trainer = _trainer(roles, batch, ranks, copies)
+    trainer = trainer_of(roles, batch, ranks, copies)
     if trainer.sleeps and cluster.card_name == CORE:
-        trainer = on_cores(trainer, roles.policy, bytes_sending(roles, ranks), ranks, roles.critic)
+        trainer = on_cores(trainer, roles.policy, ranks, roles.critic)
     engines = tuple(_engines(roles, cluster, assumed))
     if cluster.card_name != CORE:
-        if isinstance(roles.trainer, TorchTrainer):
-            trainer = on_card(trainer, resident)
+        if trainer.lasting != NOTHING or trainer.host != NOTHING:
+            trainer = on_card(trainer, roles.policy, ranks, resident, roles.critic)
         if not resident:
             engines = tuple(replace(each, memory=on_turn(each.memory)) for each in engines)
     # Copies of what was sent are kept in host memory, which on cores is the only memory.
     kept = kept_weights(roles, ranks)
     on_host = kept if cluster.card_name != CORE else NOTHING
     trainer = replace(trainer, host=trainer.host + on_host, lasting=trainer.lasting + _less(kept, on_host))
-    stages = [stage for stage in STAGES if stage != JUDGE or len(engines) > 1]
+    stages = [
+        stage
+        for stage in STAGES
+        if (stage != JUDGE or len(engines) > 1) and (stage != SFT or (roles.spec.sft and trainer.probe != NOTHING))
+    ]
     received = Bytes(copies=bytes_receiving(roles))
     rows = [_engine_row(each, cluster, assumed, resident, received) for each in engines]
-    rows += _trainer_rows(trainer, assumed, -(-ranks // cluster.memories), resident)
+    sent = Bytes(copies=bytes_sending(roles, ranks)) if cluster.card_name != CORE else NOTHING
+    rows += _trainer_rows(trainer, assumed, -(-ranks // cluster.memories), resident, sent)
     per_node = cluster.memories // cluster.nodes
     totals = stage_totals(rows, stages, cluster.memory, per_node, cluster.host_memory)
     return Demand(
@@ -215,8 +221,12 @@ def _sleepers(roles: Roles, assumed: Assumptions) -> int:
     return asleep * assumed.asleep_runtime
 
 
-def _trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> TrainerMemory:
-    """Returns the memory of the policy's trainer, with its critic and teachers."""
+def trainer_of(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> TrainerMemory:
+    """Returns the memory of a rank of the policy's trainer, with its critic and teachers.
+
+    batch: its largest micro-batch.
+    copies: number of data-parallel copies.
+    """
     engine, memory = roles.trainer, _policy_trainer(roles, batch, ranks, copies)
     if isinstance(engine, TorchTrainer | Fsdp2Trainer):
         for teacher in roles.teachers:
@@ -227,16 +237,15 @@ def _trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> T
 
 
 def _policy_trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> TrainerMemory:
-    engine = roles.trainer
+    engine, policy, sent = roles.trainer, roles.policy, bytes_sending(roles, ranks)
+    reference, entropy = roles.reference, roles.spec.algorithm.entropy_in_loss
     match engine:
         case TorchTrainer():
-            entropy = roles.spec.algorithm.entropy_in_loss
-            sent = bytes_sending(roles, ranks)
-            return torch_trainer(engine, roles.policy, batch, sent, reference=roles.reference, entropy_gradient=entropy)
+            return torch_trainer(engine, policy, batch, sent, reference=reference, entropy_gradient=entropy)
         case MegatronTrainer():
-            return megatron_trainer(engine, roles.policy, batch, copies, reference=roles.reference)
+            return megatron_trainer(engine, policy, batch, copies, sent, reference=reference, entropy_gradient=entropy)
         case Fsdp2Trainer():
-            return fsdp2_trainer(engine, roles.policy, batch, ranks, reference=roles.reference)
+            return fsdp2_trainer(engine, policy, batch, ranks, sent, reference=reference, entropy_gradient=entropy)
         case VirtualTrainer():
             return TrainerMemory(NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, sleeps=False)
 
@@ -271,8 +280,16 @@ def _engine_row(
     return RoleMemory(engines.name, stages, runtime, host)
 
 
-def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, together: int, resident: bool) -> list[RoleMemory]:
-    busy = {PREPARE: trainer.prepare, LEARN: trainer.learn, SYNC: trainer.sync}
+def _trainer_rows(
+    trainer: TrainerMemory, assumed: Assumptions, together: int, resident: bool, sent: Bytes
+) -> list[RoleMemory]:
+    """Returns the memory of the trainer, and of its critic, reference and teacher.
+
+    sent: weights on their way in `sync` that are in host memory as well.
+    """
+    busy = {
+        SFT: trainer.learn + trainer.probe, PREPARE: trainer.prepare, LEARN: trainer.learn, SYNC: trainer.sync,
+    }  # fmt: skip
     held = dict.fromkeys(STAGES, trainer.lasting)
     if not resident:
         # An offloaded trainer frees these, even if its lasting tensors are kept in host memory all the time.
@@ -280,10 +297,13 @@ def _trainer_rows(trainer: TrainerMemory, assumed: Assumptions, together: int, r
     runtime = dict.fromkeys(STAGES, 0 if trainer.lasting == NOTHING else assumed.core_runtime * together)
     host = {} if trainer.host == NOTHING else dict.fromkeys(STAGES, trainer.host)
     if trainer.sleeps:
-        # It is reloaded completely before `prepare`.
+        # It is reloaded completely before `prepare`; gradients are not kept.
         held = dict.fromkeys(STAGES, NOTHING) | dict.fromkeys(busy, trainer.lasting)
         runtime = {stage: assumed.train_runtime if stage in busy else assumed.asleep_runtime for stage in STAGES}
-        host = {stage: trainer.host + _less(trainer.lasting, held[stage]) for stage in STAGES}
+        asleep = replace(trainer.lasting, gradients=0)
+        host = {stage: trainer.host + (NOTHING if stage in busy else asleep) for stage in STAGES}
+    if sent != NOTHING:
+        host[SYNC] = host.get(SYNC, NOTHING) + sent
     stages = {stage: (held[stage] + busy.get(stage, NOTHING)) * together for stage in STAGES}
     rows = [RoleMemory("trainer", stages, runtime, host)]
     for role, besides in (("critic", trainer.critic), ("reference", trainer.reference), ("teachers", trainer.teachers)):

@@ -1,10 +1,10 @@
 """What a trainer holds on a device: lasting state, and what each stage needs in addition.
 
 Consumes the engine's section of the spec, the model's shape and the largest micro-batch; produces
-`TrainerMemory`. The torch trainer is counted as its code allocates: float32 parameters, gradients and moments in
-flat buffers, on every rank. Megatron-Core keeps bfloat16 weights, float32 gradients and twelve bytes of optimizer
-state per parameter, divided among the copies if the optimizer is distributed (arXiv 1910.02054, 2205.05198);
-FSDP2 shards all three (arXiv 2304.11277).
+`TrainerMemory`. All trainers are counted as their code allocates. The torch trainer has float32 parameters, gradients
+and moments in flat buffers, on every rank. Megatron-Core keeps bfloat16 weights, float32 gradients and twelve bytes of
+optimizer state per parameter, divided among the copies if the optimizer is distributed (arXiv 1910.02054); FSDP2 shards
+all three (arXiv 2304.11277).
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from dataclasses import dataclass, replace
 
 from yatt_core.planning.account import NOTHING, Bytes
 from yatt_core.planning.memory.activations import (
+    DISTRIBUTIONS,
     FLOAT,
     MicroBatchShape,
     element_bytes,
-    head_gradients,
-    sharded_head,
-    sharded_input,
-    sharded_layer,
+    fsdp2_head,
+    fsdp2_kept,
     torch_forward,
     torch_training,
 )
+from yatt_core.planning.memory.megatron_activations import MegatronActivations
 from yatt_core.planning.shape import ModelShape
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer
 from yatt_core.spec.sections.trainer import TorchTrainer
 
 MOMENTS = 2
-GATHERED = 2
-"""Layers whose parameters FSDP2 has gathered at once: the one being computed, and the next."""
+GATHERED = 3
+"""Layers whose parameters FSDP2 has gathered at once: the one being computed, the next, and what that is copied from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,8 @@ class TrainerMemory:
     lasting: state kept from step to step.
     host: the part of the lasting state that is in host memory during training.
     prepare, learn, sync: additional memory in these stages.
+    probe: the whole copy of the model with which a rank answers the probe of supervised fine-tuning.
+    widens_reference: whether the reference is less precise than in a checkpoint, so that it has to be copied.
     reference, teachers: the frozen policy and the teachers; empty if there are none.
     critic: the critic's lasting state on the device.
     sleeps: whether the lasting state is on the host in `collect`.
@@ -53,6 +55,8 @@ class TrainerMemory:
     sleeps: bool
     teachers: Bytes = NOTHING
     critic: Bytes = NOTHING
+    probe: Bytes = NOTHING
+    widens_reference: bool = False
 
 
 def torch_trainer(
@@ -73,7 +77,8 @@ def torch_trainer(
     flat = shape.parameters * FLOAT
     forward = torch_forward(shape, batch, engine.dtype)
     return TrainerMemory(
-        lasting=Bytes(weights=flat, gradients=flat, optimizer=MOMENTS * flat) + _checkpoint(shape, engine.ranks),
+        lasting=Bytes(weights=flat, gradients=flat, optimizer=MOMENTS * flat)
+        + _weights_and_moments(shape, engine.ranks),
         host=Bytes(),
         # The reference temporarily replaces the weights, of which a copy is kept meanwhile.
         prepare=Bytes(activations=forward, copies=flat if reference else 0),
@@ -85,13 +90,21 @@ def torch_trainer(
 
 
 def megatron_trainer(
-    engine: MegatronTrainer, shape: ModelShape, batch: MicroBatchShape, copies: int, *, reference: bool
+    engine: MegatronTrainer,
+    shape: ModelShape,
+    batch: MicroBatchShape,
+    copies: int,
+    sent: int,
+    *,
+    reference: bool,
+    entropy_gradient: bool,
 ) -> TrainerMemory:
     """Returns the memory of the first or the last stage, whichever holds more.
 
     The first stage has the most micro-batches in flight; the last one has the head.
 
     copies: number of data-parallel copies.
+    sent: bytes of weights on their way in `sync`.
     """
     tensor, stages = engine.tensor_model_parallel_size, engine.pipeline_model_parallel_size
     size = element_bytes(engine.dtype)
@@ -99,63 +112,103 @@ def megatron_trainer(
     layers = stage_layers * (shape.layer_matrices / tensor + shape.layer_norms)
     ends = 1 if shape.tied or stages > 1 else 2
     parameters = layers + ends * shape.embedding_parameters / tensor + shape.hidden + shape.tower
-    kept = sharded_layer(shape, tensor, engine.sequence_parallel, engine.dtype) * batch.tokens
-    if engine.recompute_granularity == "full":
-        inputs = sharded_input(shape, tensor, engine.sequence_parallel, engine.dtype) * batch.tokens
-        first, last = inputs * stage_layers * stages + kept, inputs * stage_layers + kept
-    else:
-        first, last = kept * stage_layers * stages, kept * stage_layers
-    # One forward, one backward (arXiv 2104.04473): the first stage has as many micro-batches in flight as there are stages.
-    head = sharded_head(shape, batch, tensor, engine.dtype)
-    activations = round(max(first, last + head + head_gradients(shape, batch, tensor, engine.dtype)))
     # In addition to the weights: a float32 copy, unless they are float32 themselves, and two moments.
     optimizer = round(
         parameters * FLOAT * (MOMENTS + (size < FLOAT)) / (copies if engine.use_distributed_optimizer else 1)
     )
     weights = round(parameters * size)
-    forward = round(kept + head)
     on_host = engine.optimizer_cpu_offload
+    activations = MegatronActivations(engine, shape, batch)
     return TrainerMemory(
         lasting=Bytes(weights=weights, gradients=round(parameters * FLOAT), optimizer=0 if on_host else optimizer),
         host=Bytes(optimizer=optimizer if on_host else 0),
-        prepare=Bytes(activations=forward),
-        learn=Bytes(activations=activations),
-        sync=Bytes(copies=_largest_matrix(shape, tensor, size)),
+        # The reference temporarily replaces the weights, of which a copy is kept meanwhile.
+        prepare=Bytes(activations=activations.scoring(), copies=weights if reference else 0),
+        learn=Bytes(activations=_megatron_learning(activations, stage_layers, entropy_gradient)),
+        sync=Bytes(copies=sent),
         reference=Bytes(weights=weights if reference else 0),
         sleeps=True,
+        probe=Bytes(copies=shape.parameters * FLOAT),
+        widens_reference=size < FLOAT,
     )
 
 
+def _megatron_learning(kept: MegatronActivations, layers: float, entropy_gradient: bool) -> int:
+    """Returns the activations of a stage's layers, of the stage that holds more.
+
+    One forward, one backward (arXiv 2104.04473): the first stage has as many micro-batches in flight as there are stages.
+    """
+    stages, shape = kept.engine.pipeline_model_parallel_size, kept.shape
+    if kept.engine.recompute_granularity == "full":
+        each, again = kept.layer_input(), kept.layer()
+    else:
+        each, again = kept.layer(), 0.0
+    # The gradient of a head that is the embedding stays until the embedding's own is added.
+    waiting = shape.embedding_parameters / kept.engine.tensor_model_parallel_size * element_bytes(kept.engine.dtype)
+    backward = again + kept.backward() + (waiting if shape.tied and kept.batch.counted else 0)
+    return round(max(each * layers * stages + backward, each * layers + max(kept.ends(entropy_gradient), backward)))
+
+
 def fsdp2_trainer(
-    engine: Fsdp2Trainer, shape: ModelShape, batch: MicroBatchShape, ranks: int, *, reference: bool
+    engine: Fsdp2Trainer,
+    shape: ModelShape,
+    batch: MicroBatchShape,
+    ranks: int,
+    sent: int,
+    *,
+    reference: bool,
+    entropy_gradient: bool,
 ) -> TrainerMemory:
     """Returns the memory of FSDP2: each layer is gathered when it computes.
 
     Embedding and head, the root's parameters, stay gathered during the whole pass.
+
+    sent: bytes of weights on their way in `sync`.
     """
     size = element_bytes(engine.dtype)
     shard = round(shape.parameters * FLOAT / ranks)
     layer = shape.layer_matrices + shape.layer_norms
     root = shape.parameters - shape.layers * layer
-    gathered_layers = GATHERED if engine.reshard_after_forward else shape.layers
-    gathered = round((gathered_layers * layer + root) * size)
-    unreduced = round(max(layer, shape.embedding_parameters) * FLOAT)
-    kept = sharded_layer(shape, 1, False, engine.dtype) * batch.tokens
-    if engine.activation_checkpointing:
-        layers = sharded_input(shape, 1, False, engine.dtype) * batch.tokens * shape.layers + kept
-    else:
-        layers = kept * shape.layers
-    head, of_head = sharded_head(shape, batch, 1, engine.dtype), head_gradients(shape, batch, 1, engine.dtype)
+    gathered = round((GATHERED if engine.reshard_after_forward else shape.layers) * layer * size)
+    forward = batch.tokens * (3 * shape.hidden + 4 * shape.intermediate) * size
+    head = DISTRIBUTIONS * batch.chunk(shape.vocabulary) * shape.vocabulary * FLOAT
+    passes = (Bytes(activations=forward, copies=gathered), Bytes(activations=head))
     state = Bytes(weights=shard, gradients=shard, optimizer=MOMENTS * shard)
+    exchanged = Bytes(copies=root * size + (shard if reference else 0))
     return TrainerMemory(
         lasting=Bytes() if engine.cpu_offload else state,
         host=state if engine.cpu_offload else Bytes(),
-        prepare=Bytes(activations=round(kept + head), copies=gathered),
-        learn=Bytes(activations=round(layers + head), copies=gathered + max(unreduced, of_head)),
-        sync=Bytes(copies=_largest_matrix(shape, 1, size)),
-        reference=Bytes(weights=round(shape.parameters * size / ranks) if reference else 0),
+        prepare=max(passes, key=lambda needed: needed.total) + exchanged,
+        learn=_fsdp2_learning(engine, shape, batch, gathered, entropy_gradient) + Bytes(copies=root * size),
+        sync=Bytes(copies=sent),
+        reference=Bytes(weights=shard if reference else 0),
         sleeps=True,
+        probe=Bytes(copies=shape.parameters * FLOAT),
     )
+
+
+def _fsdp2_learning(
+    engine: Fsdp2Trainer, shape: ModelShape, batch: MicroBatchShape, gathered: int, entropy_gradient: bool
+) -> Bytes:
+    """Returns what an update takes besides the gathered root: at the head, in a layer's backward pass, or at its end.
+
+    Gradients are whole until a unit, a layer or the root, has all of its own; they are reduced in float32.
+
+    gathered: bytes of the gathered layers.
+    """
+    size = element_bytes(engine.dtype)
+    layer = shape.layer_matrices + shape.layer_norms
+    root = shape.parameters - shape.layers * layer
+    of_head = shape.embedding_parameters * size if batch.counted else 0
+    kept = fsdp2_kept(shape, batch, engine.dtype, engine.activation_checkpointing)
+    backward = batch.tokens * (shape.hidden + shape.intermediate) * size
+    all_layers = 0 if engine.reshard_after_forward else gathered
+    phases = (
+        Bytes(activations=kept + fsdp2_head(shape, batch, engine.dtype, entropy_gradient), copies=all_layers),
+        Bytes(activations=kept + backward, copies=gathered + of_head + layer * size),
+        Bytes(copies=all_layers + (of_head if shape.tied else 0) + root * (size + FLOAT)),
+    )
+    return max(phases, key=lambda needed: needed.total)
 
 
 def with_teacher(
@@ -167,7 +220,7 @@ def with_teacher(
         held, besides = teacher.parameters * size, Bytes(activations=torch_forward(teacher, batch, engine.dtype))
     else:
         held = round(teacher.parameters * size / ranks)
-        besides = fsdp2_trainer(engine, teacher, batch, ranks, reference=False).prepare
+        besides = fsdp2_trainer(engine, teacher, batch, ranks, 0, reference=False, entropy_gradient=False).prepare
     prepare = max(memory.prepare, besides, key=lambda needed: needed.total)
     return replace(memory, prepare=prepare, teachers=memory.teachers + Bytes(weights=held))
 
@@ -180,7 +233,7 @@ def with_critic(
     if isinstance(engine, TorchTrainer):
         own = torch_trainer(engine, critic, values, 0, reference=False, entropy_gradient=False)
     else:
-        own = fsdp2_trainer(engine, critic, values, ranks, reference=False)
+        own = fsdp2_trainer(engine, critic, values, ranks, 0, reference=False, entropy_gradient=False)
     return replace(
         memory,
         host=memory.host + own.host,
@@ -190,45 +243,49 @@ def with_critic(
     )
 
 
-def on_cores(
-    memory: TrainerMemory, shape: ModelShape, sent: int, ranks: int, critic: ModelShape | None = None
-) -> TrainerMemory:
+def on_cores(memory: TrainerMemory, shape: ModelShape, ranks: int, critic: ModelShape | None = None) -> TrainerMemory:
     """Returns the memory of a sharded trainer on cores: nothing is moved to the host, because it is already there.
 
     Each rank also keeps the buffers for its share of a checkpoint.
-
-    sent: bytes of weights on their way in `sync`.
     """
-    lasting, values = memory.lasting + memory.host + _checkpoint(shape, ranks), memory.critic
+    lasting, values = (
+        memory.lasting + memory.host + checkpoint_buffers(memory, shape, ranks, on_cores=True),
+        memory.critic,
+    )
     if critic is not None:
-        values = values + _checkpoint(critic, ranks)
-    sync = memory.sync + Bytes(copies=sent)
-    return replace(memory, lasting=lasting, host=NOTHING, critic=values, sync=sync, sleeps=False)
+        values = values + _weights_and_moments(critic, ranks)
+    return replace(memory, lasting=lasting, host=NOTHING, critic=values, sleeps=False)
 
 
-def on_card(memory: TrainerMemory, resident: bool) -> TrainerMemory:
-    """Returns the memory of the torch trainer on a GPU.
+def on_card(
+    memory: TrainerMemory, shape: ModelShape, ranks: int, resident: bool, critic: ModelShape | None = None
+) -> TrainerMemory:
+    """Returns the memory of a trainer on a GPU.
 
-    A checkpoint's buffers are in host memory, and everything else is too while other roles take their turn.
+    A checkpoint's buffers are in host memory. The reference, although it never changes, has to be copied there as well.
+    The torch trainer moves everything else there too while other roles take their turn, as the sharded ones always do.
 
     resident: whether all roles stay on the device.
     """
-    copies, of_critic = Bytes(copies=memory.lasting.copies), Bytes(copies=memory.critic.copies)
+    buffers = checkpoint_buffers(memory, shape, ranks, on_cores=False)
+    if critic is not None:
+        buffers = buffers + _weights_and_moments(critic, ranks)
     return replace(
         memory,
         lasting=replace(memory.lasting, copies=0),
-        host=memory.host + copies + of_critic,
+        host=memory.host + buffers,
         critic=replace(memory.critic, copies=0),
-        sleeps=not resident,
+        sleeps=memory.sleeps or not resident,
     )
 
 
-def _checkpoint(shape: ModelShape, ranks: int) -> Bytes:
-    """Returns a rank's buffers for its share of the weights and moments."""
+def checkpoint_buffers(memory: TrainerMemory, shape: ModelShape, ranks: int, *, on_cores: bool) -> Bytes:
+    """Returns a rank's buffers for its share of the policy's weights and moments, and of the reference if it is copied."""
+    buffers = _weights_and_moments(shape, ranks)
+    if memory.reference == NOTHING or (on_cores and not memory.widens_reference):
+        return buffers
+    return buffers + Bytes(copies=round(shape.parameters * FLOAT / ranks))
+
+
+def _weights_and_moments(shape: ModelShape, ranks: int) -> Bytes:
     return Bytes(copies=round((1 + MOMENTS) * shape.parameters * FLOAT / ranks))
-
-
-def _largest_matrix(shape: ModelShape, tensor: int, size: int) -> int:
-    """Returns the bytes of the largest matrix, counted twice: as gathered to be sent, and as received by an engine."""
-    largest = max(shape.embedding_parameters, shape.hidden * shape.intermediate * 2)
-    return round(2 * largest * size / tensor)

@@ -1,7 +1,7 @@
 """What weights on their way from the trainer's ranks to the rollout engines take in memory.
 
 Consumes the roles; produces bytes of buckets that a process holds while it sends or receives, and of the copies that
-ranks keep of what they sent (`trainer.sync: delta`). All of it is host memory.
+ranks keep of what they sent (`trainer.sync: delta`). All of it is host memory; a rank on a GPU also holds buckets there.
 """
 
 from __future__ import annotations
