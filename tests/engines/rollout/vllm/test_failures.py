@@ -25,6 +25,14 @@ def test_a_model_that_vllm_cannot_run_never_becomes_one_that_it_can() -> None:
         assert isinstance(opening_failure("models/a", error, starting), ConfigurationError)
 
 
+def test_a_class_of_models_that_needs_another_package_is_named_with_it() -> None:
+    """As vLLM's LLaVA needs torchvision, which is not installed beside torch's build for CPUs."""
+    missing = ModuleNotFoundError("No module named 'torchvision'", name="torchvision")
+    found = opening_failure("models/a", missing, starting=False)
+    assert isinstance(found, ConfigurationError)
+    assert str(found).startswith("models/a: ") and "torchvision" in str(found) and "rollout.engine.kind" in str(found)
+
+
 @NEEDS_VLLM
 @pytest.mark.verify
 def test_a_cache_beyond_the_memory_of_the_machine_is_a_failure_of_infrastructure(wide_model_folder) -> None:

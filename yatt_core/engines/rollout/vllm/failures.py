@@ -25,4 +25,9 @@ def opening_failure(model_path: str, error: Exception, starting: bool) -> Config
             "infrastructure failures; if nothing else uses the device, lower rollout.engine.gpu_memory_utilization or "
             "max_num_seqs (for a judge, those of its engine)"
         )
+    if isinstance(error, ModuleNotFoundError):
+        return ConfigurationError(
+            f"{model_path}: vLLM's class for this model needs the package {error.name}, which is not installed; expected a "
+            "text model, or rollout.engine.kind: torch (for a judge, its engine's) for a model with a vision tower"
+        )
     return ConfigurationError(f"{model_path}: vLLM cannot run this model here: {error}")

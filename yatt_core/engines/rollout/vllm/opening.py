@@ -73,7 +73,9 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
             config.cache_config.kv_cache_memory_bytes = _cache_bytes(config, spec.max_num_seqs, longest)
         starting = True
         return LLMEngine.from_vllm_config(config, disable_log_stats=True)
-    except (ValueError, OSError, NotImplementedError, MemoryError, torch.OutOfMemoryError) as error:
+    except (
+        ValueError, OSError, NotImplementedError, MemoryError, ModuleNotFoundError, torch.OutOfMemoryError,
+    ) as error:  # fmt: skip
         raise opening_failure(model_path, error, starting) from error
 
 
