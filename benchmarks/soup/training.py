@@ -1,0 +1,170 @@
+"""Trains the runs of a soup in this process: the product's collector, engines, trainer, checkpoints and ledger, without Ray.
+
+Consumes runs of a home. Produces their committed iterations and a checkpoint at the last one, as drivers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from typing import Any
+
+from benchmarks.common import progress
+from db.core.engine import Fence
+from db.ledger import Ledger
+from db.write.commit import IterationCommit
+from db.write.records import CheckpointRow
+from flows.branching.branches import operator_lease
+from flows.run.control_state import ControlState
+from flows.run.creation import current_spec
+from flows.run.home import Home
+from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
+from yatt_core.collection.collector import Collector, OpenBatch
+from yatt_core.dispatch.stream import Arrival, Judged
+from yatt_core.engines.registry import build_rollout_engine, build_train_engine
+from yatt_core.input_building.materialise import initial_model, materialise
+from yatt_core.inputs.manifest import INPUTS
+from yatt_core.inputs.reader import Inputs
+from yatt_core.keys import WorkKey, checkpoint_folder
+from yatt_core.prompts.codec import open_codec
+from yatt_core.prompts.stream import draw
+from yatt_core.protocols.engines import RankContext, RolloutEngine, TrainEngine
+from yatt_core.protocols.generation import GenerateRequest
+from yatt_core.protocols.receipts import BatchTask, ShardRef, ShardTask
+from yatt_core.rewards.scoring import RewardScorer
+from yatt_core.spec import RunSpec
+from yatt_core.tools.toolbox import Toolbox
+
+CHECKPOINT_BYTES = 16 << 20
+
+
+class LocalStream:
+    """A stream of decode batches that one engine of this process answers in turn; there are no judges."""
+
+    peak_bytes = 0
+
+    def __init__(self, engine: RolloutEngine) -> None:
+        self._engine, self._waiting = engine, list[tuple[OpenBatch, GenerateRequest]]()
+
+    def submit(self, tag: OpenBatch, request: GenerateRequest) -> None:
+        """Requests a decode batch."""
+        self._waiting.append((tag, request))
+
+    def submit_judging(self, tag: OpenBatch, part: str, request: Any) -> None:
+        """Refuses: the runs have no judges."""
+        raise NotImplementedError(part)
+
+    def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
+        """Ignores how far a wave has come."""
+
+    def arrivals(self) -> Iterator[Arrival[OpenBatch] | Judged[OpenBatch]]:
+        """Yields the answers."""
+        number = 0
+        while self._waiting:
+            tag, request = self._waiting.pop(0)
+            missing = set(range(request.seeds.size))
+            for piece in self._engine.stream(request):
+                if piece is not None:
+                    missing.difference_update(piece.rows)
+                    yield Arrival(number, tag, piece, complete=not missing)
+            number += 1
+
+
+class LocalRuns:
+    """Drives runs one after another in this process; `flows.soups.runner.Drives`.
+
+    iterations: number of iterations trained so far.
+    """
+
+    def __init__(self, home: Home, ledger: Ledger) -> None:
+        self._home, self._ledger, self.iterations = home, ledger, 0
+
+    def __call__(self, runs: Sequence[str], until: int) -> None:
+        """Trains each run until it has committed an iteration."""
+        for run in runs:
+            with operator_lease(self._ledger, run, f"benchmark of {run}") as fence:
+                self._train(fence, until)
+                self._ledger.runs.set_state(fence, "stopped")
+
+    def _train(self, fence: Fence, until: int) -> None:
+        ledger, run, folder = self._ledger, fence.run, self._home.run_folder(fence.run)
+        spec = current_spec(ledger, run)
+        materialise(spec, folder)
+        model = initial_model(spec, folder)
+        trainer = build_train_engine(spec, RankContext(folder, folder / INPUTS, model, 0))
+        trainer.connect(0, 1, "")
+        trainer.initialise()
+        state = self._begin(fence, spec, trainer)
+        if state.iteration < until:
+            engine, inputs = build_rollout_engine(spec, model, folder / INPUTS), Inputs.open(folder / INPUTS, spec)
+            with closing(Toolbox(spec.rollout.tools)) as toolbox:
+                scorer = RewardScorer(spec.rewards, folder)
+                collector = Collector(spec, folder, inputs, open_codec(spec, model), scorer, toolbox)
+                while state.iteration < until:
+                    state = self._iterate(fence, spec, collector, engine, trainer, state)
+            _take_checkpoint(ledger, fence, spec, trainer, self._home, until)
+        progress(f"{run}: iteration {until}")
+
+    def _begin(self, fence: Fence, spec: RunSpec, trainer: TrainEngine) -> ControlState:
+        """Returns the state of the last commit with its weights loaded; first makes iteration 0 if there is none."""
+        commit, folder = self._ledger.commits.latest(fence.run), self._home.run_folder(fence.run)
+        if commit is None:
+            if spec.sft is not None:
+                trainer.sft()
+            state = replace(ControlState.initial(spec.data), iteration=0)
+            self._commit(fence, state, trainer)
+            _take_checkpoint(self._ledger, fence, spec, trainer, self._home, 0)
+            return state
+        row = next(row for row in self._ledger.records.checkpoints(fence.run) if row.is_meant(commit.iteration))
+        trainer.restore(folder / row.folder, commit.iteration)
+        return ControlState.from_json(commit.state)
+
+    def _iterate(
+        self,
+        fence: Fence,
+        spec: RunSpec,
+        collector: Collector,
+        engine: RolloutEngine,
+        trainer: TrainEngine,
+        state: ControlState,
+    ) -> ControlState:
+        iteration, shards = state.iteration + 1, spec.shards
+        engine.update_weights(dict(trainer.stream_weights()), state.iteration)
+        references, cursor = draw(spec.data, spec.seed, state.cursor, spec.data.prompts_per_iteration)
+        size = -(-len(references) // shards)
+        tasks = [
+            ShardTask(
+                WorkKey(fence.run, 0, iteration, "collect", shard=shard),
+                fence.term,
+                references[shard * size : (shard + 1) * size],
+                state.iteration,
+            )
+            for shard in range(shards)
+        ]
+        receipts = sorted(collector.collect(tasks, LocalStream(engine)), key=lambda receipt: receipt.key.shard)
+        sealed = tuple(ShardRef(receipt.folder, receipt.manifest_sha256) for receipt in receipts)
+        key = WorkKey(fence.run, 0, iteration, "prepare")
+        task = BatchTask(key, fence.term, sealed, reward_moments=state.reward_moments)
+        prepared = trainer.prepare(task)
+        assert prepared is not None, "the only rank returns the receipt"
+        trainer.learn(replace(task, key=replace(key, phase="learn")), prepared)
+        after = replace(state, iteration=iteration, cursor=cursor, reward_moments=prepared.reward_moments)
+        self._commit(fence, after, trainer)
+        self.iterations += 1
+        return after
+
+    def _commit(self, fence: Fence, state: ControlState, trainer: TrainEngine) -> None:
+        digest = trainer.weights_digest()
+        commit = IterationCommit(0, state.iteration, state.to_json(), 0, weights_digest=digest)
+        self._ledger.commits.commit(fence, commit)
+
+
+def _take_checkpoint(
+    ledger: Ledger, fence: Fence, spec: RunSpec, trainer: TrainEngine, home: Home, iteration: int
+) -> None:
+    name = str(checkpoint_folder(0, iteration, fence.term))
+    identity = CheckpointIdentity(fence.run, 0, iteration, fence.term, spec.digest, trainer.weights_digest())
+    frozen: Any = trainer.freeze_state()
+    receipt = publish_checkpoint(home.run_folder(fence.run), name, identity, frozen, CHECKPOINT_BYTES)
+    ledger.records.checkpoint(fence, CheckpointRow(fence.run, **asdict(receipt)))
