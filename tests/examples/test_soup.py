@@ -100,7 +100,8 @@ def options(tmp_path: Path) -> list[str]:
     spec = tmp_path / "soup.yaml"
     base = SOUP.parent / "runs.yaml"
     spec.write_text(
-        f"{{name: brew, base: {base}, objectives: [echo, vowels], betas: [0.6, 0.8], search_fraction: 0.5, grid_points: 3}}"
+        f"{{name: brew, base: {base}, objectives: [echo, vowels], betas: [0.6, 0.8], search_fraction: 0.5, grid_points: 3, "
+        "rewarded_soup: false}"
     )
     return [str(spec), *(word for change in SMALL for word in ("--set", change))]
 
@@ -112,7 +113,7 @@ def test_a_real_soup_that_was_killed_has_the_digests_of_one_that_was_not(
 ) -> None:
     plain, killed = (Cook(tmp_path / name, service_environment) for name in ("plain", "killed"))
     shown = plain.finish("run", *options(tmp_path))
-    assert not shown["following"] and len(shown["soups"]) == 2
+    assert not shown["following"] and len(shown["soups"]) == 1
     soup = shown["soup"]
     process = killed.start("run", *options(tmp_path))
     killed.kill_when(process, lambda ledger: any(run.id != soup and run.iteration > 0 for run in ledger.runs.list()))
