@@ -40,7 +40,7 @@ TREE: dict[str, Any] = {
     "rewards": {
         "parts": [
             {"name": "exact", "function": "exact_match"},
-            {"name": "sparse", "function": "tests.flows.reward_functions:sparse", "options": {"share": 0.5}},
+            {"name": "sparse", "function": "tests.flows.reward_functions:sparse", "options": {"share": 1.0}},
             {"name": "length", "function": "length_range", "options": {"maximum": 1, "slack": 8}},
         ]
     },
@@ -117,7 +117,7 @@ def test_the_export_answers_the_held_out_tasks_as_its_checkpoint_does(
     yatt: Yatt, home: Home, spec: RunSpec, run: str
 ) -> None:
     folder = Path(yatt("export", run, "-o", "json").document["folder"])
-    sampled = ("-o", "json", "--samples", "4")
+    sampled = ("-o", "json", "--samples", "32")
     of_checkpoint, of_folder, of_start = (
         yatt("evaluate", run, *which, *sampled).document
         for which in ((), ("--model", str(folder)), ("--model", initial_model(spec, home.run_folder(run))))
