@@ -102,7 +102,7 @@ def iterate(session: DriverSession, state: ControlState, meter: IterationMeter) 
     """Runs the next iteration, phase by phase.
 
     Consumes: the control state of the last commit.
-    Waits for: each phase in turn. Only the writing of a checkpoint continues in the background.
+    Waits for: each phase in turn. Only a checkpoint is copied, from `sync` on, and written in the background.
     Unblocked by: the ledger's confirmation of the commit, after which the iteration is never repeated.
     """
     iteration = state.iteration + 1

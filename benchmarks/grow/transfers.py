@@ -9,6 +9,8 @@ of its own, with the product's own transfer. The figures are those of the worse 
   rank to the three other processes, with gloo, in pieces of the size of a bucket; each at its best of several rounds;
 - `delta_bytes_over_model`: bytes of a transfer of changes (`trainer.sync: delta`) after five optimizer steps at a learning
   rate of 1e-6, divided by the bytes of the model in the engine's type; a step has the size that AdamW gives it;
+- `sync_beside_copy_over_sum`: seconds in which the ranks send their weights and copy weights and moments for a checkpoint
+  at the same time, divided by the sum of the seconds of each alone, each at its best;
 - `spilled_bytes`: bytes that the object store of a run's own Ray head spills when the same weights go through it.
 """
 
@@ -16,6 +18,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -53,17 +57,25 @@ def transfer_figures(folder: Path, sizes: dict[str, Any] = SIZES) -> tuple[dict[
     progress("transfers: ranks to engines")
     found = on_ranks(RANKS + ENGINES, take_part, folder, sizes)
     engines = found[RANKS:]
-    seconds = min(max(round_) for round_ in zip(*(each["seconds"] for each in found), strict=True))
-    broadcast = min(max(round_) for round_ in zip(*(each["broadcast"] for each in found), strict=True))
+    seconds = _best(found, "seconds")
+    broadcast, copy, both = (_best(found, name) for name in ("broadcast", "copy", "both"))
     progress("transfers: through the object store of a run's own head")
     figures: dict[str, float | None] = {
         "sync_bytes_over_model": max(each["bytes"] / each["model"] for each in engines),
         "delta_bytes_over_model": sum(each["delta"] for each in found[:RANKS]) / engines[0]["model"],
         "sync_peak_over_bucket": max(each["peak"] for each in found) / BUCKET,
         "sync_seconds_over_broadcast": seconds / broadcast,
+        "sync_beside_copy_over_sum": both / (seconds + copy),
         "spilled_bytes": float(_spilled(folder, sent_spec(sizes), engines[0]["model"])),
     }
-    return figures, {"processes": found, "bucket_bytes": BUCKET, "seconds": seconds, "broadcast_seconds": broadcast}
+    measured = {"seconds": seconds, "broadcast_seconds": broadcast, "copy_seconds": copy, "both_seconds": both}
+    hidden = seconds + copy - both
+    return figures, {"processes": found, "bucket_bytes": BUCKET, **measured, "hidden_seconds": hidden}
+
+
+def _best(found: list[dict[str, Any]], name: str) -> float:
+    """Returns the seconds of the best round, in which the slowest process counts."""
+    return float(min(max(round_) for round_ in zip(*(each[name] for each in found), strict=True)))
 
 
 def sent_spec(sizes: dict[str, Any]) -> RunSpec:
@@ -99,14 +111,36 @@ def take_part(rank: Rank, folder: Path, sizes: dict[str, Any]) -> dict[str, Any]
             peak = private_growth(partial(work.whole, group[0], task))
     rank.shared(None)
     task = TransferTask(1, ROUNDS + 2, "changes", address, members[:RANKS], members[RANKS:], "kept")
+    delta = work.changes(group[0], task)
+    copies, both = _copies(rank, work, group[0], replace(task, base=""))
     return {
-        "delta": work.changes(group[0], task),
+        "delta": delta,
+        "copy": copies,
+        "both": both,
         "seconds": seconds[1:],  # the first one connects
         "peak": peak,
         "bytes": received,
         "model": size,
         "broadcast": _broadcasts(rank, size),
     }
+
+
+def _copies(rank: Rank, work: _Sender | _Receiver, group: Any, task: Any) -> tuple[list[float], list[float]]:
+    """Returns the seconds of copies for a checkpoint, and of transfers beside such a copy, round by round."""
+    copies, both = list[float](), list[float]()
+    for turn in range(ROUNDS + 1):
+        rank.shared(None)
+        begun = time.perf_counter()
+        work.copy()
+        copies.append(time.perf_counter() - begun)
+        rank.shared(None)
+        begun = time.perf_counter()
+        with ThreadPoolExecutor(1) as thread:
+            copying = thread.submit(work.copy)
+            work.whole(group, replace(task, name=f"beside copy {turn}"))
+            copying.result()
+        both.append(time.perf_counter() - begun)
+    return copies[1:], both[1:]  # the first copy allocates its memory
 
 
 class _Sender:
@@ -129,6 +163,10 @@ class _Sender:
         from yatt_core.engines.sync.sending import send_weights
 
         return send_weights(group, task, self._engine.sync_parts, ENGINE_TYPE, BUCKET, lambda: None)
+
+    def copy(self) -> None:
+        """Copies what a checkpoint needs."""
+        self._engine.freeze_state()
 
     def changes(self, group: Any, task: Any) -> int:
         """Takes optimizer steps with made-up gradients, and sends what they have changed; returns the bytes sent."""
@@ -162,6 +200,9 @@ class _Receiver:
         from yatt_core.engines.sync.receiving import received_weights
 
         return self._take(task, received_weights(group, task, BUCKET, lambda: None))
+
+    def copy(self) -> None:
+        """Does nothing: engines have no part in checkpoints."""
 
     def changes(self, group: Any, task: Any) -> int:
         """Takes changes; returns the bytes received."""

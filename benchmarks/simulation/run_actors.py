@@ -200,6 +200,9 @@ class SimulatedRunActors:
 
     # -- checkpoints ----------------------------------------------------------------------------------------------------
 
+    def copy_ahead(self, version: int) -> None:
+        """Does nothing: a simulated checkpoint's stall is the same, whenever the copy begins."""
+
     def begin_checkpoint(self, run: str, audit_head: str) -> None:
         """Lets the stall pass, after which the checkpoint is published in the background."""
         cluster, trainer, times = self._cluster, self._cluster.trainer, self._cluster.trace.durations

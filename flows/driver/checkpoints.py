@@ -99,8 +99,13 @@ class CheckpointKeeper:
         self.wait()
         return self.at(iteration) is None
 
+    def copy_ahead(self, iteration: int) -> None:
+        """Begins to copy the tensors for the iteration's checkpoint, unless another checkpoint is still being written."""
+        if not self._under_way and self.at(iteration) is None:
+            self._actors.copy_ahead(iteration)
+
     def begin(self, iteration: int) -> None:
-        """Waits for the checkpoint in flight, copies the tensors, and publishes them in the background."""
+        """Waits for the checkpoint in flight, then has the tensors copied and published in the background."""
         self.wait()
         log.info("checkpoint of iteration %d begins", iteration)
         self._actors.begin_checkpoint(self._fence.run, self._ledger.events.head(self._fence.run).hash)

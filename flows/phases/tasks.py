@@ -107,12 +107,14 @@ def learn(session: DriverSession, iteration: int, experience: Experience, prepar
 
 @phase
 def sync(session: DriverSession, iteration: int) -> list[SyncReceipt]:
-    """Updates the weights of the rollout engines in place.
+    """Updates the weights of the rollout engines in place. Meanwhile the ranks begin to copy what a checkpoint needs.
 
     Consumes: the trainer's weights after the iteration.
     Waits for: the engines that hold another version.
     Unblocked by: their receipts, which are returned; immediately, if all engines hold this version.
     """
+    if session.takes_checkpoint(iteration):
+        session.checkpoints.copy_ahead(iteration)
     return session.actors.sync(iteration)
 
 
@@ -131,9 +133,9 @@ def evaluate(session: DriverSession, iteration: int) -> list[EvaluateReceipt]:
 def checkpoint(session: DriverSession, iteration: int) -> None:
     """Begins a checkpoint; it is published in the background, so its row may be written after later commits.
 
-    Consumes: the trainer's tensors.
-    Waits for: the checkpoint in flight, if any, then the copy of the tensors.
-    Unblocked by: the copy.
+    Consumes: the trainer's tensors, or their copy that was begun while weights were sent.
+    Waits for: the checkpoint in flight, if any.
+    Unblocked by: the trainer's ranks, which copy and write beside everything that leaves their tensors unchanged.
     """
     if session.checkpoints.lacks(iteration):
         session.checkpoints.begin(iteration)

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.grow.checkpoints import checkpoint_figures
+from benchmarks.grow.models import TINY
+from benchmarks.grow.transfers import transfer_figures
 from tests.needs import NEEDS_MEGATRON
 
 SMALL = {
@@ -30,3 +32,19 @@ def test_a_rank_writes_its_share_and_reads_what_it_needs(tmp_path: Path) -> None
     peak, read = figures["checkpoint_peak_over_share"], figures["restore_read_over_share"]
     assert peak is not None and 0.9 < peak < 4.0, "buffers of a fixed size weigh more here"
     assert read is not None and 1.0 <= read < 1.3
+
+
+@pytest.mark.verify
+def test_weights_are_sent_once_and_changes_are_few(tmp_path: Path) -> None:
+    figures, details = transfer_figures(tmp_path, TINY)
+    rank, other, *engines = details["processes"]
+    assert len(engines) == 2 and all(each["bytes"] == engines[0]["bytes"] for each in engines)
+    sent, model = figures["sync_bytes_over_model"], engines[0]["model"]
+    assert sent is not None and 1.0 <= sent < 1.2 and rank["bytes"] + other["bytes"] == engines[0]["bytes"] > model
+    assert figures["delta_bytes_over_model"] == (rank["delta"] + other["delta"]) / model
+    assert 0 < rank["delta"] < engines[0]["bytes"] / 2, "rounded to bfloat16, few numbers change"
+    assert figures["spilled_bytes"] == 0.0
+    both, apart = details["both_seconds"], details["seconds"] + details["copy_seconds"]
+    assert figures["sync_beside_copy_over_sum"] == pytest.approx(both / apart)
+    assert details["hidden_seconds"] == pytest.approx(apart - both)
+    assert all(len(each[name]) == len(engines[0]["both"]) for each in details["processes"] for name in ("copy", "both"))

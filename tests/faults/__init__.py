@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 SITE = Path(__file__).parent / "site"
 PYTHONPATH = os.pathsep.join(str(folder) for folder in (SITE, ROOT))
 """Goes into the environment of a Ray head."""
-HANG, NOT_FINITE = "test-hang", "test-not-finite"
+HANG, NOT_FINITE, HOLD, HELD = "test-hang", "test-not-finite", "test-hold-copy", "test-copy-held"
 
 
 def hang_at(run_folder: Path, version: int) -> Path:
@@ -43,3 +43,26 @@ def is_not_finite(run_folder: Path, branch: int, iteration: int) -> bool:
     """Returns whether the loss of an iteration must be non-finite."""
     file = run_folder / NOT_FINITE
     return branch == 0 and file.exists() and int(file.read_text()) == iteration
+
+
+def hold_copies_of(run_folder: Path, version: int) -> Path:
+    """Makes the trainer's ranks hold on while they copy this version, until the returned file is removed."""
+    file = run_folder / HOLD
+    file.write_text(str(version))
+    return file
+
+
+def copy_is_held(run_folder: Path) -> bool:
+    """Returns whether a rank has begun a copy that is held."""
+    return (run_folder / HELD).exists()
+
+
+def claims_hold(run_folder: Path, version: int) -> bool:
+    """Returns whether a copy of a version must go on waiting, and notes that it waits."""
+    try:
+        held = int((run_folder / HOLD).read_text()) == version
+    except FileNotFoundError:
+        return False
+    if held:
+        (run_folder / HELD).touch()
+    return held

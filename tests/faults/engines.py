@@ -7,11 +7,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tests.faults import claims_hang, is_not_finite
+from tests.faults import claims_hang, claims_hold, is_not_finite
 
 
 def add_faults(registry: ModuleType) -> None:
-    """Makes the registry build virtual engines that look for faults in their run's folder."""
+    """Makes the registry build engines that look for faults in their run's folder; most faults are for virtual ones."""
     build_rollout_engine, build_train_engine = registry.build_rollout_engine, registry.build_train_engine
 
     def rollout_engine(spec: Any, model_path: str, inputs_folder: Path) -> Any:
@@ -19,7 +19,7 @@ def add_faults(registry: ModuleType) -> None:
         return _hanging(engine, inputs_folder.parent) if spec.virtual else engine
 
     def train_engine(spec: Any, context: Any) -> Any:
-        engine = build_train_engine(spec, context)
+        engine = _held(build_train_engine(spec, context), context.run_folder)
         return _not_finite(engine, context.run_folder) if spec.virtual else engine
 
     registry.build_rollout_engine, registry.build_train_engine = rollout_engine, train_engine  # type: ignore[attr-defined]
@@ -34,6 +34,18 @@ def _hanging(engine: Any, run_folder: Path) -> Any:
         return answer(request)
 
     engine.answer = answer_or_hang
+    return engine
+
+
+def _held(engine: Any, run_folder: Path) -> Any:
+    freeze = engine.freeze_state
+
+    def freeze_after_hold() -> Any:
+        while claims_hold(run_folder, engine.version):
+            time.sleep(0.05)
+        return freeze()
+
+    engine.freeze_state = freeze_after_hold
     return engine
 
 

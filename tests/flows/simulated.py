@@ -69,6 +69,9 @@ class BranchRunActors(SimulatedRunActors):
         trainer.receipt = UpdateReceipt(task.key, trainer.version, {}, fingerprint, {})
         return trainer.receipt
 
+    def copy_ahead(self, version: int) -> None:
+        assert self._cluster.trainer.version == version
+
     def begin_checkpoint(self, run: str, audit_head: str) -> None:
         cluster, trainer = self._cluster, self._cluster.trainer
         digest = trainer.state.hex()

@@ -53,6 +53,25 @@ from yatt_core.storage.lacking import fetch_lacking
 from yatt_core.storage.run_store import open_store
 from yatt_core.wire.buckets import WeightBucket
 
+MOVES = frozenset({"offload", "reload"})
+"""Calls that move tensors, but change none."""
+BESIDE_COPY = frozenset(
+    {
+        "materialise",
+        "load",
+        "standing",
+        "receive_prepared",
+        "export",
+        "weights_digest",
+        "copy_ahead",
+        "begin_checkpoint",
+        "bring_checkpoint",
+        "verify_checkpoint",
+        "tidy",
+    }
+)
+"""Calls that may be served while this rank's share of a checkpoint is copied, because they change none of its tensors."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankState:
@@ -275,19 +294,35 @@ class TrainerActor:
             raise InfrastructureError(f"trainer-{self._rank} holds version {engine.version}, not {version}")
         return engine
 
+    def copy_ahead(self, term: int, version: int) -> None:
+        """Begins to copy this rank's share of the next checkpoint, beside calls that only read.
+
+        Does nothing if all ranks must take part in the copy.
+        """
+        with self._serving("copy_ahead", term):
+            engine = self._holding(version)
+            if engine.direct_sync:
+                engine.reload()
+                self._checkpoints.copy_ahead(engine.freeze_state)
+
     def begin_checkpoint(
         self, term: int, run: str, branch: int, audit_head: str, attempt: int, apart: bool = False
     ) -> None:
-        """Copies this rank's share now; every rank writes its share in the background, and rank 0 publishes them all.
+        """Has every rank copy and write its share in the background; rank 0 publishes them all.
+
+        Calls that would change what is copied wait for the copy. Adapters are merged by all ranks together, and so
+        copied before this method returns.
 
         attempt: number of this attempt among those of the term and branch; the same on all ranks.
         apart: whether ranks have disks of their own, so that each sends its share to the durable tier.
         """
         with self._serving("begin_checkpoint", term):
             engine = self._ready()
+            if not self._checkpoints.copied_ahead:
+                engine.reload()  # here, since the thread that copies must not move tensors
             identity = CheckpointIdentity(run, branch, engine.version, term, self._spec.digest, "", audit_head, attempt)
-            folder = str(checkpoint_folder(branch, engine.version, term))
-            self._checkpoints.begin(folder, f"{attempt:06}", identity, engine.freeze_state, apart)
+            folder, at_once = str(checkpoint_folder(branch, engine.version, term)), not engine.direct_sync
+            self._checkpoints.begin(folder, f"{attempt:06}", identity, engine.freeze_state, apart, at_once)
 
     def checkpoint_result(self, wait_seconds: float) -> CheckpointReceipt | None:
         """Returns the last checkpoint's receipt, only once and on rank 0; None while it is being written.
@@ -339,11 +374,14 @@ class TrainerActor:
     def _serving(self, method: str, term: int) -> Iterator[None]:
         """Registers a call in progress. If it fails, the ranks may have diverged, so this rank leaves the group.
 
-        An export in progress ends with the first call that does not ask for the export's next bucket.
+        An export in progress ends with the first call that does not ask for the export's next bucket. A call that may
+        change or move tensors waits until they have been copied for a checkpoint.
         """
         with self._presence.serving(method, term):
             if method != "export":
                 self._export = None
+            if method not in BESIDE_COPY:
+                self._checkpoints.finish_copy(changes=method not in MOVES)
             try:
                 yield
             except InfrastructureError:

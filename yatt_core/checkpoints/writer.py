@@ -1,7 +1,7 @@
-"""Writes a rank's share of checkpoints in a background thread, off the critical path; at most one is in flight.
+"""Copies and writes a rank's share of checkpoints in a background thread; at most one checkpoint is in flight.
 
-Consumes frozen state (copies that no longer refer to the trainer). Produces, on the rank that publishes, receipts, each
-handed out a single time; a failed checkpoint raises its error instead.
+Consumes a function that copies the rank's state, which must not change until `finish_copy` has returned. Produces, on the
+rank that publishes, receipts, each handed out a single time; a failed checkpoint raises its error instead.
 """
 
 from __future__ import annotations
@@ -41,7 +41,36 @@ class CheckpointWriter:
         self._run_folder, self._store, self._patience = run_folder, store or NoStore(), patience
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._result: Future[CheckpointReceipt | None] | None = None
+        self._copy: Future[FrozenState] | None = None
+        self._ahead: Future[FrozenState] | None = None
         self._abandoned = Event()
+
+    def copy_ahead(self, freeze: Callable[[], FrozenState]) -> None:
+        """Begins to copy the state for the checkpoint that begins next, unless the state changes before.
+
+        The copy waits until the rank's share of the checkpoint before is written, since both have the same buffers.
+        """
+        self._ahead = self._copying(freeze)
+
+    @property
+    def copied_ahead(self) -> bool:
+        """True if the state has been copied, or is being copied, for the checkpoint that begins next."""
+        return self._ahead is not None
+
+    def finish_copy(self, changes: bool = True) -> None:
+        """Waits until the copy that has begun, if any, is complete.
+
+        changes: whether the state is about to change, so that a copy that was made ahead is of no use any more.
+        """
+        if self._copy is not None:
+            wait([self._copy])
+            self._copy = None  # it would keep the buffers alive
+        if changes:
+            self._ahead = None
+
+    def _copying(self, freeze: Callable[[], FrozenState]) -> Future[FrozenState]:
+        self._copy = self._executor.submit(freeze)
+        return self._copy
 
     def begin(
         self,
@@ -50,6 +79,7 @@ class CheckpointWriter:
         identity: CheckpointIdentity,
         freeze: Callable[[], FrozenState],
         apart: bool = False,
+        at_once: bool = False,
     ) -> None:
         """Starts a checkpoint at `folder`, relative to the run folder.
 
@@ -59,7 +89,8 @@ class CheckpointWriter:
 
         attempt: names this attempt; the same on all ranks.
         identity: the checkpoint's identity; its weights' digest is computed in the background.
-        freeze: copies the state, in this thread.
+        freeze: copies the state, unless it has been copied ahead.
+        at_once: whether to copy it in this thread, before this method returns.
         apart: whether ranks have disks of their own, so that their shares meet on the durable tier.
         """
         self._abandoned.set()
@@ -70,10 +101,16 @@ class CheckpointWriter:
         self._abandoned = Event()
         place = (self._run_folder, folder, attempt, identity)
         task = SpreadAttempt(*place, self._store) if apart else Attempt(*place)
-        self._result = self._executor.submit(self._publish, task, freeze(), self._abandoned)
+        if at_once:
+            copy = Future[FrozenState]()
+            copy.set_result(freeze())
+        else:
+            copy, self._ahead = self._ahead or self._copying(freeze), None
+        self._result = self._executor.submit(self._publish, task, copy, self._abandoned)
 
-    def _publish(self, attempt: Attempt, frozen: FrozenState, abandoned: Event) -> CheckpointReceipt | None:
-        started = time.perf_counter()
+    def _publish(self, attempt: Attempt, copy: Future[FrozenState], abandoned: Event) -> CheckpointReceipt | None:
+        # The copy is made in this thread, before.
+        frozen, started = copy.result(), time.perf_counter()
         attempt.write(frozen)
         if frozen.rank > 0:
             return None

@@ -252,7 +252,8 @@ class TrainEngine(Protocol):
         """Copies this rank's contribution to a checkpoint (weights, optimizer, schedule, reference).
 
         Training may continue before another thread has written the copies, which are valid until the next call.
-        Every rank must call it.
+        Every rank must call it. With `direct_sync`, ranks need not call it in step, and a thread of its own may: beside
+        calls that only read, and while nothing is offloaded.
         """
         ...
 

@@ -20,8 +20,7 @@ from yatt_core.actors.leftovers import Leftovers
 from yatt_core.actors.trainer import RankState
 from yatt_core.cluster.metering import UNINTERRUPTED, BytesMeter, Interruptions, unwrap_ray_error
 from yatt_core.cluster.object_store import SpillMeter, spilled_bytes
-from yatt_core.engines.train.ranks.rendezvous import meeting_host
-from yatt_core.errors import InfrastructureError, StuckError
+from yatt_core.errors import InfrastructureError
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.keys import WorkKey
 from yatt_core.placement.actions import ROLLOUT as ROLLING
@@ -46,10 +45,9 @@ from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.controller_layout import CONTROLLER
 from yatt_core.run_actors.device_use import device_use
 from yatt_core.run_actors.node_files import NodeFiles
-from yatt_core.run_actors.rank_files import agreed, share_prepared, tidy
-from yatt_core.run_actors.restoring import restore_ranks
+from yatt_core.run_actors.rank_files import agreed, tidy
 from yatt_core.run_actors.shard_assignment import evaluate_tasks
-from yatt_core.run_actors.watchdog import find_abandoned
+from yatt_core.run_actors.trainer_ranks import TrainerRanks
 from yatt_core.run_actors.wave_collection import collect
 from yatt_core.run_actors.weight_sync import WeightSync
 from yatt_core.spec import RunSpec
@@ -88,10 +86,9 @@ class RunActors:
         self._start_seconds = max(START_SECONDS, seconds)
         self.files = NodeFiles(spec, run_folder, meter, interruptions, self._start_seconds)
         self._registry.examine = self.files.examine
+        self._trainer = TrainerRanks(self._calls, self._registry, self.files, term, branch, self._start_seconds)
         self.failures: list[ActorFailure] = self._registry.failures
         self._created: tuple[str, ...] = ()
-        self._rank_disks: list[str] = []
-        self._attempts = 0
         self._spilling = SpillMeter()
         self.avoid_nodes: frozenset[str] = frozenset()
         self.resident = True
@@ -141,15 +138,9 @@ class RunActors:
 
     def _mend_ranks(self) -> tuple[str, ...]:
         """Recreates the existing ranks if one waits in vain for the others; returns the names of the new actors."""
-        names = self._members(TRAINER)
-        if names[0] in self._created:
+        if self._trainer.names[0] in self._created:
             return ()
-        asked = {rank.environment.remote(): name for rank, name in zip(self._ranks, names, strict=True)}
-        abandoned = find_abandoned(self._registry.store, self._folder, asked, self._start_seconds, self._interruptions)
-        if not abandoned:
-            return ()
-        log.warning("recreating the trainer's ranks because not all of them were called: %s", "; ".join(abandoned))
-        return self._registry.recreate(TRAINER, self.avoid_nodes)
+        return self._trainer.mend(self._folder, self._interruptions, self.avoid_nodes)
 
     def materialise(self, tell: Callable[[str], None] | None = None) -> InputsReceipt:
         """Writes the run's inputs unless they exist, through an actor that is not busy with a long task.
@@ -182,7 +173,7 @@ class RunActors:
         self._registry.loaded(self._calls.get(loading, "the actors to load", names, self._start_seconds))
         held = self._calls.get(versions, "the rollout engines' versions", self._members(ROLLOUT), self._start_seconds)
         in_flight = ranks[0].checkpoint_in_flight
-        self._rank_disks = [self.files.disk(rank.node) for rank in ranks]
+        self._trainer.settle(ranks)
         return ActorsState(ranks[0].version, ranks[0].applied, tuple(held), in_flight, self._created)
 
     def seats(self) -> tuple[ActorSeat, ...]:
@@ -199,7 +190,7 @@ class RunActors:
 
     def environment(self) -> Mapping[str, str]:
         """Returns the properties of the environment on which the trainer's exact results depend."""
-        return dict(self._first_rank("environment", seconds=self._start_seconds))
+        return dict(self._trainer.first("environment", seconds=self._start_seconds))
 
     def _load_controllers(self, inputs: InputsReceipt) -> list[Any]:
         """Passes the dispatcher to all actors and the engines to the dispatcher; returns the calls to wait for."""
@@ -215,30 +206,8 @@ class RunActors:
 
     def _load_ranks(self, inputs: InputsReceipt) -> list[RankState]:
         """Prepares the ranks as one group; recreates a broken group once."""
-        try:
-            standings = self._rank_standings(inputs)
-            if len({(rank.version, rank.group) for rank in standings}) == 1:
-                return standings
-            reason = f"the ranks are in different states: {standings}"
-        except StuckError:
-            raise
-        except InfrastructureError as error:
-            reason = str(error)
-        log.warning("recreating the trainer's ranks: %s", reason)
-        self._created += self._registry.recreate(TRAINER, self.avoid_nodes)
-        return self._rank_standings(inputs)
-
-    def _rank_standings(self, inputs: InputsReceipt) -> list[RankState]:
-        """Returns the ranks' states; forms a group if there is none and initialises the weights if all lack them."""
-        seconds = self._start_seconds
-        self._registry.loaded(self._all_ranks("load", self._term, inputs, self._branch, seconds=seconds))
-        standings: list[RankState] = self._all_ranks("standing", self._term, seconds=seconds)
-        if not any(rank.group for rank in standings):
-            address = self._first_rank("rendezvous", meeting_host([rank.host for rank in standings]), seconds=seconds)
-            self._all_ranks("connect", self._term, len(self._ranks), address, seconds=seconds)
-        if all(rank.version < 0 for rank in standings):
-            self._all_ranks("initialise", self._term, seconds=seconds)
-            standings = self._all_ranks("standing", self._term, seconds=seconds)
+        standings, created = self._trainer.load(inputs, self.avoid_nodes)
+        self._created += created
         return standings
 
     # -- phases -------------------------------------------------------------------------------------------------------
@@ -246,7 +215,7 @@ class RunActors:
     def sft(self) -> SftReceipt:
         """Runs supervised training before the first iteration."""
         self.rest()
-        receipt: SftReceipt = self._all_ranks("sft", self._term)[0]
+        receipt: SftReceipt = self._trainer.all("sft", self._term)[0]
         return receipt
 
     def place(self, roles: str, runtime_policy: RuntimePolicy) -> None:
@@ -294,7 +263,7 @@ class RunActors:
         `reload` may be omitted: before any other call, the trainer reloads by itself.
         """
         if not self.resident:
-            self._all_ranks(where, self._term)
+            self._trainer.all(where, self._term)
 
     def cut(self) -> None:
         """Withdraws the controllers' waiting requests. Engines finish their work, but its shards are not collected."""
@@ -303,22 +272,20 @@ class RunActors:
     def prepare(self, task: BatchTask) -> PrepareReceipt:
         """Computes old and reference log-probabilities where needed, and the advantages."""
         self._move_ranks("reload")
-        receipt: PrepareReceipt = self._all_ranks("prepare", task)[0]
+        receipt: PrepareReceipt = self._trainer.all("prepare", task)[0]
         return receipt
 
     def prepared_is_whole(self, receipt: PrepareReceipt) -> bool:
         """Returns True if an earlier attempt's prepared files exist unchanged; the trainer's first rank reads them."""
-        return bool(self._first_rank("prepared_is_whole", receipt))
+        return bool(self._trainer.first("prepared_is_whole", receipt))
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         """Applies an iteration's optimizer steps on all ranks, which must agree on the result."""
-        if not self.files.are_shared:
-            share_prepared(self._calls, self._ranks, self._members(TRAINER), self._rank_disks, self._term, prepared)
-        return agreed(task, self._all_ranks("learn", task, prepared))
+        return agreed(task, self._trainer.learn(task, prepared))
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
         """Advances the version without a step; the fingerprint contains `skipped`."""
-        return agreed(task, self._all_ranks("skip", task))
+        return agreed(task, self._trainer.all("skip", task))
 
     def sync(self, version: int) -> list[SyncReceipt]:
         """Transfers a version's weights to all rollout engines that lack them (`weight_sync`); returns their receipts."""
@@ -340,29 +307,27 @@ class RunActors:
         self.rest()
         return answers
 
+    def copy_ahead(self, version: int) -> None:
+        """Has the trainer begin to copy its tensors for the next checkpoint, beside calls that only read them."""
+        self._trainer.copy_ahead(version)
+
     def begin_checkpoint(self, run: str, audit_head: str) -> None:
-        """Copies the trainer's tensors, which are then published in the background.
+        """Has the trainer's tensors copied, unless they were copied ahead, and published, both in the background.
 
         audit_head: head of the audit chain, recorded in the manifest.
         """
-        self._attempts += 1
-        apart = len(set(self._rank_disks)) > 1
-        self._all_ranks("begin_checkpoint", self._term, run, self._branch, audit_head, self._attempts, apart)
+        self._trainer.begin_checkpoint(run, audit_head)
 
     def checkpoint_result(self, wait_seconds: float = 0.0) -> CheckpointReceipt | None:
         """Returns the receipt of the pending checkpoint, whichever driver started it; None until it is durable."""
-        seconds = self.deadline + wait_seconds
-        receipts: list[CheckpointReceipt | None] = self._all_ranks("checkpoint_result", wait_seconds, seconds=seconds)
-        return receipts[0]
+        return self._trainer.checkpoint_result(wait_seconds)
 
     def restore(self, folder: str, manifest_sha256: str, version: int, renew: bool = False) -> None:
         """Loads a checkpoint into all ranks (`restoring`). Raises `DataError` if its files do not match the digest.
 
         renew: whether nodes with disks of their own replace damaged files too, not only missing ones.
         """
-        checkpoint, names = (folder, manifest_sha256, version), self._members(TRAINER)
-        disks = () if self.files.are_shared else self._rank_disks
-        restore_ranks(self._calls, self._ranks, names, self._term, checkpoint, disks, renew)
+        self._trainer.restore(folder, manifest_sha256, version, renew)
 
     def tidy(self, leftovers: Leftovers) -> None:
         """Has files deleted that are on other disks than the driver's."""
@@ -381,7 +346,7 @@ class RunActors:
 
     @property
     def _ranks(self) -> list[Any]:
-        return self._registry.of(TRAINER)
+        return self._trainer.actors
 
     def _members(self, *roles: str) -> list[str]:
         return [name for name in self._registry.names if name.rpartition("-")[0] in roles]
@@ -389,11 +354,3 @@ class RunActors:
     def _ask_dispatcher(self, method: str, *arguments: Any) -> Any:
         reference = getattr(self._registry.of(DISPATCHER)[0], method).remote(*arguments)
         return self._calls.get([reference], f"the dispatcher to {method}", [f"{DISPATCHER}-0"])[0]
-
-    def _first_rank(self, method: str, *arguments: Any, seconds: float | None = None) -> Any:
-        reference, name = getattr(self._ranks[0], method).remote(*arguments), f"{TRAINER}-0"
-        return self._calls.get([reference], name, [name], seconds)[0]
-
-    def _all_ranks(self, method: str, *arguments: Any, seconds: float | None = None) -> list[Any]:
-        references = [getattr(rank, method).remote(*arguments) for rank in self._ranks]
-        return self._calls.get(references, f"the trainer's ranks to {method}", self._members(TRAINER), seconds)
