@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from db.ledger import Ledger
 from flows.driver.context import RunContext
 from flows.prefect_io import prefect_server
 from flows.prefect_io.prefect_server import ServerVariables, SharedServer, named_server
@@ -44,6 +45,11 @@ def server_of_environment(say: Callable[[str], None]) -> SharedServer | None:
 def attached() -> bool:
     """Returns True if the environment names an external Ray cluster."""
     return bool(os.environ.get(RAY_VARIABLE))
+
+
+def ray_namespace(ledger: Ledger, run: str) -> str:
+    """Returns the run's own namespace on a cluster; a run of another ledger that has the same name has another one."""
+    return f"{run}.{owner_of(ledger, run)[:OWNER_DIGITS]}"
 
 
 def check_surroundings(find_server: FindServer) -> None:
@@ -108,13 +114,12 @@ class SessionServices:
     def connect(self, check: Callable[[], None]) -> None:
         """Connects this process to Ray, in the run's own namespace, once the head is up; replaces a lost supervisor.
 
-        A run of another ledger that has the same name has another namespace.
         A head that dies meanwhile is waited for again: the supervisor is restarting it, so this is no failure yet.
 
         check: raises once the session is ending, after which no service may be started.
         """
         context, folder = self.context, self.context.folder
-        namespace = f"{context.run}.{owner_of(context.ledger, context.run)[:OWNER_DIGITS]}"
+        namespace = ray_namespace(context.ledger, context.run)
         if attached():
             connect_ray(os.environ[RAY_VARIABLE], namespace)
             return

@@ -17,7 +17,7 @@ from typing import Any
 import ray
 
 from db.ledger import Ledger
-from flows.driver.services import RAY_VARIABLE, attached
+from flows.driver.services import RAY_VARIABLE, attached, ray_namespace
 from flows.run.creation import current_spec
 from yatt_core.cluster.connect import connect_ray, disconnect_ray
 from yatt_core.cluster.control_store import RayControlStore
@@ -102,19 +102,19 @@ def live_actors(ledger: Ledger, run: str, folder: Path) -> Iterator[tuple[SyncPa
 
     Raises `ConfigurationError` if the run has no live actors.
     """
-    with _connected(run, folder):
+    with _connected(run, ray_namespace(ledger, run), folder):
         yield _live(run, current_spec(ledger, run)), newest_term(RayControlStore())
 
 
 @contextmanager
-def _connected(run: str, folder: Path) -> Iterator[None]:
+def _connected(run: str, namespace: str, folder: Path) -> Iterator[None]:
     """Connects to the cluster of a run. Raises `ConfigurationError` if there is none."""
     state = None if attached() else current_state(folder)
     try:
         if attached():
-            connect_ray(os.environ[RAY_VARIABLE], run)
+            connect_ray(os.environ[RAY_VARIABLE], namespace)
         elif state is not None and state.service(SERVICE_NAME).address:
-            connect_ray(state.service(SERVICE_NAME).address, run, folder)
+            connect_ray(state.service(SERVICE_NAME).address, namespace, folder)
         else:
             raise ConfigurationError(
                 f"run {run}: no actors are alive, because nothing drives it; `yatt resume {run}` starts them"

@@ -20,7 +20,7 @@ from tests.recovery.parts import kill, living_actors
 from tests.services import ROOT
 from yatt_core.spec import load_spec
 
-SECONDS = 150
+SECONDS = 300
 
 
 @dataclass

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,8 @@ from flows.branching.branches import fork
 from flows.reports.lineage import lineage_of
 from flows.run.results import RunResults
 from tests.engines.train.support import saved_tensors
-from tests.flows.tools import Driver, same_result
+from tests.faults import copy_is_held, hold_copies_of
+from tests.flows.tools import Driver, audit_of_live_weights, same_result
 from tests.recovery.nursery import Nursery
 
 pytestmark = pytest.mark.timeout(600)
@@ -107,6 +110,77 @@ def check_nothing_generated_twice(driver: Driver, run: str) -> None:
     with driver.ledger() as ledger:
         terms = {shard.term for shard in ledger.records.shards(run, 0, 2)}
     assert len(terms) >= 1 and min(terms) == 1
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("lost", [False, True], ids=["actors live", "actors lost"])
+def test_killed_while_a_checkpoint_is_copied_beside_a_sync_it_ends_with_the_same_bits(
+    undisturbed: RunResults, driver: Driver, lost: bool
+) -> None:
+    run = driver.create("torch.yaml", "checkpoints.every=2")
+    folder = driver.home.run_folder(run)
+    hold = hold_copies_of(folder, 2)
+    driver.drive_until_killed(run, "evaluate:2")
+    synced = [attempt.state for attempt in driver.attempts(run, 2) if attempt.phase == "sync"]
+    assert synced == ["DONE"] and copy_is_held(folder), "the weights were sent while they were copied"
+    hold.unlink()
+    if lost:
+        driver.end_actors(run)
+    driver.drive(run)
+    assert same_result(driver.results(run), undisturbed)
+    with driver.ledger() as ledger:
+        assert [row.iteration for row in ledger.records.checkpoints(run)][:2] == [4, 2]
+
+
+@pytest.mark.verify
+def test_altered_weights_of_a_live_engine_are_named_and_replaced(
+    undisturbed: RunResults, driver: Driver, service_environment: Mapping[str, str]
+) -> None:
+    """By an audit while the run's actors are alive, and then by the next session, before it continues."""
+    run = driver.create("torch.yaml", "rollout.engine.instances=2")
+    driver.drive_until_killed(run, "collect:2")
+    code, sound = audit_of_live_weights(driver, run, service_environment)
+    with driver.ledger() as ledger:
+        commit = ledger.commits.at(run, 1)
+    assert commit is not None and (code, sound["sound"], sound["version"]) == (0, True, 1)
+    assert sound["trainer"] == sound["committed"] == commit.weights_digest is not None
+    assert [engine["name"] for engine in sound["engines"]] == ["rollout-0", "rollout-1"]
+    assert all(engine["compared"] > 0 and not engine["differing"] for engine in sound["engines"])
+    alter = [sys.executable, "-c", ALTER, str(driver.home.ledger), run, str(driver.home.run_folder(run)), ALTERED]
+    subprocess.run(alter, env={**os.environ, **service_environment}, timeout=120, check=True)
+    code, found = audit_of_live_weights(driver, run, service_environment)
+    assert (code, found["trainer"]) == (1, commit.weights_digest)
+    assert [engine["differing"] for engine in found["engines"]] == [[], [ALTERED]]
+    driver.drive(run)
+    assert same_result(driver.results(run), undisturbed)
+
+
+ALTERED = "model.layers.0.mlp.down_proj.weight"
+ALTER = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+import ray
+from db.ledger import Ledger
+from flows.reports.live_weights import live_actors
+from yatt_core.wire.buckets import bucket_digest
+ledger, run, folder, name = sys.argv[1:]
+with Ledger.open(ledger) as opened, live_actors(opened, run, Path(folder)) as (parties, term):
+    engine, version = parties.engines[1], ray.get(parties.ranks[0].standing.remote(term)).version
+    ray.get(engine.begin_update.remote(term, version))
+    number, last = 0, False
+    while not last:
+        asked = [rank.export.options(num_returns=2).remote(term, version, number) for rank in parties.ranks]
+        last, bucket = ray.get(list(asked[0]))
+        data = bucket.data.copy()
+        for place in bucket.places:
+            if place.name == name:
+                data[place.offset] ^= 1
+        ray.get(engine.take.remote(term, replace(bucket, data=data, digest=bucket_digest(bucket.places, data))))
+        number += 1
+    ray.get(engine.end_update.remote(term))
+"""
+"""Flips the lowest bit of a tensor of the second engine."""
 
 
 @pytest.mark.verify
