@@ -12,6 +12,8 @@ rounds:
   products in this run;
 - `sync_gb_s`: float32 weights from the trainer's memory to the engine's; `offload_gb_s`, `reload_gb_s`: the trainer's
   tensors;
+- `memory_sync_gb_s`: bfloat16 weights, the direct way, from a trainer's process to an engine's on the same GPU, through the
+  trainer's memory; `nccl_sync_gb_s`: to an engine's on a second GPU, None if there is none;
 - `rollout_peak_gib`, `train_peak_gib`: peak memory of tensors, as counted by torch; `parameters`.
 """
 
@@ -20,8 +22,8 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ import torch
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
 from benchmarks.experience import seal_responses
+from benchmarks.gpu_transfers import transfers_between
 from yatt_core.engines.device import own_device
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
@@ -185,6 +188,22 @@ def measure_moves(trainer: TorchTrainEngine, engine: TorchRolloutEngine) -> Figu
     return {name: rate / 1e9 for name, rate in moved.items()}
 
 
+def measure_transfers(work: Work, ways: Mapping[str, Sequence[str]]) -> Figures:
+    """Measures direct transfers between processes. ways: devices of trainer and engine by figure; None if not there."""
+    figures, spec = Figures(), spec_of(work)
+    assert isinstance(spec.model, ModelFromConfig)
+    with tempfile.TemporaryDirectory(prefix="yatt") as name:
+        model = Path(name) / "model"
+        model.mkdir()
+        make_model(spec.model, work.vocabulary, SEED, model)
+        for figure, devices in ways.items():
+            progress(f"transfers: {figure}")
+            found = transfers_between(devices, Path(name), model, spec, ROUNDS) if devices else ()
+            best = min((max(each) for each in zip(*(one.seconds for one in found), strict=True)), default=None)
+            figures[figure] = None if best is None else found[0].nbytes / best / 1e9
+    return figures
+
+
 def matrix_rate(work: Work) -> float:
     """Returns the operations per second of large bfloat16 matrix products, the best of ten."""
     one, other = (torch.randn(work.gemm, work.gemm, device=own_device()).bfloat16() for _ in range(2))
@@ -244,7 +263,10 @@ def main() -> None:
         sys.exit(ExitCode.CONFIGURATION)
     cards, device = read_cards(), torch.cuda.get_device_properties(0)
     card = card_of(device.name, device.total_memory, cards)
-    print_report(measure(Work(), None if card is None else cards[card].flops), arguments.json)
+    report = measure(Work(), None if card is None else cards[card].flops)
+    second = ("0", "1") if torch.cuda.device_count() > 1 else ()
+    moved = measure_transfers(Work(), {"memory_sync_gb_s": ("0", "0"), "nccl_sync_gb_s": second})
+    print_report(replace(report, figures={**report.figures, **moved}), arguments.json)
 
 
 if __name__ == "__main__":

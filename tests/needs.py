@@ -9,3 +9,6 @@ NEEDS_VLLM = pytest.mark.skipif(
 )
 NEEDS_MEGATRON = pytest.mark.skipif(not has_distribution(MEGATRON), reason="needs the extra megatron")
 NEEDS_PEFT = pytest.mark.skipif(not has_distribution(PEFT), reason="needs the extra lora")
+# As texts, so that only tests with these marks import torch for them.
+NEEDS_GPU = pytest.mark.skipif("__import__('torch').cuda.device_count() < 1", reason="needs a GPU")
+NEEDS_TWO_GPUS = pytest.mark.skipif("__import__('torch').cuda.device_count() < 2", reason="needs two GPUs")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import benchmarks.gpu
-from benchmarks.gpu import Work, measure, spec_of, training_flops
+from benchmarks.gpu import Work, measure, measure_transfers, spec_of, training_flops
 from yatt_core.planning.shape import shape_of
 
 LEAST = Work(32, 2, 4, 2, 48, 64, prompts=2, samples=4, prompt=8, response=5, micro_batch_tokens=64, gemm=32)
@@ -27,6 +27,13 @@ def test_every_part_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all((figures[name] or 0.0) > 0.0 for name in figures.keys() - peaks)
     share, achieved = figures["train_gemm_fraction"], (figures["train_mfu"] or 0.0) * 1e12
     assert share == pytest.approx(achieved / (report.baselines["gemm_tflop_s_bf16"] * 1e12))
+
+
+@pytest.mark.verify
+def test_transfers_between_processes_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmarks.gpu, "ROUNDS", 1)
+    found = measure_transfers(LEAST, {"cores": ("", ""), "missing": ()})
+    assert (found["cores"] or 0.0) > 0.0 and found["missing"] is None
 
 
 def test_the_model_has_about_a_billion_parameters() -> None:

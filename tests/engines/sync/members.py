@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,7 @@ from yatt_core.engines.sync.group import SyncGroup, serve_meeting
 from yatt_core.engines.sync.receiving import received_weights
 from yatt_core.engines.sync.sending import send_weights
 from yatt_core.engines.sync.sent_weights import SentWeights
+from yatt_core.engines.train.ranks.collective import NO_GPU
 from yatt_core.engines.train.ranks.rendezvous import LOOPBACK
 from yatt_core.protocols.transfers import Member, TransferTask
 from yatt_core.wire.parts import TensorPart
@@ -32,6 +33,7 @@ class Members:
     """Ranks and engines that have met.
 
     most_bytes: maximum size of a bucket.
+    gpus: names of the GPUs on which members claim to be.
     """
 
     ranks: int
@@ -41,6 +43,7 @@ class Members:
     check: Callable[[], None] = nothing_is_wrong
     on_bucket: Callable[[str, int], None] = lambda name, number: None
     transfers: int = 0
+    gpus: Mapping[str, str] = field(default_factory=dict)
     sent: dict[int, SentWeights] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -57,6 +60,7 @@ class Members:
     def group(self, task: TransferTask, name: str) -> SyncGroup:
         if name not in self.groups:
             self.groups[name] = SyncGroup(task, name, self.store if name == "trainer-0" else None, CPU)
+            self.groups[name]._gpu = self.gpus.get(name, NO_GPU)
         return self.groups[name]
 
     def send(self, task: TransferTask, rank: int, parts: Parts, kind: str | None, delta: bool = False) -> int:

@@ -1,10 +1,10 @@
 """The connections of one process that takes part in transfers of weights: a group for each rank that sends.
 
 A rank's group has the rank and all engines, so that the engines pass on among themselves what the rank sends once, and
-no rank receives what another one sends. The groups are apart from the trainer's own, on gloo, or on NCCL if every
-member has a GPU of its own. Members meet at a store that the first rank serves, at the address of its node. Before a
-transfer each member waits until all have come, and gives up when one of them is gone or the driver has been replaced:
-a driver may die between its calls to two of them.
+no rank receives what another one sends. The groups are apart from the trainer's own, on gloo or on NCCL; an engine on
+the rank's own GPU is in no group, but copies from the rank's memory (`routes`). Members meet at a store that the first
+rank serves, at the address of its node. Before a transfer each member waits until all have come, and gives up when one
+of them is gone or the driver has been replaced: a driver may die between its calls to two of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import Any
 import torch
 from torch import distributed
 
-from yatt_core.engines.train.ranks.collective import GLOO, HOST, PREFIX_STORE, TCP_STORE, backend_of, gpu_name
+from yatt_core.engines.sync.lending import Lending
+from yatt_core.engines.sync.routes import NCCL, Route, plan_routes
+from yatt_core.engines.train.ranks.collective import GLOO, HOST, PREFIX_STORE, TCP_STORE, gpu_name
 from yatt_core.engines.train.ranks.network import bind_libraries, own_address
 from yatt_core.engines.train.ranks.rendezvous import hold_address, split_address, take_listener
 from yatt_core.engines.train.ranks.time_limits import time_limit
@@ -33,6 +35,9 @@ POLL_SECONDS = (0.001, 0.05)
 """Shortest and longest pause between two looks for the others."""
 LOOK_SECONDS = 1.0
 """Pause between two questions whether a member is gone."""
+
+MEMORY = "memory"
+"""The way of weights that an engine copies from a rank's memory."""
 
 Check = Callable[[], None]
 """Raises an error if the transfer must not go on."""
@@ -59,11 +64,13 @@ class SyncGroup:
 
     def __init__(self, task: TransferTask, own: str, store: Any, device: torch.device) -> None:
         self.address, self.own = task.address, own
-        self.sources, self.size = len(task.ranks), 1 + len(task.engines)
+        self.sources = len(task.ranks)
         self._names = [member.name for member in task.members]
         self._place, self._device, self._buffers = self._names.index(own), device, device
         self._groups: dict[int, Any] = {}
+        self._lendings: dict[int, Lending] = {}
         self._pending: dict[int, Any] = {}
+        self._gpu, self._check = gpu_name(device), _nothing
         self._opened = False
         host, port = split_address(task.address)
         try:
@@ -83,14 +90,22 @@ class SyncGroup:
         """The number of this member, which is a rank."""
         return self._place
 
+    def ways(self, source: int) -> list[str]:
+        """Returns by which ways a rank's weights come to this member, or leave it: `memory`, `nccl`, `gloo`."""
+        found = [MEMORY] if source in self._lendings else []
+        return [*found, *([self._groups[source].name()] if source in self._groups else [])]
+
     def sends(self, bucket: PlannedBucket) -> bool:
         """Returns True if this member is the rank that sends a bucket."""
         return self._place == bucket.source
 
     def close(self) -> None:
         """Closes the connections, so that members in the middle of a transfer notice."""
+        for lending in self._lendings.values():
+            lending.close()
         self._pending.clear()
         self._groups.clear()
+        self._lendings.clear()
 
     def meet(self, task: TransferTask, told: bytes, check: Check) -> list[bytes]:
         """Waits until all members have come to a transfer; returns what each rank has told.
@@ -99,6 +114,7 @@ class SyncGroup:
 
         Raises `InfrastructureError` if a member cannot be reached, and what `check` raises.
         """
+        self._check = check
         try:
             self._store.set(f"told/{self.own}", told)
             self._await("come", task.name, check)
@@ -127,39 +143,41 @@ class SyncGroup:
 
     def _open(self, name: str, check: Check) -> None:
         """Connects the members, rank by rank, in the same order everywhere."""
-        self._store.set(f"gpu/{self.own}", gpu_name(self._device))
+        self._store.set(f"gpu/{self.own}", self._gpu)
         self._await("connecting", name, check)
-        gpus = [bytes(self._store.get(f"gpu/{each}")).decode() for each in self._names]
-        nccl = backend_of(gpus) == "nccl"
-        self._buffers = self._device if nccl else HOST
-        for source in range(self.sources):
-            if (place := self._place_in(source)) is not None:
+        routes = plan_routes([bytes(self._store.get(f"gpu/{each}")).decode() for each in self._names], self.sources)
+        self._buffers = self._device if routes[0].backend == NCCL else HOST
+        for source, route in enumerate(routes):
+            if self._place in (source, *route.sharing) and route.sharing:
+                lends = self._place == source
+                self._lendings[source] = Lending(self._store, source, len(route.sharing), lends, self._device)
+            if self._place in (source, *route.grouped) and route.grouped:
                 with waiting_for_actors(f"the connection to {self._names[source]}", self._others(source)):
-                    store = PREFIX_STORE(f"source-{source}", self._store)
-                    self._groups[source] = (self._nccl if nccl else self._gloo)(store, place)
+                    self._groups[source] = self._group(source, route)
         self._opened = True
 
-    def _place_in(self, source: int) -> int | None:
-        """Returns this member's rank in the group of a source, which has rank 0; None if it is not in it."""
-        if self._place == source:
-            return 0
-        return None if self._place < self.sources else 1 + self._place - self.sources
+    def _group(self, source: int, route: Route) -> Any:
+        """Connects a rank's group, in which the rank is the first."""
+        members = (source, *route.grouped)
+        place, size = members.index(self._place), len(members)
+        store = PREFIX_STORE(f"source-{source}", self._store)
+        return (self._nccl if route.backend == NCCL else self._gloo)(store, place, size)
 
     def _others(self, source: int) -> list[str]:
         return [name for name in (self._names[source], *self._names[self.sources :]) if name != self.own]
 
-    def _gloo(self, store: Any, place: int) -> Any:
+    def _gloo(self, store: Any, place: int, size: int) -> Any:
         options = GLOO._Options()
         options._timeout = CONNECT_TIME
         options._devices = [GLOO.create_device(hostname=self._host)]
-        return GLOO(store, place, self.size, options)
+        return GLOO(store, place, size, options)
 
-    def _nccl(self, store: Any, place: int) -> Any:
+    def _nccl(self, store: Any, place: int, size: int) -> Any:
         bind_libraries(self._host)
         nccl: Any = vars(distributed)["ProcessGroupNCCL"]
         options = nccl.Options()
         options._timeout = time_limit(0)
-        return nccl(store, place, self.size, options)
+        return nccl(store, place, size, options)
 
     def begin(self, number: int, source: int, buffer: torch.Tensor) -> None:
         """Begins to send a buffer, or to receive one, without waiting; `finish` waits.
@@ -171,7 +189,10 @@ class SyncGroup:
         options.rootRank = 0
         options.timeout = time_limit(buffer.nbytes)
         try:
-            self._pending[number] = self._groups[source].broadcast([buffer], options)
+            if source in self._lendings:
+                self._lendings[source].begin(number, buffer)
+            if source in self._groups:
+                self._pending[number] = self._groups[source].broadcast([buffer], options)
         except RuntimeError as error:
             raise self._lost(f"bucket {number}", self._others(source), error) from error
 
@@ -180,10 +201,17 @@ class SyncGroup:
         others = self._others(source)
         try:
             with waiting_for_actors(f"bucket {number} of {self._names[source]}'s weights", others):
-                self._pending.pop(number).wait()
+                if source in self._groups:
+                    self._pending.pop(number).wait()
+                if source in self._lendings:
+                    self._lendings[source].finish(number, self._check)
         except RuntimeError as error:
             raise self._lost(f"bucket {number}", others, error) from error
 
     def _lost(self, what: str, others: list[str], error: RuntimeError) -> InfrastructureError:
         names = ", ".join(name for name in others if name != self.own)
         return InfrastructureError(f"{self.own} lost its connection in {what} of the weights with {names}: {error}")
+
+
+def _nothing() -> None:
+    """Has nothing to object to."""

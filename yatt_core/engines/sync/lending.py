@@ -1,0 +1,90 @@
+"""Transfers of one rank's buffers to the engines on its own GPU: they copy from its memory, which takes no group.
+
+Consumes buffers and the store at which the members have met. The rank leaves a description of each buffer there; it may use
+the buffer again once every engine has noted that it has copied it. A member that closes its end leaves a note, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from yatt_core.engines.sync.device_memory import borrowed, lent
+from yatt_core.engines.train.ranks.time_limits import time_limit
+
+PAUSE_SECONDS = (0.0002, 0.02)
+"""Shortest and longest pause between two looks at the store."""
+LOOK_SECONDS = 1.0
+"""Pause between two questions whether a member is gone."""
+CLOSED = "closed"
+"""Key under which a member notes that it has closed its end."""
+
+
+class Lending:
+    """One member's part in the transfers of a rank.
+
+    source: the rank.
+    borrowers: number of engines on its GPU.
+    lends: whether this member is the rank.
+    device: where this member's tensors are.
+    """
+
+    def __init__(self, store: Any, source: int, borrowers: int, lends: bool, device: torch.device) -> None:
+        self._store, self._source, self._borrowers = store, source, borrowers
+        self._lends, self._device = lends, device
+        self._buffers: dict[int, torch.Tensor] = {}
+
+    def begin(self, number: int, buffer: torch.Tensor) -> None:
+        """Begins to lend a buffer, or to copy into one. number: that of the buffer, unique until `finish`."""
+        self._buffers[number] = buffer
+        if self._lends:
+            self._store.set(self._key("lent", number), lent(buffer.view(torch.uint8)))
+
+    def finish(self, number: int, check: Callable[[], None]) -> None:
+        """Waits until every engine has copied a buffer, or until this one has.
+
+        Raises `RuntimeError` if a member has closed its end, or takes too long, and what `check` raises.
+        """
+        buffer = self._buffers.pop(number)
+        limit = time_limit(buffer.nbytes).total_seconds()
+        if self._lends:
+            keys = [self._key(f"copied by {place}", number) for place in range(self._borrowers)]
+            self._await(keys, limit, check)
+            for key in (*keys, self._key("lent", number)):
+                self._store.delete_key(key)
+            return
+        key = self._key("lent", number)
+        self._await([key], limit, check)
+        buffer.view(torch.uint8).copy_(borrowed(bytes(self._store.get(key)), self._device))
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        place = self._store.add(self._key("borrowers", number), 1) - 1
+        if place + 1 == self._borrowers:
+            self._store.delete_key(self._key("borrowers", number))
+        self._store.set(self._key(f"copied by {place}", number), b"")
+
+    def close(self) -> None:
+        """Lets go of the buffers, and tells the others."""
+        self._buffers.clear()
+        with suppress(RuntimeError):  # the store may be gone
+            self._store.set(CLOSED, b"")
+
+    def _key(self, what: str, number: int) -> str:
+        return f"{what}/{self._source}/{number}"
+
+    def _await(self, keys: list[str], limit: float, check: Callable[[], None]) -> None:
+        began, pause, looked = time.monotonic(), PAUSE_SECONDS[0], time.monotonic()
+        while not self._store.check(keys):
+            if self._store.check([CLOSED]):
+                raise RuntimeError("a member has closed its connections")
+            time.sleep(pause)
+            pause = min(2 * pause, PAUSE_SECONDS[1])
+            if time.monotonic() - looked > LOOK_SECONDS:
+                check()
+                looked = time.monotonic()
+            if time.monotonic() - began > limit:
+                raise RuntimeError(f"no answer within {limit:g} s")
