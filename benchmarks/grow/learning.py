@@ -2,7 +2,8 @@
 
 A small model learns from 4,096 response tokens in one micro-batch. `learn_peak_mb_vocab_150k` is the peak growth of
 private memory in the second update, when the moments exist, less the gradients that the update itself allocates, in MB
-(10^6 bytes): the worst rank of the worst engine; `learn_peak_mb_vocab_150k_ENGINE` is each engine's own.
+(10^6 bytes), while freed tensors are returned to the system at once: the worst rank of the worst engine;
+`learn_peak_mb_vocab_150k_ENGINE` is each engine's own.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from benchmarks.common import progress
 from benchmarks.experience import seal_responses
 from benchmarks.grow.models import FSDP2, MEGATRON, SEED, TINY, TORCH, spec_of, write_model
-from benchmarks.grow.ranks import Rank, on_ranks, private_growth
+from benchmarks.grow.ranks import Rank, on_ranks, private_growth, return_freed_memory
 from yatt_core.installed import MEGATRON as MEGATRON_PACKAGE
 from yatt_core.installed import has_distribution
 from yatt_core.protocols.engines import RankContext
@@ -52,6 +53,7 @@ def learning_figures(folder: Path, vocabulary: int = VOCABULARY) -> tuple[dict[s
 
 def learn(rank: Rank, engine_spec: dict[str, Any], folder: Path, copies: int, vocabulary: int) -> int:
     """Returns the bytes that the second update takes on this rank."""
+    return_freed_memory()
     prompts = copies * TOKENS // (SAMPLES * RESPONSE)
     budget = TOKENS + SAMPLES * (TOKENS // RESPONSE) * PROMPT
     spec = spec_of(engine_spec | {"micro_batch_tokens": budget}, TINY, prompts, PROMPT, RESPONSE)
