@@ -24,7 +24,8 @@ def seal_shard(run_folder: Path, task: ShardTask) -> ShardReceipt:
     folder = shard_folder(key, task.term)
     durable.make_folder(run_folder / folder)
     durable.write_file(run_folder / folder / SAMPLES_FILE, data)
-    groups = GroupFacts((0.0,) * prompts, (1.0,) * prompts, (1,) * prompts)
+    correct = tuple((prompt.ordinal * prompt.ordinal + prompt.position) % 3 for prompt in task.prompts)
+    groups = GroupFacts((0.0,) * prompts, (1.0,) * prompts, (1,) * prompts, correct)
     files = {SAMPLES_FILE: entry_of_bytes(data)}
     manifest_sha256 = publish_manifest(run_folder / folder, SHARD_KIND, {"groups": asdict(groups)}, files)
     names = ("correct", "truncated", "reward_errors", "zero_spread_groups", "reward", "reward_squared")

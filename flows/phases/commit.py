@@ -131,6 +131,8 @@ def _result_metrics(context: RunContext, results: IterationResults) -> list[Metr
     """Returns the metrics of class result: functions of (spec, data, seed, iteration)."""
     experience = results.collected.experience
     metrics = experience_metrics(experience.sums) + learning_metrics(results.prepared, results.update)
+    if experience.cursor.curriculum is not None:
+        metrics += [Metric(key, value, RESULT) for key, value in sorted(experience.cursor.curriculum.metrics().items())]
     if context.spec.samples_dynamically:
         metrics += [Metric(key, value, RESULT) for key, value in sampling_metrics(experience.sampling).items()]
     if results.evaluation is not None:

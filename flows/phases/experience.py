@@ -60,7 +60,7 @@ class Experience:
     """An iteration's sealed shards in canonical order.
 
     sampling: the final state of dynamic sampling.
-    cursor: the position after the iteration's prompts.
+    cursor: the position after the iteration's prompts, with what the curriculum has learned from them.
     peak_bytes: maximum bytes that any controller had in flight.
     """
 
@@ -98,15 +98,25 @@ def gather(session: DriverSession, iteration: int, state: ControlState) -> Exper
 
     They are made with the engines' current weights.
     """
-    sampling = Sampling(SamplingRule.of(session.context.spec), state.sampling_average)
-    cursor, shards = state.cursor, list[SealedShard]()
+    spec = session.context.spec
+    sampling = Sampling(SamplingRule.of(spec), state.sampling_average)
+    cursor, shards = state.cursor.under(spec.data, session.start.inputs.pools), list[SealedShard]()
+    drawn: dict[int, PromptRef] = {}
     while not sampling.finished:
         wave = plan_wave(session.context, iteration, sampling.plan(), cursor)
         prompts, cursor = _prompts_of(session.context, wave)
+        drawn |= {ref.ordinal: ref for ref in prompts}
         sealed = _sealed_wave(session, iteration, wave, prompts)
         groups = ((shard.ordinals, shard.facts) for shard in sealed)
         sampling = sampling.after(wave.outcome or settle_wave(session.context, iteration, wave, sampling, groups))
         shards += sealed
+    samples = spec.rollout.samples_per_prompt
+    results = (
+        (drawn[ordinal], correct / samples)
+        for shard in shards
+        for ordinal, correct in zip(shard.ordinals, shard.facts.correct, strict=bool(cursor.curriculum))
+    )
+    cursor = cursor.learned(spec.data, spec.seed, iteration, results)
     peak = max((shard.peak_bytes for shard in shards), default=0.0)
     return Experience(tuple(shard.row for shard in shards), sampling, cursor, peak)
 

@@ -71,7 +71,9 @@ def test_group_facts_are_the_same_in_receipt_and_manifest(tmp_path):
     table = experience(first=5, prompts=3)
     facts = group_facts(table)
     rewards, tokens = table["reward"].to_pylist(), [len(row) for row in table["response_tokens"].to_pylist()]
-    by_hand = [(min(rewards[i : i + 3]), max(rewards[i : i + 3]), sum(tokens[i : i + 3])) for i in (0, 3, 6)]
+    groups = [slice(i, i + 3) for i in (0, 3, 6)]
+    right = table["correct"].to_pylist()
+    by_hand = [(min(rewards[i]), max(rewards[i]), sum(tokens[i]), sum(right[i])) for i in groups]
     assert facts == GroupFacts(*zip(*by_hand, strict=True))
     key = WorkKey("run", 0, 1, "collect", 2, 1)
     receipt = ShardLog(tmp_path, key, 1).seal(table, {})

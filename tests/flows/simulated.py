@@ -6,6 +6,7 @@ A driver may be killed at a named place; the next one takes over what the cluste
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -29,10 +30,10 @@ from tests.services import ROOT
 from yatt_core.checkpoints.publish import CheckpointIdentity
 from yatt_core.errors import NumericError
 from yatt_core.keys import checkpoint_folder
-from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, UpdateReceipt
+from yatt_core.protocols.receipts import BatchTask, InputsReceipt, PrepareReceipt, PromptPool, UpdateReceipt
 from yatt_core.spec import RunSpec, load_spec
 
-ENGINES, SHARDS = 1, 4
+ENGINES, SHARDS, POOL_SIZE = 1, 4, 12
 
 
 class MetricCluster(Cluster):
@@ -56,6 +57,11 @@ class BranchRunActors(SimulatedRunActors):
             cluster.lost |= {TRAINER, ENGINE}
         elif not isinstance(cluster.trainer, BranchTrainer):
             cluster.trainer = BranchTrainer(branch)
+
+    def materialise(self, say: Callable[[str], None]) -> InputsReceipt:
+        data = self._spec.data
+        pools = tuple(PromptPool(name, source, POOL_SIZE) for source, name in enumerate(data.source_names))
+        return replace(super().materialise(say), pools=pools if data.curriculum else ())
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         if is_not_finite(self._folder, task.key.branch, task.key.iteration):

@@ -87,6 +87,9 @@ def test_the_known_metrics_are_those_of_the_documentation() -> None:
         if len(cells) > 3 and cells[2] in listed:
             listed[cells[2]] |= {name.strip().strip("`") for name in cells[1].split(",")}
     families = {
+        "curriculum/POOL/share",
+        "curriculum/POOL/success",
+        "curriculum/POOL/solved",
         "evaluation/pass_at_K",
         "evaluation/majority",
         "evaluation/SOURCE/METRIC",

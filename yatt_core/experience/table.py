@@ -142,13 +142,14 @@ def group_digests(table: pa.Table) -> bytes:
 
 
 def group_facts(table: pa.Table) -> GroupFacts:
-    """Returns the facts about a canonical table's groups on which dynamic sampling bases its decisions."""
+    """Returns the facts about a canonical table's groups on which dynamic sampling and curricula base their decisions."""
     rewards, bounds = fixed_column(table, "reward"), group_offsets(fixed_column(table, "prompt_ordinal"))
     tokens = np.diff(ragged_column(table, "response_tokens")[1][bounds])
     return GroupFacts(
         reward_min=tuple(np.minimum.reduceat(rewards, bounds[:-1]).tolist()),
         reward_max=tuple(np.maximum.reduceat(rewards, bounds[:-1]).tolist()),
         tokens=tuple(tokens.tolist()),
+        correct=tuple(np.add.reduceat(fixed_column(table, "correct").astype(np.int64), bounds[:-1]).tolist()),
     )
 
 

@@ -27,6 +27,7 @@ from yatt_core.input_building.fitting import check_longest, check_prompts
 from yatt_core.input_building.given_models import check_given, describe_given
 from yatt_core.input_building.judge_models import check_judges, describe_judges
 from yatt_core.input_building.over_long import fit_prompts
+from yatt_core.input_building.pools import write_pools
 from yatt_core.inputs.demonstrations import fitting_shares
 from yatt_core.inputs.identity import identity
 from yatt_core.inputs.manifest import (
@@ -44,6 +45,7 @@ from yatt_core.inputs.manifest import (
     model_path_of,
     read_manifest,
 )
+from yatt_core.inputs.pools import prompt_pools
 from yatt_core.inputs.reader import Inputs
 from yatt_core.models.model_folder import (
     ModelFacts,
@@ -100,6 +102,7 @@ def materialise(spec: RunSpec, run_folder: Path) -> InputsReceipt:
         },
         train_prompts=sum(manifest["train_sizes"]),
         over_long=manifest.get(OVER_LONG, 0),
+        pools=prompt_pools(spec.data, manifest),
     )
 
 
@@ -148,6 +151,7 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
         facts = _write_prompts(spec, temporary)
         model = _initial_model(spec, temporary)
         facts |= _check(spec, run_folder, temporary, str(temporary / model.model_path), facts["train_sizes"])
+        facts |= write_pools(spec.data, temporary)
         if judges := describe_judges(spec):
             facts[JUDGES] = judges
         if given := describe_given(spec, temporary / model.model_path):

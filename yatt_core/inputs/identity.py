@@ -15,6 +15,8 @@ def identity(spec: RunSpec) -> str:
     data = spec.data.model_dump(mode="json", include={"sources", "held_out", "probe", "system_prompt"})
     if spec.data.over_long != "refuse":  # left out so that it does not change the digest of other inputs
         data["over_long"] = [spec.data.over_long, spec.data.max_prompt_tokens]
+    if spec.data.curriculum is not None and spec.data.curriculum.field is not None:
+        data["pools"] = spec.data.curriculum.field
     distillation = spec.algorithm.distillation
     if distillation is not None and distillation.privileged is not None:
         data["privileged"] = distillation.privileged.template

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from yatt_core.inputs.demonstrations import take_demonstrations
 from yatt_core.inputs.manifest import DEMONSTRATIONS, HELD_OUT, PROBE, TRAIN, read_manifest
+from yatt_core.inputs.pools import POOLS, read_pools
 from yatt_core.prompts.prompt_files import PromptFile
 from yatt_core.prompts.stream import Prompt, apportion, epoch_order, locate
 from yatt_core.protocols.receipts import PromptRef
@@ -29,6 +30,7 @@ class Inputs:
         self._fitting_shares: tuple[int, ...] = tuple(manifest.get(DEMONSTRATIONS, ()))
         self._starts = np.concatenate([[0], np.cumsum(self.train_sizes)])
         self._train = PromptFile(folder / TRAIN)
+        self._pools = read_pools(folder, len(manifest[POOLS])) if POOLS in manifest else []
         self._orders: dict[int, tuple[int, npt.NDArray[np.int64]]] = {}
 
     @classmethod
@@ -38,8 +40,11 @@ class Inputs:
 
     def prompt(self, reference: PromptRef) -> Prompt:
         """Returns the prompt to which a reference points."""
-        epoch, place = locate(reference.position, self.train_sizes[reference.source])
-        return self._training_prompt(reference.source, int(self._order(reference.source, epoch)[place]))
+        pool = reference.source
+        size = len(self._pools[pool]) if self._pools else self.train_sizes[pool]
+        epoch, place = locate(reference.position, size)
+        row = int(self._order(pool, epoch, size)[place])
+        return self._train[int(self._pools[pool][row])] if self._pools else self._training_prompt(pool, row)
 
     @cached_property
     def held_out(self) -> Sequence[Prompt]:
@@ -66,10 +71,10 @@ class Inputs:
     def _training_prompt(self, source: int, index: int) -> Prompt:
         return self._train[int(self._starts[source]) + index]
 
-    def _order(self, source: int, epoch: int) -> npt.NDArray[np.int64]:
-        """Returns the order of a source's prompts in an epoch; for each source, only the last order used is cached."""
+    def _order(self, source: int, epoch: int, size: int) -> npt.NDArray[np.int64]:
+        """Returns the order of a source's prompts in an epoch; for each source or pool, only the last order used is cached."""
         kept = self._orders.get(source)
         if kept is None or kept[0] != epoch:
-            kept = (epoch, epoch_order(self._seed, source, epoch, self.train_sizes[source]))
+            kept = (epoch, epoch_order(self._seed, source, epoch, size))
             self._orders[source] = kept
         return kept[1]

@@ -15,11 +15,27 @@ from yatt_core.keys import WorkKey
 
 @dataclass(frozen=True, slots=True)
 class PromptRef:
-    """A drawn prompt: its ordinal in the run's stream, and its position in its source's endless seeded order."""
+    """A drawn prompt: its ordinal in the run's stream, and its position in its source's endless seeded order.
+
+    source: index of its source; if a curriculum divides sources, of its pool.
+    """
 
     ordinal: int
     source: int
     position: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPool:
+    """A pool of training prompts: a source, or its prompts with one value of `data.curriculum.field`.
+
+    name: unique among the run's pools.
+    source: index of its source.
+    """
+
+    name: str
+    source: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +45,7 @@ class InputsReceipt:
     folder: relative to the run folder.
     model_path: absolute; empty for a virtual run, which has no model.
     over_long: number of prompts that were left out or cut because they were too long.
+    pools: the pools of a curriculum; empty without one.
     """
 
     folder: str
@@ -41,6 +58,7 @@ class InputsReceipt:
     vocabulary: int
     parameters: int
     over_long: int = 0
+    pools: tuple[PromptPool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +83,16 @@ PEAK_BYTES = "peak_bytes_in_flight"
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """The facts on which dynamic sampling bases its decisions: one entry per prompt, in order of ordinal.
+    """The facts on which dynamic sampling and curricula base their decisions: one entry per prompt, in order of ordinal.
 
     tokens: the tokens of all responses to the prompt.
+    correct: number of correct responses; empty in shards of older versions.
     """
 
     reward_min: tuple[float, ...] = ()
     reward_max: tuple[float, ...] = ()
     tokens: tuple[int, ...] = ()
+    correct: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

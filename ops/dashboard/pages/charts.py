@@ -138,6 +138,24 @@ def evaluation_charts(run: str, known: Iterable[str]) -> list[Chart]:
     return charts_of(run, drawn)
 
 
+POOLS = "curriculum/"
+
+
+def curriculum_charts(run: str, known: Iterable[str]) -> list[Chart]:
+    """Returns the charts of a curriculum's pools."""
+    keys = sorted(key for key in known if key.startswith(POOLS))
+    drawn = (
+        Drawn("Share of draws by pool", "in the next iteration", _of_pools(keys, "share")),
+        Drawn("Success by pool", "moving average of the fraction of correct responses", _of_pools(keys, "success")),
+        Drawn("Solved prompts by pool", "which are not drawn", _of_pools(keys, "solved")),
+    )
+    return charts_of(run, (part for each in drawn for part in _divided(each)))
+
+
+def _of_pools(keys: Sequence[str], figure: str) -> tuple[tuple[str, str], ...]:
+    return tuple((key, key.split("/")[1]) for key in keys if key.endswith(f"/{figure}"))
+
+
 def chosen_charts(run: str, keys: Iterable[str]) -> list[Chart]:
     """Returns a chart for each of some metrics."""
     return charts_of(run, (Drawn(key, "", ((key, key),)) for key in keys))

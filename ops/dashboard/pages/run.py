@@ -20,6 +20,7 @@ from ops.dashboard.pages.charts import (
     Display,
     charts_of,
     chosen_charts,
+    curriculum_charts,
     evaluation_charts,
     part_charts,
 )
@@ -64,6 +65,7 @@ def show_run(visit: Visited, run_id: RunId, shown: Shown, metric: Chosen = None)
     view = run_view(ledger, run_id)
     known = [each.key for each in series_keys(ledger, run_id)]
     chosen = [key for key in dict.fromkeys(metric or ()) if key]
+    if_there = {"Evaluation": evaluation_charts(run_id, known), "Curriculum": curriculum_charts(run_id, known)}
     return visit.render_run(
         "run.html",
         view.run,
@@ -71,7 +73,7 @@ def show_run(visit: Visited, run_id: RunId, shown: Shown, metric: Chosen = None)
         sections=(
             ("Learning health", charts_of(run_id, LEARNING)),
             ("Parts of the reward", part_charts(run_id, known, ledger.runs.revision(run_id).spec)),
-            ("Evaluation", evaluation_charts(run_id, known)),
+            *((title, charts) for title, charts in if_there.items() if charts),
             ("Throughput", charts_of(run_id, THROUGHPUT)),
         ),
         picked=chosen_charts(run_id, chosen),

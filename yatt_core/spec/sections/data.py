@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt, model_validator
 
 from yatt_core.spec.base import SpecModel
+from yatt_core.spec.sections.curriculum import CurriculumSpec
 
 MOST_HELD_OUT, MOST_PROBE = 300, 200
 """Sizes of the held-out and probe parts that follow the data: so many tasks, but at most a tenth of them."""
@@ -110,6 +111,8 @@ class DataSpec(SpecModel):
     probe: NonNegativeInt | None = None
     """Number of tasks set aside from the training prompts to determine when SFT stops; they are never trained on.
     `null`: 200, but at most a tenth of each source's distinct tasks, and none in a run without SFT."""
+    curriculum: CurriculumSpec | None = None
+    """`null`: the weights of the sources stay as they are."""
     system_prompt: str | None = None
     """System message before each prompt, if the model's chat template supports one; a conversation with a system message
     of its own keeps that one."""
@@ -125,6 +128,22 @@ class DataSpec(SpecModel):
         given = [source.name for source in self.sources if source.name is not None]
         if len(set(given)) < len(given):
             raise ValueError(f"sources: each name can be given to one source only, not {given}")
+        return self
+
+    @model_validator(mode="after")
+    def _bounds_fit_the_sources(self) -> Self:
+        curriculum, sources = self.curriculum, len(self.sources)
+        if curriculum is not None and curriculum.field is None:
+            if curriculum.min_share * sources > 1:
+                raise ValueError(
+                    f"curriculum.min_share: {sources} sources cannot all have a share of {curriculum.min_share:g}; "
+                    f"expected at most {1 / sources:.3g}"
+                )
+            if curriculum.max_share * sources < 1:
+                raise ValueError(
+                    f"curriculum.max_share: {sources} sources with a share of {curriculum.max_share:g} at most do not "
+                    f"add up to 1; expected at least {1 / sources:.3g}"
+                )
         return self
 
     @property

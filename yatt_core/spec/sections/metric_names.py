@@ -26,7 +26,7 @@ RESULT_METRICS = frozenset(
     }
 )  # fmt: skip
 """Metrics that are functions of spec, data, seed and iteration."""
-RESULT_FAMILIES = ("reward/", "tools/errors/")
+RESULT_FAMILIES = ("reward/", "tools/errors/", "curriculum/")
 EVALUATION = re.compile(r"evaluation/([^/]+/)?(reward|(accuracy|majority|pass_at_[0-9]+)(_low|_high)?)")
 """The metrics of an evaluation, over all tasks or of a source."""
 TIMING_METRICS = frozenset(
