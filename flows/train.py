@@ -14,6 +14,9 @@ The phases of iteration k, in order:
     evaluate    controllers       weights k, held-out prompts           EvaluateReceipts (if due)
     checkpoint  trainer ranks     weights k                             a checkpoint, in the background (if due)
     commit      ledger            control state k-1, all of the above   control state k: the iteration is done
+
+A run that learns from the rows of its data (`objective`) samples nothing: it has neither place, collect nor sync, and the
+trainer's ranks evaluate.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from flows.driver.run_status import Outcome
 from flows.driver.session import DriverSession
 from flows.driver.session_claims import claimed_session
 from flows.driver.stopping import StopNow
+from flows.phases import rows
+from flows.phases.batches import draw_rows
 from flows.phases.commit import IterationResults, commit, commit_start
 from flows.phases.failure_policy import Paused, PhaseRetry
 from flows.phases.flow_run_report import FlowRunReport, flow_run_report
@@ -87,7 +92,8 @@ def advance(session: DriverSession, state: ControlState | None) -> ControlState:
         restore = recover if session.context.last_commit >= 0 else start
         return restore(session, session.context.committed_iteration).state
     meter = IterationMeter.start(session.context.clock, session.meter)
-    return begin(session, state, meter) if state.iteration < 0 else iterate(session, state, meter)
+    first, each = (begin, iterate) if session.context.spec.samples_responses else (begin_with_rows, iterate_over_rows)
+    return first(session, state, meter) if state.iteration < 0 else each(session, state, meter)
 
 
 def begin(session: DriverSession, state: ControlState, meter: IterationMeter) -> ControlState:
@@ -108,11 +114,30 @@ def iterate(session: DriverSession, state: ControlState, meter: IterationMeter) 
     iteration = state.iteration + 1
     placement = place(session, iteration, state)
     collected = collect(session, iteration, state, placement)
-    prepared = prepare(session, iteration, state, collected.experience)
-    update = learn(session, iteration, collected.experience, prepared)
+    prepared = prepare(session, iteration, state, collected.experience.batch)
+    update = learn(session, iteration, collected.experience.batch, prepared)
     synced = sync(session, iteration)
     evaluation = evaluate(session, iteration) if session.evaluates(iteration) else None
     if session.takes_checkpoint(iteration):
         checkpoint(session, iteration)
     results = IterationResults(placement, collected, prepared, update, synced, evaluation)
     return commit(session, iteration, state, results, meter)
+
+
+def begin_with_rows(session: DriverSession, state: ControlState, meter: IterationMeter) -> ControlState:
+    """Runs iteration 0 without sampling: publishes the initial model as checkpoint 0, evaluates and commits it."""
+    initial = sft(session, 0)
+    evaluation = rows.evaluate(session, 0)
+    return rows.commit_start(session, 0, state, initial, evaluation, meter)
+
+
+def iterate_over_rows(session: DriverSession, state: ControlState, meter: IterationMeter) -> ControlState:
+    """Runs the next iteration without sampling, phase by phase; the contract is that of `iterate`."""
+    iteration = state.iteration + 1
+    drawn = draw_rows(session.context, state.cursor)
+    prepared = prepare(session, iteration, state, drawn)
+    update = learn(session, iteration, drawn, prepared)
+    evaluation = rows.evaluate(session, iteration) if session.evaluates(iteration) else None
+    if session.takes_checkpoint(iteration):
+        checkpoint(session, iteration)
+    return rows.commit(session, iteration, state, rows.RowsResults(drawn, prepared, update, evaluation), meter)

@@ -64,6 +64,12 @@ def refuse_fixed(before: RunSpec, after: RunSpec) -> None:
             "--set rollout.engine.kind: virtual and real engines cannot use each other's checkpoints and experience; "
             "start a new run with `yatt train`"
         )
+    kinds = [None if spec.objective is None else spec.objective.kind for spec in (before, after)]
+    if kinds[0] != kinds[1] or before.samples_responses != after.samples_responses:
+        raise ConfigurationError(
+            f"--set objective: it must stay {kinds[0] or 'null'} during a run and in its forks, with the same pairs, since "
+            "what was prepared for one objective does not suit another; start a new run with `yatt train`"
+        )
     if before.algorithm.kl is None and after.algorithm.kl is not None:
         raise ConfigurationError(
             "--set algorithm.kl: the run's checkpoints hold no reference policy; start a new run with `yatt train`"

@@ -1,21 +1,53 @@
-"""An iteration's experience as a task for the trainer, shared by the loop and by replay."""
+"""What an iteration learns from, as a task for the trainer, shared by the loop and by replay.
+
+It is sealed experience or, in a run that samples nothing, the next rows of the run's data.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.phases.attempts import recorded_receipt
-from flows.phases.experience import SealedBatch
+from flows.phases.experience import SealedBatch, sealed_batch
 from flows.run.control_state import ControlState
 from yatt_core.keys import WorkKey
-from yatt_core.protocols.receipts import BatchTask, PrepareReceipt
+from yatt_core.prompts.stream import Cursor, draw
+from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, PromptRef
 
 
-def batch_task(context: RunContext, branch: int, iteration: int, name: str, batch: SealedBatch) -> BatchTask:
-    """Builds the trainer's task for a phase over an iteration's experience."""
+@dataclass(frozen=True, slots=True)
+class DrawnRows:
+    """Rows of the run's data to learn from.
+
+    cursor: the position after them.
+    """
+
+    rows: tuple[PromptRef, ...]
+    cursor: Cursor
+
+
+Batch = SealedBatch | DrawnRows
+
+
+def draw_rows(context: RunContext, cursor: Cursor) -> DrawnRows:
+    """Returns the next rows of the run's stream; nothing has to be kept, since they are a function of the cursor."""
+    return DrawnRows(*draw(context.spec.data, context.spec.seed, cursor, context.spec.data.prompts_per_iteration))
+
+
+def committed_batch(session: DriverSession, before: ControlState, branch: int, iteration: int) -> Batch:
+    """Returns what a committed iteration has learned from. Consumes the control state before it."""
+    if session.context.spec.samples_responses:
+        return sealed_batch(session, branch, iteration)
+    return draw_rows(session.context, before.cursor)
+
+
+def batch_task(context: RunContext, branch: int, iteration: int, name: str, batch: Batch) -> BatchTask:
+    """Builds the trainer's task for a phase over what an iteration learns from."""
     key = WorkKey(context.run, branch, iteration, name)
+    if isinstance(batch, DrawnRows):
+        return BatchTask(key, context.fence.term, (), rows=batch.rows)
     return BatchTask(key, context.fence.term, batch.shards, batch.admission)
 
 
@@ -23,7 +55,7 @@ def prepared_columns(
     session: DriverSession,
     branch: int,
     iteration: int,
-    batch: SealedBatch,
+    batch: Batch,
     before: ControlState,
     same_layout: bool = True,
 ) -> PrepareReceipt:

@@ -88,7 +88,7 @@ def commit_start(
         *evaluation_metrics(evaluation, session.context.spec),
     ]
     after = replace(state, iteration=iteration, fingerprint={"weights_digest": fine_tuned.weights_digest})
-    return _commit(session, after, metrics, None, meter)
+    return write_commit(session, after, metrics, None, meter)
 
 
 @phase
@@ -119,11 +119,8 @@ def commit(
         *_result_metrics(session.context, results),
         *_timing_metrics(session, iteration, results, seconds, meter),
     ]
-    committed = _commit(session, after, metrics, experience.digest, meter)
-    _sweep(session, iteration, experience, results.prepared)
-    if new_checkpoint:
-        elsewhere = session.actors.tidy
-        prune_experience(context.ledger, context.fence, context.folder, context.spec, context.store, elsewhere)
+    committed = write_commit(session, after, metrics, experience.digest, meter)
+    clear_up(session, iteration, [row.folder for row in experience.shards], results.prepared, new_checkpoint)
     return committed
 
 
@@ -161,13 +158,14 @@ def _timing_metrics(
     return metrics + device_metrics(collected.usage)
 
 
-def _commit(
+def write_commit(
     session: DriverSession,
     state: ControlState,
     metrics: list[Metric],
     experience_digest: str | None,
     meter: IterationMeter,
 ) -> ControlState:
+    """Judges the metrics and writes the transaction. Returns the control state that was committed."""
     context = session.context
     judged = session.guards.judge(context.branch, state.iteration, state.guards, metrics)
     after = replace(state, best=_best(state, metrics), environment=session.start.environment, guards=judged.since)
@@ -200,12 +198,19 @@ def _best(state: ControlState, metrics: Sequence[Metric]) -> tuple[float, int] |
     return accuracy, state.iteration
 
 
-def _sweep(session: DriverSession, iteration: int, experience: Experience, prepared: PrepareReceipt) -> None:
-    """Removes the leftovers of killed attempts at the iteration; nothing can refer to them after the commit."""
+def clear_up(
+    session: DriverSession, iteration: int, shards: Sequence[str], prepared: PrepareReceipt, new_checkpoint: bool
+) -> None:
+    """Removes the leftovers of killed attempts at a committed iteration, and what a new checkpoint makes superfluous.
+
+    shards: folders of the iteration's shards.
+    """
     context = session.context
-    stays = [row.folder for row in experience.shards]
-    sweep(context.folder, context.branch, iteration, stays)
-    context.store.sweep(str(iteration_folder(context.branch, iteration)), stays, context.fence.term)
+    sweep(context.folder, context.branch, iteration, shards)
+    context.store.sweep(str(iteration_folder(context.branch, iteration)), shards, context.fence.term)
     sweep_prepared(context.folder, context.branch, iteration, [prepared.folder])
-    done = CommittedIteration(context.branch, iteration, (*stays, prepared.folder))
+    done = CommittedIteration(context.branch, iteration, (*shards, prepared.folder))
     session.actors.tidy(Leftovers(committed=done))
+    if new_checkpoint:
+        elsewhere = session.actors.tidy
+        prune_experience(context.ledger, context.fence, context.folder, context.spec, context.store, elsewhere)

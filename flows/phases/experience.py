@@ -164,12 +164,19 @@ def cursor_after(context: RunContext, iteration: int, cursor: Cursor) -> Cursor:
 
     cursor: the position before the iteration.
     """
+    if not context.spec.samples_responses:
+        return draw(context.spec.data, context.spec.seed, cursor, context.spec.data.prompts_per_iteration)[1]
     waves = planned_waves(context, context.branch, iteration)
     return _prompts_of(context, waves[-1])[1] if waves else cursor
 
 
 def is_gathered(context: RunContext, iteration: int) -> bool:
-    """Returns True if every wave of the current branch's iteration is settled and all its shards are intact."""
+    """Returns True if every wave of the current branch's iteration is settled and all its shards are intact.
+
+    A run that samples nothing has nothing to gather.
+    """
+    if not context.spec.samples_responses:
+        return True
     waves = planned_waves(context, context.branch, iteration)
     outcomes = [wave.outcome for wave in waves if wave.outcome]
     if not outcomes or len(outcomes) < len(waves) or outcomes[-1].padding is None:

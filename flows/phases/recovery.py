@@ -17,8 +17,8 @@ from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.files.storage import fetch_sealed
 from flows.phases.attempts import phase, recorded_receipt
-from flows.phases.batches import batch_task, prepared_columns
-from flows.phases.experience import is_gathered, sealed_batch
+from flows.phases.batches import batch_task, committed_batch, prepared_columns
+from flows.phases.experience import is_gathered
 from flows.phases.failure_policy import CURSOR, is_skipped, obey_rollback
 from flows.run.control_state import ControlState, Recovered
 from yatt_core.errors import DataError, DriftError, InfrastructureError, ReplayError
@@ -115,8 +115,13 @@ def committed_state(context: RunContext) -> ControlState:
     commit = context.ledger.commits.latest(context.run)
     if commit is None:
         return ControlState.initial(context.spec.data)
+    return state_after(context, commit, context.run, context.branch)
+
+
+def state_after(context: RunContext, commit: CommitRow, run: str, branch: int) -> ControlState:
+    """Returns the control state from which a branch continues after a commit."""
     state = ControlState.from_json(commit.state)
-    choices = context.ledger.records.choices(context.run, context.branch, state.iteration + 1)
+    choices = context.ledger.records.choices(run, branch, state.iteration + 1)
     if CURSOR in choices:
         return replace(state, cursor=Cursor.from_json(choices[CURSOR].body["cursor"]))
     return state
@@ -231,14 +236,14 @@ def replay(session: DriverSession, iteration: int) -> None:
             f"run {context.run}: iterations {iteration - 1} and {iteration} are not in the ledger"
         )
     # A fork has its own copies of its parent's iterations.
-    batch = sealed_batch(session, commit.branch, iteration)
+    preceding = state_after(context, before, commit.run, commit.branch)
+    batch = committed_batch(session, preceding, commit.branch, iteration)
     task = batch_task(context, commit.branch, iteration, "learn", batch)
     if is_skipped(context, commit.run, commit.branch, iteration):
         receipt = session.actors.skip(task)
     else:
         then, now = commit.state["environment"].get("layout"), session.start.environment.get("layout")
-        state = ControlState.from_json(before.state)
-        prepared = prepared_columns(session, commit.branch, iteration, batch, state, same_layout=then == now)
+        prepared = prepared_columns(session, commit.branch, iteration, batch, preceding, same_layout=then == now)
         receipt = session.actors.learn(task, prepared)
     _compare(context, commit, dict(receipt.fingerprint))
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from flows.driver.session import DriverSession
 from flows.phases.attempts import phase, recorded_receipt
-from flows.phases.batches import batch_task, prepared_columns
+from flows.phases.batches import Batch, batch_task, prepared_columns
 from flows.phases.commit import Collected
-from flows.phases.experience import Experience, gather
+from flows.phases.experience import gather
 from flows.phases.failure_policy import is_skipped
 from flows.phases.placement import Placement, decide, discard_usage, keep_work, usage_of
 from flows.phases.recovery import restore
@@ -80,26 +80,26 @@ def collect(session: DriverSession, iteration: int, state: ControlState, placeme
 
 
 @phase
-def prepare(session: DriverSession, iteration: int, state: ControlState, experience: Experience) -> PrepareReceipt:
+def prepare(session: DriverSession, iteration: int, state: ControlState, batch: Batch) -> PrepareReceipt:
     """Has the trainer write old and reference log-probabilities and advantages.
 
-    Consumes: the iteration's experience, and the reward moments and coefficients of the last commit.
+    Consumes: what the iteration learns from, and the reward moments and coefficients of the last commit.
     Waits for: every trainer rank.
     Unblocked by: the ranks' receipts; immediately, if the columns of an earlier attempt are intact.
     """
-    return prepared_columns(session, session.context.branch, iteration, experience.batch, state)
+    return prepared_columns(session, session.context.branch, iteration, batch, state)
 
 
 @phase
-def learn(session: DriverSession, iteration: int, experience: Experience, prepared: PrepareReceipt) -> UpdateReceipt:
+def learn(session: DriverSession, iteration: int, batch: Batch, prepared: PrepareReceipt) -> UpdateReceipt:
     """Has the trainer apply the iteration's optimizer steps, unless a recorded choice skips the update.
 
-    Consumes: the iteration's experience and its prepared columns.
+    Consumes: what the iteration learns from, and its prepared columns.
     Waits for: every trainer rank.
     Unblocked by: receipts of all ranks that agree on the result.
     """
     context = session.context
-    task = batch_task(context, context.branch, iteration, "learn", experience.batch)
+    task = batch_task(context, context.branch, iteration, "learn", batch)
     if is_skipped(context, context.run, context.branch, iteration):
         return session.actors.skip(task)
     return session.actors.learn(task, prepared)

@@ -31,13 +31,16 @@ def note_of(run: str, spec: RunSpec, links: Mapping[str, str] | None = None) -> 
     links: addresses by title.
     """
     algorithm = f"advantages {spec.algorithm.advantage.kind}, loss {spec.algorithm.loss.kind}"
-    engines = f"rollout on {spec.rollout.engine.kind}, training on {spec.trainer.engine.kind}"
+    if spec.objective is not None:
+        algorithm = f"objective {spec.objective.kind}"
+    rollout = f"rollout on {spec.rollout.engine.kind}, " if spec.samples_responses else ""
+    engines = f"{rollout}training on {spec.trainer.engine.kind}"
     lines = [
         f"**{run}** is a run of YATT: {algorithm} over {spec.iterations} iterations, {engines}.",
         "",
         *(f"- [{title}]({address})" for title, address in sorted((links or {}).items())),
         f"- state and phases: `yatt show {run}`",
-        f"- samples: `yatt rollouts {run} --sort reward`",
+        *([f"- samples: `yatt rollouts {run} --sort reward`"] if spec.samples_responses else []),
         f"- continue after a stop or a failure: `yatt resume {run}`",
         "",
         "Steps are iterations. The spec is in the parameters and in `spec.json`.",

@@ -17,7 +17,10 @@ def remarks(spec: RunSpec) -> list[str]:
 
 def _uneven(spec: RunSpec) -> Iterator[str]:
     prompts = spec.data.prompts_per_iteration
-    for key, parts in (("algorithm.mini_batches", spec.algorithm.mini_batches), ("data.logical_shards", spec.shards)):
+    section = "algorithm" if spec.objective is None else "objective"
+    divided = [(f"{section}.mini_batches", spec.mini_batches)]
+    divided += [("data.logical_shards", spec.shards)] if spec.samples_responses else []
+    for key, parts in divided:
         if prompts % parts:
             least = prompts // parts
             yield (

@@ -215,9 +215,9 @@ def check_targets(folder: Path, targets: Sequence[str]) -> None:
 def checkpoint_bytes(spec: RunSpec) -> int:
     """Returns the approximate size of a checkpoint.
 
-    Counts the policy's and a critic's float32 weights and AdamW moments, and the reference model of a KL term.
+    Counts the policy's and a critic's float32 weights and AdamW moments, and the reference model.
     """
-    copies = 3 + (spec.algorithm.kl is not None)
+    copies = 3 + spec.keeps_reference
     values = 0
     if spec.critic is not None:
         values = 3 * (parameters(spec) if spec.critic.model is None else _stored(spec.critic.model))

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from db.ledger import Ledger
 from db.write.records import ShardRow
+from flows.run.creation import current_spec
 from flows.run.home import Home
 from ops.queries.run_list import find_line
 from yatt_core.digests import file_sha256
@@ -103,6 +104,8 @@ def find_iteration(ledger: Ledger, home: Home, run: str, number: int) -> Iterati
     line = find_line(ledger, run)
     owner, branch, committed = ledger.commits.maker(run, number)
     shards = ledger.records.shards(owner, branch, number)
+    if not shards and not current_spec(ledger, run).samples_responses:
+        raise ConfigurationError(f"run {run} samples nothing: it learns from the rows of its data")
     if not shards:
         raise ConfigurationError(
             f"run {run}: no experience of iteration {number} is recorded; the newest commit is {line.iteration}"

@@ -23,8 +23,8 @@ from yatt_core.collection.shard_rows import (
 )
 from yatt_core.experience.table import canonical_table, experience_schema
 from yatt_core.keys import WorkKey, sample_seed
-from yatt_core.prompts.codec import VirtualCodec
 from yatt_core.prompts.stream import Prompt, media_of
+from yatt_core.prompts.virtual_codec import VirtualCodec
 from yatt_core.protocols.generation import FINISHED_LENGTH, FINISHED_STOP, GenerateResult, Returned, resumed_request
 from yatt_core.protocols.receipts import PromptRef
 from yatt_core.rewards.scoring import SampleScore

@@ -178,7 +178,7 @@ def test_a_misbehaving_tool_gives_flagged_samples(tmp_path: Path, misbehaving: s
 def test_calls_that_cannot_be_made_give_flagged_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = spec_with(tool("calculator", "calculator"), rollout__tools__max_turns=2)
     texts = iter(['<tool_call>{"name": "calculater", "arguments": {}}</tool_call>', "<tool_call>1 + 1</tool_call>"])
-    from yatt_core.prompts.codec import VirtualCodec
+    from yatt_core.prompts.virtual_codec import VirtualCodec
 
     real = VirtualCodec.decode
 

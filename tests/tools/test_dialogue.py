@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from yatt_core.prompts.codec import VirtualCodec
 from yatt_core.prompts.tool_calls import ToolAnswer, ToolCall
+from yatt_core.prompts.virtual_codec import VirtualCodec
 from yatt_core.protocols.generation import FINISHED_LENGTH, FINISHED_STOP, GenerateResult
 from yatt_core.spec.sections.rollout import RolloutSpec
 from yatt_core.tools.dialogue import Dialogue, greedy_request

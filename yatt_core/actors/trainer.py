@@ -43,6 +43,8 @@ from yatt_core.protocols.receipts import (
     CheckpointReceipt,
     InputsReceipt,
     PrepareReceipt,
+    RowsReceipt,
+    RowsTask,
     SftReceipt,
     UpdateReceipt,
 )
@@ -194,6 +196,11 @@ class TrainerActor:
         with self._serving("learn", task.term), log_context(iteration=task.key.iteration, phase="learn"):
             fetch_lacking(self._store, self._folder, task.shards)
             return self._ready().learn(task, prepared)
+
+    def evaluate(self, task: RowsTask) -> RowsReceipt:
+        """Scores the held-out rows."""
+        with self._serving("evaluate", task.term), log_context(iteration=task.key.iteration, phase="evaluate"):
+            return self._holding(task.key.iteration).evaluate(task)
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
         """Advances to the iteration's version without an optimizer step."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from yatt_core import durable
+from yatt_core.checkpoints.classifier import AsClassifier, classifier_config
 from yatt_core.checkpoints.contents import WEIGHTS as SAVED_WEIGHTS
 from yatt_core.checkpoints.contents import open_tensors
 from yatt_core.checkpoints.publish import CheckpointIdentity, require_room
@@ -79,6 +80,7 @@ def export_model(
     identity: CheckpointIdentity,
     dtype: FloatName | None = None,
     advance: Callable[[int, int], None] = lambda done, total: None,
+    reward_model: bool = False,
 ) -> Exported:
     """Writes the folder `target`, which must not exist yet.
 
@@ -89,6 +91,7 @@ def export_model(
     identity: identity of the checkpoint that the weights belong to.
     dtype: dtype of exported floating-point tensors; None keeps each tensor's own.
     advance: called with the bytes written so far and the total bytes of the weights.
+    reward_model: whether the run trained a reward model, which is exported as a classifier.
     """
     if target.exists() or target.is_symlink():
         raise ConfigurationError(f"{target} already exists; name a folder that does not exist yet")
@@ -98,7 +101,8 @@ def export_model(
     partial = target.with_name(f".{target.name}.partial")
     stored = open_tensors(checkpoint, SAVED_WEIGHTS)
     stored.require_whole()
-    tensors = _Converted(stored, dtype) if dtype else stored
+    named_as: TensorSource = AsClassifier(stored) if reward_model else stored
+    tensors = _Converted(named_as, dtype) if dtype else named_as
     sizes = sizes_of(tensors)
     durable.make_folder(target.parent)
     require_room(target, sum(sizes.values()))
@@ -111,7 +115,8 @@ def export_model(
                     shutil.copyfile(path, partial / path.name)
             written = write_whole_tensors(tensors, partial, advance)
         named = _dtype_name(tensors.kinds, sizes)
-        durable.write_json(partial / CONFIG, _config_with(read_config(model), named))
+        config = classifier_config(read_config(model)) if reward_model else read_config(model)
+        durable.write_json(partial / CONFIG, _config_with(config, named))
         durable.write_json(partial / ORIGIN, {**asdict(identity), "dtype": named})
         for path in partial.iterdir():
             durable.sync_file(path)

@@ -72,6 +72,8 @@ def pool_layout(spec: RunSpec) -> RankLayout:
     An instance has as many devices as the largest of its engines, the policy's or a judge's. Engines of one device share
     devices if there are not enough.
     """
+    if not spec.samples_responses:
+        return RankLayout(0, shares=True)
     engines: list[tuple[str, object]] = [("rollout.engine", spec.rollout.engine)]
     engines += [
         (f"rewards.parts.{number}.engine", part.engine)

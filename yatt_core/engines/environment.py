@@ -44,7 +44,7 @@ def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
         if isinstance(spec.trainer.engine, TorchTrainer) and model_path:
             from yatt_core.engines.dense.kernels import kernels_of_folder
 
-            adapted = spec.trainer.lora is not None
+            adapted = spec.trainer.lora is not None or spec.trains_reward_model
             facts["arithmetic"] = kernels_of_folder(model_path, spec.trainer.engine.kernels, adapted)
         if spec.trainer.engine.kind == "megatron":
             facts["megatron-core"] = version("megatron-core")

@@ -18,6 +18,7 @@ from yatt_core.inputs.manifest import LONGEST
 from yatt_core.problems import LISTED, Problems
 from yatt_core.progress import log_progress
 from yatt_core.prompts.codec import TextCodec, encode_privileged, encode_question, longest_prompt, open_codec, positions
+from yatt_core.prompts.rows import check_responses
 from yatt_core.prompts.stream import Prompt
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.model import ModelFolder
@@ -34,18 +35,19 @@ FIRST_PROMPTS = 200
 def prompt_tokens(spec: RunSpec, codec: TextCodec, prompt: Prompt) -> int:
     """Returns the number of tokens of a prompt as it is given to the model, or to its teacher if that sees more.
 
-    Raises what `encode_prompt` raises, with the place of the prompt's source.
+    Raises what `encode_prompt` and `check_responses` raise, with the place of the prompt's source.
     """
     try:
         tokens, distillation = len(encode_question(prompt, codec)), spec.algorithm.distillation
         if distillation is not None and distillation.privileged is not None:
             tokens = max(tokens, len(encode_privileged(prompt, distillation.privileged.template, codec)))
-        return tokens
+        check_responses(spec, codec, prompt)
     except DataError as error:
         placed = type(error)(f"{source_place(spec.data, prompt.source)}: {error}")
         if isinstance(placed, TooLongError) and isinstance(error, TooLongError):
             placed.tokens = error.tokens
         raise placed from None
+    return tokens
 
 
 def longer(longest: Mapping[str, Any], prompt: Prompt, tokens: int) -> dict[str, Any]:

@@ -59,6 +59,7 @@ from yatt_core.problems import Problems
 from yatt_core.prompts.codec import TextCodec, open_codec
 from yatt_core.prompts.media import MEDIA, MediaFolder, describe_media
 from yatt_core.prompts.prompt_files import PromptFile, PromptWriter, read_column
+from yatt_core.prompts.rows import responses_of
 from yatt_core.prompts.stream import Prompt
 from yatt_core.prompts.tool_calls import CALL, split_turns
 from yatt_core.protocols.receipts import InputsReceipt
@@ -210,8 +211,9 @@ def _check(
         else:
             prompts = (PromptFile(folder / name) for name in (TRAIN, HELD_OUT, PROBE))
             facts[LONGEST] = check_prompts(spec, codec, model_path, prompts)
-    with problems.noting():
-        check_answers(spec, run_folder, codec, PromptFile(folder / TRAIN), facts["train_sizes"])
+    if spec.samples_responses:
+        with problems.noting():
+            check_answers(spec, run_folder, codec, PromptFile(folder / TRAIN), facts["train_sizes"])
     problems.raise_any()
     if spec.sft is not None and spec.sft.demonstrations is None:
         weights = [source.weight for source in spec.data.sources]
@@ -267,7 +269,10 @@ def _initial_model(spec: RunSpec, folder: Path) -> ModelFacts:
     if not isinstance(spec.model, ModelFromConfig):
         raise ConfigurationError("\n".join(unavailable(spec)))
     files, with_tools = [PromptFile(folder / name) for name in (TRAIN, PROBE)], spec.rollout.tools is not None
-    answers = (answer for file in files for answer in file.column("answer") if answer is not None)
+    if spec.samples_responses:
+        answers = (answer for file in files for answer in file.column("answer") if answer is not None)
+    else:
+        answers = (text for file in files for prompt in file for text in responses_of(spec, prompt).texts)
     others = itertools.chain(answers, [spec.data.system_prompt or "", string.printable if with_tools else ""])
     texts = _Texts(files, with_tools)
     tokenizer = train_tokenizer(spec.model.tokenizer, texts, others, with_images=spec.model.vision is not None)

@@ -22,6 +22,9 @@ def identity(spec: RunSpec) -> str:
         data["privileged"] = distillation.privileged.template
     for source in data["sources"]:
         del source["name"]  # it names metrics only
+        if spec.samples_responses:  # left out so that they do not change the digest of a source of prompts
+            for key in ("chosen_field", "rejected_field", "label_field"):
+                source.pop(key, None)
         if source.get("image_field", "") is None:
             del source["image_field"]  # left out so that it does not change the digest of a source without images
     model = None if spec.virtual else spec.model.model_dump(mode="json")

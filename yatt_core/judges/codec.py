@@ -17,8 +17,9 @@ from jinja2 import TemplateError
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.judges.template import Piece, filled
 from yatt_core.models.model_folder import positions_of, read_config
+from yatt_core.models.reward_text import TEMPLATE_DATE
 from yatt_core.models.tokenizer import load_tokenizer
-from yatt_core.prompts.codec import TEMPLATE_DATE, generation_stops
+from yatt_core.prompts.codec import generation_stops
 from yatt_core.protocols.generation import Int32
 from yatt_core.protocols.judges import JudgeItem
 

@@ -11,19 +11,16 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
-from jinja2 import TemplateError
 
 from yatt_core.engines.device import own_device, placed
 from yatt_core.engines.offload import Held, Offloaded
 from yatt_core.engines.rollout.torch.sizes import MINIMUM_ROWS
-from yatt_core.errors import NumericError
-from yatt_core.judges.template import filled_text
+from yatt_core.errors import DataError, NumericError
 from yatt_core.models.loading import load_classifier
 from yatt_core.models.reward_folder import open_reward_tokenizer
-from yatt_core.prompts.codec import TEMPLATE_DATE
+from yatt_core.models.reward_text import reward_tokens
 from yatt_core.protocols.judges import JudgeItem, Judgement, JudgeRequest, Verdict
 from yatt_core.spec.rewards.judges import RewardModelPart
 
@@ -108,21 +105,10 @@ class RewardModelJudge:
 
     def _encode(self, item: JudgeItem) -> list[int] | str:
         """Returns the tokens of prompt and response, or the reason why there are none."""
-        tokens: list[int]
-        if self._part.template is not None:
-            tokens = list(self._tokenizer(filled_text(self._part.template, item))["input_ids"])
-        else:
-            try:
-                tokens = list(self._tokenizer(self._conversation(item), add_special_tokens=False)["input_ids"])
-            except TemplateError as error:
-                return f"the reward model's chat template rejects the conversation: {error}"
+        try:
+            tokens = reward_tokens(self._tokenizer, self._part.template, item.prompt, item.response)
+        except DataError as error:
+            return str(error)
         if len(tokens) > self._longest:
             return f"prompt and response have {len(tokens)} tokens; the reward model has room for {self._longest}"
         return tokens or "prompt and response have no tokens"
-
-    def _conversation(self, item: JudgeItem) -> str:
-        messages = [{"role": "user", "content": item.prompt}, {"role": "assistant", "content": item.response}]
-        rendered: Any = self._tokenizer.apply_chat_template(
-            messages, tokenize=False, date_string=TEMPLATE_DATE, strftime_now=lambda _: TEMPLATE_DATE
-        )
-        return str(rendered)

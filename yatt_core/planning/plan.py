@@ -17,6 +17,7 @@ from yatt_core.planning.cluster import CORE, DescribedCluster
 from yatt_core.planning.files import FilesOnNodes
 from yatt_core.planning.memory.demand import Demand, demand_of
 from yatt_core.planning.memory.remedies import Larger, Settings, larger_that_fits, remedies
+from yatt_core.planning.memory.rollout import EngineMemory
 from yatt_core.planning.roles import Roles, check_sizes, roles_of
 from yatt_core.planning.time.fitted import Fitted
 from yatt_core.planning.time.load import Load, load_of
@@ -54,7 +55,7 @@ class Times:
 class RunPlan:
     """The plan of a run.
 
-    times: None if it does not fit.
+    times: None if it does not fit, and for a run that samples nothing, which leaves nothing to be placed.
     remedies: settings with which it would fit.
     larger: number of nodes on which it would fit.
     """
@@ -92,7 +93,8 @@ def plan_run(
     roles = roles_of(spec, assumed)
     check_sizes(roles)
     demand = demand_of(roles, cluster, assumed)
-    times = _times(roles, demand, cluster, assumed, fitted) if demand.fits else None
+    simulated = demand.fits and spec.samples_responses
+    times = _times(roles, demand, cluster, assumed, fitted) if simulated else None
     return RunPlan(
         roles=roles,
         cluster=cluster,
@@ -132,10 +134,12 @@ def _times(
 
 def _warnings(roles: Roles, demand: Demand, cluster: DescribedCluster) -> Iterator[str]:
     """Yields what works but may not be intended."""
-    for place, engine, memory, instances in (
-        ("rollout.engine", roles.rollout, demand.rollout, demand.instances),
-        ("the judge's engine", roles.judge.engine if roles.judge else None, demand.judge, demand.judge_instances),
-    ):
+    engines: list[tuple[str, object, EngineMemory | None, int]] = []
+    if demand.engines:
+        engines.append(("rollout.engine", roles.rollout, demand.rollout, demand.instances))
+        judge = roles.judge.engine if roles.judge else None
+        engines.append(("the judge's engine", judge, demand.judge, demand.judge_instances))
+    for place, engine, memory, instances in engines:
         if not isinstance(engine, VllmRollout) or memory is None:
             continue
         if memory.devices < (each := roles.spec.devices_per_instance):
@@ -151,7 +155,7 @@ def _warnings(roles: Roles, demand: Demand, cluster: DescribedCluster) -> Iterat
         yield f"trainer.engine: {cluster.devices - demand.ranks} of {cluster.devices} devices do not train"
     if demand.ranks > cluster.devices and roles.trainer.kind == "torch":
         yield f"trainer.engine.ranks: {demand.ranks} ranks share {cluster.devices} devices"
-    steps = roles.samples // roles.spec.algorithm.mini_batches
+    steps = roles.samples // roles.spec.mini_batches
     if demand.copies > steps:
         yield f"trainer.engine: {demand.copies} copies share {steps} samples per step; some get none"
     if "torch" in (roles.rollout.kind, roles.trainer.kind) and cluster.card_name != CORE:

@@ -84,8 +84,9 @@ class Roles:
 
     @property
     def samples(self) -> int:
-        """Responses of an iteration if nothing is resampled."""
-        return self.spec.data.prompts_per_iteration * self.spec.rollout.samples_per_prompt
+        """Responses of an iteration if nothing is resampled; rows have up to two responses."""
+        each = self.spec.rollout.samples_per_prompt if self.spec.samples_responses else 2
+        return self.spec.data.prompts_per_iteration * each
 
 
 def roles_of(spec: RunSpec, assumed: Assumptions) -> Roles:
@@ -102,7 +103,7 @@ def roles_of(spec: RunSpec, assumed: Assumptions) -> Roles:
         trainer=spec.trainer.engine,
         judges=judges,
         reward_models=reward_models_of(spec, assumed.own_vocabulary),
-        reference=spec.algorithm.kl is not None,
+        reference=spec.keeps_reference,
         teachers=_teachers(spec, assumed.own_vocabulary),
         critic=_critic(spec, shape, assumed.own_vocabulary),
         lengths=_lengths(spec, assumed, judges, shape.max_positions),

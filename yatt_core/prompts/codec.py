@@ -18,8 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 from jinja2 import TemplateError
 
-from yatt_core.errors import ConfigurationError, DataError, TooLongError
+from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.models.model_folder import positions_of, read_config
+from yatt_core.models.reward_text import TEMPLATE_DATE, reward_tokens
 from yatt_core.models.tokenizer import load_tokenizer
 from yatt_core.prompts.image_tokens import ImageTokens, image_tokens
 from yatt_core.prompts.prompt import Message, Prompt
@@ -30,15 +31,13 @@ from yatt_core.prompts.result_text import (
     check_tools_are_shown,
     frame_by_tags,
 )
-from yatt_core.prompts.tool_calls import CALL, CALL_END
+from yatt_core.prompts.token_lists import checked, without_stop
+from yatt_core.prompts.virtual_codec import VirtualCodec
 from yatt_core.protocols.generation import Int32
-from yatt_core.spec.run import RunSpec, no_room
-from yatt_core.spec.sections.rollout import VirtualRollout
+from yatt_core.spec.run import RunSpec
+from yatt_core.spec.sections.rollout import VirtualRollout, no_room
 from yatt_core.spec.sections.tools import ToolsSpec
 from yatt_core.spec.template import ANSWER, PROMPT, pieces_of
-
-TEMPLATE_DATE = "26 Jul 2024"
-"""The date given to chat templates that use one; it is constant, so that prompts are the same every day."""
 
 
 class TextCodec(Protocol):
@@ -71,6 +70,15 @@ class TextCodec(Protocol):
 
     def encode_answer(self, text: str) -> Int32:
         """Returns the tokens of a complete response, including the end-of-sequence token: [length]."""
+        ...
+
+    def encode_judged(self, template: str | None, prompt: str, response: str) -> Int32:
+        """Returns the tokens of a prompt with its response as a reward model reads them: [length].
+
+        template: as in a reward part of kind `reward_model`.
+
+        Raises as `reward_tokens` does.
+        """
         ...
 
     def decode(self, tokens: Sequence[int] | Int32) -> str:
@@ -136,7 +144,7 @@ class PromptCodec:
         except DataError as error:
             raise DataError(f"prompt {prompt_id or repr(text[:60])} {error}") from None
         shown = "" if self._images is None or not images else f", {images * self._images.count} for {images} images"
-        return _checked(tokens, self._longest, prompt_id, text, shown)
+        return checked(tokens, self._longest, prompt_id, text, shown)
 
     def _turns(self, text: str, messages: Sequence[Message]) -> list[ChatMessage]:
         """Returns what the chat template gets; a system message of the prompt takes the place of the spec's."""
@@ -187,9 +195,20 @@ class PromptCodec:
         """Returns the tokens of a complete response, including the end-of-sequence token: [length]."""
         return np.array([*self._encode_bare(text), self._tokenizer.eos_token_id], dtype=np.int32)
 
+    def encode_judged(self, template: str | None, prompt: str, response: str) -> Int32:
+        """Returns the tokens of a prompt with its response as a reward model reads them: [length].
+
+        template: as in a reward part of kind `reward_model`.
+
+        Raises as `reward_tokens` does, and `ConfigurationError` if there is neither kind of template.
+        """
+        if template is None and self._tokenizer.chat_template is None:
+            raise ConfigurationError("objective.template: required, because the model's tokenizer has no chat template")
+        return np.array(reward_tokens(self._tokenizer, template, prompt, response), dtype=np.int32)
+
     def decode(self, tokens: Sequence[int] | Int32) -> str:
         """Returns the text of a response without its stop token and special tokens."""
-        ids = _without_stop(tokens, self._stop_tokens)
+        ids = without_stop(tokens, self._stop_tokens)
         return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def encode_result(self, text: str) -> tuple[Int32, str]:
@@ -259,49 +278,6 @@ def encode_privileged(prompt: Prompt, template: str, codec: TextCodec) -> Int32:
     return codec.encode_prompt(text, prompt.prompt_id, 0, messages)
 
 
-class VirtualCodec:
-    """The codec of a virtual run.
-
-    The tokens of a prompt are its bytes, the text of a response is its token ids, and 0 ends a response.
-    """
-
-    stop_tokens = (0,)
-
-    def __init__(
-        self, vocabulary: int, longest: int, tools: ToolsSpec | None = None, tool_call_fraction: float = 0.0
-    ) -> None:
-        self.vocabulary = vocabulary
-        self._longest = longest
-        self._tools = [tool.name for tool in tools.functions] if tools else []
-        self._longest_result = tools.max_result_tokens if tools else 0
-        self._calls_below = tool_call_fraction * vocabulary if tools else 0.0
-
-    def encode_prompt(self, text: str, prompt_id: str = "", images: int = 0, messages: Sequence[Message] = ()) -> Int32:
-        """Returns the bytes of a prompt or of its transcript: [length]; images take no tokens.
-
-        Raises `DataError`, which names the prompt, if it is too long.
-        """
-        return _checked(list(text.encode()), self._longest, prompt_id, text)
-
-    def encode_answer(self, text: str) -> Int32:
-        """Returns the bytes of an answer and the stop token: [length]."""
-        return np.array([*text.encode(), *self.stop_tokens], dtype=np.int32)
-
-    def decode(self, tokens: Sequence[int] | Int32) -> str:
-        """Returns the token ids of a response without its stop token, or a tool call if the first id is low enough."""
-        ids = _without_stop(tokens, self.stop_tokens)
-        if ids and ids[0] < self._calls_below:
-            name = self._tools[ids[0] % len(self._tools)]
-            call = {"name": name, "arguments": {"expression": " + ".join(map(str, ids[:2]))}}
-            return f"{CALL}{json.dumps(call)}{CALL_END}"
-        return " ".join(map(str, ids))
-
-    def encode_result(self, text: str) -> tuple[Int32, str]:
-        """Returns the bytes of a result, truncated if it is too long, and the text that remains."""
-        data = text.encode()[: self._longest_result]
-        return np.array(list(data), dtype=np.int32), data.decode(errors="ignore")
-
-
 def open_codec(spec: RunSpec, model_path: str, roomless: bool = False) -> TextCodec:
     """Returns the codec of a run.
 
@@ -339,7 +315,9 @@ def longest_prompt(spec: RunSpec, model_path: str, roomless: bool = False) -> in
         return spec.data.max_prompt_tokens
     room = known - spec.rollout.max_response_tokens
     if room < 1 and not roomless:
-        raise ConfigurationError(no_room(spec, known, f"the model's {known} positions"))
+        raise ConfigurationError(
+            no_room(spec.rollout, spec.data.max_prompt_tokens, known, f"the model's {known} positions")
+        )
     return max(0, min(spec.data.max_prompt_tokens, room))
 
 
@@ -374,25 +352,3 @@ def _single_token(tokenizer: Any, text: str) -> int:
             "use a string that is a single token, or leave it out"
         )
     return tokens[0]
-
-
-def _checked(tokens: Sequence[int], longest: int, prompt_id: str, text: str, shown: str = "") -> Int32:
-    """Returns the tokens as an array. Raises `DataError` if there are none, `TooLongError` if there are too many.
-
-    shown: for the message, a phrase that states how many of the tokens are taken by images.
-    """
-    if len(tokens) > longest:
-        error = TooLongError(
-            f"prompt {prompt_id or repr(text[:60])} has {len(tokens)} tokens{shown}; at most {longest} fit "
-            "(data.max_prompt_tokens, and the model's positions minus rollout.max_new_tokens)"
-        )
-        error.tokens = len(tokens)
-        raise error
-    if not tokens:
-        raise DataError(f"prompt {prompt_id or repr(text[:60])} has no tokens")
-    return np.array(tokens, dtype=np.int32)
-
-
-def _without_stop(tokens: Sequence[int] | Int32, stop_tokens: Sequence[int]) -> list[int]:
-    ids = [int(token) for token in tokens]
-    return ids[:-1] if ids and ids[-1] in stop_tokens else ids

@@ -34,6 +34,23 @@ def read_messages(value: Sequence[Any]) -> tuple[Message, ...]:
     return messages
 
 
+def read_response(value: Any, before: Sequence[str]) -> str:
+    """Returns the text of a response: a string, or a list of messages that ends with the assistant's.
+
+    before: contents of the prompt's messages, which the list may repeat before the response.
+    """
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not value:
+        raise DataError(f"is {type(value).__name__}; expected a string, or messages that end with the assistant's")
+    messages = [_message(item, f"message {number}") for number, item in enumerate(value, start=1)]
+    if messages[-1].role != ASSISTANT:
+        raise DataError(f"ends with the role {messages[-1].role}; expected a last message of the assistant")
+    if len(messages) > 1 and [message.content for message in messages[:-1]] != list(before):
+        raise DataError("begins with messages that are not the prompt's; expected these, or the response alone")
+    return messages[-1].content
+
+
 def transcript(messages: Sequence[Message]) -> str:
     """Returns the messages as text, each after its role."""
     return "\n\n".join(f"{message.role}: {message.content}" for message in messages)

@@ -21,6 +21,8 @@ from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, Gener
 from yatt_core.protocols.receipts import (
     BatchTask,
     PrepareReceipt,
+    RowsReceipt,
+    RowsTask,
     SftReceipt,
     UpdateReceipt,
 )
@@ -199,6 +201,13 @@ class TrainEngine(Protocol):
         """Applies the optimizer steps of iteration k at version k-1; at version k it returns the stored receipt.
 
         Raises `NumericError` if a loss or gradient is not finite; the version is then -1 if a step was taken.
+        """
+        ...
+
+    def evaluate(self, task: RowsTask) -> RowsReceipt:
+        """Scores the held-out rows of a run that learns from its data, at the task's version; changes nothing.
+
+        Every rank must call it; all of them return the same receipt.
         """
         ...
 

@@ -211,6 +211,7 @@ class BatchTask:
     """An iteration's sealed experience, to prepare or learn from; shards are in canonical order.
 
     admission: the groups to use; None for all.
+    rows: the drawn prompts, in a run that learns from its data without sampling; there are no shards then.
     reward_moments: moments of the rewards of all earlier iterations, which `prepare` may use to scale rewards.
     coefficients: adaptive coefficients of the objective by name, for `prepare`.
     """
@@ -221,6 +222,24 @@ class BatchTask:
     admission: Admission | None = None
     reward_moments: RewardMoments = field(default_factory=RewardMoments)
     coefficients: Mapping[str, float] = field(default_factory=dict)
+    rows: tuple[PromptRef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RowsTask:
+    """Asks for an evaluation on the held-out rows, with the weights after an iteration."""
+
+    key: WorkKey
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsReceipt:
+    """The metrics of an evaluation on all held-out rows, by name."""
+
+    key: WorkKey
+    total: int
+    metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,12 +113,13 @@ class ActorRegistry:
         self._spec_json, self._folder, self._term = spec.model_dump_json(), run_folder, term
         self.store = RayControlStore()
         self._generation = generation_of(code_revision(), self._spec_json, branch)
-        self._controllers = spec.controllers
+        # A run that samples nothing has the trainer's ranks only.
+        self._controllers = spec.controllers if spec.samples_responses else None
         self._rollout_class = _rollout_class(spec)
         counts = {
-            DISPATCHER: 1,
+            DISPATCHER: int(spec.samples_responses),
             CONTROLLER: 0,
-            ROLLOUT: spec.rollout.engine.instances,
+            ROLLOUT: spec.rollout.engine.instances if spec.samples_responses else 0,
             ENDPOINT: len(endpoint_judges(spec)),
             TRAINER: spec.trainer.engine.ranks,
         }
@@ -156,6 +157,8 @@ class ActorRegistry:
 
     def outgrown(self, avoid_nodes: frozenset[str]) -> bool:
         """Returns True if the set of controllers needs to change: one was lost, or nodes have joined or left."""
+        if self._controllers is None:
+            return False
         there = {name: self._members[name].node for name in self._wanted[CONTROLLER] if name in self._members}
         nodes = node_names() if self._controllers.per == "node" else {}
         usable = nodes.keys() - avoided_nodes(nodes, avoid_nodes)
@@ -163,7 +166,7 @@ class ActorRegistry:
 
     def controllers_by_node(self) -> dict[str, int]:
         """Returns the number of controllers on each node by node name; empty if the run's number is fixed."""
-        if self._controllers.per == "run":
+        if self._controllers is None or self._controllers.per == "run":
             return {}
         nodes = [self._members[name].node for name in self._wanted[CONTROLLER] if name in self._members]
         return dict(sorted(Counter(self._node_names[node] for node in nodes).items()))
@@ -227,6 +230,8 @@ class ActorRegistry:
     def _staff(self, found: dict[str, Member], avoided: frozenset[str]) -> dict[str, str]:
         """Determines the wanted controllers, ends all other controllers, and returns each wanted controller's node."""
         living = {name: member.node for name, member in found.items() if _role(name) == CONTROLLER}
+        if self._controllers is None:
+            return {}
         places = lay_out_controllers(self._controllers, self._living.keys() - avoided, living)
         self._wanted[CONTROLLER] = list(places)
         self._end([found.pop(name) for name in living if name not in places])

@@ -33,6 +33,8 @@ from yatt_core.protocols.receipts import (
     EvaluateReceipt,
     InputsReceipt,
     PrepareReceipt,
+    RowsReceipt,
+    RowsTask,
     SftReceipt,
     ShardReceipt,
     ShardTask,
@@ -147,8 +149,8 @@ class RunActors:
 
         tell: called every few seconds with how far it has come; None if nobody wants to know.
         """
-        made, first = (self._folder / INPUTS / MANIFEST).exists(), self._members(CONTROLLER)[0]
-        busy = made and first not in self._created
+        made, first = (self._folder / INPUTS / MANIFEST).exists(), next(iter(self._members(CONTROLLER)), "")
+        busy = not first or (made and first not in self._created)
         actor, name = (self._ranks[0], f"{TRAINER}-0") if busy else (self._controllers[0], first)
         asked, what = [actor.materialise.remote(self._term)], f"{name} to write the inputs"
         receipt: InputsReceipt = self._calls.get(asked, what, [name], self._start_seconds, tell)[0]
@@ -194,6 +196,8 @@ class RunActors:
 
     def _load_controllers(self, inputs: InputsReceipt) -> list[Any]:
         """Passes the dispatcher to all actors and the engines to the dispatcher; returns the calls to wait for."""
+        if not self._registry.of(DISPATCHER):
+            return []  # nothing is sampled
         dispatcher = self._registry.of(DISPATCHER)[0]
         kept = [name for name in self._members(CONTROLLER) if name not in self._created]
         pool = [*self._engines, *self._registry.of(ENDPOINT)]
@@ -282,6 +286,12 @@ class RunActors:
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         """Applies an iteration's optimizer steps on all ranks, which must agree on the result."""
         return agreed(task, self._trainer.learn(task, prepared))
+
+    def evaluate_rows(self, run: str, iteration: int) -> RowsReceipt:
+        """Has the trainer score the held-out rows with the weights after an iteration."""
+        task = RowsTask(WorkKey(run, self._branch, iteration, "evaluate"), self._term)
+        receipt: RowsReceipt = self._trainer.all("evaluate", task)[0]
+        return receipt
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
         """Advances the version without a step; the fingerprint contains `skipped`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Literal, Self
 
@@ -11,18 +10,19 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from yatt_core.algorithms.shaping.overlong import OverlongPenalty
 from yatt_core.digests import json_digest
 from yatt_core.spec.base import SpecModel
+from yatt_core.spec.objective import ObjectiveSpec, contradictions, learns_from_rows
 from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, VirtualJudge, judge_obstacles
 from yatt_core.spec.rewards.scheme import RewardSpec
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.algorithm import AlgorithmSpec, CriticSpec
 from yatt_core.spec.sections.data import DataSpec
-from yatt_core.spec.sections.dynamic_sampling import AllGroups, BestAndWorst, DynamicSamplingSpec
+from yatt_core.spec.sections.dynamic_sampling import AllGroups, DynamicSamplingSpec, misfits
 from yatt_core.spec.sections.evaluation import EvaluationSpec
 from yatt_core.spec.sections.guards import GuardsSpec
 from yatt_core.spec.sections.model import ModelFromConfig, ModelSizes, ModelSpec, SftSpec
 from yatt_core.spec.sections.placement import PlacementSpec
 from yatt_core.spec.sections.recovery import RecoverySpec, RetentionSpec
-from yatt_core.spec.sections.rollout import RolloutSpec
+from yatt_core.spec.sections.rollout import RolloutSpec, no_room
 from yatt_core.spec.sections.storage import StorageSpec
 from yatt_core.spec.sections.tracking import TrackingSpec
 from yatt_core.spec.sections.trainer import TrainerSpec
@@ -68,8 +68,10 @@ class RunSpec(SpecModel):
     data: DataSpec
     rollout: RolloutSpec = RolloutSpec()
     dynamic_sampling: DynamicSamplingSpec = AllGroups()
-    rewards: RewardSpec
+    rewards: RewardSpec = RewardSpec()
     algorithm: AlgorithmSpec = AlgorithmSpec()
+    objective: ObjectiveSpec | None = None
+    """What the run learns from its data, without rewards; `null`: reinforcement learning by `algorithm`."""
     trainer: TrainerSpec = TrainerSpec()
     controllers: ControllerSpec = ControllerSpec()
     placement: PlacementSpec = PlacementSpec()
@@ -109,7 +111,8 @@ class RunSpec(SpecModel):
     @property
     def devices(self) -> int:
         """Number of devices that the run needs; rollout and training share them."""
-        return max(self.rollout.engine.instances * self.devices_per_instance, self.trainer.engine.ranks)
+        rollout = self.rollout.engine.instances * self.devices_per_instance if self.samples_responses else 0
+        return max(rollout, self.trainer.engine.ranks)
 
     @property
     def devices_per_instance(self) -> int:
@@ -124,9 +127,39 @@ class RunSpec(SpecModel):
         return self.algorithm.critic
 
     @property
+    def samples_responses(self) -> bool:
+        """True if the policy samples what it learns from; False if the run learns from the rows of its data alone."""
+        return self.objective is None or not learns_from_rows(self.objective)
+
+    @property
+    def trains_reward_model(self) -> bool:
+        """True if the run trains a scalar head instead of a policy."""
+        return self.objective is not None and self.objective.kind == "reward_model"
+
+    @property
+    def keeps_reference(self) -> bool:
+        """True if the trainer keeps the weights of before the first iteration."""
+        return self.algorithm.kl is not None or (self.objective is not None and self.objective.kind in ("dpo", "kto"))
+
+    @property
+    def trainer_temperature(self) -> float:
+        """The temperature of the trainer's log-probabilities: that of sampling, or 1 if nothing is sampled."""
+        return self.rollout.temperature if self.samples_responses else 1.0
+
+    @property
+    def epochs(self) -> int:
+        """Number of passes over what an iteration learns from."""
+        return self.algorithm.epochs if self.objective is None else 1
+
+    @property
+    def mini_batches(self) -> int:
+        """Number of optimizer steps of a pass."""
+        return self.algorithm.mini_batches if self.objective is None else self.objective.mini_batches
+
+    @property
     def optimizer_steps_per_iteration(self) -> int:
         """Number of optimizer steps on the experience of one iteration."""
-        return self.algorithm.epochs * self.algorithm.mini_batches
+        return self.epochs * self.mini_batches
 
     @property
     def advantages_of_tokens(self) -> bool:
@@ -141,7 +174,8 @@ class RunSpec(SpecModel):
     def exact_obstacles(self) -> list[str]:
         """Returns the reasons why this spec cannot be exact; empty if it can."""
         obstacles = []
-        for place, engine in (("rollout", self.rollout.engine), ("trainer", self.trainer.engine)):
+        engines: list[tuple[str, object]] = [("rollout", self.rollout.engine)] if self.samples_responses else []
+        for place, engine in [*engines, ("trainer", self.trainer.engine)]:
             if getattr(engine, "dtype", "float32") != "float32":
                 obstacles.append(f"{place}.engine.dtype is {getattr(engine, 'dtype', '')}, but exact needs float32")
         if (cache := getattr(self.rollout.engine, "kv_cache_dtype", "auto")) != "auto":
@@ -174,6 +208,7 @@ class RunSpec(SpecModel):
             self._placement_mistakes,
             self.guards.mistakes,
             self._engine_mistakes,
+            self._objective_mistakes,
             self._adapter_mistakes,
             self._second_model_mistakes,
             self._teacher_mistakes,
@@ -194,6 +229,25 @@ class RunSpec(SpecModel):
             kinds = f"{self.rollout.engine.kind} and {self.trainer.engine.kind}"
             yield f"rollout.engine and trainer.engine: expected both virtual or both real, not {kinds}"
 
+    def _objective_mistakes(self) -> Iterator[str]:
+        if self.objective is not None:
+            given = {
+                "algorithm": self.algorithm != AlgorithmSpec(),
+                "virtual": self.virtual,
+                "images": self.data.has_images,
+                "megatron": self.trainer.engine.kind == "megatron",
+                "lora": self.trainer.lora is not None,
+                "sft": self.sft is not None,
+                "rewards": bool(self.rewards.parts),
+                "critique": self.rewards.critique is not None,
+                "evaluation": self.evaluation.sampling is not None,
+                "curriculum": self.data.curriculum is not None,
+                "tools": self.rollout.tools is not None,
+                "dynamic_sampling": self.samples_dynamically,
+                "reasoning_gym": any(source.kind == "reasoning_gym" for source in self.data.sources),
+            }
+            yield from contradictions(self.objective, {name for name, has in given.items() if has})
+
     def _adapter_mistakes(self) -> Iterator[str]:
         yield from self.trainer.mistakes(self.rollout.engine.kind)
 
@@ -206,19 +260,20 @@ class RunSpec(SpecModel):
             yield "data.probe: supervised fine-tuning stops by its accuracy on probe tasks; expected 1 or more"
 
     def _batch_mistakes(self) -> Iterator[str]:
-        if self.algorithm.mini_batches > self.data.prompts_per_iteration:
+        if self.mini_batches > self.data.prompts_per_iteration:
             yield (
-                f"algorithm.mini_batches: {self.algorithm.mini_batches} is more than "
+                f"{'algorithm' if self.objective is None else 'objective'}.mini_batches: {self.mini_batches} is more than "
                 f"data.prompts_per_iteration {self.data.prompts_per_iteration}"
             )
 
     def _group_mistakes(self) -> Iterator[str]:
         advantage = self.algorithm.advantage
-        if self.rollout.samples_per_prompt < 2 and advantage.compares and not self._learns_from_a_teacher_only:
-            yield (
-                f"rollout.samples_per_prompt: the advantage {advantage.kind} compares the responses to a prompt; "
-                "expected 2 or more"
+        compares = advantage.compares and not self._learns_from_a_teacher_only
+        if self.rollout.samples_per_prompt < 2 and self.samples_responses and compares:
+            kind = (
+                f"the advantage {advantage.kind}" if self.objective is None else f"the objective {self.objective.kind}"
             )
+            yield f"rollout.samples_per_prompt: {kind} compares the responses to a prompt; expected 2 or more"
 
     def _length_mistakes(self) -> Iterator[str]:
         penalty, longest = self.algorithm.length_penalty, self.rollout.max_new_tokens
@@ -244,7 +299,8 @@ class RunSpec(SpecModel):
         return self.algorithm.distillation is not None and not any(part.weight for part in self.rewards.parts)
 
     def _reward_mistakes(self) -> Iterator[str]:
-        yield from self.rewards.mistakes()
+        if self.samples_responses:
+            yield from self.rewards.mistakes()
 
     def _critique_mistakes(self) -> Iterator[str]:
         if self.rewards.critique is None:
@@ -266,20 +322,9 @@ class RunSpec(SpecModel):
             yield "rewards.critique: responses with tool calls are not cut into steps; expected null, or no rollout.tools"
 
     def _placement_mistakes(self) -> Iterator[str]:
-        placement, engine = self.placement, self.rollout.engine
+        engine = self.rollout.engine
         shares = any(not isinstance(judge, EndpointPart) for judge in self.rewards.judges)
-        if placement.mode != "colocate" and not shares:
-            yield (
-                f"placement.mode: {placement.mode} divides the devices between rollout and judges, but no judge of "
-                "rewards.parts runs on them; use colocate"
-            )
-        if (placement.mode == "split") != (placement.judges is not None):
-            yield "placement.judges: required with placement.mode split, and only allowed there"
-        elif placement.judges is not None and 0 < engine.instances <= placement.judges:
-            yield (
-                f"placement.judges: {placement.judges} of {engine.instances} instances leave none for rollout; "
-                f"expected at most {engine.instances - 1}, or more rollout.engine.instances"
-            )
+        yield from self.placement.mistakes(shares, engine.instances)
         if self.virtual and engine.continuous:
             for judge in self.rewards.judges:
                 virtual = isinstance(judge, GenerativePart) and isinstance(judge.engine, VirtualJudge)
@@ -321,22 +366,8 @@ class RunSpec(SpecModel):
                 yield f"{key}: it supports text prompts only; write distillation: null, or leave image_field out"
 
     def _unfit_sampling(self) -> Iterator[str]:
-        sampling, samples = self.dynamic_sampling, self.rollout.samples_per_prompt
-        if isinstance(sampling, BestAndWorst) and 2 * sampling.keep > samples:
-            yield (
-                f"dynamic_sampling.keep: {sampling.keep} best and {sampling.keep} worst samples are more than "
-                f"rollout.samples_per_prompt {samples}; expected at most {samples // 2}"
-            )
-        if sampling.overdispatch is not None:
-            wanted = self.data.prompts_per_iteration
-            sent = math.ceil(wanted * sampling.overdispatch.factor)
-            largest = math.ceil(sent / min(self.data.logical_shards, sent))
-            if sent - largest < wanted:
-                yield (
-                    f"dynamic_sampling.overdispatch.factor: with {sent} prompts in shards of up to {largest}, no "
-                    f"shard can be cancelled without falling below data.prompts_per_iteration {wanted}; raise it, or "
-                    "data.logical_shards"
-                )
+        data, samples = self.data, self.rollout.samples_per_prompt
+        yield from misfits(self.dynamic_sampling, samples, data.prompts_per_iteration, data.logical_shards)
 
     def _evaluation_mistakes(self) -> Iterator[str]:
         if self.evaluation.samples > self.rollout.batch_samples:
@@ -366,21 +397,4 @@ class RunSpec(SpecModel):
 
     def _too_long(self, positions: int) -> Iterator[str]:
         if self.rollout.max_response_tokens >= positions:
-            yield no_room(self, positions, f"model.max_positions {positions}")
-
-
-def no_room(spec: RunSpec, positions: int, named: str) -> str:
-    """Returns the message for a response that takes all positions of the model.
-
-    named: the positions as the message calls them.
-    """
-    results = spec.rollout.max_response_tokens - spec.rollout.max_new_tokens
-    tools = f" plus {results} for tool results" if results else ""
-    remedy, left = "fewer rollout.tools.max_turns or max_result_tokens", positions - results
-    if left > 1:
-        fitting = left - min(spec.data.max_prompt_tokens, left // 2)
-        remedy = f"at most {left - 1}, such as {fitting}, which leaves prompts {left - fitting} tokens"
-    return (
-        f"rollout.max_new_tokens: {spec.rollout.max_new_tokens}{tools} leaves no room for a prompt in {named}; "
-        f"expected {remedy}"
-    )
+            yield no_room(self.rollout, self.data.max_prompt_tokens, positions, f"model.max_positions {positions}")

@@ -132,6 +132,7 @@ class Table:
         loss: TokenLoss,
         entropy: EntropyUse = "none",
         temperature: float | None = None,
+        whole: bool = False,
     ) -> None:
         for batch in micro_batches:
             for chunk in slices(CHUNK, len(batch.positions)):

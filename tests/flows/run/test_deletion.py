@@ -21,7 +21,7 @@ from tests.crash import run_until
 from tests.flows.run.scenarios import Told, delete_first
 from tests.ops.seeding import seed_run, toy_spec
 from yatt_core.errors import ConfigurationError
-from yatt_core.spec.run import TrackingSpec
+from yatt_core.spec.sections.tracking import TrackingSpec
 
 
 def started(home: Home, **tracking: object) -> str:

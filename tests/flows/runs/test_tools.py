@@ -14,8 +14,8 @@ from tests.flows.tools import SECONDS, Driver, same_result
 from tests.recovery.parts import kill, living_actors
 from yatt_core.experience.chunks import read_chunk
 from yatt_core.experience.telemetry import read_telemetry
-from yatt_core.prompts.codec import VirtualCodec
 from yatt_core.prompts.tool_calls import KINDS
+from yatt_core.prompts.virtual_codec import VirtualCodec
 from yatt_core.spec import RunSpec
 
 SLOW = ("rollout.engine.clock_factor=1", "rollout.engine.base_seconds=0.2")

@@ -30,7 +30,14 @@ from yatt_core.experience.prepared import PreparedColumns, read_prepared, write_
 from yatt_core.experience.table import group_digests
 from yatt_core.keys import WorkKey
 from yatt_core.protocols.engines import FrozenState, Needed, RankContext, Tensors
-from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, SftReceipt, UpdateReceipt
+from yatt_core.protocols.receipts import (
+    BatchTask,
+    PrepareReceipt,
+    RowsReceipt,
+    RowsTask,
+    SftReceipt,
+    UpdateReceipt,
+)
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.trainer import VirtualTrainer
 from yatt_core.wire.parts import TensorPart
@@ -134,6 +141,10 @@ class VirtualTrainEngine:
         timing = {"learn": time.perf_counter() - started}
         self._receipt = UpdateReceipt(task.key, iteration, metrics, fingerprint, timing)
         return self._receipt
+
+    def evaluate(self, task: RowsTask) -> RowsReceipt:
+        """Raises `ConfigurationError`: specs with virtual engines have no objective."""
+        raise ConfigurationError(f"trainer.engine.kind: a virtual trainer cannot score rows for {task.key}")
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
         """Advances to the task's version with the state unchanged; a second call only returns the receipt."""

@@ -78,7 +78,7 @@ class Engines:
 class Demand:
     """What a run needs.
 
-    engines: the policy's engines, then the judges' engines.
+    engines: the policy's engines, then the judges' engines; none in a run that samples nothing.
     ranks, copies: number of the trainer's ranks, and of data-parallel copies of the model.
     micro_batch: the largest micro-batch of the trainer.
     resident: whether all roles stay in memory.
@@ -167,7 +167,7 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
     trainer = replace(trainer, host=trainer.host + on_host, lasting=trainer.lasting + _less(kept, on_host))
     stages = [
         stage
-        for stage in STAGES
+        for stage in (STAGES if engines else (PREPARE, LEARN))
         if (stage != JUDGE or len(engines) > 1) and (stage != SFT or (roles.spec.sft and trainer.probe != NOTHING))
     ]
     received = Bytes(copies=bytes_receiving(roles))
@@ -190,7 +190,12 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
 
 
 def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Iterator[Engines]:
-    """Yields the policy's engines, then the engines of judges that generate, then the reward models."""
+    """Yields the policy's engines, then the engines of judges that generate, then the reward models.
+
+    A run that samples nothing has none of them.
+    """
+    if not roles.spec.samples_responses:
+        return
     others = _sleepers(roles, assumed)
     memory = engine_memory(roles.rollout, roles.policy, asked_of_policy(roles), cluster, assumed, others)
     instances = instances_on(cluster.by_node, memory.devices, roles.rollout, "rollout.engine")
@@ -208,8 +213,8 @@ def largest_micro_batch(roles: Roles, copies: int) -> MicroBatchShape:
 
     Prompts are assumed to have the median length, and responses the maximum length.
     """
-    algorithm, lengths = roles.spec.algorithm, roles.lengths
-    samples = max(1, roles.samples // algorithm.mini_batches // copies)
+    lengths = roles.lengths
+    samples = max(1, roles.samples // roles.spec.mini_batches // copies)
     budget = getattr(roles.trainer, "micro_batch_tokens", lengths.longest_prompt + lengths.longest_response)
     prompt = min(lengths.longest_prompt, round(lengths.prompt.median))
     return micro_batch_of(budget, samples, prompt, lengths.longest_response)

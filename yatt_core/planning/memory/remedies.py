@@ -62,6 +62,8 @@ def larger_that_fits(roles: Roles, cluster: DescribedCluster, assumed: Assumptio
 def changes(roles: Roles, cluster: DescribedCluster) -> Iterator[str]:
     """Yields settings that take less memory; for each key, mild changes come first."""
     yield from _changes_of_trainer(roles, cluster)
+    if not roles.spec.samples_responses:
+        return
     engines = (("rollout.engine", roles.rollout), *((f"{judge.place}.engine", judge.engine) for judge in roles.judges))
     for key, engine in engines:
         if isinstance(engine, VllmRollout):

@@ -178,7 +178,7 @@ def switch_costs(roles: Roles, demand: Demand, cluster: DescribedCluster, assume
 def _bubble(roles: Roles, demand: Demand) -> float:
     """Returns the slowdown of filling and draining a pipeline: 1 + (stages - 1) / micro-batches (arXiv 2104.04473)."""
     stages = getattr(roles.trainer, "pipeline_model_parallel_size", 1)
-    samples = roles.samples / roles.spec.algorithm.mini_batches / demand.copies
+    samples = roles.samples / roles.spec.mini_batches / demand.copies
     micro_batches = max(1.0, samples * roles.lengths.mean_sample / demand.micro_batch.tokens)
     return float(1.0 + (stages - 1) / micro_batches)
 

@@ -84,8 +84,8 @@ RewardPart = Annotated[
 class RewardSpec(SpecModel):
     """The total reward: the weighted sum of the parts."""
 
-    parts: tuple[RewardPart, ...] = Field(min_length=1)
-    """Functions and judges with unique names. A part without a `kind` is a function."""
+    parts: tuple[RewardPart, ...] = ()
+    """Functions and judges with unique names. A part without a `kind` is a function. None if nothing is sampled."""
     accuracy_part: str | None = Field(default=None, min_length=1)
     """The part of kind `function` that decides whether a response is correct, also in SFT and evaluation; by
     default the first one. Its weight may be 0."""
@@ -112,6 +112,9 @@ class RewardSpec(SpecModel):
     def mistakes(self) -> Iterator[str]:
         """Yields one line per contradiction between parts, each starting with the key."""
         names, functions = [part.name for part in self.parts], [part.name for part in self.functions]
+        if not names:
+            yield "rewards: missing; what the policy samples has to be scored; expected parts, one of them of kind function"
+            return
         if len(set(names)) < len(names):
             yield f"rewards.parts: duplicate part name in {names}"
         if not functions:

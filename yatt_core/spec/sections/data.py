@@ -49,6 +49,14 @@ class FileSource(SpecModel):
     the roles system (first message only), user and assistant and a user's message at the end."""
     answer_field: str = "answer"
     """Key of the reference answer in a row; optional in each row."""
+    chosen_field: str = "chosen"
+    """Key of the preferred response in a row, for an objective that learns from pairs: a string, or a list of messages that
+    ends with the assistant's. Messages before it, if any, must be the prompt's."""
+    rejected_field: str = "rejected"
+    """Key of the other response in a row, of the same form."""
+    label_field: str = "label"
+    """Key of a row's label, for `objective.kind: kto`: true if the response under `answer_field` is desirable, otherwise
+    false."""
     image_field: str | None = None
     """Key of the prompt's image or list of images (PNG or JPEG): either bytes, or paths relative to the data file
     that stay within its folder."""

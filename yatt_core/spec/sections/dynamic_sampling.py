@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
@@ -70,3 +72,26 @@ class BestAndWorst(WavesSpec):
 
 
 DynamicSamplingSpec = Annotated[AllGroups | ValidGroups | BestAndWorst, Field(discriminator="kind")]
+
+
+def misfits(sampling: DynamicSamplingSpec, samples: int, wanted: int, shards: int) -> Iterator[str]:
+    """Yields one line per contradiction with the rest of the spec, each starting with the key.
+
+    samples: of a prompt.
+    wanted: prompts of an iteration.
+    shards: logical shards of an iteration.
+    """
+    if isinstance(sampling, BestAndWorst) and 2 * sampling.keep > samples:
+        yield (
+            f"dynamic_sampling.keep: {sampling.keep} best and {sampling.keep} worst samples are more than "
+            f"rollout.samples_per_prompt {samples}; expected at most {samples // 2}"
+        )
+    if sampling.overdispatch is not None:
+        sent = math.ceil(wanted * sampling.overdispatch.factor)
+        largest = math.ceil(sent / min(shards, sent))
+        if sent - largest < wanted:
+            yield (
+                f"dynamic_sampling.overdispatch.factor: with {sent} prompts in shards of up to {largest}, no "
+                f"shard can be cancelled without falling below data.prompts_per_iteration {wanted}; raise it, or "
+                "data.logical_shards"
+            )

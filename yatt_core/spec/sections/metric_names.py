@@ -23,6 +23,7 @@ RESULT_METRICS = frozenset(
         "evaluation/reward", "update/skipped",
         "update/empty_steps", "log_ratios_clamped",
         "sft/steps", "sft/probe_accuracy",
+        "evaluation/loss", "evaluation/margin", "preference/accuracy", "preference/margin",
     }
 )  # fmt: skip
 """Metrics that are functions of spec, data, seed and iteration."""

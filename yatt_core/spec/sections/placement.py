@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from yatt_core.spec.base import SpecModel
@@ -18,3 +20,22 @@ class PlacementSpec(SpecModel):
     """With `split`: number of instances that judge; the others generate."""
     control_seconds: PositiveFloat = 1.0
     """Interval between two decisions about the pool within an iteration; on virtual engines, in their clock."""
+
+    def mistakes(self, shares: bool, instances: int) -> Iterator[str]:
+        """Yields one line per contradiction, each starting with the key.
+
+        shares: whether a judge runs on the devices.
+        instances: number of rollout instances; 0 if the cluster determines it.
+        """
+        if self.mode != "colocate" and not shares:
+            yield (
+                f"placement.mode: {self.mode} divides the devices between rollout and judges, but no judge of "
+                "rewards.parts runs on them; use colocate"
+            )
+        if (self.mode == "split") != (self.judges is not None):
+            yield "placement.judges: required with placement.mode split, and only allowed there"
+        elif self.judges is not None and 0 < instances <= self.judges:
+            yield (
+                f"placement.judges: {self.judges} of {instances} instances leave none for rollout; "
+                f"expected at most {instances - 1}, or more rollout.engine.instances"
+            )

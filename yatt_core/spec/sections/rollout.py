@@ -159,3 +159,21 @@ class RolloutSpec(SpecModel):
                 "all responses to a prompt are decoded in one batch"
             )
         return self
+
+
+def no_room(rollout: RolloutSpec, longest_prompt: int, positions: int, named: str) -> str:
+    """Returns the message for a response that takes all positions of the model.
+
+    longest_prompt: maximum tokens of a prompt.
+    named: the positions as the message calls them.
+    """
+    results = rollout.max_response_tokens - rollout.max_new_tokens
+    tools = f" plus {results} for tool results" if results else ""
+    remedy, left = "fewer rollout.tools.max_turns or max_result_tokens", positions - results
+    if left > 1:
+        fitting = left - min(longest_prompt, left // 2)
+        remedy = f"at most {left - 1}, such as {fitting}, which leaves prompts {left - fitting} tokens"
+    return (
+        f"rollout.max_new_tokens: {rollout.max_new_tokens}{tools} leaves no room for a prompt in {named}; "
+        f"expected {remedy}"
+    )

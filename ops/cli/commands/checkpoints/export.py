@@ -70,7 +70,15 @@ def export(
     model = Path(initial_model(spec, folder))
     identity = CheckpointIdentity(**verify_checkpoint(folder, row.folder, row.manifest_sha256).fields)
     with _progress(f"iteration {row.iteration}") as advance:
-        found = export_model(folder / row.folder, model, target, identity, dtype.value if dtype else None, advance)
+        found = export_model(
+            folder / row.folder,
+            model,
+            target,
+            identity,
+            dtype.value if dtype else None,
+            advance,
+            spec.trains_reward_model,
+        )
     if output is Output.JSON:
         write_json({"run": name, "iteration": row.iteration, "folder": str(target.resolve()), **asdict(found)})
         return

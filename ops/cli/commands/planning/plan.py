@@ -153,7 +153,7 @@ def print_plan(made: RunPlan) -> None:
             write(f"{total.stage}: {size(total.host)} of {size(total.host_capacity)} host memory")
     if made.times is not None:
         _print_times(made.roles.spec, made.times)
-    else:
+    elif not made.fits:
         _print_shortages(made)
     if made.files.described():
         write(f"\n{made.files.described()}")
@@ -174,7 +174,9 @@ def _verdict(made: RunPlan) -> str:
 
 def _placement_rows(made: RunPlan) -> list[tuple[object, ...]]:
     roles, demand = made.roles, made.demand
-    rows: list[tuple[object, ...]] = [("rollout", roles.rollout.kind, _engines(demand.instances, demand.rollout))]
+    rows: list[tuple[object, ...]] = []
+    if demand.engines:
+        rows.append(("rollout", roles.rollout.kind, _engines(demand.instances, demand.rollout)))
     if roles.judge is not None and demand.judge is not None:
         rows.append((roles.judge.name, roles.judge.engine.kind, _engines(demand.judge_instances, demand.judge)))
     rows.append(("trainer", roles.trainer.kind, f"{demand.ranks} ranks, {demand.copies} copies of the model"))

@@ -31,7 +31,7 @@ def plan_document(made: RunPlan) -> dict[str, Any]:
             "lost_with_a_node": list(made.files.lost_with_a_node),
         },
         "placement": {
-            "rollout": _engine(roles.rollout.kind, demand.instances, demand.rollout),
+            "rollout": _engine(roles.rollout.kind, demand.instances, demand.rollout) if demand.engines else None,
             "judge": None
             if roles.judge is None or demand.judge is None
             else _engine(roles.judge.engine.kind, demand.judge_instances, demand.judge),

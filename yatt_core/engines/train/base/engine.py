@@ -14,12 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
-from yatt_core.checkpoints.contents import ADAPTERS, CRITIC, CRITIC_OPTIMIZER, OPTIMIZER, REFERENCE, WEIGHTS
+from yatt_core.checkpoints.contents import REFERENCE
 from yatt_core.engines.adapters import is_adapter, plain_weights, share_of
 from yatt_core.engines.device import own_device, repeat_bits
 from yatt_core.engines.host_memory import keep_freed_memory
@@ -28,30 +27,29 @@ from yatt_core.engines.offload import Held, Offloaded
 from yatt_core.engines.train.base.buffers import FreezeBuffers
 from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
 from yatt_core.engines.train.base.layout import Layout
+from yatt_core.engines.train.base.learned_batch import load_held_out, load_learned_batch, same_batch
 from yatt_core.engines.train.base.needed import Rectangles, needed_of
+from yatt_core.engines.train.base.objective_work import ObjectiveWork, ScoredRows
 from yatt_core.engines.train.base.own_methods import verify_methods
-from yatt_core.engines.train.base.preparation import Preparer, has_token_columns, require_columns
+from yatt_core.engines.train.base.preparation import Preparation, Preparer, has_token_columns, read_columns
+from yatt_core.engines.train.base.saving import saved_parts
 from yatt_core.engines.train.base.updating import Update, learning_rate
-from yatt_core.engines.train.model.optimizer import moments_of, whole_parts
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.model.state_files import STATE, StateFacts, read_facts
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.time_limits import state_bytes
 from yatt_core.engines.train.roles.critic import Critic
-from yatt_core.engines.train.roles.sft import SftTraining
+from yatt_core.engines.train.roles.sft import fine_tune
 from yatt_core.engines.train.roles.teacher import Teachers
-from yatt_core.engines.train.steps.batch_advantages import moments_after, shaped_batch
+from yatt_core.engines.train.steps.batch_advantages import moments_after
 from yatt_core.engines.train.steps.plan import PlanShape
 from yatt_core.engines.train.steps.supervised import SupervisedStep
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
-from yatt_core.experience.admission import load_admitted_batch
 from yatt_core.experience.batch import ExperienceBatch
-from yatt_core.experience.prepared import PreparedColumns, encode_rank, publish_prepared, read_prepared
-from yatt_core.inputs.reader import Inputs
+from yatt_core.experience.prepared import PreparedColumns, encode_rank, publish_prepared
 from yatt_core.keys import WorkKey
-from yatt_core.prompts.codec import open_codec
 from yatt_core.protocols.engines import FrozenState, Needed, RankContext
-from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, SftReceipt, UpdateReceipt
+from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, RowsReceipt, RowsTask, SftReceipt, UpdateReceipt
 from yatt_core.spec.run import RunSpec
 from yatt_core.wire.parts import TensorPart, contributed
 
@@ -83,6 +81,7 @@ class PolicyTrainEngine(ABC):
         self._receipt: UpdateReceipt | None = None
         self._sft_receipt: SftReceipt | None = None
         self._batch: tuple[BatchTask, ExperienceBatch] | None = None
+        self._held_out: ScoredRows | None = None
         self._reference: Any = None
         self._teachers: Teachers | None = None
         self._critic: Critic | None = None
@@ -199,13 +198,10 @@ class PolicyTrainEngine(ABC):
         started = time.perf_counter()
         if self._spec.sft is None:
             return SftReceipt(0, 0.0, 0.0, 0.0, self.weights_digest())
-        codec = open_codec(self._spec, self._context.model_path)
-        inputs = Inputs.open(self._context.inputs_folder, self._spec)
         self._version = -1
         layout = self._layout
         step = SupervisedStep(self._forward, self._optimizer, self._collective, layout.budget, layout.even)
-        training = SftTraining(self._spec, step, self._probe_model, codec, self._reader, self._context.run_folder)
-        result = training.run(inputs)
+        result = fine_tune(self._spec, self._context, step, self._probe_model, self._reader)
         self._begin()
         seconds = time.perf_counter() - started
         return SftReceipt(result.steps, result.loss, result.accuracy, seconds, self.weights_digest())
@@ -216,10 +212,7 @@ class PolicyTrainEngine(ABC):
         started = time.perf_counter()
         batch = self._load(task)
         loaded = time.perf_counter()
-        critic = None if self._critic is None else self._critic.passes
-        preparer = Preparer(self._spec, self._forward, self._optimizer, self._collective, self._teachers, critic)
-        layout = self._layout
-        preparation = preparer.prepare(batch, layout.budget, layout.packed, self._reference, task, layout.even)
+        preparation = self._prepared(batch, task)
         files = self._collective.ranks if has_token_columns(self._spec) else 1
         own = encode_rank(preparation.columns) if self._collective.rank < files else b""
         contents = self._collective.gathered(own)[:files]
@@ -241,13 +234,21 @@ class PolicyTrainEngine(ABC):
         self._require(task.key.iteration - 1)
         started = time.perf_counter()
         batch = self._load(task)
-        columns = self._columns(batch, prepared)
+        columns = read_columns(self._spec, self._context.run_folder, batch, prepared)
         loaded = time.perf_counter()
         receipt = self._update(replace(task, coefficients=prepared.coefficients), batch, columns)
         timing = {"load": loaded - started, "seconds": time.perf_counter() - started}
         self._receipt = UpdateReceipt(receipt.key, receipt.version, receipt.metrics, receipt.fingerprint, timing)
         self._version, self._batch = task.key.iteration, None
         return self._receipt
+
+    def evaluate(self, task: RowsTask) -> RowsReceipt:
+        """Scores the held-out rows with the current weights, and, the first time, with the reference's."""
+        self._require(task.key.iteration)
+        work = self._objective_work()
+        if self._held_out is None:
+            self._held_out = work.score_reference(load_held_out(self._spec, self._context), self._reference)
+        return RowsReceipt(task.key, len(self._held_out.batch.group_offsets) - 1, work.evaluate(self._held_out))
 
     def skip(self, task: BatchTask) -> UpdateReceipt:
         """Advances to the task's version without a step; a second call only returns the receipt."""
@@ -292,20 +293,9 @@ class PolicyTrainEngine(ABC):
         if self._version < 0:
             raise InfrastructureError("the trainer's weights are undefined: there is nothing to save")
         self._loaded()
-        ranks, steps, critic_steps = self._layout.ranks, self._steps(), 0
-        adapted = self._spec.trainer.lora is not None
-        parts: dict[str, Iterable[TensorPart[torch.Tensor]]] = {
-            WEIGHTS: whole_parts(self._weights(), ranks) if adapted else self.parts("weights")
-        }
-        if adapted:
-            parts[ADAPTERS] = (part for part in self.parts("weights") if is_adapter(part.name))
-        parts[OPTIMIZER] = moments_of(self.parts, steps)
-        if self._reference is not None:
-            parts[REFERENCE] = self.parts("reference")
-        if self._critic is not None:
-            critic_steps = self._critic.steps
-            parts[CRITIC] = self._critic.parts("weights")
-            parts[CRITIC_OPTIMIZER] = moments_of(self._critic.parts, critic_steps)
+        ranks, steps = self._layout.ranks, self._steps()
+        critic_steps = 0 if self._critic is None else self._critic.steps
+        parts = saved_parts(self._spec, ranks, self._weights, self.parts, steps, self._critic)
         rank, fill, moves = self._world.rank, self._buffers.fill, self._spec.algorithm.reference_moves
         tensors = {name: fill(name, each, rank, changes=moves or name != REFERENCE) for name, each in parts.items()}
         facts = StateFacts(self._version, steps, learning_rate(self._spec, self._version), critic_steps)
@@ -330,25 +320,41 @@ class PolicyTrainEngine(ABC):
         if self._critic is not None:
             self._critic.load(folder, facts.critic_steps)
         self._version, self._receipt, self._batch, self._sft_receipt = version, None, None, None
+        self._held_out = None
 
     # -- what an update needs ------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         """Sets version 0: current weights, fresh optimizer, a KL term's reference, and the critic if there is one."""
         self._optimizer.reset()
-        if self._spec.algorithm.kl is not None:
+        self._held_out = None
+        if self._spec.keeps_reference:
             self._reference = self._optimizer.copy()
         if self._critic is not None:
             self._critic.begin(self._weights())
         self._version, self._receipt, self._batch = 0, None, None
 
+    def _prepared(self, batch: ExperienceBatch, task: BatchTask) -> Preparation:
+        if self._spec.objective is not None:
+            return self._objective_work().prepare(batch, self._reference)
+        critic = None if self._critic is None else self._critic.passes
+        preparer = Preparer(self._spec, self._forward, self._optimizer, self._collective, self._teachers, critic)
+        layout = self._layout
+        return preparer.prepare(batch, layout.budget, layout.packed, self._reference, task, layout.even)
+
+    def _shape(self) -> PlanShape:
+        spec, layout = self._spec, self._layout
+        return PlanShape(layout.copies, layout.budget, spec.epochs, spec.mini_batches, layout.packed, layout.even)
+
+    def _objective_work(self) -> ObjectiveWork:
+        return ObjectiveWork(self._spec, self._shape(), self._forward, self._optimizer, self._collective)
+
     def _update(self, task: BatchTask, batch: ExperienceBatch, columns: PreparedColumns) -> UpdateReceipt:
-        algorithm, layout = self._spec.algorithm, self._layout
-        shape = PlanShape(
-            layout.copies, layout.budget, algorithm.epochs, algorithm.mini_batches, layout.packed, layout.even
-        )
-        update = Update(self._spec, shape, self._forward, self._optimizer, self._collective, self._critic)
-        done = update.take(task.key, batch, columns, task.coefficients, self._changed)
+        if self._spec.objective is not None:
+            done = self._objective_work().update(task.key, batch, columns, self._changed)
+        else:
+            update = Update(self._spec, self._shape(), self._forward, self._optimizer, self._collective, self._critic)
+            done = update.take(task.key, batch, columns, task.coefficients, self._changed)
         self._follow(task.key.iteration)
         return UpdateReceipt(task.key, task.key.iteration, done.metrics, done.fingerprint | self._cheap_digest(), {})
 
@@ -371,19 +377,9 @@ class PolicyTrainEngine(ABC):
 
     def _load(self, task: BatchTask) -> ExperienceBatch:
         """Loads the task's batch. Sealed shards never change, so `learn` reuses the batch that `prepare` read."""
-        kept = None if self._batch is None else (self._batch[0].shards, self._batch[0].admission)
-        if self._batch is None or kept != (task.shards, task.admission):
-            self._batch = (task, shaped_batch(self._spec, load_admitted_batch(self._context.run_folder, task)))
+        if self._batch is None or not same_batch(self._batch[0], task):
+            self._batch = (task, load_learned_batch(self._spec, self._context, task))
         return self._batch[1]
-
-    def _columns(self, batch: ExperienceBatch, prepared: PrepareReceipt) -> PreparedColumns:
-        """Reads the prepared columns; checks that they match the batch's samples and contain what the spec needs."""
-        columns = read_prepared(self._context.run_folder, prepared.folder, prepared.files)
-        same = np.array_equal(columns.ordinals, batch.ordinals) and np.array_equal(columns.samples, batch.samples)
-        if not same or not np.array_equal(columns.response_offsets, batch.response_offsets):
-            raise DataError(f"{prepared.folder}: its samples do not match the experience")
-        require_columns(self._spec, columns, prepared.folder)
-        return columns
 
     def _loaded(self) -> nn.Module:
         """Returns the model with everything back on its device; all computation goes through here."""

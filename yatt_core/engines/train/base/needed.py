@@ -40,7 +40,7 @@ def needed_of(
     yield from _of(folder, WEIGHTS if spec.trainer.lora is None else ADAPTERS, own("weights"))
     if facts.optimizer_steps:
         yield from _moments(folder, OPTIMIZER, own)
-    if spec.algorithm.kl is not None:
+    if spec.keeps_reference:
         yield from _of(folder, REFERENCE, own("reference"))
     if critic is not None:
         yield from _of(folder, CRITIC, critic.rectangles("weights"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ import torch
 from yatt_core.algorithms.distillation import mixed_log_probs
 from yatt_core.algorithms.kl.estimators import divergence
 from yatt_core.algorithms.moments import scaled
-from yatt_core.engines.train.model.forward import assemble
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.roles.teacher import Teachers
@@ -30,11 +30,12 @@ from yatt_core.engines.train.steps.batch_advantages import (
     batch_advantages,
 )
 from yatt_core.engines.train.steps.coefficients import coefficient_metrics, kl_coefficient
+from yatt_core.engines.train.steps.objective_learner import scored_tokens
 from yatt_core.engines.train.steps.plan import StepPlan, plan_step
 from yatt_core.errors import DataError, NumericError
 from yatt_core.experience.batch import ExperienceBatch
-from yatt_core.experience.prepared import PreparedColumns
-from yatt_core.protocols.receipts import BatchTask
+from yatt_core.experience.prepared import PreparedColumns, read_prepared
+from yatt_core.protocols.receipts import BatchTask, PrepareReceipt
 from yatt_core.spec.run import RunSpec
 from yatt_core.wire.columns import offsets_of, ragged_positions
 
@@ -45,17 +46,29 @@ Int64 = npt.NDArray[np.int64]
 
 def has_token_columns(spec: RunSpec) -> bool:
     """Returns True if `prepare` computes columns of tokens, so that each rank writes its own."""
+    if spec.objective is not None:
+        return spec.keeps_reference
     algorithm = spec.algorithm
     others = (algorithm.kl, algorithm.distillation)
     return spec.needs_old or spec.advantages_of_tokens or any(other is not None for other in others)
+
+
+def read_columns(spec: RunSpec, run_folder: Path, batch: ExperienceBatch, prepared: PrepareReceipt) -> PreparedColumns:
+    """Reads the prepared columns; checks that they match the batch's samples and contain what the spec needs."""
+    columns = read_prepared(run_folder, prepared.folder, prepared.files)
+    same = np.array_equal(columns.ordinals, batch.ordinals) and np.array_equal(columns.samples, batch.samples)
+    if not same or not np.array_equal(columns.response_offsets, batch.response_offsets):
+        raise DataError(f"{prepared.folder}: its samples do not match the experience")
+    require_columns(spec, columns, prepared.folder)
+    return columns
 
 
 def require_columns(spec: RunSpec, columns: PreparedColumns, folder: str) -> None:
     """Raises `DataError` unless the columns contain what an update under the spec reads."""
     algorithm = spec.algorithm
     needed = {
-        "log_probs_old": (spec.needs_old, "several steps, or the entropy's method, need"),
-        "log_probs_ref": (algorithm.kl is not None, "the KL term needs"),
+        "log_probs_old": (spec.objective is None and spec.needs_old, "several steps, or the entropy's method, need"),
+        "log_probs_ref": (spec.keeps_reference, "the loss or the reward needs"),
         "log_probs_teacher": (algorithm.distillation is not None, "distillation needs"),
         "token_advantages": (spec.advantages_of_tokens, "advantages of tokens need"),
         **dict.fromkeys(("values", "returns"), (spec.critic is not None, "a critic needs")),
@@ -143,7 +156,7 @@ class Preparer:
         if has_token_columns(self._spec):
             parts = share.parts[self._collective.rank]
             mine = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
-        return Preparation(_columns(batch, mine, values, tokens), metrics)
+        return Preparation(columns_of(batch, mine, values, tokens), metrics)
 
     def _taught(
         self, batch: ExperienceBatch, share: StepPlan, plan: Callable[[Int64], StepPlan], iteration: int
@@ -201,12 +214,7 @@ class Preparer:
         return total
 
     def _scored(self, passes: TokenPasses, batch: ExperienceBatch, share: StepPlan) -> Float32:
-        """Returns the passes' values of this rank's counted response tokens, [T]; 0 elsewhere."""
-        values = np.zeros(len(batch.response_tokens), dtype=np.float32)
-        micro_batches = [assemble(batch, indices, share.packed) for indices in share.parts[self._collective.rank]]
-        for micro_batch, found in zip(micro_batches, passes.score(micro_batches), strict=True):
-            values[micro_batch.positions] = found
-        return values
+        return scored_tokens(passes, batch, share, self._collective)
 
     def _of_samples(self, batch: ExperienceBatch, share: StepPlan, tokens: Float64) -> Float64:
         """Returns the sum of a column of this rank's tokens over each sample's, [N], on every rank."""
@@ -218,7 +226,7 @@ class Preparer:
         return self._everywhere(sums)
 
 
-def _columns(
+def columns_of(
     batch: ExperienceBatch, samples: Int64, values: Float64, tokens: Mapping[str, Float32 | None]
 ) -> PreparedColumns:
     """Builds the columns of some samples.

@@ -26,6 +26,7 @@ from yatt_core.engines.train.fsdp2.optimizer import OptimizerState, ShardedAdamW
 from yatt_core.engines.train.fsdp2.sharding import Sharding, sharded_memory, whole
 from yatt_core.engines.train.model.state_files import StateFacts, require_same
 from yatt_core.engines.train.ranks.process_group import lost_group, require_process_group
+from yatt_core.engines.train.roles.critic import exchange_head
 from yatt_core.engines.train.roles.teacher import Teacher, Teachers, rows_of
 from yatt_core.errors import ConfigurationError
 from yatt_core.protocols.engines import RankContext
@@ -53,11 +54,18 @@ class Fsdp2TrainEngine(SharedModelEngine):
         require_process_group(self._world)
         device, lora = self._device, self._spec.trainer.lora
         how = Sharding(self._engine, self._world.ranks, device)
-        change = None if lora is None else partial(add_adapters, spec=lora, seed=self._spec.seed)
+        values = self._spec.trains_reward_model
+        change = (
+            exchange_head
+            if values
+            else None
+            if lora is None
+            else partial(add_adapters, spec=lora, seed=self._spec.seed)
+        )
         with lost_group(self._world):
             self._model = model = load_sharded(self._context.model_path, "float32", how, change)
         self._optimizer = ShardedAdamW(model, self._spec.trainer.optimizer, self._world)
-        self._forward = ShardedForward(model, self._spec.rollout.temperature, device, self._world)
+        self._forward = ShardedForward(model, self._spec.trainer_temperature, device, self._world, values=values)
         if (distillation := self._spec.algorithm.distillation) is not None and distillation.teachers:
             self._teachers = Teachers(distillation, partial(self._load_teacher, how))
         if (critic := self._spec.critic) is not None:
@@ -68,7 +76,7 @@ class Fsdp2TrainEngine(SharedModelEngine):
         with lost_group(self._world):
             model = load_sharded(path, dtype=self._engine.dtype, how=how, change=freeze)
         rows = rows_of(model)
-        return Teacher(model, ShardedForward(model, self._spec.rollout.temperature, self._device, self._world), rows)
+        return Teacher(model, ShardedForward(model, self._spec.trainer_temperature, self._device, self._world), rows)
 
     def _held(self) -> list[OptimizerState]:
         return [optimizer.held() for optimizer in self._optimizers()]
@@ -120,5 +128,5 @@ class Fsdp2TrainEngine(SharedModelEngine):
         trained = weights if self._spec.trainer.lora is None else open_tensors(folder, ADAPTERS)
         optimizer.load(trained, optimizer.locals())
         optimizer.load_moments(folder, OPTIMIZER, facts.optimizer_steps)
-        if self._spec.algorithm.kl is not None:
+        if self._spec.keeps_reference:
             self._reference = optimizer.loaded(open_tensors(folder, REFERENCE))

@@ -73,7 +73,7 @@ class MegatronTrainEngine(SharedModelEngine):
             self._optimizer = MegatronAdamW(part, grid, spec.trainer.optimizer, distribute, self._world)
             self._contents = self._all_contents()
         self._model = part.module
-        self._forward = MegatronForward(part, grid, spec.rollout.temperature, device, self._world)
+        self._forward = MegatronForward(part, grid, spec.trainer_temperature, device, self._world)
         self._take(TensorFolder(Path(self._context.model_path)).stored)
 
     def _all_contents(self) -> list[list[Shapes]]:
@@ -195,7 +195,7 @@ class MegatronTrainEngine(SharedModelEngine):
                     if (master := optimizer.master(parameter)) is not None:
                         own = (master.start, master.stop)
                         optimizer.take_moment(parameter, kind, self._read(moments, parameter, place, f"{kind}.", own))
-        if self._spec.algorithm.kl is not None:
+        if self._spec.keeps_reference:
             reference = open_tensors(folder, REFERENCE)
             self._reference = [
                 self._read(reference, parameter, place).view(parameter.shape).to(parameter.device, parameter.dtype)

@@ -219,14 +219,14 @@ def load_critic(spec: CriticSpec, policy_path: str, load: CriticLoader) -> tuple
     names: list[str] = []
     try:
         path = policy_path if spec.model is None else spec.model.path
-        model = load(path, "float32", change=lambda whole: names.append(_exchange_head(whole)))
+        model = load(path, "float32", change=lambda whole: names.append(exchange_head(whole)))
     except ConfigurationError as error:
         key = "" if spec.model is None else "algorithm.critic.model.path: "
         raise ConfigurationError(f"{key}{error}") from error
     return model, names[-1]
 
 
-def _exchange_head(model: Any) -> str:
+def exchange_head(model: Any) -> str:
     """Gives a model a head of one output, all zeros; returns the name of its weight."""
     head = nn.Linear(model.get_output_embeddings().in_features, 1, bias=False)
     nn.init.zeros_(head.weight)

@@ -29,9 +29,10 @@ from yatt_core.engines.train.steps.supervised import (
 from yatt_core.errors import ConfigurationError
 from yatt_core.inputs.reader import Inputs
 from yatt_core.keys import stable_seed
-from yatt_core.prompts.codec import TextCodec, encode_question
+from yatt_core.prompts.codec import TextCodec, encode_question, open_codec
 from yatt_core.prompts.stream import Prompt, media_of
 from yatt_core.prompts.tool_calls import split_turns
+from yatt_core.protocols.engines import RankContext
 from yatt_core.protocols.generation import GenerateResult
 from yatt_core.rewards.process import reward_process
 from yatt_core.rewards.scoring import RewardScorer, Scored
@@ -70,6 +71,18 @@ class SftResult:
     steps: int
     loss: float
     accuracy: float
+
+
+def fine_tune(
+    spec: RunSpec,
+    context: RankContext,
+    step: SupervisedStep,
+    probe_model: Callable[[], nn.Module],
+    reader: ImageReader | None,
+) -> SftResult:
+    """Trains on the run's demonstrations; the arguments are those of `SftTraining`."""
+    codec, inputs = open_codec(spec, context.model_path), Inputs.open(context.inputs_folder, spec)
+    return SftTraining(spec, step, probe_model, codec, reader, context.run_folder).run(inputs)
 
 
 class SftTraining:

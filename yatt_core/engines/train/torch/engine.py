@@ -23,7 +23,7 @@ from yatt_core.engines.train.base.layout import Layout
 from yatt_core.engines.train.model.forward import PolicyForward
 from yatt_core.engines.train.model.optimizer import MOMENTS, FlatAdamW, state_bytes, whole_parts
 from yatt_core.engines.train.model.state_files import StateFacts, require_same
-from yatt_core.engines.train.roles.critic import FlatCritic
+from yatt_core.engines.train.roles.critic import FlatCritic, exchange_head
 from yatt_core.engines.train.roles.teacher import Teacher, Teachers, rows_of
 from yatt_core.engines.train.torch.dense_passes import DensePasses, neighbours_of
 from yatt_core.errors import ConfigurationError
@@ -52,17 +52,20 @@ class TorchTrainEngine(PolicyTrainEngine):
         model = load_causal_lm(self._context.model_path, "float32")
         if self._spec.trainer.lora is not None:
             add_adapters(model, self._spec.trainer.lora, self._spec.seed)
+        values = self._spec.trains_reward_model
+        if values:
+            exchange_head(model)
         self._model = placed(model, self._device, "the trainer", state_bytes(model))
-        fast = self._kernels == "auto" and not why_general(self._model)
+        fast = self._kernels == "auto" and not values and not why_general(self._model)
         self._optimizer = FlatAdamW(
             self._model, self._spec.trainer.optimizer, neighbours_of(self._model) if fast else ()
         )
         self._reader = open_reader(self._model, self._context.model_path, self._context.inputs_folder)
-        temperature = self._spec.rollout.temperature
+        temperature = self._spec.trainer_temperature
         if fast:
             self._forward = DensePasses(self._model, self._optimizer, temperature, self._dtype)
         else:
-            self._forward = PolicyForward(self._model, temperature, self._dtype, self._reader)
+            self._forward = PolicyForward(self._model, temperature, self._dtype, self._reader, values=values)
         if (distillation := self._spec.algorithm.distillation) is not None and distillation.teachers:
             self._teachers = Teachers(distillation, self._load_teacher)
         if (critic := self._spec.critic) is not None:
@@ -71,7 +74,7 @@ class TorchTrainEngine(PolicyTrainEngine):
 
     def _load_teacher(self, path: str) -> Teacher:
         model = placed(load_causal_lm(path, self._dtype).requires_grad_(False), self._device, "the teacher")
-        return Teacher(model, PolicyForward(model, self._spec.rollout.temperature, self._dtype), rows_of(model))
+        return Teacher(model, PolicyForward(model, self._spec.trainer_temperature, self._dtype), rows_of(model))
 
     def _probe_model(self) -> nn.Module:
         return self._loaded()
@@ -123,7 +126,7 @@ class TorchTrainEngine(PolicyTrainEngine):
             expected = {f"{kind}.{name}": trained[name] for kind in MOMENTS for name in trained}
             require_same(folder, moments.shapes, expected)
             optimizer.load_moments(lambda name: torch.from_numpy(moments.read(name)), facts.optimizer_steps)
-        if self._spec.algorithm.kl is not None:
+        if self._spec.keeps_reference:
             reference = open_tensors(folder, REFERENCE)
             require_same(folder, reference.shapes, trained)
             self._reference = torch.zeros_like(optimizer.gradients)

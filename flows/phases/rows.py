@@ -1,0 +1,90 @@
+"""The phases that only a run has that learns from the rows of its data, without sampling.
+
+Such a run has no `place`, `collect` and `sync`: its iterations prepare, learn, evaluate, checkpoint and commit. Its
+trainer evaluates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from db.write.metrics import RESULT, Metric
+from flows.driver.iteration_meter import IterationMeter
+from flows.driver.session import DriverSession
+from flows.phases.attempts import phase
+from flows.phases.batches import DrawnRows
+from flows.phases.commit import clear_up, write_commit
+from flows.phases.metrics import learning_metrics, timing_metrics
+from flows.run.control_state import ControlState
+from yatt_core.protocols.receipts import PrepareReceipt, RowsReceipt, SftReceipt, UpdateReceipt
+
+
+@dataclass(frozen=True, slots=True)
+class RowsResults:
+    """The results of an iteration's phases.
+
+    evaluation: None if none was due.
+    """
+
+    rows: DrawnRows
+    prepared: PrepareReceipt
+    update: UpdateReceipt
+    evaluation: RowsReceipt | None
+
+
+@phase
+def evaluate(session: DriverSession, iteration: int) -> RowsReceipt:
+    """Has the trainer score the held-out rows.
+
+    Consumes: the trainer's weights after the iteration, and the held-out rows.
+    Waits for: every trainer rank.
+    Unblocked by: the ranks' receipts.
+    """
+    return session.actors.evaluate_rows(session.context.run, iteration)
+
+
+@phase
+def commit_start(
+    session: DriverSession,
+    iteration: int,
+    state: ControlState,
+    initial: SftReceipt,
+    evaluation: RowsReceipt,
+    meter: IterationMeter,
+) -> ControlState:
+    """Commits iteration 0."""
+    after = replace(state, iteration=iteration, fingerprint={"weights_digest": initial.weights_digest})
+    return write_commit(session, after, _results(evaluation.metrics), None, meter)
+
+
+@phase
+def commit(
+    session: DriverSession, iteration: int, state: ControlState, results: RowsResults, meter: IterationMeter
+) -> ControlState:
+    """Commits an iteration: results, control state, outbox rows and audit link, all or nothing.
+
+    Consumes: the control state of the last commit and the results of every phase.
+    Waits for: the ledger.
+    Unblocked by: the ledger's confirmation of the transaction. Returns the control state that was committed.
+    """
+    context, update = session.context, results.update
+    new_checkpoint = session.checkpoints.collect()
+    seconds = context.ledger.phases.seconds(context.run, context.branch, iteration)
+    after = replace(
+        state, iteration=iteration, cursor=results.rows.cursor, fingerprint=dict(results.update.fingerprint)
+    )
+    metrics = learning_metrics(results.prepared, update)
+    if results.evaluation is not None:
+        metrics += _results(results.evaluation.metrics)
+    tokens, rows = update.metrics.get("tokens", 0.0), float(len(results.rows.rows))
+    used = {f"devices/{name}/utilization_percentage": use for name, use in session.actors.device_use().items()}
+    gauges = {**session.machine.read(), **used}
+    metrics += timing_metrics(seconds, meter.seconds, tokens, rows, meter.driver_bytes, gauges)
+    committed = write_commit(session, after, metrics, None, meter)
+    clear_up(session, iteration, [], results.prepared, new_checkpoint)
+    return committed
+
+
+def _results(values: Mapping[str, float]) -> list[Metric]:
+    return [Metric(key, value, RESULT) for key, value in sorted(values.items())]

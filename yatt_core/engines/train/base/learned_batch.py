@@ -1,0 +1,49 @@
+"""The batch that an iteration learns from: sealed experience, or rows of the run's data.
+
+Consumes a task. Produces an `ExperienceBatch`, the same on every rank.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from yatt_core.engines.train.steps.batch_advantages import shaped_batch
+from yatt_core.experience.admission import best_and_worst, load_admitted_batch
+from yatt_core.experience.batch import ExperienceBatch
+from yatt_core.inputs.reader import Inputs
+from yatt_core.inputs.row_batch import held_out_batch, row_batch
+from yatt_core.prompts.codec import open_codec
+from yatt_core.protocols.engines import RankContext
+from yatt_core.protocols.receipts import BatchTask
+from yatt_core.spec.run import RunSpec
+
+
+def load_learned_batch(spec: RunSpec, context: RankContext, task: BatchTask) -> ExperienceBatch:
+    """Returns a task's batch. With an objective, a sampled group has its best and its worst sample only.
+
+    Raises `DataError` as `load_admitted_batch` and `row_batch` do.
+    """
+    if not spec.samples_responses:
+        codec = open_codec(spec, context.model_path)
+        return row_batch(spec, Inputs.open(context.inputs_folder, spec), codec, task.rows)
+    batch = load_admitted_batch(context.run_folder, task)
+    return shaped_batch(spec, batch) if spec.objective is None else _extremes(batch)
+
+
+def load_held_out(spec: RunSpec, context: RankContext) -> ExperienceBatch:
+    """Returns the held-out rows. Raises as `held_out_batch` does."""
+    codec = open_codec(spec, context.model_path)
+    return held_out_batch(spec, Inputs.open(context.inputs_folder, spec), codec)
+
+
+def same_batch(one: BatchTask, other: BatchTask) -> bool:
+    """Returns True if two tasks have the same batch; what they name never changes."""
+    return (one.shards, one.admission, one.rows) == (other.shards, other.admission, other.rows)
+
+
+def _extremes(batch: ExperienceBatch) -> ExperienceBatch:
+    bounds = batch.group_offsets
+    groups = [np.arange(start, stop) for start, stop in itertools.pairwise(bounds)]
+    return batch.take(np.concatenate([group[best_and_worst(batch.rewards[group], 1)] for group in groups]))
