@@ -160,7 +160,7 @@ def test_a_damaged_file_is_named(own):
 )
 def test_inputs_of_another_spec_are_refused_and_harmless_changes_are_not(own, change):
     tree = SPEC.model_dump(mode="json")
-    with pytest.raises(ConfigurationError, match="another seed, model, judge, teacher, critic or set of sources"):
+    with pytest.raises(ConfigurationError, match=r"another seed, model, .* or set of sources"):
         materialise(type(SPEC).model_validate({**tree, **change}), own)
     tree["data"]["prompts_per_iteration"] = 7
     materialise(type(SPEC).model_validate(tree), own)

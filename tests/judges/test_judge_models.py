@@ -47,7 +47,7 @@ def test_a_change_of_the_folder_is_noticed(own, name):
 def test_another_judge_is_another_run(own, tmp_path):
     _, folder, run = own
     other = shutil.copytree(folder, tmp_path / "other")
-    with pytest.raises(ConfigurationError, match="another seed, model, judge, teacher, critic or set of sources"):
+    with pytest.raises(ConfigurationError, match=r"another seed, model, .* or set of sources"):
         materialise(judged_spec(other), run)
     materialise(judged_spec(folder, weight=2.0, judgements=5, temperature=0.5, aggregate="vote"), run)
 

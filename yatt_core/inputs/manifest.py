@@ -41,7 +41,7 @@ def read_manifest(folder: Path, spec: RunSpec) -> dict[str, Any]:
         raise DataError(f"{path} cannot be read: {error}; restore it, or start a new run") from None
     if manifest.get("identity") != identity(spec):
         raise ConfigurationError(
-            f"{folder}: the run's inputs were built for another seed, model, judge, teacher, critic, pools or set of sources; "
+            f"{folder}: the run's inputs were built for another seed, model, judge, teachers, critic, pools or set of sources; "
             "these cannot change within a run; start a new run"
         )
     return manifest
