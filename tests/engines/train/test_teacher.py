@@ -186,7 +186,7 @@ def test_the_teacher_is_checked_with_the_inputs_of_a_run(tmp_path: Path) -> None
 
     materialise(spec(), tmp_path / "run")
     materialise(spec(epochs=2), tmp_path / "run")
-    with pytest.raises(ConfigurationError, match=r"\bteacher\b"):
+    with pytest.raises(ConfigurationError, match=r"\bteachers\b"):
         materialise(plain, tmp_path / "run")
     config = json.loads((teacher / "config.json").read_text())
     (teacher / "config.json").write_text(json.dumps({**config, "rope_theta": 5.0}))
