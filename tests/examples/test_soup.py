@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from db.core.errors import LedgerVersionError
 from db.ledger import Ledger
 from examples.soup.rewards import echo, fresh, vowels
 from flows.run.home import Home
@@ -70,7 +72,8 @@ class Cook:
         deadline = time.monotonic() + SECONDS
         while process.poll() is None and time.monotonic() < deadline:
             if self.home.folder.joinpath("ledger.db").exists():
-                with Ledger.open(self.home.ledger, migrate=False) as ledger:
+                # The soup may still be creating the ledger's tables.
+                with suppress(LedgerVersionError), Ledger.open(self.home.ledger, migrate=False) as ledger:
                     if reached(ledger):
                         break
             time.sleep(0.05)

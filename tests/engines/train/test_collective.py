@@ -17,7 +17,14 @@ import pytest
 import torch
 
 from yatt_core.engines.train.ranks import collective, time_limits
-from yatt_core.engines.train.ranks.collective import NO_GPU, PREFIX_STORE, Collective, backend_of, gpu_name
+from yatt_core.engines.train.ranks.collective import (
+    NO_GPU,
+    PREFIX_STORE,
+    Collective,
+    ReplicaCollective,
+    backend_of,
+    gpu_name,
+)
 from yatt_core.engines.train.ranks.rendezvous import hold_address
 from yatt_core.errors import InfrastructureError
 
@@ -53,6 +60,19 @@ def on_two_ranks(work: Callable[[Collective], Any], **options: Any) -> list[Any]
 
     with ThreadPoolExecutor(2) as threads:
         return list(threads.map(run, range(2)))
+
+
+def test_the_bytes_of_a_replica_are_those_of_the_rank_that_speaks() -> None:
+    # Two stages of one replica: what the other stage has may be of another length, or nothing.
+    def gathered(group: Collective) -> list[list[bytes]]:
+        replica = ReplicaCollective(group, 0, 1, speaks=group.rank == 1)
+        return [replica.gathered(data[group.rank]) for data in ((b"longer", b"said"), (b"", b"said"), (b"none", b""))]
+
+    assert on_two_ranks(gathered) == [[[b"said"], [b"said"], [b""]]] * 2
+
+
+def test_every_rank_has_the_bytes_of_all() -> None:
+    assert on_two_ranks(lambda group: group.gathered(b"long" * group.rank)) == [[b"", b"long"]] * 2
 
 
 @pytest.mark.parametrize(

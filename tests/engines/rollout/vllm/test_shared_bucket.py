@@ -44,3 +44,4 @@ def test_the_memory_holds_one_bucket_at_a_time() -> None:
     assert list(memory.share(empty).open().pieces()) == []
     memory.close()
     assert not path.exists()
+    memory.close()  # again, as an engine that is closed twice does

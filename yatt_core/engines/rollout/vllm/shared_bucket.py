@@ -44,20 +44,20 @@ class BucketMemory:
     """Memory for one bucket at a time."""
 
     def __init__(self) -> None:
-        self._descriptor = os.memfd_create("yatt-weights")
+        self._file = os.fdopen(os.memfd_create("yatt-weights"), "r+b", buffering=0)
 
     def share(self, bucket: WeightBucket) -> SharedBucket:
         """Copies a bucket into the memory, in place of the previous one."""
-        data, written = bucket.data.data, 0
+        descriptor, data, written = self._file.fileno(), bucket.data.data, 0
         while written < len(data):
-            written += os.pwrite(self._descriptor, data[written:], written)
+            written += os.pwrite(descriptor, data[written:], written)
         frame = replace(bucket, data=np.empty(0, np.uint8))
-        return SharedBucket(frame, f"/proc/{os.getpid()}/fd/{self._descriptor}", bucket.nbytes)
+        return SharedBucket(frame, f"/proc/{os.getpid()}/fd/{descriptor}", bucket.nbytes)
 
     def empty(self) -> None:
         """Frees the memory until the next bucket."""
-        os.ftruncate(self._descriptor, 0)
+        self._file.truncate(0)
 
     def close(self) -> None:
-        """Frees the memory for good."""
-        os.close(self._descriptor)
+        """Frees the memory for good; a second call does nothing."""
+        self._file.close()

@@ -104,7 +104,7 @@ class Collective:
         found = []
         for rank, size in enumerate(self.sum(sizes).tolist()):
             block = torch.zeros(size, dtype=torch.uint8)
-            if rank == self.rank and size:
+            if rank == self.rank and data:
                 block.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
             found.append(self.sum(block).numpy().tobytes() if size else b"")
         return found
@@ -166,6 +166,10 @@ class ReplicaCollective(Collective):
         super().__init__()
         self.rank, self.ranks, self.speaks = replica, replicas, speaks
         self._world = world
+
+    def gathered(self, data: bytes) -> list[bytes]:
+        """Returns the bytes of every replica: those of its rank that speaks."""
+        return super().gathered(data if self.speaks else b"")
 
     def _reduce(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
         if not self.speaks:
