@@ -20,7 +20,8 @@ def sorted_by_need(kinds: list[str]) -> list[object]:
 def test_held_out_accuracy_rises(kind: str, tmp_path: Path) -> None:
     trained = Trained(preferred_spec(tmp_path, KINDS[kind]), tmp_path / "run")
     before = trained.evaluate()["evaluation/accuracy"]
-    assert before == 0.5 if kind != "simpo" else 0.3 < before < 0.7, "simpo has no reference"
+    # Without a reference, SimPO begins with what untrained weights happen to prefer.
+    assert before == 0.5 if kind != "simpo" else before < 0.75
     trained.learn(range(1, 13))
     assert trained.evaluate()["evaluation/accuracy"] > 0.8
 
