@@ -17,9 +17,9 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.capo.critic import train_critic
-from benchmarks.capo.in_process import train, trained_start
 from benchmarks.capo.verdicts import interval_low, verdicts_of
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from benchmarks.in_process import train, trained_start
 from yatt_core.datasets.sources import collect_prompts
 from yatt_core.spec import load_spec
 from yatt_core.spec.rewards.judges import GenerativePart

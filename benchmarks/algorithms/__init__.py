@@ -1,0 +1,1 @@
+"""Does every method of the algorithm learn? Run with `python -m benchmarks.algorithms`."""
