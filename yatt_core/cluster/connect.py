@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from yatt_core.cluster.background_calls import no_calls
 from yatt_core.cluster.ray_head import ray_environment
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
@@ -68,7 +69,8 @@ def disconnect_ray() -> None:
     """Disconnects from the head, whose detached actors continue to run; does nothing if there is no connection."""
     import ray
 
-    ray.shutdown()
+    with no_calls():
+        ray.shutdown()
 
 
 def _wait_for_listener(address: str, timeout: float) -> None:

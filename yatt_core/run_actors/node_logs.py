@@ -19,12 +19,13 @@ from typing import Any
 import ray
 
 from yatt_core import durable
+from yatt_core.cluster.background_calls import calling_ray
 from yatt_core.cluster.nodes import on_node
 from yatt_core.errors import InfrastructureError
 from yatt_core.logs import COPIED, LOG_NAME, LOST, NOTE, PARTS, log_file
 
-PAUSE_SECONDS, ANSWER_SECONDS = 5.0, 10.0
-"""Pause between two rounds, and how long a round waits for the nodes."""
+PAUSE_SECONDS, ANSWER_SECONDS, WAIT_SECONDS = 5.0, 10.0, 0.5
+"""Pause between two rounds, how long a round waits for the nodes, and how long one call of Ray does."""
 FILE_BYTES, ANSWER_BYTES = 1 << 20, 4 << 20
 """Maximum number of bytes of a file, and of all files, in an answer."""
 log = logging.getLogger(__name__)
@@ -161,18 +162,27 @@ class RayNodes:
     def __call__(self, sizes: Mapping[LogSource, Sizes]) -> dict[LogSource, Answer]:
         """Returns the answers that come in time."""
         found: dict[LogSource, Answer] = {}
-        if not ray.is_initialized():  # a call would start a cluster of its own
-            raise InfrastructureError("there is no connection to the cluster")
         try:
-            asked = {
-                self._task.options(scheduling_strategy=on_node(source.node)).remote(self._folder, dict(own)): source
-                for source, own in sizes.items()
-            }
-            for reference in ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_SECONDS)[0]:
+            with calling_ray():
+                asked = {
+                    self._task.options(scheduling_strategy=on_node(source.node)).remote(self._folder, dict(own)): source
+                    for source, own in sizes.items()
+                }
+            for reference in self._answered(list(asked)):
                 try:
-                    found[asked[reference]] = ray.get(reference)
+                    with calling_ray():
+                        found[asked[reference]] = ray.get(reference)
                 except ray.exceptions.RayError as error:
                     log.info("node %s does not send its logs: %s", asked[reference].name, error)
         except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
             raise InfrastructureError(f"the cluster does not answer: {error}") from error
         return found
+
+    def _answered(self, asked: list[Any]) -> list[Any]:
+        """Returns the references whose answers come in time. A disconnect waits for `WAIT_SECONDS` at most."""
+        answered, deadline = list[Any](), time.monotonic() + ANSWER_SECONDS
+        while asked and time.monotonic() < deadline:
+            with calling_ray():
+                come, asked = ray.wait(asked, num_returns=len(asked), timeout=WAIT_SECONDS)
+            answered += come
+        return answered

@@ -89,7 +89,10 @@ def test_a_run_with_a_model_trips_the_guards_of_the_policy(driver: Driver) -> No
 @pytest.mark.verify
 def test_a_stalled_phase_is_interrupted_if_the_spec_says_so(driver: Driver) -> None:
     """An engine hangs in iteration 3."""
-    run = driver.create("virtual.yaml", "guards.stalled_phase={action: pause, fraction: 0.3}", "iterations=4")
+    run = driver.create(
+        "virtual.yaml", "guards.stalled_phase={action: pause, fraction: 0.3}", "iterations=4",
+        "recovery.phase_deadline_seconds=150.0",
+    )  # fmt: skip
     hang_at(driver.home.run_folder(run), 2)
     said = driver.drive(run, expect=4)
     assert "guard stalled_phase: collect " in said
@@ -111,7 +114,8 @@ def test_a_run_that_used_its_budget_is_not_driven_until_it_is_raised(driver: Dri
     assert stood[0] == "paused" and stood[1] < 3
     said = driver.drive(run, expect=4)
     assert "guard budget" in said and state(driver, run) == stood
-    assert [alarm.evidence["bound"] for alarm in alarms(driver, run)] == ["wall_hours"], "one alarm per limit"
+    bounds = [alarm.evidence["bound"] for alarm in alarms(driver, run) if alarm.rule == "budget"]
+    assert bounds == ["wall_hours"], "one alarm per limit"
     revise(driver.home, run, ["guards.budget={device_hours: 1000.0}"])
     driver.drive(run)
     assert state(driver, run) == ("completed", 3)
