@@ -24,7 +24,7 @@ from ops.dashboard.security import POLICY
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, HTML, check_page, links, parsed, parsed_part, words
 from tests.dashboard.seeding import HOSTILE, NAME, RESPONSE, seed_hostile, shake
-from tests.ops.seeding import seed_run, toy_spec
+from tests.ops.seeding import seed_run, toy_spec, write_copied_logs
 from tests.placement.recorded_run import judged_spec, record_run
 from yatt_core.spec import parse_spec
 from yatt_core.spec.reading.documents import parse_yaml
@@ -107,6 +107,21 @@ def test_pages_show_their_content(browser: TestClient) -> None:
     assert "branch 1 after iteration 1, no commit yet current reward fell" in text_of("/runs/toy-1/lineage")
     assert "Differences between the specs" in text_of("/compare?run=toy-1&run=judged-1")
     assert "there is no run 'none'" in words(check_page(browser.get("/compare?run=none").text))
+
+
+def test_log_records_of_other_disks_name_their_node(home: Home) -> None:
+    write_copied_logs(home.run_folder("toy-1"), "worker-7")
+    write_copied_logs(home.run_folder("toy-1"), "worker-8", lost_since=60.0)
+    with TestClient(create_app(home), base_url=ORIGIN, headers=BROWSER) as browser:
+        page = words(check_page(browser.get("/runs/toy-1/logs").text))
+        records = browser.get("/api/v1/runs/toy-1/logs").json()["records"]
+        others = words(check_page(browser.get("/runs/toy-1/logs?actor=driver").text))
+    assert "trainer-1@worker-7" in page and "trainer-1@worker-8" in page and "driver@" not in page
+    assert [row["node"] for row in records if row["actor"] == "trainer-1"] == ["worker-7", "worker-8"]
+    assert {row["node"] for row in records if row["actor"] != "trainer-1"} == {None}
+    assert "trainer-1@" not in others
+    for shown in (page, others):
+        assert "node worker-8 is gone" in shown and "node worker-7" not in shown
 
 
 def test_a_run_without_sft_shows_none(home: Home) -> None:

@@ -22,6 +22,7 @@ from flows.run.home import Home
 from yatt_core.experience.shard_log import ShardLog
 from yatt_core.experience.table import experience_schema
 from yatt_core.keys import WorkKey
+from yatt_core.logs import COPIED, LOST, NOTE
 from yatt_core.spec import RunSpec, parse_spec
 
 SHARDS, PROMPTS, SAMPLES = 2, 2, 2
@@ -190,3 +191,15 @@ def write_logs(folder: Path) -> None:
     }
     for name, lines in records.items():
         (folder / "logs" / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def write_copied_logs(folder: Path, node: str, lost_since: float | None = None) -> None:
+    """Writes what a driver has copied from another node's disk: a record of trainer-1, which wrote it at 6 s since 1970.
+
+    lost_since: when the node was last reached, if it is gone.
+    """
+    copied = folder / "logs" / f"{COPIED}{node}.abcd"
+    copied.mkdir(parents=True)
+    (copied / NOTE).write_text(json.dumps({"node": node, LOST: lost_since}))
+    record = {"time": 6.0, "level": "info", "actor": "trainer-1", "message": "learned there"}
+    (copied / "t0001.trainer-1.jsonl").write_text(json.dumps(record) + "\n")

@@ -16,7 +16,7 @@ from ops.cli.commands.inspection.logs import LogTail
 from ops.presentation import output
 from ops.presentation.time_accounts import advice_line, bar
 from tests.ops.conftest import Yatt
-from tests.ops.seeding import seed_run
+from tests.ops.seeding import seed_run, write_copied_logs
 
 RESULT_KEYS = (
     "run",
@@ -121,6 +121,15 @@ def test_logs_as_text_name_actor_and_place(yatt: Yatt, run: str) -> None:
     assert [word in line for word in ("controller-0", "2 collect", "shard 1")] == [True] * 3
     nothing = yatt("logs", run, "--iteration", "99")
     assert (nothing.code, nothing.out) == (0, "") and nothing.err.endswith(f"{run}/logs\n")
+
+
+def test_logs_of_other_disks_name_their_node(yatt: Yatt, home: Home, run: str) -> None:
+    write_copied_logs(home.run_folder(run), "worker-7", lost_since=60.0)
+    text = yatt("logs", run, "--actor", "trainer")
+    assert "trainer-1@worker-7" in text.out and "node worker-7 is gone" in text.err
+    answer = yatt("logs", run, "-o", "json")
+    nodes = {record["actor"]: record.get("node") for record in map(json.loads, answer.out.splitlines())}
+    assert nodes == {"driver": None, "controller-0": None, "trainer-1": "worker-7"}
 
 
 def test_a_followed_log_yields_each_record_once_and_waits_for_complete_lines(home: Home, run: str) -> None:
