@@ -25,7 +25,7 @@ from yatt_core.inputs.manifest import INPUTS
 from yatt_core.spec import RunSpec, load_spec
 
 SPEC = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
-SHOWN_PROMPTS = 1000
+SHOWN_PROMPTS = 2000
 SHOWN_SFT = {"demonstrations": 1500, "batch_size": 64, "max_steps": 600, "stop_accuracy": 0.75}
 """Two thirds of the demonstrations and of the probe show the answer."""
 

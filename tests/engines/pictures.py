@@ -27,7 +27,7 @@ IMAGE_TOKEN = 40
 PATCHES = 9
 
 
-def make_vision_folder(folder: Path, seed: int = 0) -> Path:
+def make_vision_folder(folder: Path, seed: int = 0, hidden_size: int = 64, tower_heads: int = 3) -> Path:
     """Writes a model with 9 patches per image and widths that fill no whole number of vectors.
 
     Its next token is neither certain nor a coin toss.
@@ -37,14 +37,14 @@ def make_vision_folder(folder: Path, seed: int = 0) -> Path:
         hidden_size=36,
         intermediate_size=50,
         num_hidden_layers=2,
-        num_attention_heads=3,
+        num_attention_heads=tower_heads,
         image_size=18,
         patch_size=6,
         vision_use_head=False,
     )
     text = Qwen2Config(
         vocab_size=VOCABULARY,
-        hidden_size=64,
+        hidden_size=hidden_size,
         intermediate_size=90,
         num_hidden_layers=2,
         num_attention_heads=4,

@@ -222,6 +222,15 @@ def test_key_value_heads_and_devices_must_divide_each_other():
         demand("rollout.engine.tensor_parallel_size=14")
 
 
+def test_devices_must_divide_the_heads_of_a_vision_tower():
+    vision = "model.vision={image_size: 32, patch_size: 8, hidden_size: 48, layers: 1, heads: 3, intermediate_size: 64}"
+    policy = "model={kind: from_config, hidden_size: 64, heads: 4, key_value_heads: 2, max_positions: 16384}"
+    with pytest.raises(
+        ConfigurationError, match=r"2 does not divide the model's 3 attention heads of its vision tower"
+    ):
+        demand(policy, vision, "rollout.engine.tensor_parallel_size=2")
+
+
 def test_a_teacher_is_on_the_trainers_ranks(tmp_path: Path):
     folder = model_config(tmp_path, QWEN_14B)
     taught = f"algorithm.distillation={{teachers: [{{model: {{kind: folder, path: {folder}}}}}]}}"

@@ -90,7 +90,7 @@ def embed_prompts(
         raise text_alone(prompts.names[0])
     addresses = sorted(set(itertools.chain.from_iterable(media)))
     embeddings: torch.Tensor = model.get_input_embeddings()(tokens)  # type: ignore[operator]
-    features = torch.cat([_features(model, pixels) for pixels in _passes(reader, addresses)]) if addresses else None
+    features = torch.cat([_features(model, pixels) for pixels in _read(reader, addresses)]) if addresses else None
     patches = 0 if features is None else features.shape[1]
     config: Any = model.config
     inside = torch.arange(tokens.shape[1], device=tokens.device) < prompts.lengths.to(tokens.device)[:, None]
@@ -112,7 +112,15 @@ def text_alone(name: str) -> DataError:
     return DataError(f"{name} or another in its batch has images, but the model takes text only")
 
 
-def _passes(reader: ImageReader, addresses: Sequence[str]) -> Iterator[torch.Tensor]:
+def image_features(model: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
+    """Returns the projected patches of prepared images, [images, patches, width], in the bits of `embed_prompts`.
+
+    pixels: [images, channels, height, width].
+    """
+    return torch.cat([_features(model, some) for some in torch.split(pixels, PASS_IMAGES)])
+
+
+def _read(reader: ImageReader, addresses: Sequence[str]) -> Iterator[torch.Tensor]:
     """Yields the images' pixels in groups that go through the vision tower together."""
     for start in range(0, len(addresses), PASS_IMAGES):
         yield reader.pixels(addresses[start : start + PASS_IMAGES])

@@ -41,7 +41,13 @@ def build_rollout_engine(spec: RunSpec, model_path: str, inputs_folder: Path) ->
             check_available(spec)
             from yatt_core.engines.rollout.vllm.engine import VllmRolloutEngine
 
-            return VllmRolloutEngine(model_path, engine, longest_context(spec, model_path), spec.rollout.max_new_tokens)
+            return VllmRolloutEngine(
+                model_path,
+                engine,
+                longest_context(spec, model_path),
+                spec.rollout.max_new_tokens,
+                inputs_folder=inputs_folder,
+            )
         case _:
             assert_never(engine)
 

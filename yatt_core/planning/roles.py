@@ -199,6 +199,9 @@ def _engine_mistakes(key: str, engine: GenerationEngine, shape: ModelShape) -> I
             f"{key}.tensor_parallel_size: neither of {tensor} and the model's {shape.key_value_heads} key/value heads divides "
             "the other"
         )
+    yield from _undivided(
+        f"{key}.tensor_parallel_size", tensor, shape.tower_heads, "attention heads of its vision tower"
+    )
     yield from _undivided(f"{key}.pipeline_parallel_size", engine.pipeline_parallel_size, shape.layers, "layers")
 
 

@@ -41,6 +41,7 @@ class ModelShape:
     biased: queries, keys and values have biases.
     head_norms: queries and keys are normalised.
     tower: parameters of a vision tower with its projector.
+    tower_heads: number of the tower's attention heads; 0: there is none, or the number is unknown.
     vocabulary_assumed: the vocabulary is assumed because there is no tokenizer yet.
     """
 
@@ -55,6 +56,7 @@ class ModelShape:
     biased: bool = False
     head_norms: bool = False
     tower: int = 0
+    tower_heads: int = 0
     max_positions: int = 0
     vocabulary_assumed: bool = False
 
@@ -151,7 +153,9 @@ def _inline(model: ModelSizes | ModelFromConfig, own_vocabulary: int) -> ModelSh
     if isinstance(model, ModelSizes):
         head_size = model.head_size or shape.head_size
         return replace(shape, vocabulary=model.vocabulary_size, head_size=head_size, vocabulary_assumed=False)
-    return shape if model.vision is None else replace(shape, tower=tower_parameters(model.vision, model.hidden_size))
+    if (vision := model.vision) is None:
+        return shape
+    return replace(shape, tower=tower_parameters(vision, model.hidden_size), tower_heads=vision.heads)
 
 
 def tower_parameters(vision: VisionSpec, text_hidden: int) -> int:
@@ -193,6 +197,8 @@ def shape_of_config(config: Mapping[str, Any], origin: str) -> ModelShape:
         raise ConfigurationError(
             f"{origin}: num_attention_heads {heads} is more than hidden_size {text['hidden_size']}"
         )
+    tower = config.get("vision_config")
+    tower_heads = tower.get("num_attention_heads") if isinstance(tower, Mapping) else 0
     return ModelShape(
         vocabulary=text["vocab_size"],
         hidden=text["hidden_size"],
@@ -205,6 +211,7 @@ def shape_of_config(config: Mapping[str, Any], origin: str) -> ModelShape:
         biased=family == "qwen2" or bool(text.get("attention_bias", False)),
         head_norms=family == "qwen3",
         max_positions=text.get("max_position_embeddings") or 0,
+        tower_heads=tower_heads if type(tower_heads) is int else 0,
     )
 
 

@@ -83,7 +83,15 @@ class ImageTokens:
             raise DataError(f"has {found} image placeholders, but {images} images need {images * self.count}")
 
 
-def image_tokens(config: Mapping[str, Any], tokenizer: Any) -> ImageTokens | None:
+@dataclass(frozen=True, slots=True)
+class Placeholders:
+    """The placeholders of images as ids: the token, and their number per image."""
+
+    token: int | None
+    count: int
+
+
+def image_placeholders(config: Mapping[str, Any]) -> Placeholders | None:
     """Returns the image placeholders of a model; None for a text-only model.
 
     config: the model's config.json.
@@ -99,11 +107,25 @@ def image_tokens(config: Mapping[str, Any], tokenizer: Any) -> ImageTokens | Non
             f"model: {config.get('model_type')} with {tower} is not a supported vision-language model; "
             f"expected llava with {' or '.join(TOWERS)}"
         )
-    token = config.get("image_token_index", config.get("image_token_id"))
-    text = None if token is None else tokenizer.convert_ids_to_tokens(token)
-    if text is None:
-        raise ConfigurationError(f"model: its tokenizer has no token {token}, the image token (image_token_index)")
     first = config.get("vision_feature_select_strategy", "default") == "default"
     known = TOWERS[tower]
     patches = (vision.get("image_size", known.image_size) // vision.get("patch_size", known.patch_size)) ** 2
-    return ImageTokens(str(text), int(token), patches + known.extra - int(first))
+    token = config.get("image_token_index", config.get("image_token_id"))
+    return Placeholders(token, patches + known.extra - int(first))
+
+
+def image_tokens(config: Mapping[str, Any], tokenizer: Any) -> ImageTokens | None:
+    """Returns the image placeholders of a model with their text; None for a text-only model.
+
+    config: the model's config.json.
+
+    Raises `ConfigurationError` as `image_placeholders` does, and for a tokenizer without the token.
+    """
+    if (found := image_placeholders(config)) is None:
+        return None
+    text = None if found.token is None else tokenizer.convert_ids_to_tokens(found.token)
+    if found.token is None or text is None:
+        raise ConfigurationError(
+            f"model: its tokenizer has no token {found.token}, the image token (image_token_index)"
+        )
+    return ImageTokens(str(text), int(found.token), found.count)

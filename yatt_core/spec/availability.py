@@ -88,8 +88,6 @@ def _vllm_rollout_obstacles(spec: RunSpec, engine: VllmRollout) -> Iterator[str]
     yield from _vllm_obstacles("rollout.engine", engine)
     if not engine.instances:
         yield "rollout.engine.instances: 0 leaves the number to `yatt plan`; generation needs 1 or more"
-    if spec.data.has_images:
-        yield "rollout.engine.kind: vLLM does not support images yet; use torch"
     yield from _too_cold("rollout.temperature", spec.rollout.temperature)
     if spec.evaluation.sampling is not None:
         yield from _too_cold("evaluation.sampling.temperature", spec.evaluation.sampling.temperature)

@@ -6,9 +6,11 @@ A run that is killed and loses its actors ends with the same bits.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
+from examples.shapes import write_shapes
 from flows.placement.seats import last_seats
 from tests.flows.tools import Driver, audit_of_live_weights, same_result
 from tests.needs import NEEDS_VLLM
@@ -50,3 +52,14 @@ def test_an_engine_over_two_devices_generates_for_a_whole_run(driver: Driver) ->
         seats = {seat.actor: seat.device for seat in last_seats(ledger, run) or ()}
     assert len(gaps) == 4 and 0 < max(gaps) < 1e-4, "both workers have the weights of every iteration"
     assert seats["rollout-0"] == "core0, core1"
+
+
+@pytest.mark.timeout(900)
+def test_it_samples_from_prompts_with_images(driver: Driver, tmp_path: Path) -> None:
+    write_shapes(tmp_path, 120, 12)
+    data = (f"data.sources.0.path={tmp_path}/train.jsonl", f"data.sources.0.held_out_path={tmp_path}/held-out.jsonl")
+    run = driver.create("pictures.yaml", *CHANGES, *data)
+    driver.drive(run)
+    with driver.ledger() as ledger:
+        gaps = [value for _, value in ledger.metrics.history(run, "train_rollout_logprob_diff_max")]
+    assert len(gaps) == 3 and 0 < max(gaps) < 1e-4, "the trainer sees the images that the sampler saw"

@@ -25,15 +25,19 @@ class TensorLayout:
     shapes: the tensors' shapes by name, without a tied head.
     tied: whether the head is the embeddings.
     positions: maximum number of tokens of a sequence; None if unlimited.
+    vision: whether the model has a vision tower.
+    embeddings: name of the embeddings.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     tied: bool
     positions: int | None
+    vision: bool = False
+    embeddings: str = EMBEDDINGS
 
     def own_name(self, name: str) -> str:
         """Returns the model's own name of a tensor; a tied one may arrive under either of its names."""
-        return EMBEDDINGS if self.tied and name == HEAD else name
+        return self.embeddings if self.tied and name == HEAD else name
 
 
 def read_layout(folder: Path) -> TensorLayout:
@@ -53,4 +57,4 @@ def read_layout(folder: Path) -> TensorLayout:
     if tied:
         shapes.pop(HEAD, None)
     positions = text.get("max_position_embeddings")
-    return TensorLayout(shapes, tied, None if positions is None else int(positions))
+    return TensorLayout(shapes, tied, None if positions is None else int(positions), "vision_config" in config)

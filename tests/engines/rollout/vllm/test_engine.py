@@ -233,7 +233,7 @@ def test_requests_beyond_the_limits_are_refused(vllm_case):
         vllm_case.engine.generate(request_of(prompts_of([5]), max_new_tokens=25))
     with pytest.raises(DataError, match="prompt 1 of the decode batch has 321 tokens"):
         vllm_case.engine.generate(request_of(prompts_of([5, 321])))
-    with pytest.raises(ConfigurationError, match=r"rollout\.engine\.kind: torch"):
+    with pytest.raises(DataError, match="the model takes text only"):
         vllm_case.engine.generate(request_of(prompts_of([5]), media=[("sha256:0",)]))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from yatt_core.engines.rectangles import rectangle_digest
 from yatt_core.engines.rollout.vllm.held_weights import HeldPart, joined_parts
@@ -16,6 +17,7 @@ from yatt_core.engines.rollout.vllm.opening import open_engine, sampling_of
 from yatt_core.engines.rollout.vllm.responses import Ended, Step, ended_of
 from yatt_core.engines.rollout.vllm.shared_bucket import SharedBucket
 from yatt_core.engines.rollout.vllm.sleeping import Part, Sleep
+from yatt_core.engines.rollout.vllm.vision import Pictures
 from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.wire.parts import Sizes
@@ -26,9 +28,13 @@ class VllmCore:
     """One engine; see `open_engine`.
 
     version: version of the weights in the model folder.
+    inputs_folder: folder of the images that requests name by address; None: prompts have no images.
     """
 
-    def __init__(self, model_path: str, spec: VllmRollout, longest: int, version: int) -> None:
+    def __init__(
+        self, model_path: str, spec: VllmRollout, longest: int, version: int, inputs_folder: Path | None
+    ) -> None:
+        self._pictures = Pictures(model_path, inputs_folder)
         self._engine = open_engine(model_path, spec, longest)
         self._engine.collective_rpc("settle_in")
         forget_names("")
@@ -43,8 +49,8 @@ class VllmCore:
         """
         self.wake("weights", "kv_cache")
         named, limits = iter(names), request.prompt_limits.tolist()
-        for place, prompt in enumerate(request.prompts):
-            asked = {"prompt_token_ids": prompt.tolist(), "cache_salt": salt}
+        for place in range(len(request.prompts)):
+            asked = self._pictures.prompt(request, place, salt)
             for seed in request.seeds[place].tolist():
                 self._engine.add_request(next(named), asked, sampling_of(request, limits[place], seed))
 
@@ -77,6 +83,8 @@ class VllmCore:
         """
         self._engine.collective_rpc("end_weights")
         self._engine.set_weight_version(str(version))
+        # Patches that were projected with the old weights.
+        self._engine.engine_core.reset_encoder_cache()
         # The next request wakes the cache of an engine that slept; by then, the trainer has freed memory.
         if recompute:
             self._engine.reset_prefix_cache(reset_running_requests=True)

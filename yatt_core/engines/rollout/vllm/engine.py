@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from yatt_core.engines.rollout.incoming import Wanted, WeightTaker
-from yatt_core.engines.rollout.tensor_layout import read_layout
 from yatt_core.engines.rollout.vllm.engine_lock import EngineLock
 from yatt_core.engines.rollout.vllm.engine_process import EngineProcess
 from yatt_core.engines.rollout.vllm.environment import engine_environment
+from yatt_core.engines.rollout.vllm.layout import engine_layout
 from yatt_core.engines.rollout.vllm.responses import Ended, Response, Step, result_of
 from yatt_core.engines.rollout.vllm.shared_bucket import BucketMemory
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
@@ -55,6 +55,7 @@ class VllmRolloutEngine(WeightTaker):
     max_prompt_tokens, max_new_tokens: limits on a request, in tokens.
     folder_version: version of the weights in the model folder; -1 if they only define the shapes and the
         first update supplies the weights.
+    inputs_folder: folder of the images that requests name by address; None: prompts have no images.
 
     Raises `ConfigurationError` for a model that vLLM cannot run here.
     """
@@ -66,15 +67,17 @@ class VllmRolloutEngine(WeightTaker):
         max_prompt_tokens: int,
         max_new_tokens: int,
         folder_version: int = -1,
+        inputs_folder: Path | None = None,
     ) -> None:
         processors = has_distribution(VLLM_FOR_CPUS)
-        self._layout = read_layout(Path(model_path))
+        self._layout = engine_layout(Path(model_path))
         self._max_prompt_tokens, self._max_new_tokens = max_prompt_tokens, max_new_tokens
         longest = max_prompt_tokens + max_new_tokens
         if self._layout.positions is not None:
             longest = min(longest, self._layout.positions)
         self._longest = longest
-        self._core = EngineProcess((model_path, spec, longest, folder_version), engine_environment(processors))
+        opening = model_path, spec, longest, folder_version, inputs_folder
+        self._core = EngineProcess(opening, engine_environment(processors))
         self._lock = EngineLock()
         self._open: dict[str, tuple[Arrived, int]] = {}
         self._numbers, self._updates = itertools.count(), 0
@@ -288,10 +291,6 @@ class VllmRolloutEngine(WeightTaker):
             raise InfrastructureError(
                 f"the vLLM rollout engine holds weights of version {self._version}, but the request needs version"
                 f" {request.weight_version}; sync it first"
-            )
-        if request.media:
-            raise ConfigurationError(
-                "the vLLM rollout engine does not support images; expected rollout.engine.kind: torch"
             )
         if request.max_new_tokens > self._max_new_tokens:
             raise ConfigurationError(

@@ -19,6 +19,8 @@ from yatt_core.wire.parts import Box, Sizes
 
 PROBE_ROWS = 256
 """Columns of a packed matrix that are unpacked at a time."""
+WIDTHS = ("input_size_per_partition", "input_size", "embedding_dim")
+"""Attributes of vLLM's modules that may tell how many columns a worker's matrix has."""
 QKV = ("q", "k", "v")
 """vLLM's names of what it fuses to one matrix, in their order."""
 
@@ -87,7 +89,7 @@ def _unpacked(module: Any) -> torch.Tensor:
     weight, linear = module.weight, getattr(module, "cpu_linear", None)
     if linear is None:
         return weight  # type: ignore[no-any-return]
-    width = int(getattr(module, "input_size_per_partition", 0) or getattr(module, "embedding_dim", 0))
+    width = next(int(size) for name in WIDTHS if (size := getattr(module, name, 0)))
     columns = list[torch.Tensor]()
     for start in range(0, width, PROBE_ROWS):
         count = min(PROBE_ROWS, width - start)

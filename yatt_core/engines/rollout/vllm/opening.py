@@ -6,7 +6,9 @@ Imports vLLM, which reads the environment of its process (`environment`) when it
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,10 +21,16 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from yatt_core.engines.rollout.vllm.failures import opening_failure
+from yatt_core.engines.rollout.vllm.vision import VisionLanguageModel, is_vision_model
+from yatt_core.engines.rollout.vllm.weights import VISION_ARCHITECTURE
 from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.spec.sections.accelerated import VllmRollout
 
 WORKER_METHODS = "yatt_core.engines.rollout.vllm.weights.WorkerMethods"
+VISION_SETTINGS: Mapping[str, Any] = MappingProxyType(
+    # Responses to a prompt share its pixels as they are, so that a second cache of them would only take memory.
+    {"hf_overrides": {"architectures": [VISION_ARCHITECTURE]}, "mm_processor_cache_gb": 0}
+)
 BLOCK_TOKENS = 32
 """Tokens per cache block on a CPU: vLLM's kernels need a multiple of this number, and prompts share whole blocks."""
 
@@ -34,7 +42,7 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
 
     Raises `ConfigurationError` for a model that vLLM cannot run here, `InfrastructureError` for too little free memory.
     """
-    processors = bool(current_platform.is_cpu())
+    processors, vision = bool(current_platform.is_cpu()), is_vision_model(model_path)
     arguments = EngineArgs(
         model=model_path,
         skip_tokenizer_init=True,
@@ -61,10 +69,14 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
         distributed_executor_backend="mp" if spec.devices > 1 else None,
         disable_log_stats=True,
         seed=0,
+        **(VISION_SETTINGS if vision else {}),
     )
     starting = False
     try:
-        if processors:
+        if vision:
+            # Given its class, vLLM need not inspect it in another process.
+            ModelRegistry.register_model(VISION_ARCHITECTURE, VisionLanguageModel)
+        elif processors:
             _import_architectures(Path(model_path))
         if processors and spec.devices == 1:
             _open_own_group()

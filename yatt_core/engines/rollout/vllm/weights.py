@@ -12,16 +12,21 @@ from typing import Any
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.models.registry import ModelRegistry
 
 from yatt_core.engines.rollout.incoming import Assembly
 from yatt_core.engines.rollout.tensor_bits import as_tensor
-from yatt_core.engines.rollout.tensor_layout import read_layout
 from yatt_core.engines.rollout.vllm.held_weights import HeldPart, HeldTensors
+from yatt_core.engines.rollout.vllm.layout import engine_layout
 from yatt_core.engines.rollout.vllm.nameless import forget_names
 from yatt_core.engines.rollout.vllm.shared_bucket import SharedBucket
 from yatt_core.orphans import end_with_parent
 from yatt_core.wire.buckets import WeightBucket
 from yatt_core.wire.parts import Sizes
+
+VISION_ARCHITECTURE = "YattVisionLanguageModel"
+# Every worker imports this module before it looks up its model's class, which is imported only if it is needed.
+ModelRegistry.register_model(VISION_ARCHITECTURE, "yatt_core.engines.rollout.vllm.vision:VisionLanguageModel")
 
 
 class WorkerWeights:
@@ -30,7 +35,7 @@ class WorkerWeights:
     def __init__(self, worker: Any) -> None:
         self._config = worker.model_config
         self._model = worker.model_runner.get_model()
-        self._own_name = read_layout(Path(self._config.model)).own_name
+        self._own_name = engine_layout(Path(self._config.model)).own_name
         self._under_way, self._assembly = False, Assembly()
 
     def begin(self) -> None:
