@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from threading import Barrier
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yatt_core.engines.train.model.chunks import slices
-from yatt_core.engines.train.model.forward import EntropyUse, Float32, MicroBatch, TokenLoss
+from tests.engines.train.tables import Gradients, Table, ThreadCollective, on_threads
+from yatt_core.engines.train.model.forward import Float32
 from yatt_core.engines.train.objectives.registry import objective_of
-from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.steps.objective_learner import ObjectiveLearner, ObjectiveSums
 from yatt_core.engines.train.steps.plan import PlanShape, plan_steps
 from yatt_core.experience.batch import ExperienceBatch
@@ -38,7 +33,6 @@ from yatt_core.spec.objective import (
 )
 from yatt_core.wire.columns import offsets_of
 
-CHUNK = 3
 Tokens = list[list[float]]
 """The counted values of each response."""
 
@@ -114,75 +108,6 @@ def formula_of(
     return lambda values: FORMULAS[spec.kind](spec, values, reference, labels)
 
 
-# -- a model that is a table, and ranks that are threads ---------------------------------------------------------------
-
-
-class Table:
-    """Passes over a table with a value for each response token."""
-
-    def __init__(self, values: np.ndarray[Any, Any]) -> None:
-        self.values = torch.from_numpy(values.astype(np.float64)).requires_grad_()
-
-    def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
-        return [self.values.detach()[batch.positions].float().numpy() for batch in micro_batches]
-
-    def backward(
-        self,
-        micro_batches: Sequence[MicroBatch],
-        loss: TokenLoss,
-        entropy: EntropyUse = "none",
-        temperature: float | None = None,
-        whole: bool = False,
-    ) -> None:
-        for batch in micro_batches:
-            for chunk in slices(CHUNK, len(batch.positions)):
-                part = batch.part(chunk)
-                loss(part, self.values[part.positions], torch.zeros(0)).backward()  # type: ignore[no-untyped-call]
-
-
-class Gradients:
-    """The optimizer of a table: keeps the gradients."""
-
-    parameters = 0
-
-    def __init__(self, table: Table) -> None:
-        self.table = table
-
-    def zero(self) -> None:
-        self.table.values.grad = torch.zeros_like(self.table.values)
-
-    def reduce(self, collective: Collective) -> None:
-        assert self.table.values.grad is not None
-        collective.sum(self.table.values.grad)
-
-    def apply(self, learning_rate: float, loss: float) -> float:
-        raise AssertionError("no step is taken here")
-
-    def reset(self) -> None:
-        raise AssertionError
-
-    def copy(self) -> Any:
-        raise AssertionError
-
-    def exchanged(self, other: Any) -> AbstractContextManager[None]:
-        return nullcontext()
-
-
-class ThreadCollective(Collective):
-    """One of several threads that sum over a barrier."""
-
-    def __init__(self, rank: int, ranks: int, barrier: Barrier, given: list[torch.Tensor | None]) -> None:
-        super().__init__()
-        self.rank, self.ranks, self._barrier, self._given = rank, ranks, barrier, given
-
-    def _reduce(self, tensor: torch.Tensor, operation: Any) -> torch.Tensor:
-        self._given[self.rank] = tensor.clone()
-        self._barrier.wait()
-        total = torch.stack([one for one in self._given if one is not None]).sum(0)
-        self._barrier.wait()
-        return tensor.copy_(total)
-
-
 @dataclass(frozen=True)
 class Case:
     """A batch, the policy's and the reference's values of its response tokens."""
@@ -204,18 +129,15 @@ def learned(
     """Returns each rank's sums and gradients of a step over the whole batch."""
     shape = PlanShape(ranks, budget, 1, 1, even=even)
     (step,) = plan_steps(case.batch.lengths, case.batch.group_offsets, shape, 0)
-    barrier, given = Barrier(ranks), list[torch.Tensor | None]([None] * ranks)
 
-    def one(rank: int) -> tuple[ObjectiveSums, np.ndarray[Any, Any]]:
+    def one(collective: ThreadCollective) -> tuple[ObjectiveSums, np.ndarray[Any, Any]]:
         table = Table(case.policy)
-        collective = ThreadCollective(rank, ranks, barrier, given)
         learner = ObjectiveLearner(objective_of(spec), table, Gradients(table), collective, shape)
         sums = learner.gradients(case.batch, case.reference, step)
         assert table.values.grad is not None
         return sums, table.values.grad.numpy()
 
-    with ThreadPoolExecutor(ranks) as threads:
-        return list(threads.map(one, range(ranks)))
+    return on_threads(ranks, one)
 
 
 def differences(case: Case, formula: Callable[[Tokens], float]) -> np.ndarray[Any, Any]:
