@@ -76,7 +76,7 @@ class Guards:
     ) -> None:
         self._ledger, self._fence, self._spec, self._clock = ledger, fence, spec, clock
         self._observer, self._stops = observer, stops
-        self._judge = Judge(spec.guards, spec.rollout)
+        self._judge = Judge(spec.guards, spec.rollout, spec.replays_support)
         self._history, self._place = History.of(self._judge.rules), (-1, -1)
         self._spending = Spending(ledger, fence, spec.devices, clock) if spec.guards.budget.is_limited else None
         self._told: set[str] = set()

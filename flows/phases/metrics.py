@@ -48,6 +48,8 @@ def experience_metrics(sums: Mapping[str, float]) -> list[Metric]:
         "zero_spread_fraction": sums["zero_spread_groups"] / sums["prompts"],
     }
     values |= {key: value / samples for key, value in sums.items() if key.startswith("reward/")}
+    if "support_tokens" in sums:
+        values["support_size_mean"] = sums["support_tokens"] / max(sums["loss_tokens"], 1.0)
     if "turns" in sums:
         values |= {"turns": sums["turns"] / samples, "tools/calls": sums["tool_calls"]}
         values |= {"length/policy_mean": sums["loss_tokens"] / samples}

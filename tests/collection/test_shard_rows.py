@@ -20,15 +20,25 @@ from yatt_core.collection.shard_rows import (
     score_table,
     split_batches,
     training_request,
+    turn_result,
+    turn_table,
 )
-from yatt_core.experience.table import canonical_table, experience_schema
+from yatt_core.experience.table import canonical_table, experience_schema, support_column
 from yatt_core.keys import WorkKey, sample_seed
 from yatt_core.prompts.stream import Prompt, media_of
 from yatt_core.prompts.virtual_codec import VirtualCodec
-from yatt_core.protocols.generation import FINISHED_LENGTH, FINISHED_STOP, GenerateResult, Returned, resumed_request
+from yatt_core.protocols.generation import (
+    FINISHED_LENGTH,
+    FINISHED_STOP,
+    GenerateResult,
+    Returned,
+    resumed_request,
+    support_fields,
+)
 from yatt_core.protocols.receipts import PromptRef
 from yatt_core.rewards.scoring import SampleScore
 from yatt_core.tools.dialogue import Dialogue, greedy_request
+from yatt_core.wire.support import Support
 
 SPEC = spec(**VIRTUAL, seed=5, rollout__samples_per_prompt=2, rollout__max_new_tokens=4, rollout__temperature=0.5)
 KEY = WorkKey("run", branch=1, iteration=3, phase="collect", wave=0, shard=2)
@@ -167,3 +177,27 @@ def test_images_are_passed_as_addresses():
 def test_a_run_with_images_has_their_column_even_for_a_batch_without_any():
     table = response_table(REFS, PROMPTS, TOKENS, responses(), 2, with_images=True)
     assert table.column("media").to_pylist() == [""] * 4
+
+
+SUPPORT = Support(np.arange(21, dtype=np.int32), np.array([1, 2, 3, 4, 1, 2, 3, 1, 2, 2], np.int32))
+
+
+def test_supports_become_columns_and_survive_the_log_of_turns():
+    result = replace(RESULT, **support_fields(SUPPORT))
+    logged = turn_result(turn_table(result), 2).support
+    assert (logged.tokens.tolist(), logged.sizes.tolist()) == (SUPPORT.tokens.tolist(), SUPPORT.sizes.tolist())
+    assert turn_result(turn_table(RESULT), 2).support is None
+    dialogue = Dialogue(SPEC.rollout, CODEC, [tokens for tokens in TOKENS for _ in range(2)])
+    dialogue.hear(result)
+    table = response_table(REFS, PROMPTS, TOKENS, dialogue.responses, 2)
+    assert table.column("support_sizes").to_pylist() == [[1, 2], [3, 4, 1, 2], [3], [1, 2, 2]]
+    assert table.column("support_tokens").to_pylist()[2:] == [[13, 14, 15], [16, 17, 18, 19, 20]]
+    assert support_column(table).tokens.tolist() == SUPPORT.tokens.tolist()
+    assert table.schema == response_schema(("support_tokens", "support_sizes"))
+
+
+def test_requests_ask_for_supports_if_the_update_replays_them():
+    replaying = spec(algorithm__sampler_support="replay", rollout__top_k=4)
+    assert training_request(replaying, KEY, REFS, TOKENS, (0,), 2).record_support
+    assert not training_request(SPEC, KEY, REFS, TOKENS, (0,), 2).record_support
+    assert not greedy_request(Dialogue(replaying.rollout, CODEC, TOKENS), (0,), version=2).record_support

@@ -169,3 +169,11 @@ def test_a_bound_that_the_spec_sets_applies_to_every_kind_of_sampling() -> None:
     (rule,) = (rule for rule in rules if rule.name == "train_rollout_logprob_diff")
     assert found(rule, train_rollout_logprob_diff_mean=[0.4] * 40) is None
     assert found(rule, train_rollout_logprob_diff_mean=[0.6] * 40) is not None
+
+
+@pytest.mark.parametrize("shaped", [{"top_k": 50, "top_p": 0.8}, {"top_k": 50, "min_p": 0.1}])
+def test_a_replayed_support_leaves_the_bound_as_it_is(shaped: dict[str, Any]) -> None:
+    rules = rules_of(GuardsSpec(), RolloutSpec.model_validate(shaped), replayed=True)
+    (rule,) = (rule for rule in rules if rule.name == "train_rollout_logprob_diff")
+    assert found(rule, train_rollout_logprob_diff_mean=[0.09] * 40) is None
+    assert found(rule, train_rollout_logprob_diff_mean=[0.11] * 40) is not None

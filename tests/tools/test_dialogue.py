@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from yatt_core.prompts.tool_calls import ToolAnswer, ToolCall
 from yatt_core.prompts.virtual_codec import VirtualCodec
-from yatt_core.protocols.generation import FINISHED_LENGTH, FINISHED_STOP, GenerateResult
+from yatt_core.protocols.generation import FINISHED_LENGTH, FINISHED_STOP, GenerateResult, support_fields
 from yatt_core.spec.sections.rollout import RolloutSpec
 from yatt_core.tools.dialogue import Dialogue, greedy_request
+from yatt_core.wire.support import Support
 
 ROLLOUT = RolloutSpec.model_validate(
     {
@@ -62,3 +65,14 @@ def test_a_response_without_room_ends() -> None:
     dialogue = Dialogue(ROLLOUT, CODEC, [np.array([1], np.int32)])
     assert dialogue.hear(said([7, 8, 1, 1, 1, 1], finish=FINISHED_LENGTH)) == {}, "nor is a call that was cut off"
     assert dialogue.responses[0].finish == "length"
+
+
+def test_the_tokens_of_results_have_no_support() -> None:
+    dialogue = Dialogue(ROLLOUT, CODEC, [np.array([n], np.int32) for n in (901, 902)])
+    first = Support(np.arange(9, dtype=np.int32), np.array([1, 2, 1, 3, 2], np.int32))
+    dialogue.hear(replace(said([7, 8, 0], [500, 0]), **support_fields(first)))
+    dialogue.tell({0: ToolAnswer("12")})
+    dialogue.hear(replace(said([600, 0]), **support_fields(Support(np.array([5, 6, 7], np.int32), np.array([1, 2])))))
+    called, ended = (response.support for response in dialogue.responses)
+    assert called.sizes.tolist() == [1, 2, 1, 0, 0, 1, 2] and called.tokens.tolist() == [0, 1, 2, 3, 5, 6, 7]
+    assert ended.sizes.tolist() == [3, 2] and ended.tokens.tolist() == [4, 5, 6, 7, 8]

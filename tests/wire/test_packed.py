@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult, support_fields
 from yatt_core.wire.packed import ALIGNMENT, PackedArrays, flatten, pack_arrays, split
+from yatt_core.wire.support import Support
 
 DTYPES = st.sampled_from(["<f4", "<f8", "<f2", "<i8", "<i4", "|u1", "|i1", "|b1", "<u2", ">f4"])
 TENSORS = st.dictionaries(
@@ -140,11 +141,12 @@ def test_limits_and_question_lengths_are_sent_in_the_buffer():
 def test_an_answer_is_sent_as_one_buffer_and_arrives_read_only():
     lengths = np.full(500, 20, np.int32)
     tokens, log_probs = np.arange(10_000, dtype=np.int32), np.linspace(-1, 0, 10_000, dtype=np.float32)
-    result = GenerateResult(tokens, log_probs, lengths, np.zeros(500, np.int8), 7, 1.5)
+    support = support_fields(Support(np.arange(20_000, dtype=np.int32), np.full(10_000, 2, np.int32)))
+    result = GenerateResult(tokens, log_probs, lengths, np.zeros(500, np.int8), 7, 1.5, **support)
     piece, in_band, buffers = through_the_wire(GeneratePiece((4, 9), result))
     assert len(buffers) == 1 and in_band < 1000
     assert (piece.rows, piece.result.weight_version, piece.result.seconds) == ((4, 9), 7, 1.5)
-    for name in ("tokens", "log_probs", "lengths", "finish"):
+    for name in ("tokens", "log_probs", "lengths", "finish", "support_tokens", "support_sizes"):
         assert same(getattr(piece.result, name), getattr(result, name))
         assert not getattr(piece.result, name).flags.writeable
 

@@ -19,6 +19,7 @@ _SPEED = {
 
 def shard_plan(spec: RunSpec, task: ShardTask) -> str:
     """Returns the sha256 of everything that determines the shard's samples, apart from the run's inputs."""
+    recorded = {"sampler_support": "replay"} if spec.replays_support else {}
     return json_digest(
         {
             "seed": spec.seed,
@@ -30,5 +31,6 @@ def shard_plan(spec: RunSpec, task: ShardTask) -> str:
             "max_prompt_tokens": spec.data.max_prompt_tokens,
             "rollout": spec.rollout.model_dump(mode="json", exclude=_SPEED),
             "rewards": spec.rewards.model_dump(mode="json"),
+            **recorded,
         }
     )

@@ -11,17 +11,27 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from yatt_core.experience.table import FINISH_STOP, PART_PREFIX, TEACHER_PROMPT, TOKEN_REWARDS, experience_schema
+from yatt_core.experience.table import (
+    FINISH_STOP,
+    PART_PREFIX,
+    SUPPORT_SIZES,
+    SUPPORT_TOKENS,
+    TEACHER_PROMPT,
+    TOKEN_REWARDS,
+    experience_schema,
+    support_column,
+)
 from yatt_core.keys import WorkKey, sample_seed
 from yatt_core.prompts.codec import TextCodec
 from yatt_core.prompts.prompt import Completion
 from yatt_core.prompts.stream import Prompt
-from yatt_core.protocols.generation import GenerateRequest, GenerateResult, Int32
+from yatt_core.protocols.generation import GenerateRequest, GenerateResult, Int32, support_fields
 from yatt_core.protocols.receipts import PromptRef
 from yatt_core.rewards.scoring import SampleScore
 from yatt_core.spec import RunSpec
 from yatt_core.tools.dialogue import Dialogue, Media, Response
 from yatt_core.wire.columns import fixed_column, list_array, offsets_of, ragged_column
+from yatt_core.wire.support import Support
 
 SCORE_COLUMNS = ("reward", "correct", "reward_error", TOKEN_REWARDS)
 TURN_SCHEMA = pa.schema(
@@ -30,6 +40,9 @@ TURN_SCHEMA = pa.schema(
         pa.field("log_probs", pa.list_(pa.float32()), nullable=False),
         pa.field("finish", pa.int8(), nullable=False),
     ]
+)
+_SUPPORT_SCHEMA = pa.schema(
+    [pa.field(name, pa.list_(pa.int32()), nullable=False) for name in (SUPPORT_TOKENS, SUPPORT_SIZES)]
 )
 
 
@@ -99,6 +112,7 @@ def _sampling(spec: RunSpec) -> dict[str, Any]:
         "top_k": rollout.top_k or 0,
         "min_p": rollout.min_p,
         "repetition_penalty": rollout.repetition_penalty,
+        "record_support": spec.replays_support,
     }
 
 
@@ -141,7 +155,10 @@ def turn_table(result: GenerateResult) -> pa.Table:
         "log_probs": list_array(result.log_probs, offsets),
         "finish": pa.array(result.finish),
     }
-    return pa.table(columns, schema=TURN_SCHEMA)
+    if (support := result.support) is None:
+        return pa.table(columns, schema=TURN_SCHEMA)
+    columns |= _support_columns(support, offsets)
+    return pa.table(columns, schema=pa.unify_schemas([TURN_SCHEMA, _SUPPORT_SCHEMA]))
 
 
 def turn_result(table: pa.Table, version: int) -> GenerateResult:
@@ -149,7 +166,17 @@ def turn_result(table: pa.Table, version: int) -> GenerateResult:
     tokens, offsets = ragged_column(table, "tokens")
     log_probs, _ = ragged_column(table, "log_probs")
     lengths = np.diff(offsets).astype(np.int32)
-    return GenerateResult(tokens, log_probs, lengths, fixed_column(table, "finish"), version, 0.0)
+    support = support_column(table)
+    finish = fixed_column(table, "finish")
+    return GenerateResult(tokens, log_probs, lengths, finish, version, 0.0, **support_fields(support))
+
+
+def _support_columns(support: Support, offsets: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+    """Returns the columns of the supports of some responses' tokens. offsets: of the responses, [rows + 1]."""
+    return {
+        SUPPORT_TOKENS: list_array(support.tokens, support.offsets[offsets]),
+        SUPPORT_SIZES: list_array(support.sizes, offsets),
+    }
 
 
 def response_table(
@@ -197,6 +224,9 @@ def response_table(
         columns["media"] = per_sample([" ".join(prompt.media) for prompt in prompts])
     if shown_to_teacher is not None:
         columns[TEACHER_PROMPT] = per_sample(list(shown_to_teacher))
+    supports = [support for response in responses if (support := response.support) is not None]
+    if supports:
+        columns |= _support_columns(Support.joined(supports), offsets)
     if several_turns:
         columns["turns"] = [response.turns for response in responses]
         columns["tool_error"] = [response.tool_error or None for response in responses]

@@ -25,10 +25,12 @@ from yatt_core.experience.table import (
     group_offsets,
     parts_of,
     sort_samples,
+    support_column,
 )
 from yatt_core.manifests import load_manifest, read_file
 from yatt_core.protocols.receipts import ShardRef
 from yatt_core.wire.columns import fixed_column, offsets_of, ragged_column, ragged_positions
+from yatt_core.wire.support import Support
 
 SHARD_KIND = "shard"
 SAMPLES_FILE = "samples.parquet"
@@ -54,6 +56,7 @@ class ExperienceBatch:
     token_rewards: [T]; None without a critique.
     teacher_prompt_tokens: [sum of lengths] with teacher_prompt_offsets [N + 1], what the policy sees as its own teacher;
         None without self-distillation.
+    support: the support of each response token, T of them; None unless the update replays it.
     media: content addresses of each prompt's images, N tuples; empty if there are none.
     padding: ordinals of the groups that only fill up the batch; none of their tokens counts, and no statistic
         includes them.
@@ -75,6 +78,7 @@ class ExperienceBatch:
     token_rewards: Float32 | None = None
     teacher_prompt_tokens: Int32 | None = None
     teacher_prompt_offsets: Int64 | None = None
+    support: Support | None = None
     media: tuple[tuple[str, ...], ...] = ()
     padding: tuple[int, ...] = ()
 
@@ -144,6 +148,7 @@ class ExperienceBatch:
             token_rewards=None if self.token_rewards is None else self.token_rewards[responses],
             teacher_prompt_tokens=shown,
             teacher_prompt_offsets=shown_offsets,
+            support=None if self.support is None else self.support.at(responses),
             media=tuple(self.media[i] for i in indices) if self.media else (),
             padding=self.padding,
         )
@@ -164,6 +169,7 @@ def batch_of_table(table: pa.Table) -> ExperienceBatch:
     prompt_tokens, prompt_offsets = ragged_column(table, "prompt_tokens")
     response_tokens, response_offsets = ragged_column(table, "response_tokens")
     shown = ragged_column(table, TEACHER_PROMPT) if TEACHER_PROMPT in table.column_names else None
+    support = support_column(table)
     return ExperienceBatch(
         ordinals=fixed_column(table, "prompt_ordinal").copy(),
         samples=fixed_column(table, "sample").copy(),
@@ -181,6 +187,7 @@ def batch_of_table(table: pa.Table) -> ExperienceBatch:
         token_rewards=ragged_column(table, TOKEN_REWARDS)[0].copy() if TOKEN_REWARDS in table.column_names else None,
         teacher_prompt_tokens=None if shown is None else shown[0].copy(),
         teacher_prompt_offsets=None if shown is None else shown[1],
+        support=None if support is None else Support(support.tokens.copy(), support.sizes.copy()),
         media=tuple(tuple(text.split()) for text in table["media"].to_pylist())
         if "media" in table.column_names
         else (),

@@ -22,10 +22,12 @@ from yatt_core.errors import DataError
 from yatt_core.prompts.tool_calls import KINDS
 from yatt_core.protocols.receipts import GroupFacts
 from yatt_core.wire.columns import Array, Int64, fixed_column, ragged_column, text_column
+from yatt_core.wire.support import Support
 
 PART_PREFIX = "reward/"
 TOKEN_REWARDS = "token_rewards"
 TEACHER_PROMPT = "teacher_prompt_tokens"
+SUPPORT_TOKENS, SUPPORT_SIZES = "support_tokens", "support_sizes"
 FINISH_STOP, FINISH_LENGTH, FINISH_TURNS = "stop", "length", "turns"
 DIGEST_HEADER = b"yatt.experience.1\0"
 
@@ -53,11 +55,15 @@ _OPTIONAL: tuple[tuple[str, pa.DataType], ...] = (
     ("tool_error", pa.string()),
     (TOKEN_REWARDS, pa.list_(pa.float32())),
     (TEACHER_PROMPT, pa.list_(pa.int32())),
+    (SUPPORT_TOKENS, pa.list_(pa.int32())),
+    (SUPPORT_SIZES, pa.list_(pa.int32())),
 )
 """media: content addresses of the prompt's images, separated by spaces. turns: the policy's answers in the response.
 tool_error: why a tool's result is missing, else null.
 token_rewards: the reward of each response token, with a critique.
 teacher_prompt_tokens: what the policy sees as its own teacher, with self-distillation.
+support_tokens: the tokens that the sampler had left at each position, one position after another; support_sizes: their number
+at each position, 0 where nothing was sampled. Both if the update replays the support.
 """
 _NULLABLE = frozenset({"reward_error", "tool_error"})
 _TOKEN_COLUMNS = ("response_tokens", "log_probs_sampler", "loss_mask")
@@ -182,6 +188,8 @@ def sums_of(table: pa.Table) -> dict[str, float]:
     }
     if "turns" in table.column_names:
         sums |= _sums_of_tools(table)
+    if SUPPORT_SIZES in table.column_names:
+        sums["support_tokens"] = float(ragged_column(table, SUPPORT_TOKENS)[1][-1])
     for part in parts_of(table):
         sums[PART_PREFIX + part] = math.fsum(fixed_column(table, PART_PREFIX + part))
     return sums
@@ -207,16 +215,38 @@ def _sum_by_group(values: Array, mask: Array, bounds: Int64) -> float:
 
 
 def _check_values(table: pa.Table) -> None:
-    names = [*_TOKEN_COLUMNS, *([TOKEN_REWARDS] if TOKEN_REWARDS in table.column_names else [])]
+    names = [*_TOKEN_COLUMNS, *(name for name in (TOKEN_REWARDS, SUPPORT_SIZES) if name in table.column_names)]
     lengths = {name: ragged_column(table, name)[1] for name in names}
     for name in names[1:]:
         differs = np.flatnonzero(np.diff(lengths[name]) != np.diff(lengths["response_tokens"]))
         if differs.size:
             raise DataError(f"experience: {name} and response_tokens differ in length at {_place(table, differs[0])}")
+    _check_support(table)
     for name in ("reward", *(PART_PREFIX + part for part in parts_of(table))):
         infinite = np.flatnonzero(~np.isfinite(fixed_column(table, name)))
         if infinite.size:
             raise DataError(f"experience: {name} is not finite at {_place(table, infinite[0])}")
+
+
+def support_column(table: pa.Table) -> Support | None:
+    """Returns the support of each response token; None for a table without supports."""
+    if SUPPORT_TOKENS not in table.column_names:
+        return None
+    return Support(ragged_column(table, SUPPORT_TOKENS)[0], ragged_column(table, SUPPORT_SIZES)[0])
+
+
+def _check_support(table: pa.Table) -> None:
+    """Raises `DataError` for supports that do not fit their sizes, or that lack the sampled token."""
+    if (support := support_column(table)) is None:
+        return
+    tokens, offsets = ragged_column(table, "response_tokens")
+    differs = np.flatnonzero(ragged_column(table, SUPPORT_TOKENS)[1] != support.offsets[offsets])
+    if differs.size:
+        raise DataError(f"experience: {SUPPORT_TOKENS} does not fit {SUPPORT_SIZES} at {_place(table, differs[0] - 1)}")
+    lacking = np.flatnonzero(ragged_column(table, "loss_mask")[0] & ~support.contains(tokens))
+    if lacking.size:
+        row = int(np.searchsorted(offsets, lacking[0], side="right")) - 1
+        raise DataError(f"experience: {SUPPORT_TOKENS} lacks the sampled token at {_place(table, row)}")
 
 
 def _place(table: pa.Table, row: int) -> str:

@@ -61,10 +61,13 @@ class History:
 
 
 class Judge:
-    """The guards of a spec as a single function of the history."""
+    """The guards of a spec as a single function of the history.
 
-    def __init__(self, spec: GuardsSpec, rollout: RolloutSpec = PLAIN) -> None:
-        self.rules = rules_of(spec, rollout)
+    replayed: as in `rules_of`.
+    """
+
+    def __init__(self, spec: GuardsSpec, rollout: RolloutSpec = PLAIN, replayed: bool = False) -> None:
+        self.rules = rules_of(spec, rollout, replayed)
 
     def judge(self, history: History, iteration: int, since: Mapping[str, int]) -> Judged:
         """Returns the alarms of an iteration, which must be the last one in the history.

@@ -250,10 +250,13 @@ def expected_difference(guard: LogProbGapGuard, rollout: RolloutSpec) -> LogProb
     return guard.model_copy(update={"at_most": guard.at_most - math.log(rollout.top_p)})
 
 
-def rules_of(spec: GuardsSpec, rollout: RolloutSpec = PLAIN) -> tuple[Rule, ...]:
-    """Returns the enabled rules over metrics, in a fixed order."""
+def rules_of(spec: GuardsSpec, rollout: RolloutSpec = PLAIN, replayed: bool = False) -> tuple[Rule, ...]:
+    """Returns the enabled rules over metrics, in a fixed order.
+
+    replayed: whether the trainer normalises over the sampler's support, so that sampling makes no difference between them.
+    """
     gap = spec.train_rollout_logprob_diff
-    if gap is not None:
+    if gap is not None and not replayed:
         gap = expected_difference(gap, rollout)
     metric_guards = {
         ("kl", "kl"): spec.kl,

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from yatt_core.wire.packed import PackedArrays, flatten, pack_arrays, split
+from yatt_core.wire.support import Support
 
 Int32 = npt.NDArray[np.int32]
 Int8 = npt.NDArray[np.int8]
@@ -35,6 +36,7 @@ class GenerateRequest:
     min_new_tokens: number of tokens before which no stop token is sampled.
     greedy: whether to take the most likely token; seeds and all settings of sampling are then unused, and
         log-probabilities are at temperature 1.
+    record_support: whether the result has the support of each token; only for requests with top_k.
     media: content addresses of each prompt's images, P tuples; empty if no prompt has images.
     limits: [P], at most max_new_tokens; set if the responses to some prompts have a lower limit.
     question_lengths: [P], set if prompts contain earlier turns: tokens of the leading question, the only part
@@ -54,6 +56,7 @@ class GenerateRequest:
     repetition_penalty: float = 1.0
     min_new_tokens: int = 0
     greedy: bool = False
+    record_support: bool = False
     media: Sequence[tuple[str, ...]] = ()
     limits: Int32 | None = None
     question_lengths: Int32 | None = None
@@ -90,6 +93,9 @@ class GenerateResult:
     seconds: wall time of the batch.
     versions: [sum(lengths)], version of the weights that produced each token; None if `weight_version` produced
         all of them.
+    support_tokens: [sum(support_sizes)], the tokens that top_k, top_p, min_p and min_new_tokens left to draw each token
+        from, ascending; None unless the request asks for them.
+    support_sizes: [sum(lengths)], their number; None as `support_tokens`.
     """
 
     tokens: Int32
@@ -99,11 +105,20 @@ class GenerateResult:
     weight_version: int
     seconds: float
     versions: Int32 | None = None
+    support_tokens: Int32 | None = None
+    support_sizes: Int32 | None = None
 
     @property
     def token_versions(self) -> Int32:
         """Version of the weights that produced each token, [sum(lengths)]."""
         return np.full(len(self.tokens), self.weight_version, np.int32) if self.versions is None else self.versions
+
+    @property
+    def support(self) -> Support | None:
+        """The support of each token; None if it was not recorded."""
+        if self.support_tokens is None or self.support_sizes is None:
+            return None
+        return Support(self.support_tokens, self.support_sizes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the arrays in one packed buffer, and all other fields as they are."""
@@ -111,7 +126,12 @@ class GenerateResult:
         return _result_of, (pack_arrays(arrays), _others(self, *arrays))
 
 
-_RESULT_ARRAYS = ("tokens", "log_probs", "lengths", "finish", "versions")
+def support_fields(support: Support | None) -> dict[str, Int32]:
+    """Returns the fields of a result that record the support of its tokens."""
+    return {} if support is None else {"support_tokens": support.tokens, "support_sizes": support.sizes}
+
+
+_RESULT_ARRAYS = ("tokens", "log_probs", "lengths", "finish", "versions", "support_tokens", "support_sizes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from yatt_core.protocols.generation import GeneratePiece, GenerateResult, Int32
+from yatt_core.protocols.generation import GeneratePiece, GenerateResult, Int32, support_fields
 from yatt_core.wire.columns import Int64, offsets_of, ragged_positions
+from yatt_core.wire.support import Support
 
 Piece = TypeVar("Piece")
 
@@ -41,6 +42,7 @@ def join_pieces(pieces: Sequence[GeneratePiece]) -> GeneratePiece:
         weight_version=results[0].weight_version,
         seconds=sum(result.seconds for result in results),
         versions=joined_versions(results),
+        **support_fields(joined_support(results)),
     )
     order = np.argsort(rows, kind="stable")
     return GeneratePiece(tuple(rows[order].tolist()), _take(whole, order))
@@ -84,8 +86,15 @@ def joined_versions(results: Sequence[GenerateResult]) -> Int32 | None:
     return np.concatenate([result.token_versions for result in results])
 
 
+def joined_support(results: Sequence[GenerateResult]) -> Support | None:
+    """Returns the supports of all tokens; None if the results do not record them."""
+    supports = [support for result in results if (support := result.support) is not None]
+    return Support.joined(supports) if supports else None
+
+
 def _take(whole: GenerateResult, rows: Int64) -> GenerateResult:
     positions = ragged_positions(offsets_of(whole.lengths), rows)
+    support = None if whole.support is None else whole.support.at(positions)
     return replace(
         whole,
         tokens=whole.tokens[positions],
@@ -93,4 +102,6 @@ def _take(whole: GenerateResult, rows: Int64) -> GenerateResult:
         versions=None if whole.versions is None else whole.versions[positions],
         lengths=whole.lengths[rows],
         finish=whole.finish[rows],
+        support_tokens=None if support is None else support.tokens,
+        support_sizes=None if support is None else support.sizes,
     )

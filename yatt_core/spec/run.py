@@ -11,6 +11,7 @@ from yatt_core.algorithms.shaping.overlong import OverlongPenalty
 from yatt_core.digests import json_digest
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.objective import ObjectiveSpec, contradictions, learns_from_rows
+from yatt_core.spec.rewards.critique import unfit_for_critiques
 from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, VirtualJudge, judge_obstacles
 from yatt_core.spec.rewards.scheme import RewardSpec
 from yatt_core.spec.sections.accelerated import VllmRollout
@@ -171,6 +172,11 @@ class RunSpec(SpecModel):
         """Whether an update reads the log-probabilities before its first step."""
         return self.optimizer_steps_per_iteration > 1 or self.algorithm.needs_old
 
+    @property
+    def replays_support(self) -> bool:
+        """Whether the trainer normalises probabilities over the tokens that the sampler had left."""
+        return self.algorithm.sampler_support == "replay"
+
     def exact_obstacles(self) -> list[str]:
         """Returns the reasons why this spec cannot be exact; empty if it can."""
         obstacles = []
@@ -205,6 +211,7 @@ class RunSpec(SpecModel):
         return (
             self._reward_mistakes,
             self._critique_mistakes,
+            self._support_mistakes,
             self._placement_mistakes,
             self.guards.mistakes,
             self._engine_mistakes,
@@ -303,23 +310,11 @@ class RunSpec(SpecModel):
             yield from self.rewards.mistakes()
 
     def _critique_mistakes(self) -> Iterator[str]:
-        if self.rewards.critique is None:
-            return
-        if self.critic is not None:
-            yield "algorithm.advantage: with rewards.critique, tokens have rewards of their own; expected another than gae"
-        elif self.algorithm.advantage.kind == "gdpo":
-            yield "algorithm.advantage: gdpo reads the rewards of parts; expected another, or no rewards.critique"
-        elif self.algorithm.length_penalty is not None:
-            yield "algorithm.length_penalty: changes rewards of responses; expected null, or no rewards.critique"
-        elif self.algorithm.reward_scaling != "none":
-            yield "algorithm.reward_scaling: rewards of tokens are not scaled; expected none, or no rewards.critique"
-        if self.algorithm.loss.whole_responses:
-            yield (
-                f"algorithm.loss.kind: {self.algorithm.loss.kind} moves all tokens of a response together, but with "
-                "rewards.critique they have rewards of their own; expected clip or another loss of single tokens"
-            )
-        if self.rollout.tools is not None:
-            yield "rewards.critique: responses with tool calls are not cut into steps; expected null, or no rollout.tools"
+        if self.rewards.critique is not None:
+            yield from unfit_for_critiques(self.algorithm, self.rollout)
+
+    def _support_mistakes(self) -> Iterator[str]:
+        yield from self.algorithm.support_mistakes(self.rollout)
 
     def _placement_mistakes(self) -> Iterator[str]:
         engine = self.rollout.engine

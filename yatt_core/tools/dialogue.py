@@ -7,6 +7,7 @@ each turn's decode batch is a function of the previous turns. Without tools, a r
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,8 @@ from yatt_core.prompts.tool_calls import ToolAnswer, ToolCall, read_call, write_
 from yatt_core.protocols.generation import FINISHED_LENGTH, Float32, GenerateRequest, GenerateResult, Int32
 from yatt_core.spec.sections.rollout import RolloutSpec
 from yatt_core.tools.toolbox import Toolbox
+from yatt_core.wire.columns import offsets_of
+from yatt_core.wire.support import Support
 
 
 @dataclass(slots=True)
@@ -42,6 +45,7 @@ class Response:
     _tokens: list[Int32] = field(default_factory=list)
     _log_probs: list[Float32] = field(default_factory=list)
     _counts: list[bool] = field(default_factory=list)
+    _supports: list[Support] = field(default_factory=list)
 
     @property
     def turns(self) -> int:
@@ -75,13 +79,20 @@ class Response:
         return np.repeat(self._counts, [len(part) for part in self._tokens])
 
     @property
+    def support(self) -> Support | None:
+        """The support of each token, [T], which is empty for the tokens of results; None if it was not recorded."""
+        return Support.joined(self._supports) if self._supports else None
+
+    @property
     def context(self) -> Int32:
         """The tokens from which the next turn is generated."""
         return np.concatenate([self.prompt, *self._tokens])
 
-    def say(self, tokens: Int32, log_probs: Float32, text: str) -> None:
-        """Adds a turn of the policy."""
+    def say(self, tokens: Int32, log_probs: Float32, text: str, support: Support | None = None) -> None:
+        """Adds a turn of the policy. support: of each token, if it was recorded."""
         self._add(tokens, log_probs, True)
+        if support is not None:
+            self._supports.append(support)
         self.text += text
         self.turn_texts.append(text)
         self.spoken += len(tokens)
@@ -89,6 +100,8 @@ class Response:
     def be_told(self, tokens: Int32, text: str) -> None:
         """Adds the tool result that separates two turns, with its frame."""
         self._add(tokens, np.zeros(len(tokens), dtype=np.float32), False)
+        if self._supports:
+            self._supports.append(Support.none(len(tokens)))
         self.text += write_result(text)
 
     def _add(self, tokens: Int32, log_probs: Float32, counts: bool) -> None:
@@ -146,18 +159,14 @@ class Dialogue:
 
         numbers: indexes of the members for which the result has a turn; by default all.
         """
-        bounds = np.cumsum(result.lengths)[:-1]
-        turns = zip(
-            self.members if numbers is None else numbers,
-            np.split(result.tokens, bounds),
-            np.split(result.log_probs, bounds),
-            result.finish,
-            strict=True,
-        )
+        offsets, support = offsets_of(result.lengths), result.support
+        spans = [slice(start, stop) for start, stop in itertools.pairwise(offsets.tolist())]
+        turns = zip(self.members if numbers is None else numbers, spans, result.finish, strict=True)
         calls = {}
-        for number, tokens, log_probs, finish in turns:
-            response = self.responses[number]
-            response.say(tokens, log_probs, self._codec.decode(tokens))
+        for number, span, finish in turns:
+            response, tokens = self.responses[number], result.tokens[span]
+            left = None if support is None else support.at(span)
+            response.say(tokens, result.log_probs[span], self._codec.decode(tokens), left)
             cut = finish == FINISHED_LENGTH
             call = None if cut or self._rollout.tools is None else read_call(response.last_turn)
             if cut or (call is not None and response.spoken >= self._rollout.max_new_tokens):

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.engines.rollout.cases import MAX_NEW, prompts_of, request_of, rows_of
 from yatt_core.errors import DataError, InfrastructureError
-from yatt_core.protocols.generation import GeneratePiece, GenerateResult
+from yatt_core.protocols.generation import GeneratePiece, GenerateResult, support_fields
 from yatt_core.protocols.pieces import cut_piece, hold_back, join_pieces
+from yatt_core.wire.support import Support
 
 SAMPLES = 3
 
@@ -20,7 +21,9 @@ def answer(prompts: int) -> GenerateResult:
     lengths = rng.integers(1, 6, prompts * SAMPLES).astype(np.int32)
     total = int(lengths.sum())
     tokens = np.arange(total, dtype=np.int32)
-    return GenerateResult(tokens, -tokens.astype(np.float32), lengths, (lengths > 3).astype(np.int8), 2, 1.0)
+    finish, sizes = (lengths > 3).astype(np.int8), rng.integers(1, 4, total).astype(np.int32)
+    supports = support_fields(Support(np.arange(sizes.sum(), dtype=np.int32), sizes))
+    return GenerateResult(tokens, -tokens.astype(np.float32), lengths, finish, 2, 1.0, **supports)
 
 
 @given(st.permutations(range(6)), st.lists(st.integers(1, 5), max_size=4))
@@ -31,6 +34,8 @@ def test_cutting_and_joining_gives_the_whole(order, cuts):
     joined = join_pieces(pieces)
     assert joined.rows == tuple(range(6))
     assert rows_of(joined.result) == rows_of(whole)
+    assert joined.result.support_tokens.tolist() == whole.support_tokens.tolist()
+    assert joined.result.support_sizes.tolist() == whole.support_sizes.tolist()
     assert joined.result.seconds == pytest.approx(0.5 * len(pieces))
     assert joined.result.weight_version == 2
 

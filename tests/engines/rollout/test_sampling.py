@@ -16,7 +16,7 @@ from transformers.generation import (
 )
 
 from yatt_core.engines.noise import uniforms
-from yatt_core.engines.rollout.torch.sampling import greedy, penalised, sample, truncated
+from yatt_core.engines.rollout.torch.sampling import draw, greedy, penalised, support_of, truncated
 
 ROWS = 200_000
 EXPECTED = [[2802244911, 3011683077], [1581361928, 4052577513], [1572997799, 3181733514]]
@@ -30,6 +30,11 @@ def chi_square(counts: np.ndarray, shares: np.ndarray) -> float:
     statistic = ((counts[kept] - expected[kept]) ** 2 / expected[kept]).sum()
     freedom = kept.sum() - 1
     return float((statistic - freedom) / np.sqrt(2 * freedom))
+
+
+def sample(logits, noise, temperature, top_p, top_k=0, min_p=0.0):
+    """Draws as the engine does."""
+    return draw(truncated(logits.float() / temperature, top_p, top_k, min_p), noise)
 
 
 def test_noise_is_pinned():
@@ -151,3 +156,22 @@ def test_draws_follow_what_the_cuts_leave(top_p, top_k, min_p):
 def test_top_k_keeps_tokens_as_likely_as_the_last_of_them():
     found = truncated(torch.tensor([[1.0, 3.0, 2.0, 2.0, 0.0]]), 1.0, 2, 0.0)
     assert torch.isfinite(found).tolist() == [[False, True, True, True, False]]
+
+
+@settings(max_examples=50)
+@given(
+    seed=st.integers(0, 1000),
+    top_p=st.one_of(st.just(1.0), st.floats(0.05, 0.99)),
+    top_k=st.integers(1, 40),
+    min_p=st.one_of(st.just(0.0), st.floats(0.001, 0.9)),
+)
+def test_the_support_is_what_the_cuts_leave(seed, top_p, top_k, min_p):
+    logits = torch.randn(5, 37, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 3
+    kept = (
+        processors(0, (), 1.0, top_p, top_k, min_p)(torch.zeros(5, 0, dtype=torch.int64), logits.clone()) > -torch.inf
+    )
+    support = support_of(truncated(logits, top_p, top_k, min_p))
+    assert support.sizes.tolist() == kept.sum(1).tolist()
+    assert support.tokens.tolist() == kept.nonzero()[:, 1].tolist()
+    drawn, _ = sample(logits, torch.rand(5, dtype=torch.float64), 1.0, top_p, top_k, min_p)
+    assert support.contains(drawn.numpy().astype(np.int32)).all()

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -30,6 +31,7 @@ from yatt_core.engines.rollout.torch.runners import open_runner
 from yatt_core.engines.rollout.torch.sizes import padded_length
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.models.loading import load_causal_lm
+from yatt_core.protocols.pieces import join_pieces
 
 
 @pytest.fixture(scope="session")
@@ -311,3 +313,44 @@ def test_greedy_answers_ignore_the_settings_of_sampling(torch_engine):
         for options in ({}, SHAPED)
     )
     assert plain == shaped
+
+
+CUT = {name: value for name, value in SHAPED.items() if name != "repetition_penalty"}
+
+
+def test_the_recorded_support_is_what_the_settings_leave(torch_engine, plain_model):
+    prompts, stops = prompts_of([1, 9, 31]), tuple(range(1, 40))
+    request = request_of(prompts, samples=4, max_new_tokens=MAX_NEW, stop_tokens=stops, record_support=True, **CUT)
+    result = torch_engine.engine.generate(request)
+    plain = torch_engine.engine.generate(replace(request, record_support=False))
+    assert rows_of(plain) == rows_of(result) and plain.support is None
+    checked = 0
+    for row, (tokens, log_probs, _) in enumerate(rows_of(result)):
+        prompt, drawn = prompts[row // 4], np.frombuffer(tokens, np.int32).astype(np.int64)
+        whole = torch.from_numpy(np.concatenate([prompt, drawn]).astype(np.int64))[None]
+        with torch.no_grad():
+            logits = plain_model(input_ids=whole).logits[0].float()
+        shape = processors(len(prompt), stops, 0.8, 0.9, 20, 0.02, 1.0, CUT["min_new_tokens"])
+        for step, given in enumerate(np.frombuffer(log_probs, np.float32)):
+            end = len(prompt) + step
+            kept = shape(whole[:, :end], logits[end - 1 : end].clone())[0] > -torch.inf
+            support = result.support.at(slice(checked, checked + 1)).tokens
+            assert support.tolist() == kept.nonzero()[:, 0].tolist()
+            scores = logits[end - 1, support.astype(np.int64)].double() / 0.8
+            expected = scores.log_softmax(0)[support.tolist().index(drawn[step])]
+            assert abs(float(expected) - float(given)) < 5e-5
+            checked += 1
+    assert checked == len(result.tokens)
+
+
+def test_supports_do_not_depend_on_their_batch_or_the_order_of_responses(model_folder):
+    prompts, seeds = prompts_of([3, 17, 40, 8, 25, 60]), np.arange(18, dtype=np.uint64).reshape(6, 3)
+    options = {"max_new_tokens": MAX_NEW, "record_support": True, **CUT}
+    engine, waiting = build_case("torch", model_folder).engine, build_case("torch-waiting", model_folder).engine
+    together = engine.generate(request_of(prompts, seeds=seeds, **options))
+    pieces = [piece for piece in waiting.stream(request_of(prompts, seeds=seeds, **options)) if piece is not None]
+    assert len(pieces) > 3
+    joined = join_pieces(pieces).result
+    assert joined.support_tokens.tobytes() == together.support_tokens.tobytes()
+    assert joined.support_sizes.tobytes() == together.support_sizes.tobytes()
+    assert together.support.contains(together.tokens).all()

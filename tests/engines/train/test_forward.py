@@ -26,6 +26,7 @@ class Pairs:
     response_offsets: Any
     loss_mask: Any
     media: Any = ()
+    support: Any = None
 
 
 def pairs(prompt_lengths: list[int], response_lengths: list[int], seed: int = 0) -> Pairs:

@@ -15,6 +15,7 @@ import torch
 from benchmarks.algorithms.methods import METHODS, Teachers
 from tests.engines.train.groups import RANKS
 from tests.engines.train.support import make_engine, make_model_folder, make_spec, prepare, random_task
+from tests.engines.train.test_sampler_support import replaying_spec, sampled_task
 from tests.engines.train.test_teachers import shown_task
 from yatt_core.algorithms.moments import RewardMoments
 from yatt_core.engines.train.model.optimizer import FlatAdamW
@@ -92,6 +93,17 @@ def test_a_run_killed_in_learn_ends_with_the_same_bits(
     make_task = shown_task if METHODS[name].teaching == "self" else random_task
     tasks = [make_task(tmp_path, iteration) for iteration in range(1, LAST + 1)]
 
+    check_killed(spec, tasks, tmp_path, model_folder)
+
+
+def test_a_run_that_replays_supports_ends_with_the_same_bits(tmp_path: Path, model_folder: Path) -> None:
+    spec = replaying_spec(mini_batches=STEPS // 2, epochs=2, kl={"coefficient": 0.01})
+    tasks = [sampled_task(model_folder, tmp_path, iteration) for iteration in range(1, LAST + 1)]
+    check_killed(spec, tasks, tmp_path, model_folder)
+
+
+def check_killed(spec: RunSpec, tasks: list[BatchTask], tmp_path: Path, model_folder: Path) -> None:
+    """Kills a run in learn, resumes it, and compares it with one that was not disturbed."""
     whole, state, undisturbed = make_engine(spec, tmp_path, model_folder), Carried(), {}
     for task in tasks:
         update, state = learn(whole, spec, replace(task, term=3), state)

@@ -141,3 +141,9 @@ def test_the_work_of_a_device_is_given_by_role() -> None:
         "devices/1/tokens_per_second": 0.0,
     }
     assert device_metrics(()) == []
+
+
+def test_the_mean_support_is_over_the_tokens_that_count() -> None:
+    assert "support_size_mean" not in values(experience_metrics(SUMS))
+    metrics = values(experience_metrics(SUMS | {"support_tokens": 21.0, "loss_tokens": 7.0}))
+    assert metrics["support_size_mean"] == 3.0 and is_known("support_size_mean")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -19,6 +20,7 @@ from yatt_core.algorithms.shaping.registry import LengthPenaltySpec
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.sections.distillation import DistillationSpec
 from yatt_core.spec.sections.model import ModelFolder
+from yatt_core.spec.sections.rollout import RolloutSpec
 from yatt_core.spec.sections.trainer import AdamWSpec
 
 
@@ -103,6 +105,9 @@ class AlgorithmSpec(SpecModel):
     the sum divided by the number of sequences x `max_new_tokens`."""
     importance_correction: CorrectionSpec | None = None
     """Correction for the difference between sampler and trainer; `null`: no correction."""
+    sampler_support: Literal["full", "replay"] = "full"
+    """Over which tokens the trainer normalises a sampled token's probability. `replay`: those that `rollout.top_k`, `top_p`,
+    `min_p` and `min_new_tokens` left to draw it from, which the sampler records; needs `top_k`. `full`: the vocabulary."""
     length_penalty: LengthPenaltySpec | None = None
     """Subtracted from the reward by the response's length; `null`: none."""
     mask_truncated: bool = False
@@ -125,6 +130,24 @@ class AlgorithmSpec(SpecModel):
         if self.reward_scaling != "none" and kind == "gdpo":
             raise ValueError("reward_scaling: gdpo normalises each reward part apart; write none")
         return self
+
+    def support_mistakes(self, rollout: RolloutSpec) -> Iterator[str]:
+        """Yields why the support of sampled tokens cannot be replayed, each line starting with the key."""
+        if self.sampler_support == "full":
+            return
+        key = "algorithm.sampler_support"
+        if rollout.engine.kind == "virtual":
+            yield f"{key}: a virtual engine has no probabilities; expected full"
+        elif rollout.top_k is None:
+            yield (
+                f"{key}: replay records the tokens that a token was drawn from, whose number only rollout.top_k bounds; "
+                "expected rollout.top_k, such as 100, beside top_p or min_p, or full"
+            )
+        if rollout.repetition_penalty != 1.0:
+            yield (
+                f"{key}: replay renormalises the model's probabilities, which rollout.repetition_penalty changes; expected "
+                f"repetition_penalty 1, or full (given: {rollout.repetition_penalty:g})"
+            )
 
     @property
     def reference_moves(self) -> bool:

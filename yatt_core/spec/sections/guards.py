@@ -91,7 +91,8 @@ class LogProbGapGuard(MetricGuard):
     at_most: float | None = 0.1
     """Maximum mean that raises no alarm, in nats per token. Nucleus sampling adds -log(`rollout.top_p`). With
     `rollout.top_k`, `min_p`, `repetition_penalty` or `min_new_tokens` the default of this bound is ignored and `rise`
-    (default 3) applies; any other value of this bound applies as well."""
+    (default 3) applies; any other value of this bound applies as well. Neither holds if `algorithm.sampler_support` is
+    `replay`."""
 
 
 class GradientNormGuard(MetricGuard):

@@ -15,7 +15,7 @@ RESULT_METRICS = frozenset(
         "grad_norm", "learning_rate", "entropy", "clip_fraction", "ratio_min", "ratio_max", "train_rollout_logprob_diff_mean",
         "train_rollout_logprob_diff_max", "kl", "value_loss", "value_clip_fraction", "value_grad_norm", "explained_variance",
         "distillation_kl", "importance_weight", "importance_sample_size", "importance_masked_fraction",
-        "off_policy_masked_fraction", "kl_coefficient", "entropy_coefficient", "frozen_fraction",
+        "off_policy_masked_fraction", "support_size_mean", "kl_coefficient", "entropy_coefficient", "frozen_fraction",
         "length/penalty_mean", "tokens", "sampling/waves", "sampling/drawn_groups",
         "sampling/invalid_groups", "sampling/cut_groups", "sampling/valid_fraction", "sampling/filled_fraction",
         "sampling/padded_groups", "sampling/dropped_groups", "sampling/wasted_tokens",

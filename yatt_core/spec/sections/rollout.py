@@ -101,8 +101,8 @@ class RolloutSpec(SpecModel):
     temperature: PositiveFloat = 1.0
     """Sampling temperature, also applied to the trainer's log-probabilities."""
     top_p: PositiveFloat = Field(default=1.0, le=1.0)
-    """Nucleus sampling. Below 1 the engine renormalises probabilities, which widens the gap between sampler and
-    trainer."""
+    """Nucleus sampling. Below 1 the engine renormalises probabilities, which widens the gap between sampler and trainer
+    unless `algorithm.sampler_support` is `replay`."""
     top_k: PositiveInt | None = None
     """Samples only from this many likeliest tokens (more if several are equally likely as the last one); `null`: from
     all."""

@@ -17,6 +17,7 @@ from tests.engines.rollout.test_sampling import processors
 from tests.engines.rollout.vllm.conftest import core_of
 from tests.engines.rollout.vllm.reference import largest_gap, module_with
 from tests.needs import NEEDS_VLLM
+from yatt_core.engines.rollout.torch.sampling import support_of, truncated
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
 
 pytestmark = [NEEDS_VLLM, pytest.mark.verify]
@@ -252,3 +253,25 @@ def test_a_request_after_the_end_of_the_process_says_what_happened(make_vllm_cas
     assert case.engine.is_lost
     with pytest.raises(InfrastructureError, match="SIGKILL"):
         case.engine.update_weights(case.weights(0), 0)
+
+
+def test_it_records_the_support_that_the_torch_engine_records(vllm_case):
+    """Both draw from the same model; each support is compared with the one that the torch engine's sampling leaves."""
+    prompts, cut = prompts_of([1, 9, 31]), {"top_k": 20, "top_p": 0.9, "min_p": 0.02, "min_new_tokens": 5}
+    request = request_of(prompts, samples=4, max_new_tokens=MAX_NEW, temperature=0.8, record_support=True, **cut)
+    result = vllm_case.engine.generate(request)
+    module, checked = module_with(vllm_case.folder, vllm_case.weights(0)), 0
+    for row, (tokens, _, _) in enumerate(rows_of(result)):
+        prompt, drawn = prompts[row // 4], np.frombuffer(tokens, np.int32).astype(np.int64)
+        whole = torch.from_numpy(np.concatenate([prompt, drawn]).astype(np.int64))[None]
+        with torch.no_grad():
+            logits = module(input_ids=whole).logits[0, len(prompt) - 1 : -1].float()
+        logits[: cut["min_new_tokens"], request.stop_tokens] = -torch.inf
+        expected = support_of(truncated(logits / 0.8, cut["top_p"], cut["top_k"], cut["min_p"]))
+        found = result.support.at(slice(checked, checked + len(drawn)))
+        assert found.sizes.tolist() == expected.sizes.tolist() and found.tokens.tolist() == expected.tokens.tolist()
+        checked += len(drawn)
+    assert checked == len(result.tokens) and result.support.contains(result.tokens).all()
+    assert 1 < result.support_sizes.mean() < cut["top_k"]
+    plain = vllm_case.engine.generate(request_of(prompts, samples=4, max_new_tokens=MAX_NEW, temperature=0.8, **cut))
+    assert plain.support is None and rows_of(plain) == rows_of(result)

@@ -30,7 +30,7 @@ import torch
 
 from yatt_core.engines.noise import uniforms
 from yatt_core.engines.rollout.torch.runner import Indices, Room, Rows, Runner
-from yatt_core.engines.rollout.torch.sampling import greedy, penalised, sample
+from yatt_core.engines.rollout.torch.sampling import draw, greedy, penalised, support_of, truncated
 from yatt_core.engines.rollout.torch.sizes import PREFILL_TOKENS, padded_length, rows_for
 from yatt_core.errors import DataError, NumericError
 from yatt_core.progress import advanced
@@ -40,7 +40,9 @@ from yatt_core.protocols.generation import (
     GeneratePiece,
     GenerateRequest,
     GenerateResult,
+    support_fields,
 )
+from yatt_core.wire.support import Support
 
 STEPS_ON_GPU = 8
 """Maximum number of steps on a GPU before the host reads their tokens."""
@@ -100,12 +102,16 @@ def _finished_rows(
 
 @dataclass(slots=True)
 class _Responses:
-    """Generated tokens and log-probabilities by row of the result, [rows, max_new_tokens]."""
+    """Generated tokens and log-probabilities by row of the result, [rows, max_new_tokens].
+
+    support: by row, the support of each of its tokens so far, if the request asks for it.
+    """
 
     tokens: npt.NDArray[np.int32]
     log_probs: npt.NDArray[np.float32]
     lengths: npt.NDArray[np.int32]
     finish: npt.NDArray[np.int8]
+    support: list[list[Support]]
 
     @classmethod
     def empty(cls, rows: int, length: int) -> _Responses:
@@ -114,18 +120,24 @@ class _Responses:
             np.zeros((rows, length), np.float32),
             np.zeros(rows, np.int32),
             np.full(rows, FINISHED_LENGTH, np.int8),
+            [[] for _ in range(rows)],
         )
 
     def take(self, rows: Indices) -> _Responses:
         """Returns copies of some rows."""
-        return _Responses(self.tokens[rows], self.log_probs[rows], self.lengths[rows], self.finish[rows])
+        support = [self.support[row] for row in rows.tolist()]
+        return _Responses(self.tokens[rows], self.log_probs[rows], self.lengths[rows], self.finish[rows], support)
 
 
 class _Drawn(NamedTuple):
-    """The draw of one step, on the runner's device: tokens [n] int64 and log-probabilities [n] float32."""
+    """The draw of one step: tokens [n] int64 and log-probabilities [n] float32 on the runner's device, supports on the host.
+
+    support: None unless the request asks for it.
+    """
 
     tokens: torch.Tensor
     log_probs: torch.Tensor
+    support: Support | None = None
 
 
 class _Decoder:
@@ -243,8 +255,11 @@ class _Decoder:
     def _record(self, drawn: Sequence[_Drawn], rows: Indices) -> Indices:
         """Records the tokens of some steps of these rows and removes finished rows; returns the responses that ended."""
         origin, ended = self.origin[rows], np.zeros(len(rows), np.bool_)
-        for tokens, log_probs in _on_host(drawn, len(rows)):
+        for one, (tokens, log_probs) in zip(drawn, _on_host(drawn, len(rows)), strict=True):
             going = np.flatnonzero(~ended)
+            if one.support is not None:
+                for row, place in zip(origin[going].tolist(), going.tolist(), strict=True):
+                    self.responses.support[row].append(one.support.at(slice(place, place + 1)))
             ended[going] = self._record_step(rows[going], tokens[going], log_probs[going])
         if ended.any():
             self._leave(rows[ended])
@@ -276,16 +291,11 @@ class _Decoder:
             return _Drawn(*greedy(logits))
         noise = np.zeros(len(logits))
         noise[: len(origin)] = self.noise[origin, counts]
-        drawn = _Drawn(
-            *sample(
-                self._shaped(logits, origin, counts),
-                torch.from_numpy(noise).to(logits.device),
-                request.temperature,
-                request.top_p,
-                request.top_k,
-                request.min_p,
-            )
-        )
+        shaped = self._shaped(logits, origin, counts)
+        scaled = shaped if request.temperature == 1.0 else shaped.float() / request.temperature
+        scaled = truncated(scaled, request.top_p, request.top_k, request.min_p)
+        support = support_of(scaled[: len(origin)]) if request.record_support else None
+        drawn = _Drawn(*draw(scaled, torch.from_numpy(noise).to(logits.device)), support)
         if self.seen is not None:
             self.seen[torch.from_numpy(origin).to(logits.device), drawn.tokens[: len(origin)]] = True
         return drawn
@@ -357,6 +367,7 @@ def _on_host(drawn: Sequence[_Drawn], count: int) -> list[tuple[npt.NDArray[np.i
 def _result(responses: _Responses, request: GenerateRequest, seconds: float) -> GenerateResult:
     """Concatenates the responses."""
     written = np.arange(responses.tokens.shape[1]) < responses.lengths[:, None]
+    support = Support.joined([one for row in responses.support for one in row]) if request.record_support else None
     return GenerateResult(
         tokens=responses.tokens[written],
         log_probs=responses.log_probs[written],
@@ -364,4 +375,5 @@ def _result(responses: _Responses, request: GenerateRequest, seconds: float) -> 
         finish=responses.finish,
         weight_version=request.weight_version,
         seconds=seconds,
+        **support_fields(support),
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from yatt_core.wire.support import Support
+
 BLOCK = 64
 """Number of adjacent tokens whose mass is added up first: a draw finds the block, then the token within it."""
 
@@ -21,18 +23,14 @@ def penalised(logits: torch.Tensor, seen: torch.Tensor, penalty: float) -> torch
     return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
-def sample(
-    logits: torch.Tensor, noise: torch.Tensor, temperature: float, top_p: float, top_k: int = 0, min_p: float = 0.0
-) -> tuple[torch.Tensor, torch.Tensor]:
+def draw(scaled: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Draws one token per row by inverse transform, in vocabulary order, and returns its log-probability.
 
-    logits: [rows, vocabulary].
+    scaled: [rows, vocabulary], the logits divided by the temperature, and truncated.
     noise: [rows] float64 in [0, 1).
 
-    Returns tokens [rows] int64 and log-probabilities [rows] float32 under the sampled distribution:
-    softmax(logits / temperature), cut by min_p, top_k and top_p, and renormalised.
+    Returns tokens [rows] int64 and log-probabilities [rows] float32 under softmax(scaled).
     """
-    scaled = truncated(logits if temperature == 1.0 else logits.float() / temperature, top_p, top_k, min_p)
     # Row by row: in an exponential over the whole tensor, rounding would depend on a value's position.
     masses = torch.softmax(scaled, dim=-1, dtype=torch.float32)
     blocks = _block_masses(masses)
@@ -63,6 +61,17 @@ def truncated(scaled: torch.Tensor, top_p: float, top_k: int, min_p: float) -> t
     if top_p < 1.0:
         scaled = _nucleus(torch.log_softmax(scaled, dim=-1, dtype=torch.float32), top_p)
     return scaled
+
+
+def support_of(scaled: torch.Tensor) -> Support:
+    """Returns the tokens that truncation has left in each row of scaled logits; on a GPU, this waits for them.
+
+    scaled: [rows, vocabulary], -inf for tokens that are not sampled.
+    """
+    kept = scaled > -torch.inf
+    rows, tokens = kept.nonzero(as_tuple=True)
+    sizes = rows.bincount(minlength=len(scaled))
+    return Support(tokens.int().cpu().numpy(), sizes.int().cpu().numpy())
 
 
 def _block_masses(masses: torch.Tensor) -> torch.Tensor:

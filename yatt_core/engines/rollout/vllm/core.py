@@ -41,6 +41,7 @@ class VllmCore:
         self._engine.set_weight_version(str(version))
         self._sleep = Sleep()
         self._ended: list[tuple[str, Ended]] = []
+        self._supported: set[str] = set()
 
     def submit(self, request: GenerateRequest, names: Sequence[str], salt: str) -> None:
         """Adds the responses of a request, prompt by prompt, under these names.
@@ -49,6 +50,8 @@ class VllmCore:
         """
         self.wake("weights", "kv_cache")
         named, limits = iter(names), request.prompt_limits.tolist()
+        if request.record_support:
+            self._supported.update(names)
         for place in range(len(request.prompts)):
             asked = self._pictures.prompt(request, place, salt)
             for seed in request.seeds[place].tolist():
@@ -64,6 +67,7 @@ class VllmCore:
     def abort(self, names: Sequence[str]) -> None:
         """Aborts the given responses."""
         self._engine.abort_request(list(names))
+        self._supported.difference_update(names)
 
     def begin_update(self) -> None:
         """Begins an update of the weights; the engine cannot step until it ends."""
@@ -122,7 +126,10 @@ class VllmCore:
 
     def _advance(self) -> None:
         outputs = self._engine.step()
-        self._ended += [(output.request_id, ended_of(output.outputs[0])) for output in outputs]
+        for output in outputs:
+            name = output.request_id
+            self._ended.append((name, ended_of(output.outputs[0], name in self._supported)))
+            self._supported.discard(name)
 
     def _settle(self) -> None:
         """Finishes the batches in flight, of which pipeline stages and asynchronous scheduling have several.

@@ -63,6 +63,7 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
         enforce_eager=processors,
         enable_sleep_mode=not processors,
         logprobs_mode="processed_logprobs",
+        max_logprobs=-1,  # a request for supports asks for as many as its top_k
         worker_extension_cls=WORKER_METHODS,
         tensor_parallel_size=spec.tensor_parallel_size,
         pipeline_parallel_size=spec.pipeline_parallel_size,
@@ -94,7 +95,8 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
 def sampling_of(request: GenerateRequest, limit: int, seed: int) -> Any:
     """Returns vLLM's settings for one response: only the request's stop tokens stop it.
 
-    Log-probabilities refer to the distribution that tokens are sampled from.
+    Log-probabilities refer to the distribution that tokens are sampled from. With top_k, at most that many of them are
+    finite, so that they are the support; of several tokens that are equally likely as the last one, some may be missing.
     """
     return SamplingParams(
         max_tokens=limit,
@@ -107,7 +109,7 @@ def sampling_of(request: GenerateRequest, limit: int, seed: int) -> Any:
         seed=None if request.greedy else seed,
         stop_token_ids=list(request.stop_tokens),
         ignore_eos=True,
-        logprobs=0,
+        logprobs=request.top_k if request.record_support else 0,
         flat_logprobs=True,
         detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,

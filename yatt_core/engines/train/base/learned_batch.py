@@ -6,10 +6,12 @@ Consumes a task. Produces an `ExperienceBatch`, the same on every rank.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 
 from yatt_core.engines.train.steps.batch_advantages import shaped_batch
+from yatt_core.errors import DataError
 from yatt_core.experience.admission import best_and_worst, load_admitted_batch
 from yatt_core.experience.batch import ExperienceBatch
 from yatt_core.inputs.reader import Inputs
@@ -23,12 +25,13 @@ from yatt_core.spec.run import RunSpec
 def load_learned_batch(spec: RunSpec, context: RankContext, task: BatchTask) -> ExperienceBatch:
     """Returns a task's batch. With an objective, a sampled group has its best and its worst sample only.
 
-    Raises `DataError` as `load_admitted_batch` and `row_batch` do.
+    Raises `DataError` as `load_admitted_batch` and `row_batch` do, and for an experience without supports if the update
+    replays them.
     """
     if not spec.samples_responses:
         codec = open_codec(spec, context.model_path)
         return row_batch(spec, Inputs.open(context.inputs_folder, spec), codec, task.rows)
-    batch = load_admitted_batch(context.run_folder, task)
+    batch = _supported(spec, load_admitted_batch(context.run_folder, task))
     return shaped_batch(spec, batch) if spec.objective is None else _extremes(batch)
 
 
@@ -41,6 +44,17 @@ def load_held_out(spec: RunSpec, context: RankContext) -> ExperienceBatch:
 def same_batch(one: BatchTask, other: BatchTask) -> bool:
     """Returns True if two tasks have the same batch; what they name never changes."""
     return (one.shards, one.admission, one.rows) == (other.shards, other.admission, other.rows)
+
+
+def _supported(spec: RunSpec, batch: ExperienceBatch) -> ExperienceBatch:
+    """Returns the batch with the supports of its tokens if the update replays them, otherwise without."""
+    if not spec.replays_support:
+        return replace(batch, support=None)
+    if batch.support is None:
+        raise DataError(
+            "experience: has no support_tokens, which algorithm.sampler_support: replay needs; it was collected without"
+        )
+    return batch
 
 
 def _extremes(batch: ExperienceBatch) -> ExperienceBatch:

@@ -42,7 +42,7 @@ class MegatronForward:
         def finish(hidden: torch.Tensor, micro_batch: MicroBatch) -> Float32:
             states = self._counted(hidden, micro_batch)
             parts = [
-                self._measured(states[chunk], micro_batch.targets[chunk], "none", None)[0]
+                self._measured(states[chunk], micro_batch, chunk, "none", None)[0]
                 for chunk in slices(self._rows(), len(states))
             ]
             found: Float32 = torch.cat(parts).cpu().numpy()
@@ -66,7 +66,7 @@ class MegatronForward:
 
         def finish(hidden: torch.Tensor, micro_batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor, None]:
             def measured(chunk: slice, part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-                return self._measured(part, micro_batch.targets[chunk], entropy, temperature)
+                return self._measured(part, micro_batch, chunk, entropy, temperature)
 
             states, rows = self._counted(hidden, micro_batch), self._rows()
             found = head_loss(loss, micro_batch, states, rows, measured, whole)
@@ -96,12 +96,18 @@ class MegatronForward:
         return whole.flatten(0, 1).index_select(0, places)
 
     def _measured(
-        self, states: torch.Tensor, targets: torch.Tensor, entropy: EntropyUse, temperature: float | None
+        self,
+        states: torch.Tensor,
+        micro_batch: MicroBatch,
+        chunk: slice,
+        entropy: EntropyUse,
+        temperature: float | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the log-probabilities of a chunk's targets, and the entropies of their distributions or nothing."""
         scale = self._temperature if temperature is None else temperature
         logits = torch.nn.functional.linear(states, self._part.head()).float()
-        return self._share.measures(logits if scale == 1.0 else logits / scale, targets, entropy)
+        logits = logits if scale == 1.0 else logits / scale
+        return self._share.measures(logits, micro_batch.targets[chunk], entropy, micro_batch.support_of(chunk))
 
     def _rows(self) -> int:
         return chunk_rows(len(self._part.head()), self._device.type == "cpu")

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from yatt_core.engines.train.model.forward import EntropyUse
+from yatt_core.engines.train.model.truncation import EXCLUDED, excluded
+from yatt_core.wire.support import Support
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +24,13 @@ class VocabularyShare:
     vocabulary: int
 
     def measures(
-        self, logits: torch.Tensor, targets: torch.Tensor, entropy: EntropyUse
+        self, logits: torch.Tensor, targets: torch.Tensor, entropy: EntropyUse, support: Support | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the targets' log-probabilities, [T], and the entropies of their distributions, [T] or empty.
 
         logits: [T, own columns].
         targets: [T].
+        support: the tokens over which probabilities are renormalised; None for the whole vocabulary.
 
         Gradients flow to the rank's own columns; entropies have gradients only if `entropy` is `loss`.
         """
@@ -36,8 +39,10 @@ class VocabularyShare:
         columns = logits.shape[1]
         start = self.rank * columns
         outside = torch.arange(start, start + columns, device=logits.device) >= self.vocabulary
-        if start + columns > self.vocabulary:
-            logits = logits.masked_fill(outside, torch.finfo(logits.dtype).min)
+        if support is not None:
+            outside = outside | excluded(support, columns, logits.device, start)
+        if support is not None or start + columns > self.vocabulary:
+            logits = logits.masked_fill(outside, EXCLUDED)
         largest = self._largest(logits)
         shifted = logits - largest[:, None]
         exponentials = shifted.exp()

@@ -23,9 +23,11 @@ from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
 from yatt_core.engines.train.model.chunk_sizes import chunk_rows
 from yatt_core.engines.train.model.chunks import ChunkLoss, chunk_loss, loss_in_chunks, slices
 from yatt_core.engines.train.model.packed_attention import Runs, attending_by_sample
+from yatt_core.engines.train.model.truncation import EXCLUDED, excluded
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.progress import advanced
 from yatt_core.wire.columns import offsets_of, ragged_positions
+from yatt_core.wire.support import Support
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
@@ -55,6 +57,11 @@ class Sequences(Protocol):
         """Content addresses of each prompt's images, N rows; empty without images."""
         ...
 
+    @property
+    def support(self) -> Support | None:
+        """The support of each response token; None for the whole vocabulary."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
@@ -70,6 +77,7 @@ class MicroBatch:
     prompt_lengths: [B], tokens of each sample's prompt.
     sizes: [B], tokens of each sample.
     shown: the prompts' images; None if the batch has no images.
+    support: the tokens that each counted token was sampled from; None for the whole vocabulary.
     """
 
     tokens: torch.Tensor
@@ -82,6 +90,7 @@ class MicroBatch:
     sizes: Int64
     shown: ShownPrompts | None = None
     runs: Runs = ()
+    support: Support | None = None
 
     def part(self, counted: slice) -> MicroBatch:
         """Returns the same samples with only some of the counted tokens."""
@@ -91,7 +100,12 @@ class MicroBatch:
             targets=self.targets[counted],
             positions=self.positions[counted],
             rows=self.rows[counted],
+            support=self.support_of(counted),
         )
+
+    def support_of(self, counted: slice) -> Support | None:
+        """Returns the supports of some of the counted tokens; None for the whole vocabulary."""
+        return None if self.support is None else self.support.at(counted)
 
     def on(self, device: torch.device) -> MicroBatch:
         """Returns the micro-batch with its tensors on a device."""
@@ -140,6 +154,7 @@ def assemble(batch: Sequences, indices: Int64, packed: bool = False) -> MicroBat
         sizes=sizes,
         shown=_shown(batch, indices, prompt_lengths) if batch.media else None,
         runs=_runs(sizes) if packed else (),
+        support=None if batch.support is None else batch.support.at(positions[counted]),
     )
 
 
@@ -257,7 +272,7 @@ class PolicyForward:
         states = self._states(placed)
 
         def measured(chunk: slice, part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return self._measured(part, placed.targets[chunk], entropy, temperature)
+            return self._measured(part, placed, chunk, entropy, temperature)
 
         found = head_loss(loss, micro_batch, states, self._rows(), measured, whole)
 
@@ -268,28 +283,38 @@ class PolicyForward:
 
     def log_probs(self, micro_batch: MicroBatch) -> torch.Tensor:
         """Returns the log-probability of each counted token, or the head's value, [T] in float32."""
-        states, targets = self._states(micro_batch), micro_batch.targets
+        states = self._states(micro_batch)
         chunks = slices(self._rows(), len(states))
-        return torch.cat([self._measured(states[chunk], targets[chunk], "none", None)[0] for chunk in chunks])
+        return torch.cat([self._measured(states[chunk], micro_batch, chunk, "none", None)[0] for chunk in chunks])
 
     def _measured(
-        self, states: torch.Tensor, targets: torch.Tensor, entropy: EntropyUse, temperature: float | None
+        self,
+        states: torch.Tensor,
+        micro_batch: MicroBatch,
+        chunk: slice,
+        entropy: EntropyUse,
+        temperature: float | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns a chunk's log-probabilities or values, and the entropies of its distributions or nothing."""
         if self._values:
             values = self._logits(states)[:, 0]
             return values, values.new_zeros(0)
-        distribution = self._log_distribution(states, temperature)
-        log_probs = distribution.gather(-1, targets[:, None]).squeeze(-1)
+        distribution = self._log_distribution(states, temperature, micro_batch.support_of(chunk))
+        log_probs = distribution.gather(-1, micro_batch.targets[chunk, None]).squeeze(-1)
         if entropy == "none":
             return log_probs, log_probs.new_zeros(0)
         return log_probs, token_entropy(distribution if entropy == "loss" else distribution.detach())
 
-    def _log_distribution(self, states: torch.Tensor, temperature: float | None) -> torch.Tensor:
-        """Returns the vocabulary's log-probabilities, [n, vocabulary] in float32."""
+    def _log_distribution(
+        self, states: torch.Tensor, temperature: float | None, support: Support | None
+    ) -> torch.Tensor:
+        """Returns the log-probabilities of the vocabulary, renormalised over a support: [n, vocabulary] in float32."""
         logits = self._logits(states)
         scale = self._temperature if temperature is None else temperature
-        return torch.log_softmax(logits if scale == 1.0 else logits / scale, dim=-1)
+        logits = logits if scale == 1.0 else logits / scale
+        if support is not None:
+            logits = logits.masked_fill(excluded(support, logits.shape[1], logits.device), EXCLUDED)
+        return torch.log_softmax(logits, dim=-1)
 
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16)

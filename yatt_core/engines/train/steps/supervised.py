@@ -35,6 +35,7 @@ class Demonstrations:
     response_offsets: Int64
     loss_mask: Mask
     media: tuple[tuple[str, ...], ...]
+    support: None = None
 
 
 def demonstrations_of(

@@ -17,6 +17,8 @@ import torch
 
 from yatt_core.engines.train.model.chunk_sizes import GPU_LOGITS
 from yatt_core.engines.train.model.chunks import ChunkLoss, slices
+from yatt_core.engines.train.model.truncation import EXCLUDED, excluded
+from yatt_core.wire.support import Support
 
 CHUNK_LOGITS = 2**23
 """Target number of logits in a chunk of FEWEST to MOST tokens on a CPU; large products run faster."""
@@ -44,15 +46,19 @@ class Head:
     entropies: bool = False
 
 
-def measure_tokens(head: Head, states: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def measure_tokens(
+    head: Head, states: torch.Tensor, targets: torch.Tensor, support: Support | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the log-probabilities of the targets and the entropies of their distributions (or nothing), [T].
 
     states: [T, width], after the last norm.
+    support: the tokens over which probabilities are renormalised; None for the whole vocabulary.
     """
     nothing = states.new_empty(0, dtype=torch.float32)
     parts = [(nothing, nothing)]
     for chunk in slices(chunk_rows(head), len(targets)):
         logits = torch.mm(states[chunk], head.weight.t())
+        _restrict(logits, support, chunk)
         parts += [_values(head, logits[strip], targets[chunk][strip]) for strip in _strips(head, logits)]
     log_probs, entropies = (torch.cat(values) for values in zip(*parts, strict=True))
     return log_probs, entropies
@@ -64,11 +70,16 @@ def backward_tokens(
     targets: torch.Tensor,
     loss: ChunkLoss,
     of_weight: torch.Tensor,
+    support: Support | None = None,
 ) -> torch.Tensor:
-    """Returns the loss's gradient for the states, [T, width]; adds the weight's gradient to `of_weight` (float32)."""
+    """Returns the loss's gradient for the states, [T, width]; adds the weight's gradient to `of_weight` (float32).
+
+    support: as in `measure_tokens`.
+    """
     of_states = torch.empty_like(states)
     for chunk in slices(chunk_rows(head), len(targets)):
         gradient = torch.mm(states[chunk], head.weight.t())
+        _restrict(gradient, support, chunk)
         scale = _to_gradient(head, gradient, targets[chunk], partial(loss, chunk))
         torch.mm(gradient, head.weight, out=of_states[chunk]).mul_(scale)
         scaled = (states[chunk] * scale).to(states.dtype)
@@ -110,6 +121,12 @@ def _strips(head: Head, logits: torch.Tensor) -> Iterator[slice]:
     on_cores = head.weight.device.type == "cpu"
     rows = max(STRIP_LOGITS // len(head.weight), FEWEST_OF_STRIP) if on_cores else len(logits)
     return slices(rows, len(logits))
+
+
+def _restrict(logits: torch.Tensor, support: Support | None, chunk: slice) -> None:
+    """Excludes the tokens outside of a chunk's supports from its logits, [n, vocabulary], in place."""
+    if support is not None:
+        logits.masked_fill_(excluded(support.at(chunk), logits.shape[1], logits.device), EXCLUDED)
 
 
 def _values(

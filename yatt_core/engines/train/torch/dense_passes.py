@@ -88,7 +88,7 @@ class DensePasses:
             return torch.zeros(0).numpy()
         rows, targets = self._placed(micro_batch)
         states = self._states(weights, rows, weights.embedding[rows.tokens])
-        found = measure_tokens(head, states, targets)[0].cpu().numpy()
+        found = measure_tokens(head, states, targets, micro_batch.support)[0].cpu().numpy()
         advanced()
         return found
 
@@ -105,9 +105,9 @@ class DensePasses:
         with torch.no_grad():
             found: ChunkLoss = part_loss
             if whole and len(targets) > chunk_rows(head):
-                measured = measure_tokens(head, states.detach(), targets)
+                measured = measure_tokens(head, states.detach(), targets, micro_batch.support)
                 found = chunk_loss(lambda *values: loss(micro_batch, *values), [measured])
-            of_states = backward_tokens(head, states.detach(), targets, found, self._of_head)
+            of_states = backward_tokens(head, states.detach(), targets, found, self._of_head, micro_batch.support)
         torch.autograd.backward(states, of_states)
         assert embedded.grad is not None
         if self._padding is not None:
