@@ -15,6 +15,8 @@ from yatt_core.planning.shape import ModelShape
 FLOAT, HALF = 4, 2
 DISTRIBUTIONS = 3
 """Distributions of a chunk's tokens held at once: log-softmax, its exponential and their product, or gradients."""
+SCORED_DISTRIBUTIONS = 2
+"""Distributions of a chunk's tokens held at once in a pass without gradients: logits and log-softmax."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def _layer_token(shape: ModelShape, width: int, norm: int, inputs: int) -> int:
 def torch_forward(shape: ModelShape, batch: MicroBatchShape, dtype: str) -> int:
     """Returns the peak bytes of a pass without gradients: a layer's values, or the head's distributions."""
     layer = batch.tokens * (shape.hidden + 4 * shape.intermediate) * element_bytes(dtype)
-    return max(layer, DISTRIBUTIONS * batch.chunk(shape.vocabulary) * shape.vocabulary * FLOAT)
+    return max(layer, SCORED_DISTRIBUTIONS * batch.chunk(shape.vocabulary) * shape.vocabulary * FLOAT)
 
 
 def fsdp2_kept(shape: ModelShape, batch: MicroBatchShape, dtype: str, checkpointing: bool) -> int:
