@@ -56,7 +56,11 @@ def _forward(port: int) -> Application:
     """Returns an application that forwards requests to a server and returns its answers."""
 
     def serve(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        length = int(environ.get("CONTENT_LENGTH") or 0)
+        body = environ["wsgi.input"].read(length)
+        if len(body) < length:
+            # The client has died. moto would store what has arrived, which S3 does not.
+            raise ConnectionAbortedError(f"{len(body)} of {length} bytes arrived")
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.putrequest(
             environ["REQUEST_METHOD"], environ["REQUEST_URI"], skip_host=True, skip_accept_encoding=True

@@ -53,8 +53,6 @@ NEVER_MISSING = (
     "driver dies: after MlflowTracker._create_run",
     REPLAY,
     "driver dies: after DriverSession.close",
-    "actor dies: after RolloutActor.begin_update",
-    "actor dies: after RolloutActor.take",
     "actor dies: after TrainerActor.learn",
     "actor dies: yatt_core.experience.chunks.write_chunk: rename of batch-#.responses.arrow",
     "driver dies while an actor is at: yatt_core.experience.chunks.write_chunk: rename of batch-#.scores.arrow",
@@ -62,18 +60,22 @@ NEVER_MISSING = (
     "driver dies while an actor is at: yatt_core.checkpoints.publish.publish_checkpoint: rename of b#-i#.t#",
 )
 
+STORE_SYNC = ("actor dies: after RolloutActor.begin_update", "actor dies: after RolloutActor.take")
+DIRECT_SYNC = ("actor dies: after TorchRolloutEngine.take",)
+"""Where weights arrive through Ray's store, and from the ranks themselves."""
+
 
 @pytest.mark.timeout(1500)
 def test_killed_once_at_every_commit_the_run_ends_with_the_same_bits(driver: Driver, bed: Bed) -> None:
     """Also kills at one failpoint of each other kind except replay, which needs a death after an unsaved commit."""
-    kept = "|".join(re.escape(place) for place in NEVER_MISSING if place != REPLAY)
-    sweep(driver, bed, "virtual.yaml", VIRTUAL, spared=f"^(?!.* COMMIT |{kept})")
+    kept = "|".join(re.escape(place) for place in (*NEVER_MISSING, *STORE_SYNC) if place != REPLAY)
+    sweep(driver, bed, "virtual.yaml", VIRTUAL, STORE_SYNC, spared=f"^(?!.* COMMIT |{kept})")
 
 
 @pytest.mark.verify
 @pytest.mark.timeout(1500)
 def test_killed_once_at_every_failpoint_the_run_ends_with_the_same_bits(driver: Driver, bed: Bed) -> None:
-    sweep(driver, bed, "virtual.yaml", VIRTUAL)
+    sweep(driver, bed, "virtual.yaml", VIRTUAL, STORE_SYNC)
 
 
 @pytest.mark.verify
@@ -84,11 +86,17 @@ def test_on_torch_engines_and_postgresql_too(
     address = postgresql.create("sweep")
     monkeypatch.setenv("YATT_LEDGER", address)
     driver = Driver(tmp_path / "runs", bed.nursery, {"YATT_LEDGER": address})
-    sweep(driver, bed, "torch.yaml", TORCH)
+    sweep(driver, bed, "torch.yaml", TORCH, DIRECT_SYNC)
 
 
-def sweep(driver: Driver, bed: Bed, spec: str, overrides: tuple[str, ...], spared: str = "(?!)") -> None:
-    """Runs the chain and compares. spared: regular expression of failpoints that neither kill nor must be reached."""
+def sweep(
+    driver: Driver, bed: Bed, spec: str, overrides: tuple[str, ...], sync: tuple[str, ...], spared: str = "(?!)"
+) -> None:
+    """Runs the chain and compares.
+
+    sync: failpoints that the weights' way to the engines must reach.
+    spared: regular expression of failpoints that neither kill nor must be reached.
+    """
     quiet, struck = driver.create(spec, *overrides), driver.create(spec, *overrides)
     assert bed.nursery.start(driver.folder, quiet, None, driver.environment).wait(SECONDS) == 0
     (bed.failpoints / "published").unlink(missing_ok=True)
@@ -101,7 +109,8 @@ def sweep(driver: Driver, bed: Bed, spec: str, overrides: tuple[str, ...], spare
         (bed.failpoints / "armed").unlink()
     places = (bed.failpoints / "used").read_text().splitlines()
     sys.stderr.write(f"{len(places)} failpoints, {incarnations} drivers\n")
-    assert not {place for place in NEVER_MISSING if not re.search(spared, place)} - set(places)
+    expected = {place for place in (*NEVER_MISSING, *sync) if not re.search(spared, place)}
+    assert not (missing := expected - set(places)), missing
     assert len(places) == len(set(places))
     assert same_result(driver.results(struck), driver.results(quiet))
     check_each_point_once(driver, struck)
