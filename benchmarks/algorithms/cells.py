@@ -1,7 +1,8 @@
 """Trains the runs that `benchmarks.algorithms` compares, each once: what a folder holds is not trained again.
 
 Consumes a folder, a method and a seed. Produces the run's figures. All runs of a seed begin with the same weights, after
-supervised fine-tuning, and draw the same prompts; self-distillation begins with weights that know its privileged prompts too.
+supervised fine-tuning, and draw the same prompts; self-distillation begins with weights that were fine-tuned further, to use an
+answer that is shown.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from yatt_core.spec import RunSpec, load_spec
 
 SPEC = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 SHOWN_PROMPTS = 2000
-SHOWN_SFT = {"demonstrations": 1500, "batch_size": 64, "max_steps": 600, "stop_accuracy": 0.75}
-"""Two thirds of the demonstrations and of the probe show the answer."""
+SHOWN_SFT = {"demonstrations": 1200, "batch_size": 64, "max_steps": 300, "stop_accuracy": 0.9}
+"""All demonstrations and the probe show the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Cells:
         return self._fine_tuned(f"start-{seed}", load_spec(SPEC, [*BASE_CHANGES, *self.changes, f"seed={seed}"]))
 
     def _shown_start(self, seed: int) -> Path:
-        """Returns the folder of a model that has been fine-tuned on privileged prompts too."""
+        """Returns the folder of a model that has been fine-tuned on privileged prompts after that."""
         plain = load_spec(SPEC, [*BASE_CHANGES, *self.changes, f"seed={seed}"])
         rows = self.folder / f"shown-{seed}.jsonl"
         prompts = itertools.islice(collect_prompts(plain.data, seed).train[0], SHOWN_PROMPTS)
@@ -102,17 +103,14 @@ class Cells:
             for prompt in prompts
         ]
         write_file(rows, "".join(json.dumps(row) + "\n" for row in shown).encode())
-        sources = [
-            {**plain.data.sources[0].model_dump(mode="json"), "weight": 1.0},
-            {"kind": "jsonl", "path": str(rows), "weight": 2.0},
-        ]
         changes = [
-            f"data.sources={json.dumps(sources)}",
+            f"model={json.dumps({'kind': 'folder', 'path': str(self._start(seed))})}",
+            f"data.sources={json.dumps([{'kind': 'jsonl', 'path': str(rows)}])}",
             "data.max_prompt_tokens=32",
             'rewards.parts=[{"name": "exact", "function": "exact_match"}]',
             f"sft={json.dumps(SHOWN_SFT)}",
         ]
-        spec = load_spec(SPEC, [*BASE_CHANGES, *changes, *self.changes, f"seed={seed}"])
+        spec = load_spec(SPEC, [*BASE_CHANGES, *self.changes, *changes, f"seed={seed}"])
         return self._fine_tuned(f"shown-{seed}", spec)
 
     def _fine_tuned(self, name: str, spec: RunSpec) -> Path:

@@ -25,6 +25,9 @@ MATCHED, CORRECTED, UNCORRECTED = "group_std", "corrected", "uncorrected"
 """The run whose sampler is the trainer's equal, and those whose sampler is forced away from it."""
 MORE_ITERATIONS = 2
 """Factor of the iterations of runs with one optimizer step an iteration."""
+LEARNING_RATES = {1: 6e-4, 16: 1e-4}
+"""Learning rates of runs with another number of optimizer steps an iteration than the base: Adam's steps do not shrink with
+the gradient, so that with the rate of 4 steps, 16 steps go too far on one iteration's experience, and one too little."""
 LAG = 4
 """Number of iterations by which the weights of a sampler that is forced away are late."""
 SHOWN = "{prompt}\n{answer}\n"
@@ -51,8 +54,7 @@ class Method:
     teaching: who teaches; without rewards. None: nobody.
     lag: number of iterations by which the sampler's weights are late, which computes in bfloat16; None: a sampler that is
         the trainer's equal.
-    few_steps: whether an iteration has one optimizer step; such a run has twice as many iterations, and the
-        quickstart's learning rate.
+    steps: optimizer steps of an iteration; a run with one has twice as many iterations.
     """
 
     family: str
@@ -60,7 +62,7 @@ class Method:
     preset: str | None = None
     teaching: Teaching | None = None
     lag: int | None = None
-    few_steps: bool = False
+    steps: int = 4
 
     def section(self, iterations: int, teachers: Teachers | None) -> dict[str, Any]:
         """Returns its keys of `algorithm`. teachers: None if nobody but the policy itself teaches."""
@@ -75,10 +77,9 @@ class Method:
     def changes(self, iterations: int, teachers: Teachers | None) -> list[str]:
         """Returns its overrides of configs/quickstart.yaml, after `BASE_CHANGES`."""
         found = [f"algorithm={json.dumps(self.section(iterations, teachers))}"]
-        if self.few_steps:
-            found += [f"iterations={MORE_ITERATIONS * iterations}", "trainer.optimizer.learning_rate=6e-4"]
-        else:
-            found.append(f"iterations={iterations}")
+        found.append(f"iterations={(MORE_ITERATIONS if self.steps == 1 else 1) * iterations}")
+        if self.steps in LEARNING_RATES:
+            found.append(f"trainer.optimizer.learning_rate={LEARNING_RATES[self.steps]}")
         if self.teaching is not None:
             found.append(NO_REWARD)
         if self.teaching == "self":
@@ -153,20 +154,30 @@ _CORRECTIONS = {
     ),
     "off_policy_mask": Method("correction", {"off_policy_mask": {"delta": 0.1}}),
 }
-_KL = _of(
-    "KL",
-    "kl",
-    {
-        **{
-            f"kl_{where}_{estimator}": {"coefficient": 0.01, "where": where, "estimator": estimator}
-            for where in ("loss", "reward")
-            for estimator in ("k1", "k2", "k3")
+# In a group without right answers, division by the group's deviation makes any small term of the reward as large as a right
+# answer's advantage, whatever its coefficient. So terms that differ in every response go with an advantage that is not divided.
+_UNDIVIDED = {"advantage": {"kind": "group_mean"}}
+_KL = {
+    **_of(
+        "KL",
+        "kl",
+        {
+            **{
+                f"kl_loss_{estimator}": {"coefficient": 0.01, "estimator": estimator}
+                for estimator in ("k1", "k2", "k3")
+            },
+            "kl_unbiased": {"coefficient": 0.01, "unbiased": True},
+            "kl_adaptive": {"coefficient": 0.01, "adaptive": {"target": 0.1}},
+            "kl_moving_reference": {"coefficient": 0.01, "reference_interval": 10},
         },
-        "kl_unbiased": {"coefficient": 0.01, "unbiased": True},
-        "kl_adaptive": {"coefficient": 0.01, "adaptive": {"target": 0.1}},
-        "kl_moving_reference": {"coefficient": 0.01, "reference_interval": 10},
+    ),
+    **{
+        f"kl_reward_{estimator}": Method(
+            "KL", {"kl": {"coefficient": 0.01, "where": "reward", "estimator": estimator}, **_UNDIVIDED}
+        )
+        for estimator in ("k1", "k2", "k3")
     },
-)
+}
 _ENTROPY = _of(
     "entropy",
     "entropy",
@@ -177,14 +188,8 @@ _ENTROPY = _of(
     },
 )
 _LENGTH = {
-    **_of(
-        "length",
-        "length_penalty",
-        {
-            "length_overlong": {"kind": "overlong", "buffer": 2, "penalty": 0.2},
-            "length_linear": {"kind": "linear", "penalty": 0.2},
-        },
-    ),
+    "length_overlong": Method("length", {"length_penalty": {"kind": "overlong", "penalty": 0.2}}),
+    "length_linear": Method("length", {"length_penalty": {"kind": "linear", "penalty": 0.02}, **_UNDIVIDED}),
     "mask_truncated": Method("length", {"mask_truncated": True}),
 }
 _DISTILLATION = {
@@ -193,15 +198,10 @@ _DISTILLATION = {
     "distillation_cascade": Method("distillation", teaching="cascade"),
     "distillation_self": Method("distillation", teaching="self"),
 }
-# Responses here have at most six tokens, and the critic has to learn in few iterations.
-_PRESET_CHANGES: Mapping[str, Mapping[str, Any]] = {
-    "dapo": {"length_penalty": {"buffer": 2}},
-    "ppo": {"critic": _CRITIC},
-}
+# The critic has to learn in few iterations.
+_PRESET_CHANGES: Mapping[str, Mapping[str, Any]] = {"ppo": {"critic": _CRITIC}}
 _PRESETS = {
-    f"preset_{name}": Method(
-        "preset", _PRESET_CHANGES.get(name, {}), preset=name, few_steps=tree.get("mini_batches", 1) == 1
-    )
+    f"preset_{name}": Method("preset", _PRESET_CHANGES.get(name, {}), preset=name, steps=tree.get("mini_batches", 1))
     for name, tree in PRESETS.items()
 }
 _FORCED_AWAY = {

@@ -22,5 +22,11 @@ def test_the_soft_overlong_penalty_is_that_of_dapo(lengths: list[int], buffer: i
     np.testing.assert_allclose(found, expected)
 
 
+def test_without_a_buffer_the_last_fifth_of_the_limit_is_penalised_as_published() -> None:
+    assert [OverlongPenalty().buffer_of(longest) for longest in (20480, 512, 6, 2)] == [4096, 102, 1, 1]
+    lengths = np.array([0, 16384, 18432, 20480], dtype=np.int64)
+    assert OverlongPenalty().penalties(lengths, 20480).tolist() == [0.0, 0.0, 0.5, 1.0]
+
+
 def test_the_linear_penalty() -> None:
     assert LinearPenalty(penalty=0.5).penalties(np.array([0, 10, 40]), 40).tolist() == [0.0, 0.125, 0.5]

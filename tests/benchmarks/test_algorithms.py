@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 from benchmarks.algorithms import __main__ as benchmark
 from benchmarks.algorithms.cells import SPEC, Cells
-from benchmarks.algorithms.methods import BASE_CHANGES, METHODS, Method, Teachers
+from benchmarks.algorithms.methods import BASE_CHANGES, LEARNING_RATES, METHODS, Method, Teachers
 from benchmarks.algorithms.pages import BEGIN, END, write_docs
 from yatt_core.algorithms.advantages.registry import AdvantageSpec
 from yatt_core.algorithms.corrections.registry import CorrectionSpec
@@ -59,10 +60,9 @@ def test_the_runs_draw_the_same_prompts_and_differ_in_their_method(specs: dict[s
     base = specs["group_std"]
     for name, spec in specs.items():
         assert spec.data.model_copy(update={"max_prompt_tokens": 16}) == base.data, name
-        if METHODS[name].few_steps:
-            assert (spec.iterations, spec.algorithm.mini_batches * spec.algorithm.epochs) == (20, 1), name
-        else:
-            assert (spec.iterations, spec.trainer) == (10, base.trainer) and spec.algorithm.mini_batches >= 4, name
+        steps = METHODS[name].steps
+        assert (spec.iterations, spec.optimizer_steps_per_iteration) == (20 if steps == 1 else 10, steps), name
+        assert (spec.trainer == base.trainer) == (steps not in LEARNING_RATES), name
         taught = spec.algorithm.distillation is not None
         assert (spec.rewards != base.rewards) == taught and (spec.rewards.parts[0].weight == 0) == taught, name
         assert (spec.rollout != base.rollout) == (name in ("corrected", "uncorrected")), name
@@ -70,6 +70,18 @@ def test_the_runs_draw_the_same_prompts_and_differ_in_their_method(specs: dict[s
     cascade = specs["distillation_cascade"].algorithm.distillation
     assert cascade is not None and [len(cascade.of(iteration)) for iteration in range(1, 11)] == [1] * 10
     assert cascade.of(5)[0].model.path == "/early" and cascade.of(6)[0].model.path == "/late"
+
+
+def test_terms_of_the_reward_do_not_outweigh_it(specs: dict[str, RunSpec]) -> None:
+    """No right answer is penalised for its length as overlong, and what differs in every response is not divided."""
+    longest, right = specs["group_std"].rollout.max_new_tokens, np.array([4, 5], dtype=np.int64)
+    overlong = [specs[name].algorithm.length_penalty for name in ("length_overlong", "preset_dapo")]
+    assert [shaping.penalties(right, longest).tolist() for shaping in overlong if shaping] == [[0.0, 0.0]] * 2
+    for name, spec in specs.items():
+        algorithm = spec.algorithm
+        varied = algorithm.length_penalty is not None and algorithm.length_penalty.kind == "linear"
+        if varied or (algorithm.kl is not None and algorithm.kl.where == "reward"):
+            assert algorithm.advantage.kind not in ("group_std", "gdpo"), name
 
 
 def run(accuracy: float) -> dict[str, Any]:

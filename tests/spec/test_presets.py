@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.spec.trees import tells, tree
+from yatt_core.algorithms.shaping.overlong import OverlongPenalty
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import load_spec, override_spec, parse_spec
 from yatt_core.spec.presets import PRESETS
@@ -40,12 +41,22 @@ def test_own_keys_win_over_those_of_the_preset(tmp_path: Path) -> None:
     assert (other.advantage.kind, other.loss.kind) == ("group_mean", "sapo")
 
 
+@pytest.mark.parametrize("longest", [5000, 64, 2])
+def test_a_presets_numbers_of_tokens_follow_the_response_limit(longest: int) -> None:
+    fitting = {**FITTING, "rollout__max_new_tokens": longest}
+    shaping = parse_spec(tree(algorithm={"preset": "dapo"}, **fitting), "here").algorithm.length_penalty
+    assert isinstance(shaping, OverlongPenalty) and shaping.buffer_of(longest) == max(longest // 5, 1)
+    with pytest.raises(ConfigurationError, match=r"length_penalty\.buffer: 1 is not less than .*max_new_tokens 1,"):
+        parse_spec(tree(algorithm={"preset": "dapo"}, **{**fitting, "rollout__max_new_tokens": 1}), "here")
+
+
 def test_a_mistake_in_a_preset_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as unknown:
         parse_spec(tree(algorithm={"preset": "dapoo"}), "here")
     assert tells(str(unknown.value), "here: algorithm.preset: ", "'dapoo'", "'dapo'")
     with pytest.raises(ConfigurationError) as long:
-        parse_spec(tree(algorithm={"preset": "dapo"}, **{**FITTING, "rollout__max_new_tokens": 64}), "here")
+        own = {"preset": "dapo", "length_penalty": {"buffer": 4096}}
+        parse_spec(tree(algorithm=own, **{**FITTING, "rollout__max_new_tokens": 64}), "here")
     assert tells(str(long.value), "here: algorithm.length_penalty.buffer: ", "4096", "rollout.max_new_tokens 64")
     made = parse_spec(tree(), "here")
     with pytest.raises(ConfigurationError) as late:

@@ -15,12 +15,12 @@ from yatt_core.errors import ConfigurationError
 PRESET = "preset"
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "dapo": {
-        # arXiv 2503.14476: 16 steps on 512 prompts; responses of up to 16384 tokens and a buffer of 4096
+        # arXiv 2503.14476: 16 steps on 512 prompts; a buffer of 4096 of 20480 tokens, which is the default's fifth
         "advantage": {"kind": "group_std"},
         "loss": {"kind": "clip", "clip_low": 0.2, "clip_high": 0.28},
         "aggregation": "token_mean",
         "mini_batches": 16,
-        "length_penalty": {"kind": "overlong", "buffer": 4096, "penalty": 1.0},
+        "length_penalty": {"kind": "overlong", "penalty": 1.0},
     },
     "dr_grpo": {
         # arXiv 2503.20783

@@ -139,8 +139,14 @@ class RunSpec(SpecModel):
 
     @property
     def keeps_reference(self) -> bool:
-        """True if the trainer keeps the weights of before the first iteration."""
-        return self.algorithm.kl is not None or (self.objective is not None and self.objective.kind in ("dpo", "kto"))
+        """True if the trainer keeps weights of before an iteration: the KL penalty's reference, or the policy's own teacher."""
+        kept = self.algorithm.kl is not None or self.algorithm.keeps_teacher
+        return kept or (self.objective is not None and self.objective.kind in ("dpo", "kto"))
+
+    @property
+    def scores_reference(self) -> bool:
+        """True if the loss or the reward reads log-probabilities under the reference."""
+        return self.keeps_reference and (self.objective is not None or self.algorithm.kl is not None)
 
     @property
     def trainer_temperature(self) -> float:
@@ -284,9 +290,9 @@ class RunSpec(SpecModel):
 
     def _length_mistakes(self) -> Iterator[str]:
         penalty, longest = self.algorithm.length_penalty, self.rollout.max_new_tokens
-        if isinstance(penalty, OverlongPenalty) and penalty.buffer >= longest:
+        if isinstance(penalty, OverlongPenalty) and (buffer := penalty.buffer_of(longest)) >= longest:
             yield (
-                f"algorithm.length_penalty.buffer: {penalty.buffer} is not less than rollout.max_new_tokens {longest}, so "
+                f"algorithm.length_penalty.buffer: {buffer} is not less than rollout.max_new_tokens {longest}, so "
                 "that every response would be penalised"
             )
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
+from benchmarks.in_process import save_model
 from tests.engines.train.groups import Job, run_ranks
 from tests.engines.train.plain import plain_log_probs
 from tests.engines.train.support import (
@@ -58,6 +59,11 @@ def teacher_column(engine: Any, folder: Path, task: BatchTask) -> np.ndarray[Any
     column = read_prepared(folder, receipt.folder, receipt.files).log_probs_teacher
     assert column is not None
     return column
+
+
+def saved(engine: Any, like: Path, to: Path) -> Path:
+    save_model({name: np.array(tensor) for name, tensor in engine.stream_weights()}, str(like), to)
+    return to
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +126,9 @@ def shown_task(folder: Path, iteration: int, vocabulary: int = VOCABULARY) -> Ba
 
 
 def test_the_policy_scores_its_answers_after_what_its_teacher_sees(tmp_path: Path, model_folder: Path) -> None:
-    engine = make_engine(taught_spec(privileged={"template": TEMPLATE}), tmp_path, model_folder)
+    own = {"template": TEMPLATE, "teacher_interval": 1}
+    engine = make_engine(taught_spec(privileged=own), tmp_path, model_folder)
+    assert engine._reference is None, "it needs no second copy"
     task = shown_task(tmp_path, 1)
     batch = batch_of(tmp_path, task)
     expected = plain_scores(model_folder, batch.shown_to_teacher())
@@ -130,6 +138,47 @@ def test_the_policy_scores_its_answers_after_what_its_teacher_sees(tmp_path: Pat
     divergence = (own - expected)[batch.loss_mask].mean()
     assert abs(divergence) > 0.01, "what the teacher sees matters"
     assert update(engine, task).metrics["distillation_kl"] == pytest.approx(divergence, abs=1e-5)
+
+
+@pytest.mark.parametrize("interval", [None, 1, 2])
+@pytest.mark.parametrize("kl", [False, True])
+def test_the_policys_teacher_is_the_policy_of_its_interval(
+    interval: int | None, kl: bool, tmp_path: Path, model_folder: Path
+) -> None:
+    """A teacher that stays has the weights of before the first iteration; a checkpoint holds one that follows."""
+    privileged = {"template": TEMPLATE, "teacher_interval": interval}
+    algorithm: dict[str, Any] = {"distillation": {"privileged": privileged}}
+    if kl:
+        algorithm["kl"] = {"coefficient": 0.1, "reference_interval": interval}
+    spec = make_spec(algorithm=algorithm)
+    engine = make_engine(spec, tmp_path, model_folder)
+    policies: list[Path] = [model_folder]
+    for iteration in range(1, 5):
+        task = shown_task(tmp_path, iteration)
+        teacher = policies[0 if interval is None else (iteration - 1) // interval * interval]
+        expected = plain_scores(teacher, batch_of(tmp_path, task).shown_to_teacher())
+        counted = batch_of(tmp_path, task).loss_mask
+        np.testing.assert_allclose(teacher_column(engine, tmp_path, task)[counted], expected[counted], atol=3e-6)
+        update(engine, task)
+        policies.append(saved(engine, model_folder, tmp_path / f"policy-{iteration}"))
+        if iteration == 3:
+            (tmp_path / "checkpoint").mkdir()
+            engine.freeze_state()(tmp_path / "checkpoint")
+    assert not np.allclose(
+        plain_scores(policies[0], batch_of(tmp_path, task)), plain_scores(policies[3], batch_of(tmp_path, task))
+    )
+    digest = engine.weights_digest()
+    other = make_engine(spec, tmp_path, model_folder)
+    other.restore(tmp_path / "checkpoint", 3)
+    update(other, task)
+    assert other.weights_digest() == digest
+
+
+def test_a_reference_and_a_teacher_with_other_intervals_are_refused() -> None:
+    for kl, teacher, expected in ((None, 3, "null"), (2, None, "2"), (2, 3, "2")):
+        distillation = {"privileged": {"teacher_interval": teacher}}
+        (line,) = mistakes(algorithm={"distillation": distillation, "kl": {"reference_interval": kl}})
+        assert line.startswith("algorithm: distillation.privileged.teacher_interval: ") and f" {expected}, or 1" in line
 
 
 def test_samples_taken_from_a_batch_keep_what_the_teacher_sees(tmp_path: Path) -> None:

@@ -8,6 +8,9 @@ from pydantic import PositiveFloat, PositiveInt
 
 from yatt_core.algorithms.shaping.base import Float64, Int64, LengthPenalty
 
+PUBLISHED_SHARE = 5
+"""DAPO's buffer has 4096 of 20480 tokens: a fifth."""
+
 
 class OverlongPenalty(LengthPenalty):
     """Soft overlong punishment (DAPO, arXiv 2503.14476).
@@ -16,12 +19,18 @@ class OverlongPenalty(LengthPenalty):
     """
 
     kind: Literal["overlong"] = "overlong"
-    buffer: PositiveInt
-    """Number of tokens below `rollout.max_new_tokens` in which the penalty rises."""
+    buffer: PositiveInt | None = None
+    """Number of tokens below `rollout.max_new_tokens` in which the penalty rises; it has to be less than that limit. `null`:
+    a fifth of the limit, rounded down, but at least 1, which is DAPO's 4096 of 20480."""
     penalty: PositiveFloat = 1.0
     """The penalty of a response of `rollout.max_new_tokens` tokens."""
 
     def penalties(self, lengths: Int64, longest: int) -> Float64:
         """See `LengthPenalty`."""
-        over: Float64 = (lengths - (longest - self.buffer)) / self.buffer
+        buffer = self.buffer_of(longest)
+        over: Float64 = (lengths - (longest - buffer)) / buffer
         return self.penalty * over.clip(0.0, 1.0)
+
+    def buffer_of(self, longest: int) -> int:
+        """Returns the buffer's tokens. longest: `rollout.max_new_tokens`."""
+        return self.buffer or max(longest // PUBLISHED_SHARE, 1)

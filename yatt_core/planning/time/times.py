@@ -124,7 +124,7 @@ def training_times(roles: Roles, demand: Demand, cluster: DescribedCluster, assu
     idle = devices_for_each_rank(demand, cluster)
     several = roles.spec.needs_old
     in_reward = algorithm.kl is not None and algorithm.kl.where == "reward"
-    passes = (several or in_reward) + roles.reference
+    passes = (several or in_reward) + roles.spec.scores_reference
     own = algorithm.distillation is not None and algorithm.distillation.privileged is not None
     teaching = (*roles.teachers, *((shape,) if own else ()))
     taught = sum(each.forward_flops(roles.lengths.mean_sample / 2) for each in teaching)

@@ -131,6 +131,15 @@ class AlgorithmSpec(SpecModel):
             raise ValueError("reward_scaling: gdpo normalises each reward part apart; write none")
         return self
 
+    @model_validator(mode="after")
+    def _check_reference(self) -> AlgorithmSpec:
+        if self.kl is not None and self.keeps_teacher and self.kl.reference_interval != self._teacher_interval:
+            raise ValueError(
+                "distillation.privileged.teacher_interval: the teacher and kl's reference are the same weights; expected "
+                f"that of kl.reference_interval, {self.kl.reference_interval or 'null'}, or 1"
+            )
+        return self
+
     def support_mistakes(self, rollout: RolloutSpec) -> Iterator[str]:
         """Yields why the support of sampled tokens cannot be replayed, each line starting with the key."""
         if self.sampler_support == "full":
@@ -150,14 +159,24 @@ class AlgorithmSpec(SpecModel):
             )
 
     @property
-    def reference_moves(self) -> bool:
-        """Whether the reference of the KL penalty follows the policy."""
-        return self.kl is not None and self.kl.reference_interval is not None
+    def keeps_teacher(self) -> bool:
+        """Whether the policy is taught by kept weights of its own."""
+        own = None if self.distillation is None else self.distillation.privileged
+        return own is not None and own.keeps_teacher
+
+    @property
+    def reference_interval(self) -> int | None:
+        """Number of iterations after each of which the kept weights become the policy's; None: they stay."""
+        return self._teacher_interval if self.kl is None else self.kl.reference_interval
+
+    @property
+    def _teacher_interval(self) -> int | None:
+        own = None if self.distillation is None else self.distillation.privileged
+        return own.teacher_interval if own is not None and own.keeps_teacher else None
 
     def renews_reference(self, iteration: int) -> bool:
         """Returns True if the policy after an iteration becomes the reference."""
-        interval = None if self.kl is None else self.kl.reference_interval
-        return interval is not None and iteration % interval == 0
+        return self.reference_interval is not None and iteration % self.reference_interval == 0
 
     @property
     def entropy_in_loss(self) -> bool:

@@ -44,6 +44,15 @@ class PrivilegedSpec(SpecModel):
     """What the teacher gets in place of the prompt (of the last message, in a conversation), with the placeholders
     `{prompt}` and `{answer}` (the reference answer); a literal brace is written `{{` or `}}`. It has to fit
     `data.max_prompt_tokens`."""
+    teacher_interval: PositiveInt | None = None
+    """Number of iterations after each of which the teacher's weights become the policy's. `null`: they stay those of before
+    the first iteration. 1: the teacher is the policy before the iteration's first step; no second copy of the weights is
+    held, but nothing keeps teacher and policy from drifting away together."""
+
+    @property
+    def keeps_teacher(self) -> bool:
+        """Whether the teacher has other weights than the policy before an iteration's first step."""
+        return self.teacher_interval != 1
 
     @field_validator("template")
     @classmethod
@@ -63,7 +72,7 @@ class DistillationSpec(SpecModel):
     """The teachers. Those of one iteration are mixed: the probability of a token is the weighted mean of theirs. Teachers
     with different iterations follow each other, as from a small one to a large one."""
     privileged: PrivilegedSpec | None = None
-    """Self-distillation: the policy, as it is before the iteration's first step, teaches itself. `null`: `teachers` do."""
+    """Self-distillation: earlier weights of the policy teach it. `null`: `teachers` do."""
     coefficient: PositiveFloat = 1.0
     """Factor of log(policy / teacher) of a token, which is subtracted from the token's advantage: the gradient of
     the reverse KL."""

@@ -296,7 +296,7 @@ class PolicyTrainEngine(ABC):
         ranks, steps = self._layout.ranks, self._steps()
         critic_steps = 0 if self._critic is None else self._critic.steps
         parts = saved_parts(self._spec, ranks, self._weights, self.parts, steps, self._critic)
-        rank, fill, moves = self._world.rank, self._buffers.fill, self._spec.algorithm.reference_moves
+        rank, fill, moves = self._world.rank, self._buffers.fill, self._spec.algorithm.reference_interval is not None
         tensors = {name: fill(name, each, rank, changes=moves or name != REFERENCE) for name, each in parts.items()}
         facts = StateFacts(self._version, steps, learning_rate(self._spec, self._version), critic_steps)
         return FrozenState(rank, ranks, tensors, {STATE: facts.encode()} if rank == 0 else {})

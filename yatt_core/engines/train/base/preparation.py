@@ -8,6 +8,7 @@ rank computes for its part of the samples.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -68,7 +69,7 @@ def require_columns(spec: RunSpec, columns: PreparedColumns, folder: str) -> Non
     algorithm = spec.algorithm
     needed = {
         "log_probs_old": (spec.objective is None and spec.needs_old, "several steps, or the entropy's method, need"),
-        "log_probs_ref": (spec.keeps_reference, "the loss or the reward needs"),
+        "log_probs_ref": (spec.scores_reference, "the loss or the reward needs"),
         "log_probs_teacher": (algorithm.distillation is not None, "distillation needs"),
         "token_advantages": (spec.advantages_of_tokens, "advantages of tokens need"),
         **dict.fromkeys(("values", "returns"), (spec.critic is not None, "a critic needs")),
@@ -119,7 +120,7 @@ class Preparer:
     ) -> Preparation:
         """Computes this rank's columns.
 
-        reference: weights of iteration 0, as copied by the optimizer, if there is a KL term.
+        reference: weights of before an iteration, as copied by the optimizer, if there is a KL term, or if they teach.
         even: as in `PlanShape`.
 
         Raises `NumericError` for values that are not finite.
@@ -133,12 +134,13 @@ class Preparer:
         share = plan(batch.lengths)
         old = self._scored(self._forward, batch, share) if needs_old or in_reward else None
         ref = None
-        if reference is not None:
+        if reference is not None and self._spec.scores_reference:
             with self._optimizer.exchanged(reference):
                 ref = self._scored(self._forward, batch, share)
         tokens: dict[str, Float32 | None] = {"log_probs_old": old if needs_old else None, "log_probs_ref": ref}
         if self._spec.algorithm.distillation is not None:
-            tokens["log_probs_teacher"] = self._taught(batch, share, plan, task.key.iteration)
+            with self._optimizer.exchanged(reference) if self._spec.algorithm.keeps_teacher else nullcontext():
+                tokens["log_probs_teacher"] = self._taught(batch, share, plan, task.key.iteration)
         penalties = None
         if kl is not None and in_reward and old is not None and ref is not None:
             both = torch.from_numpy(old).double(), torch.from_numpy(ref).double()
