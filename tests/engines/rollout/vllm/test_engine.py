@@ -14,7 +14,7 @@ import torch
 
 from tests.engines.rollout.cases import MAX_NEW, prompts_of, request_of, rows_of
 from tests.engines.rollout.test_sampling import processors
-from tests.engines.rollout.vllm.conftest import core_of
+from tests.engines.rollout.vllm.conftest import core_of, weights_of_worker
 from tests.engines.rollout.vllm.reference import largest_gap, module_with
 from tests.needs import NEEDS_VLLM
 from yatt_core.engines.rollout.torch.sampling import support_of, truncated
@@ -46,6 +46,7 @@ def test_without_the_workaround_a_tied_head_stays_old(case_here, monkeypatch):
     from yatt_core.engines.rollout.vllm import weights
 
     monkeypatch.setattr(weights, "refresh_tied_head", lambda _: None)
+    monkeypatch.setattr(weights_of_worker(case_here), "_in_place", False)
     assert gap_after_update(case_here) > LARGE
 
 
@@ -161,9 +162,12 @@ def test_wrong_weights_leave_the_engine_without_any_until_the_next_update(vllm_c
     assert rows_of(vllm_case.engine.generate(request)) == before
 
 
-def test_an_interrupted_update_leaves_the_engine_without_weights_until_the_next(case_here, monkeypatch):
-    from yatt_core.engines.rollout.vllm import weights as module
+@pytest.mark.parametrize("way", ["in place", "by vLLM"])
+def test_an_interrupted_update_leaves_the_engine_without_weights_until_the_next(case_here, monkeypatch, way):
+    from yatt_core.engines.rollout.vllm import in_place, weights
 
+    module = in_place if way == "in place" else weights
+    monkeypatch.setattr(weights_of_worker(case_here), "_in_place", way == "in place")
     request = request_of(prompts_of([5, 19]), samples=4)
     before = rows_of(case_here.engine.generate(request))
     whole = module.as_tensor
@@ -180,7 +184,7 @@ def test_an_interrupted_update_leaves_the_engine_without_weights_until_the_next(
     with pytest.raises(MemoryError):
         case_here.engine.update_weights(case_here.weights(1), 1)
     assert case_here.engine.version == -1
-    monkeypatch.undo()
+    monkeypatch.setattr(module, "as_tensor", whole)
     case_here.engine.update_weights(case_here.weights(0), 0)
     assert rows_of(case_here.engine.generate(request)) == before
 

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from yatt_core.engines.rollout.vllm.shared_bucket import BucketMemory
+from yatt_core.engines.rollout.vllm.shared_bucket import BucketMemory, BucketReader
 from yatt_core.wire.buckets import buckets_of
 
 READER = """
 import pickle, sys
 from pathlib import Path
+from yatt_core.engines.rollout.vllm.shared_bucket import BucketReader
 shared = pickle.loads(Path(sys.argv[1]).read_bytes())
-print(sum(float(piece.values.sum()) for piece in shared.open().pieces()))
+print(sum(float(piece.values.sum()) for piece in BucketReader().open(shared).pieces()))
 """
 
 
@@ -31,17 +32,22 @@ def test_another_process_reads_what_was_written_once(tmp_path: Path) -> None:
 
 
 def test_the_memory_holds_one_bucket_at_a_time() -> None:
-    memory = BucketMemory()
-    shared = [memory.share(bucket) for bucket in buckets_of([("a", np.arange(1000.0))], most_bytes=4096)]
+    memory, reader = BucketMemory(), BucketReader()
+    buckets = list(buckets_of([("a", np.arange(1000.0))], most_bytes=4096))
+    shared = [memory.share(bucket) for bucket in buckets]
     assert len(shared) == 2 and len({one.path for one in shared}) == 1
     path = Path(shared[-1].path)
     assert path.stat().st_size == shared[0].nbytes == 4096
-    (piece,) = shared[-1].open().pieces()
+    (piece,) = reader.open(shared[-1]).pieces()
     assert (piece.box.offsets, piece.values.tolist()) == ((512,), list(map(float, range(512, 1000))))
+    (piece,) = reader.open(memory.share(buckets[0])).pieces()
+    assert piece.values.tolist() == list(map(float, range(512))), "a larger bucket than before"
     memory.empty()
     assert path.stat().st_size == 0
+    (piece,) = reader.open(memory.share(buckets[1])).pieces()
+    assert piece.values[0] == 512.0, "after the memory was freed"
     (empty,) = buckets_of([])
-    assert list(memory.share(empty).open().pieces()) == []
+    assert list(reader.open(memory.share(empty)).pieces()) == []
     memory.close()
     assert not path.exists()
     memory.close()  # again, as an engine that is closed twice does

@@ -48,20 +48,36 @@ class HeldTensors:
         name: of a tied head, that of the embeddings.
         shape: shape of the whole tensor.
         """
-        path, _, attribute = name.rpartition(".")
-        parent, _, leaf = path.rpartition(".")
-        module = self._modules.get(path)
-        if (values := _values(module, attribute)) is None:
-            fused, number = self._fused.get(leaf, ("", 0))
-            module = self._modules.get(f"{parent}.{fused}" if parent else fused)
-            if (whole := _values(module, attribute)) is None:
-                return None
+        module, number = self.module_of(name)
+        if module is None or (values := self._values(module, name.rpartition(".")[2])) is None:
+            return None
+        if number is not None:
             start, size = _rows(module, number)
-            values = whole[start : start + size]
+            values = values[start : start + size]
         elif (indices := getattr(module, "shard_indices", None)) is not None:
             rows = self._vocabulary(module, values)[: indices.num_org_elements]
             return HeldPart((indices.org_vocab_start_index, *[0] * (len(shape) - 1)), rows)
         return _placed(values, shape, int(getattr(module, "tp_rank", 0)), int(getattr(module, "tp_size", 1)))
+
+    def module_of(self, name: str) -> tuple[Any, int | None]:
+        """Returns the module that has a tensor, None if there is none, and the tensor's place among those that it fuses.
+
+        The place is None for a tensor that is not fused.
+        """
+        path, _, attribute = name.rpartition(".")
+        parent, _, leaf = path.rpartition(".")
+        module = self._modules.get(path)
+        if isinstance(getattr(module, attribute, None), torch.Tensor):
+            return module, None
+        fused, number = self._fused.get(leaf, ("", 0))
+        return self._modules.get(f"{parent}.{fused}" if parent else fused), number
+
+    def _values(self, module: Any, attribute: str) -> torch.Tensor | None:
+        """Returns a module's parameter with which it computes; None if it has none of this name."""
+        found = getattr(module, attribute, None)
+        if not isinstance(found, torch.Tensor):
+            return None
+        return _unpacked(module) if attribute == "weight" and not found.numel() else found
 
     def _vocabulary(self, module: Any, values: torch.Tensor) -> torch.Tensor:
         """Returns embeddings or a head; if a packed copy of either, or of a tied head, differs, then this copy."""
@@ -73,14 +89,6 @@ class HeldTensors:
         return values
 
 
-def _values(module: Any, attribute: str) -> torch.Tensor | None:
-    """Returns a module's parameter with which it computes; None if it has none of this name."""
-    found = getattr(module, attribute, None)
-    if not isinstance(found, torch.Tensor):
-        return None
-    return _unpacked(module) if attribute == "weight" and not found.numel() else found
-
-
 def _unpacked(module: Any) -> torch.Tensor:
     """Returns a matrix that is packed for the CPU, from its products with unit vectors, which are exact.
 
@@ -89,7 +97,7 @@ def _unpacked(module: Any) -> torch.Tensor:
     weight, linear = module.weight, getattr(module, "cpu_linear", None)
     if linear is None:
         return weight  # type: ignore[no-any-return]
-    width = next(int(size) for name in WIDTHS if (size := getattr(module, name, 0)))
+    width = input_width(module)
     columns = list[torch.Tensor]()
     for start in range(0, width, PROBE_ROWS):
         count = min(PROBE_ROWS, width - start)
@@ -97,6 +105,11 @@ def _unpacked(module: Any) -> torch.Tensor:
         probe[:, start : start + count].fill_diagonal_(1.0)
         columns.append(linear(probe, weight, None).t())
     return torch.cat(columns, 1)
+
+
+def input_width(module: Any) -> int:
+    """Returns how many columns a worker's matrix has."""
+    return next(int(size) for name in WIDTHS if (size := getattr(module, name, 0)))
 
 
 def _rows(module: Any, number: int) -> tuple[int, int]:

@@ -28,16 +28,25 @@ class SharedBucket:
     path: str
     nbytes: int
 
-    def open(self) -> WeightBucket:
-        """Returns the bucket; its data is read-only, and valid until the writer shares the next one."""
-        if not self.nbytes:
-            return self.frame
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
-            memory = mmap.mmap(descriptor, self.nbytes, prot=mmap.PROT_READ)
-        finally:
-            os.close(descriptor)
-        return replace(self.frame, data=np.frombuffer(memory, np.uint8))
+
+class BucketReader:
+    """The memory as another process sees it: mapped once for all buckets of an update, so that its pages are found once."""
+
+    def __init__(self) -> None:
+        self._memory: mmap.mmap | None = None
+
+    def open(self, shared: SharedBucket) -> WeightBucket:
+        """Returns a bucket, whose data is valid until the writer shares the next one; all are of one memory."""
+        if not shared.nbytes:
+            return shared.frame
+        if self._memory is None or len(self._memory) < shared.nbytes:
+            # Writable only because torch has no tensors over read-only memory.
+            descriptor = os.open(shared.path, os.O_RDWR)
+            try:
+                self._memory = mmap.mmap(descriptor, shared.nbytes)
+            finally:
+                os.close(descriptor)
+        return replace(shared.frame, data=np.frombuffer(self._memory, np.uint8, shared.nbytes))
 
 
 class BucketMemory:

@@ -1,7 +1,7 @@
 """Updates and reads the weights of a vLLM engine, in each of its workers: the methods that YATT adds to vLLM's worker class.
 
-Imports vLLM. Consumes buckets in shared memory, of which every worker loads its own part, layer by layer, so that no
-second copy of the model is made. Tensors have Hugging Face names.
+Imports vLLM. Consumes buckets in shared memory, of which every worker loads its own part, in place or layer by layer, so that
+no second copy of the model is made. Tensors have Hugging Face names.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.models.registry import ModelRegistry
 
+from yatt_core.engines.host_memory import give_back_freed_memory, keep_freed_memory
 from yatt_core.engines.rollout.incoming import Assembly
 from yatt_core.engines.rollout.tensor_bits import as_tensor
 from yatt_core.engines.rollout.vllm.held_weights import HeldPart, HeldTensors
+from yatt_core.engines.rollout.vllm.in_place import TensorsInPlace, takes_in_place
 from yatt_core.engines.rollout.vllm.layout import engine_layout
 from yatt_core.engines.rollout.vllm.nameless import forget_names
-from yatt_core.engines.rollout.vllm.shared_bucket import SharedBucket
+from yatt_core.engines.rollout.vllm.shared_bucket import BucketReader, SharedBucket
 from yatt_core.orphans import end_with_parent
-from yatt_core.wire.buckets import WeightBucket
 from yatt_core.wire.parts import Sizes
 
 VISION_ARCHITECTURE = "YattVisionLanguageModel"
@@ -36,28 +37,45 @@ class WorkerWeights:
         self._config = worker.model_config
         self._model = worker.model_runner.get_model()
         self._own_name = engine_layout(Path(self._config.model)).own_name
-        self._under_way, self._assembly = False, Assembly()
+        self._in_place = takes_in_place(self._model, self._config.architectures)
+        self._under_way: TensorsInPlace | Assembly | None = None
+        self._buckets = BucketReader()
+        if self._in_place:
+            # A packed matrix takes the place of the one that was dropped for it.
+            keep_freed_memory()
 
     def begin(self) -> None:
         """Begins an update; the model cannot be used until it ends."""
-        if self._under_way:
+        self._buckets = BucketReader()
+        if self._in_place:
+            self._under_way = TensorsInPlace(self._model)
+            return
+        if self._under_way is not None:
             # Ends an interrupted update; otherwise its incomplete layers would be mixed with the new ones.
             finalize_layerwise_reload(self._model, self._config)
-        self._under_way, self._assembly = True, Assembly()
+        self._under_way = Assembly()
         initialize_layerwise_reload(self._model)
 
-    def take(self, bucket: WeightBucket) -> None:
-        """Loads a bucket; a layer takes its new weights when all of them have arrived."""
-        for piece in bucket.pieces():
+    def take(self, bucket: SharedBucket) -> None:
+        """Loads a bucket; a layer takes its new weights at once, or when all of them have arrived."""
+        under_way = self._under_way
+        for piece in self._buckets.open(bucket).pieces():
+            name = self._own_name(piece.name)
+            if isinstance(under_way, TensorsInPlace):
+                under_way.put(name, piece)
             # vLLM keeps tensors until their layer is complete, so they need memory of their own.
-            if (tensor := self._assembly.put(piece)) is not None:
-                self._model.load_weights([(self._own_name(piece.name), as_tensor(tensor, piece.kind))])
+            elif under_way is not None and (tensor := under_way.put(piece)) is not None:
+                self._model.load_weights([(name, as_tensor(tensor, piece.kind))])
 
     def end(self) -> None:
         """Activates the new weights."""
-        finalize_layerwise_reload(self._model, self._config)
-        refresh_tied_head(self._model)
-        self._under_way = False
+        if isinstance(self._under_way, TensorsInPlace):
+            self._under_way.end()
+            give_back_freed_memory()
+        else:
+            finalize_layerwise_reload(self._model, self._config)
+            refresh_tied_head(self._model)
+        self._under_way, self._buckets = None, BucketReader()
 
 
 class WorkerMethods:
@@ -81,7 +99,7 @@ class WorkerMethods:
     def take_weights(self, bucket: SharedBucket) -> None:
         """See `WorkerWeights.take`."""
         with set_current_vllm_config(self.vllm_config):
-            self._own_weights().take(bucket.open())
+            self._own_weights().take(bucket)
 
     def end_weights(self) -> None:
         """See `WorkerWeights.end`."""

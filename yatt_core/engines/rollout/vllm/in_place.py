@@ -1,0 +1,114 @@
+"""Writes new weights straight into the tensors with which a vLLM worker computes on CPU cores, rectangle by rectangle.
+
+Imports vLLM. Consumes pieces of buckets in any order. vLLM's own reload assembles each tensor, copies it into a new layer, and
+copies that into the old one; here numbers move once. Of a matrix that vLLM keeps only in packed form, the worker holds an
+unpacked copy from the first of its numbers until it is packed again. Only for architectures whose tensors are known to be
+found (`HeldTensors`); the others, quantised weights and accelerators take vLLM's way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
+from vllm.platforms import current_platform
+
+from yatt_core.engines.rollout.tensor_bits import as_tensor
+from yatt_core.engines.rollout.vllm.held_weights import HeldTensors, input_width
+from yatt_core.errors import InfrastructureError
+from yatt_core.wire.buckets import Piece
+from yatt_core.wire.parts import Box
+
+ARCHITECTURES = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
+UNCHANGED = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
+"""vLLM's ways to keep a layer's weights that pack them, at most."""
+
+
+def takes_in_place(model: Any, architectures: list[str]) -> bool:
+    """Returns True if all tensors of a worker's model can be written in place."""
+    known = bool(current_platform.is_cpu()) and not set(architectures) - ARCHITECTURES
+    kept = (getattr(module, "quant_method", None) for module in model.modules() if has_weight(module))
+    return known and all(method is None or type(method) in UNCHANGED for method in kept)
+
+
+def has_weight(module: Any) -> bool:
+    """Returns True if a module itself has a weight."""
+    return isinstance(getattr(module, "weight", None), torch.nn.Parameter)
+
+
+class TensorsInPlace(HeldTensors):
+    """The tensors of a worker's model, for one update."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self._head = model.lm_head
+        self._unpacked: dict[int, torch.Tensor] = {}
+        self._missing: dict[int, int] = {}
+        """Numbers that a matrix of which vLLM keeps only a packed copy still lacks; 0 once it is packed."""
+
+    @torch.no_grad()
+    def put(self, name: str, piece: Piece) -> None:
+        """Writes a piece, or what the worker has of it.
+
+        name: the model's own name of the tensor.
+
+        Raises `InfrastructureError` for changes, and for a tensor that is not found.
+        """
+        if piece.changed is not None:
+            raise InfrastructureError(f"weights: only changes of {name} arrived, but the engine needs all of it")
+        part, (module, _) = self.part(name, piece.shape), self.module_of(name)
+        if part is None:
+            raise InfrastructureError(f"weights: the vLLM worker has no tensor {name} of shape {piece.shape}")
+        own = Box(part.offsets, tuple(part.values.shape))
+        if (overlap := piece.box.within(own)) is None:
+            return
+        arrived = as_tensor(piece.values, piece.kind)[overlap.slices(piece.box.offsets)]
+        part.values[overlap.slices(own.offsets)].copy_(arrived)
+        if id(module) in self._unpacked and name.endswith(".weight"):
+            self._missing[id(module)] -= arrived.numel()
+            if not self._missing[id(module)]:
+                self._pack(module)
+
+    def _pack(self, module: Any) -> None:
+        """Packs a matrix all of whose numbers have arrived; the old copy goes first."""
+        module.cpu_linear = None
+        module.weight = torch.nn.Parameter(self._unpacked.pop(id(module)), requires_grad=False)
+        dispatch_cpu_unquantized_gemm(module, remove_weight=True)
+
+    @torch.no_grad()
+    def end(self) -> None:
+        """Packs again what vLLM keeps packed beside the weights themselves: the head.
+
+        It keeps such a copy of the embeddings too, which nothing reads; that is dropped.
+
+        Raises `InfrastructureError` if a matrix is not complete.
+        """
+        if self._unpacked:
+            raise InfrastructureError(f"weights: {len(self._unpacked)} matrices of the vLLM worker are not complete")
+        for module in self._modules.values():
+            if getattr(module, "cpu_linear", None) is not None and module.weight.numel():
+                module.cpu_linear = None
+                if module is self._head:
+                    dispatch_cpu_unquantized_gemm(module, remove_weight=False)
+
+    def _values(self, module: Any, attribute: str) -> torch.Tensor | None:
+        """See `HeldTensors`; returns memory to write to."""
+        found = getattr(module, attribute, None)
+        if not isinstance(found, torch.Tensor):
+            return None
+        if attribute != "weight" or found.numel():
+            return found
+        rows, width = sum(module.output_partition_sizes), input_width(module)
+        if self._missing.setdefault(id(module), rows * width) == 0:
+            # Only other workers lack numbers of it, which are not written here.
+            return torch.empty(rows, width, dtype=found.dtype, device="meta")
+        if id(module) not in self._unpacked:
+            self._unpacked[id(module)] = torch.empty(rows, width, dtype=found.dtype)
+        return self._unpacked[id(module)]
+
+    def _vocabulary(self, module: Any, values: torch.Tensor) -> torch.Tensor:
+        """See `HeldTensors`; packed copies follow in `end`."""
+        return values
