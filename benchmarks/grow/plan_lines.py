@@ -21,10 +21,10 @@ from typing import Any
 
 from benchmarks.common import progress
 from benchmarks.grow.learning import random_experience
+from benchmarks.grow.members import BUCKET, RANKS, sent_spec, take_part
 from benchmarks.grow.models import FSDP2, MEGATRON, spec_of, write_model
 from benchmarks.grow.ranks import Rank, on_ranks, private_growth, return_freed_memory
-from benchmarks.grow.transfers import BUCKET, ENGINE_TYPE, RANKS, sent_spec, take_part
-from benchmarks.grow.transfers import ENGINES as SENT_ENGINES
+from benchmarks.grow.receivers import ENGINE_TYPE, KINDS
 from benchmarks.grow.transfers import SIZES as SENT_SIZES
 from benchmarks.grow.transfers import VOCABULARY as SENT_VOCABULARY
 from yatt_core.installed import MEGATRON as MEGATRON_PACKAGE
@@ -183,7 +183,7 @@ def _sync_line(folder: Path, sizes: dict[str, Any]) -> tuple[int, int]:
     place = folder / "sent"
     place.mkdir()
     write_model(place / "model", SENT_VOCABULARY, sizes)
-    found = on_ranks(RANKS + SENT_ENGINES, take_part, place, sizes)
+    found = on_ranks(RANKS + KINDS["torch"].count, take_part, place, sizes)
     spec = sent_spec(sizes)
     trainer = spec.trainer.model_copy(update={"sync_bucket_bytes": BUCKET})
     engine = spec.rollout.engine.model_copy(update={"dtype": ENGINE_TYPE})

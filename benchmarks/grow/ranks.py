@@ -40,7 +40,11 @@ class Rank:
 
     def shared(self, given: Any) -> Any:
         """Returns what rank 0 gives, on every rank; all ranks must call it."""
-        self._peer.send(("share", given))
+        return self.shared_by(0, given)
+
+    def shared_by(self, rank: int, given: Any) -> Any:
+        """Returns what a rank gives, on every rank; all ranks must call it."""
+        self._peer.send((rank, given))
         return self._peer.recv()
 
 
@@ -95,11 +99,11 @@ def on_ranks(ranks: int, job: Job, *arguments: Any) -> list[Any]:
 def _answers(peers: Sequence[Connection]) -> list[Any]:
     while True:
         asked = [peer.recv() for peer in peers]
-        if asked[0][0] == "done":
+        if (giver := asked[0][0]) is None:
             return [answer for _, answer in asked]
         for peer in peers:
-            peer.send(asked[0][1])
+            peer.send(asked[giver][1])
 
 
 def _work(rank: int, ranks: int, peer: Connection, job: Job, arguments: tuple[Any, ...]) -> None:
-    peer.send(("done", job(Rank(rank, ranks, peer), *arguments)))
+    peer.send((None, job(Rank(rank, ranks, peer), *arguments)))

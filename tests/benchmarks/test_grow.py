@@ -8,7 +8,8 @@ import pytest
 
 from benchmarks.grow.checkpoints import checkpoint_figures
 from benchmarks.grow.models import TINY
-from benchmarks.grow.transfers import transfer_figures
+from benchmarks.grow.receivers import KINDS, kinds_here
+from benchmarks.grow.transfers import RATIOS, transfer_figures
 from tests.needs import NEEDS_MEGATRON
 
 SMALL = {
@@ -35,16 +36,26 @@ def test_a_rank_writes_its_share_and_reads_what_it_needs(tmp_path: Path) -> None
 
 
 @pytest.mark.verify
+@pytest.mark.timeout(600)
 def test_weights_are_sent_once_and_changes_are_few(tmp_path: Path) -> None:
-    figures, details = transfer_figures(tmp_path, TINY)
-    rank, other, *engines = details["processes"]
-    assert len(engines) == 2 and all(each["bytes"] == engines[0]["bytes"] for each in engines)
-    sent, model = figures["sync_bytes_over_model"], engines[0]["model"]
-    assert sent is not None and 1.0 <= sent < 1.2 and rank["bytes"] + other["bytes"] == engines[0]["bytes"] > model
-    assert figures["delta_bytes_over_model"] == (rank["delta"] + other["delta"]) / model
+    names = [name for name in kinds_here() if KINDS[name].devices < 2]
+    figures, details = transfer_figures(tmp_path, TINY | {"hidden_size": 256, "intermediate_size": 512}, names)
+    kinds = {name: details[name] for name in names}
+    for name, kind in kinds.items():
+        rank, other, *engines = kind["processes"]
+        assert len(engines) == KINDS[name].count and all(each["bytes"] == engines[0]["bytes"] for each in engines)
+        assert rank["bytes"] + other["bytes"] == engines[0]["bytes"] > engines[0]["model"]
+        assert len(kind["peaks"]) == 2 + KINDS[name].count and min(kind["peaks"]) > 0
+    for name in RATIOS:
+        found = [kind[name] for kind in kinds.values() if kind[name] is not None]
+        assert figures[name] == max(found) > 0, "the worst of all kinds"
+    sent, torch = figures["sync_bytes_over_model"], kinds["torch"]
+    assert sent is not None and 1.0 <= sent < 1.2
+    rank, other, *engines = torch["processes"]
+    assert torch["delta_bytes_over_model"] == (rank["delta"] + other["delta"]) / engines[0]["model"]
     assert 0 < rank["delta"] < engines[0]["bytes"] / 2, "rounded to bfloat16, few numbers change"
     assert figures["spilled_bytes"] == 0.0
-    both, apart = details["both_seconds"], details["seconds"] + details["copy_seconds"]
+    both, apart = torch["both_seconds"], torch["seconds"] + torch["copy_seconds"]
     assert figures["sync_beside_copy_over_sum"] == pytest.approx(both / apart)
     assert details["hidden_seconds"] == pytest.approx(apart - both)
-    assert all(len(each[name]) == len(engines[0]["both"]) for each in details["processes"] for name in ("copy", "both"))
+    assert all(len(each[name]) == len(engines[0]["both"]) for each in torch["processes"] for name in ("copy", "both"))
