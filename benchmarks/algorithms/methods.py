@@ -52,6 +52,7 @@ class Method:
     algorithm: keys of the section that differ from those of the base, or of the preset.
     preset: the preset in place of the base's section; None: none.
     teaching: who teaches; without rewards. None: nobody.
+    likeliest: number of the teachers' likeliest tokens that the policy is compared with; None: the sampled token alone.
     lag: number of iterations by which the sampler's weights are late, which computes in bfloat16; None: a sampler that is
         the trainer's equal.
     steps: optimizer steps of an iteration; a run with one has twice as many iterations.
@@ -61,6 +62,7 @@ class Method:
     algorithm: Mapping[str, Any] = field(default_factory=dict)
     preset: str | None = None
     teaching: Teaching | None = None
+    likeliest: int | None = None
     lag: int | None = None
     steps: int = 4
 
@@ -72,6 +74,8 @@ class Method:
         elif self.teaching is not None:
             assert teachers is not None, "the caller has trained them"
             keys["distillation"] = {"teachers": _taught_by(self.teaching, iterations, teachers)}
+        if self.likeliest is not None:
+            keys["distillation"]["top_k"] = self.likeliest
         return keys
 
     def changes(self, iterations: int, teachers: Teachers | None) -> list[str]:
@@ -197,6 +201,7 @@ _DISTILLATION = {
     "distillation_mixed": Method("distillation", teaching="mixed"),
     "distillation_cascade": Method("distillation", teaching="cascade"),
     "distillation_self": Method("distillation", teaching="self"),
+    "distillation_top_k": Method("distillation", teaching="one", likeliest=8),
 }
 # The critic has to learn in few iterations.
 _PRESET_CHANGES: Mapping[str, Mapping[str, Any]] = {"ppo": {"critic": _CRITIC}}

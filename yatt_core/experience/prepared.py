@@ -38,6 +38,8 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 _TOKEN_COLUMNS = ("token_advantages", "values", "returns", "log_probs_old", "log_probs_ref", "log_probs_teacher")
+_WIDE_COLUMNS = ("teacher_tokens", "teacher_log_probs")
+"""Columns with several numbers for each response token."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +50,8 @@ class PreparedColumns:
     response_offsets: [N + 1].
     token_advantages, log_probs_old, log_probs_ref, log_probs_teacher: [T].
     values, returns: [T], a critic's values before the update and their targets.
+    teacher_tokens: [T, k] int32, the teachers' likeliest tokens; of no meaning where a token does not count.
+    teacher_log_probs: [T, k + 1], their log-probabilities and that of all other tokens together.
 
     Sample i's values in the arrays of length T are at [offsets[i] : offsets[i + 1]].
     """
@@ -62,6 +66,8 @@ class PreparedColumns:
     log_probs_old: Float32 | None = None
     log_probs_ref: Float32 | None = None
     log_probs_teacher: Float32 | None = None
+    teacher_tokens: Int32 | None = None
+    teacher_log_probs: Float32 | None = None
 
 
 def prepared_folder(branch: int, iteration: int, term: int) -> str:
@@ -182,15 +188,27 @@ def _table_of(columns: PreparedColumns) -> pa.Table:
             if len(values) != offsets[-1]:
                 raise DataError(f"{name} has {len(values)} tokens, but response_offsets end at {offsets[-1]}")
             arrays[name] = list_array(values.astype(np.float32, copy=False), offsets)
+    for name in _WIDE_COLUMNS:
+        wide: Array | None = getattr(columns, name)
+        if wide is not None:
+            arrays[name] = list_array(wide.ravel(), offsets * wide.shape[1])
     return pa.table(arrays)
 
 
 def _columns_of(table: pa.Table) -> PreparedColumns:
     tokens = {name: ragged_column(table, name)[0].copy() for name in _TOKEN_COLUMNS if name in table.column_names}
+    wide = {name: _wide_column(table, name) for name in _WIDE_COLUMNS if name in table.column_names}
     return PreparedColumns(
         ordinals=fixed_column(table, "prompt_ordinal").copy(),
         samples=fixed_column(table, "sample").copy(),
         advantages=fixed_column(table, "advantage").copy(),
         response_offsets=offsets_of(fixed_column(table, "response_length")),
         **tokens,
+        **wide,
     )
+
+
+def _wide_column(table: pa.Table, name: str) -> Array:
+    """Returns a column with several numbers for each response token, [T, numbers]."""
+    values, tokens = ragged_column(table, name)[0], int(fixed_column(table, "response_length").sum())
+    return values.reshape(tokens, len(values) // max(tokens, 1)).copy()

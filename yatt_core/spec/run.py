@@ -217,7 +217,7 @@ class RunSpec(SpecModel):
         return (
             self._reward_mistakes,
             self._critique_mistakes,
-            self._support_mistakes,
+            lambda: self.algorithm.support_mistakes(self.rollout),
             self._placement_mistakes,
             self.guards.mistakes,
             self._engine_mistakes,
@@ -318,9 +318,6 @@ class RunSpec(SpecModel):
     def _critique_mistakes(self) -> Iterator[str]:
         if self.rewards.critique is not None:
             yield from unfit_for_critiques(self.algorithm, self.rollout)
-
-    def _support_mistakes(self) -> Iterator[str]:
-        yield from self.algorithm.support_mistakes(self.rollout)
 
     def _placement_mistakes(self) -> Iterator[str]:
         engine = self.rollout.engine

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from yatt_core.engines.train.model.chunks import slices
-from yatt_core.engines.train.model.forward import EntropyUse, Float32, MicroBatch, TokenLoss
+from yatt_core.engines.train.model.forward import DistributionLoss, Float32, MicroBatch, Reader, TokenLoss
+from yatt_core.engines.train.model.head_values import EntropyUse, Numbers
 from yatt_core.engines.train.ranks.collective import REDUCE_OP, Collective
 
 CHUNK = 3
@@ -35,6 +36,13 @@ class Table:
     def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
         return [self.values.detach()[batch.positions].float().numpy() for batch in micro_batches]
 
+    def read(self, micro_batches: Sequence[MicroBatch], reader: Reader) -> list[tuple[Numbers, ...]]:
+        raise AssertionError("a table has no distributions")
+
+    @property
+    def vocabulary(self) -> int:
+        raise AssertionError("a table has no distributions")
+
     def backward(
         self,
         micro_batches: Sequence[MicroBatch],
@@ -42,7 +50,9 @@ class Table:
         entropy: EntropyUse = "none",
         temperature: float | None = None,
         whole: bool = False,
+        taught: DistributionLoss | None = None,
     ) -> None:
+        assert taught is None, "a table has no distributions"
         for batch in micro_batches:
             count = len(batch.positions)
             for chunk in slices(max(count, 1) if whole else CHUNK, count):

@@ -75,7 +75,11 @@ class DistillationSpec(SpecModel):
     """Self-distillation: earlier weights of the policy teach it. `null`: `teachers` do."""
     coefficient: PositiveFloat = 1.0
     """Factor of log(policy / teacher) of a token, which is subtracted from the token's advantage: the gradient of
-    the reverse KL."""
+    the reverse KL. With `top_k`: factor of the divergence in the loss."""
+    top_k: PositiveInt | None = Field(default=None, le=1024)
+    """Number of the teacher's likeliest tokens with which the policy's whole distribution is compared: the loss gets the
+    reverse KL divergence over these tokens and the rest of the vocabulary as one (arXiv 2608.14728), which varies less than
+    one sampled token. `null`: the sampled token alone, in its advantage."""
 
     @model_validator(mode="after")
     def _somebody_teaches(self) -> Self:

@@ -18,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from yatt_core.algorithms.distillation import mixed_log_probs
+from yatt_core.algorithms.distillation import LikelyTokens, mixed_log_probs
 from yatt_core.algorithms.kl.estimators import divergence
 from yatt_core.algorithms.moments import scaled
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
 from yatt_core.engines.train.ranks.collective import Collective
+from yatt_core.engines.train.roles.likely import Reading, likely_tokens
 from yatt_core.engines.train.roles.teacher import Teachers
 from yatt_core.engines.train.steps.batch_advantages import (
     LENGTH_PART,
@@ -66,11 +67,13 @@ def read_columns(spec: RunSpec, run_folder: Path, batch: ExperienceBatch, prepar
 
 def require_columns(spec: RunSpec, columns: PreparedColumns, folder: str) -> None:
     """Raises `DataError` unless the columns contain what an update under the spec reads."""
-    algorithm = spec.algorithm
+    distillation = spec.algorithm.distillation
+    likely = distillation is not None and distillation.top_k is not None
     needed = {
         "log_probs_old": (spec.objective is None and spec.needs_old, "several steps, or the entropy's method, need"),
         "log_probs_ref": (spec.scores_reference, "the loss or the reward needs"),
-        "log_probs_teacher": (algorithm.distillation is not None, "distillation needs"),
+        "log_probs_teacher": (distillation is not None and distillation.top_k is None, "distillation needs"),
+        **dict.fromkeys(("teacher_tokens", "teacher_log_probs"), (likely, "distillation.top_k needs")),
         "token_advantages": (spec.advantages_of_tokens, "advantages of tokens need"),
         **dict.fromkeys(("values", "returns"), (spec.critic is not None, "a critic needs")),
     }
@@ -137,10 +140,10 @@ class Preparer:
         if reference is not None and self._spec.scores_reference:
             with self._optimizer.exchanged(reference):
                 ref = self._scored(self._forward, batch, share)
-        tokens: dict[str, Float32 | None] = {"log_probs_old": old if needs_old else None, "log_probs_ref": ref}
+        tokens: dict[str, Any] = {"log_probs_old": old if needs_old else None, "log_probs_ref": ref}
         if self._spec.algorithm.distillation is not None:
             with self._optimizer.exchanged(reference) if self._spec.algorithm.keeps_teacher else nullcontext():
-                tokens["log_probs_teacher"] = self._taught(batch, share, plan, task.key.iteration)
+                tokens |= self._taught(batch, share, plan, task.key.iteration, self._spec.algorithm.distillation.top_k)
         penalties = None
         if kl is not None and in_reward and old is not None and ref is not None:
             both = torch.from_numpy(old).double(), torch.from_numpy(ref).double()
@@ -161,12 +164,27 @@ class Preparer:
         return Preparation(columns_of(batch, mine, values, tokens), metrics)
 
     def _taught(
-        self, batch: ExperienceBatch, share: StepPlan, plan: Callable[[Int64], StepPlan], iteration: int
-    ) -> Float32:
-        """Returns the log-probabilities of this rank's tokens under the teachers of an iteration, [T].
+        self,
+        batch: ExperienceBatch,
+        share: StepPlan,
+        plan: Callable[[Int64], StepPlan],
+        iteration: int,
+        likely: int | None,
+    ) -> dict[str, Any]:
+        """Returns the columns of this rank's tokens that the teachers of an iteration make.
 
         plan: makes the plan of samples with other lengths, as those that the policy sees as its own teacher.
+        likely: number of likeliest tokens at each position; None for the log-probabilities of the sampled tokens.
         """
+        if likely is None:
+            return {"log_probs_teacher": self._log_probs_taught(batch, share, plan, iteration)}
+        found = self._likely(batch, share, plan, iteration, likely)
+        return {"teacher_tokens": found.tokens, "teacher_log_probs": found.log_probs}
+
+    def _log_probs_taught(
+        self, batch: ExperienceBatch, share: StepPlan, plan: Callable[[Int64], StepPlan], iteration: int
+    ) -> Float32:
+        """Returns the log-probabilities of this rank's tokens under the teachers of an iteration, [T]."""
         if self._teachers is None:
             shown = batch.shown_to_teacher()
             own = self._scored(self._forward, shown, plan(shown.lengths)).astype(np.float64)
@@ -177,6 +195,28 @@ class Preparer:
             found.append(self._scored(teacher.passes, batch, share))
             weights.append(weight)
         return mixed_log_probs(found, weights)
+
+    def _likely(
+        self, batch: ExperienceBatch, share: StepPlan, plan: Callable[[Int64], StepPlan], iteration: int, count: int
+    ) -> LikelyTokens:
+        """Returns the likeliest tokens of an iteration's teachers at this rank's tokens. Arguments as for `_taught`.
+
+        count: number of likeliest tokens at each position.
+        """
+        below = self._forward.vocabulary
+        if self._teachers is None:
+            shown = batch.shown_to_teacher()
+            reading = Reading(shown, plan(shown.lengths), self._collective, count, below)
+            own = likely_tokens([(self._forward, 1.0)], reading)
+            spread = [self._everywhere(column.astype(np.float64)) for column in (*own.tokens.T, *own.log_probs.T)]
+            return LikelyTokens(
+                np.stack(spread[:count], axis=1).astype(np.int32), np.stack(spread[count:], axis=1).astype(np.float32)
+            )
+        teachers = self._teachers.of(iteration)
+        for teacher, _ in teachers:
+            teacher.require_known(batch)
+        reading = Reading(batch, share, self._collective, count, below)
+        return likely_tokens([(teacher.passes, weight) for teacher, weight in teachers], reading)
 
     def _advantages(
         self, batch: ExperienceBatch, share: StepPlan, divergences: Float64 | None, task: BatchTask
@@ -228,12 +268,10 @@ class Preparer:
         return self._everywhere(sums)
 
 
-def columns_of(
-    batch: ExperienceBatch, samples: Int64, values: Float64, tokens: Mapping[str, Float32 | None]
-) -> PreparedColumns:
+def columns_of(batch: ExperienceBatch, samples: Int64, values: Float64, tokens: Mapping[str, Any]) -> PreparedColumns:
     """Builds the columns of some samples.
 
-    tokens: token columns by name: [T] over the whole batch, or None.
+    tokens: token columns by name: [T] or [T, numbers] over the whole batch, or None.
     """
     positions = ragged_positions(batch.response_offsets, samples)
     return PreparedColumns(

@@ -11,7 +11,15 @@ import torch
 from torch import nn
 
 from yatt_core.engines.train.fsdp2.sharding import sharded_modules
-from yatt_core.engines.train.model.forward import EntropyUse, Float32, MicroBatch, PolicyForward, TokenLoss
+from yatt_core.engines.train.model.forward import (
+    DistributionLoss,
+    Float32,
+    MicroBatch,
+    PolicyForward,
+    Reader,
+    TokenLoss,
+)
+from yatt_core.engines.train.model.head_values import EntropyUse, Numbers
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.process_group import lost_group
 
@@ -29,10 +37,20 @@ class ShardedForward(PolicyForward):
         """See `PolicyForward`."""
         with lost_group(self._world):
             found = super().score(micro_batches)
-        # Parameters that stayed gathered would be out of date after the weights change.
+        self._reshard()
+        return found
+
+    def read(self, micro_batches: Sequence[MicroBatch], reader: Reader) -> list[tuple[Numbers, ...]]:
+        """See `PolicyForward`."""
+        with lost_group(self._world):
+            found = super().read(micro_batches, reader)
+        self._reshard()
+        return found
+
+    def _reshard(self) -> None:
+        """Lets go of gathered parameters, which would be out of date after the weights change."""
         for module in sharded_modules(self._model):
             module.reshard()
-        return found
 
     def backward(
         self,
@@ -41,7 +59,8 @@ class ShardedForward(PolicyForward):
         entropy: EntropyUse = "none",
         temperature: float | None = None,
         whole: bool = False,
+        taught: DistributionLoss | None = None,
     ) -> None:
         """See `PolicyForward`. Each pass sums its gradients over the ranks."""
         with lost_group(self._world):
-            super().backward(micro_batches, loss, entropy, temperature, whole)
+            super().backward(micro_batches, loss, entropy, temperature, whole, taught)

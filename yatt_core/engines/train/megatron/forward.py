@@ -19,7 +19,8 @@ from yatt_core.engines.train.megatron.model import Grid, Part
 from yatt_core.engines.train.megatron.vocabulary import VocabularyShare
 from yatt_core.engines.train.model.chunk_sizes import chunk_rows
 from yatt_core.engines.train.model.chunks import loss_in_chunks, slices
-from yatt_core.engines.train.model.forward import EntropyUse, Float32, MicroBatch, TokenLoss, head_loss
+from yatt_core.engines.train.model.forward import DistributionLoss, Float32, MicroBatch, Reader, TokenLoss, head_loss
+from yatt_core.engines.train.model.head_values import EntropyUse, Numbers, joined
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.process_group import lost_group
 from yatt_core.progress import advanced
@@ -52,6 +53,26 @@ class MegatronForward:
             found = self._run(micro_batches, finish, learning=False)
         return found or [np.zeros(len(micro_batch.positions), dtype=np.float32) for micro_batch in micro_batches]
 
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens of a distribution."""
+        return self._share.vocabulary
+
+    def read(self, micro_batches: Sequence[MicroBatch], reader: Reader) -> list[tuple[Numbers, ...]]:
+        """Returns what a function reads from each counted token's distribution; nothing on ranks before the last stage."""
+
+        def finish(hidden: torch.Tensor, micro_batch: MicroBatch) -> tuple[Numbers, ...]:
+            states = self._counted(hidden, micro_batch)
+            return joined(
+                [
+                    reader(micro_batch.part(chunk), self._distribution(states[chunk], micro_batch, chunk))
+                    for chunk in slices(self._rows(whole=True), len(states))
+                ]
+            )
+
+        with torch.no_grad():
+            return self._run(micro_batches, finish, learning=False)
+
     def backward(
         self,
         micro_batches: Sequence[MicroBatch],
@@ -59,6 +80,7 @@ class MegatronForward:
         entropy: EntropyUse = "none",
         temperature: float | None = None,
         whole: bool = False,
+        taught: DistributionLoss | None = None,
     ) -> None:
         """Sums the gradients of the losses, over the copies as well."""
         # The schedule divides the gradients by the sum of these counts, which is 1; the losses include their denominators.
@@ -68,11 +90,18 @@ class MegatronForward:
             def measured(chunk: slice, part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
                 return self._measured(part, micro_batch, chunk, entropy, temperature)
 
-            states, rows = self._counted(hidden, micro_batch), self._rows()
+            states, rows = self._counted(hidden, micro_batch), self._rows(whole=taught is not None)
             found = head_loss(loss, micro_batch, states, rows, measured, whole)
             weight = self._part.head()
             trained = [weight] if weight.requires_grad else []
-            total = loss_in_chunks(states, trained, rows, lambda chunk, part: found(chunk, *measured(chunk, part)))
+
+            def part_loss(chunk: slice, part: torch.Tensor) -> torch.Tensor:
+                own = found(chunk, *measured(chunk, part))
+                if taught is None:
+                    return own
+                return own + taught(micro_batch.part(chunk), self._distribution(part, micro_batch, chunk))
+
+            total = loss_in_chunks(states, trained, rows, part_loss)
             return total, torch.tensor(next(numbers), dtype=torch.int32, device=self._device), None
 
         self._run(micro_batches, finish, learning=True)
@@ -109,8 +138,15 @@ class MegatronForward:
         logits = logits if scale == 1.0 else logits / scale
         return self._share.measures(logits, micro_batch.targets[chunk], entropy, micro_batch.support_of(chunk))
 
-    def _rows(self) -> int:
-        return chunk_rows(len(self._part.head()), self._device.type == "cpu")
+    def _distribution(self, states: torch.Tensor, micro_batch: MicroBatch, chunk: slice) -> torch.Tensor:
+        """Returns the log-distributions of a chunk's tokens at the sampling temperature, [n, vocabulary]."""
+        logits = torch.nn.functional.linear(states, self._part.head()).float() / self._temperature
+        return self._share.distribution(logits, micro_batch.support_of(chunk))
+
+    def _rows(self, whole: bool = False) -> int:
+        """Returns the number of tokens in a chunk. whole: whether a rank has the distributions of the whole vocabulary."""
+        columns = len(self._part.head()) * (self._grid.tensors if whole else 1)
+        return chunk_rows(columns, self._device.type == "cpu")
 
     def _run(self, micro_batches: Sequence[MicroBatch], finish: Finish, learning: bool) -> list[Any]:
         """Runs the schedule over all micro-batches; returns the last stage's results, nothing on other stages."""

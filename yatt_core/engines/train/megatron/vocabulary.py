@@ -1,7 +1,7 @@
 """Log-probabilities and entropies from logits whose vocabulary is split over tensor-parallel ranks.
 
-Consumes each rank's columns; produces the same numbers on every one of these ranks. No rank ever has all
-columns of a row.
+Consumes each rank's columns; produces the same numbers on every one of these ranks. A rank has all columns of a row only
+where whole distributions are compared.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from yatt_core.engines.train.model.forward import EntropyUse
+from yatt_core.engines.train.model.head_values import EntropyUse
 from yatt_core.engines.train.model.truncation import EXCLUDED, excluded
 from yatt_core.wire.support import Support
 
@@ -57,6 +57,19 @@ class VocabularyShare:
             # H = log Z - sum(p * z). Dividing by Z after the sum over ranks gives each rank the whole gradient of Z.
             weighted = added_up((exponentials * shifted.masked_fill(outside, 0.0)).sum(-1))
             return log_probs, total.log() - weighted / total
+
+    def distribution(self, logits: torch.Tensor, support: Support | None) -> torch.Tensor:
+        """Returns the log-distributions over the whole vocabulary, [T, vocabulary], on every rank.
+
+        logits: [T, own columns]; a gradient flows to the rank's own columns.
+        support: as in `measures`.
+        """
+        from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region
+
+        whole = gather_from_tensor_model_parallel_region(logits)[:, : self.vocabulary]
+        if support is not None:
+            whole = whole.masked_fill(excluded(support, self.vocabulary, whole.device), EXCLUDED)
+        return torch.log_softmax(whole, dim=-1)
 
     def _largest(self, logits: torch.Tensor) -> torch.Tensor:
         """Returns each row's maximum over all ranks, [T], without gradients."""

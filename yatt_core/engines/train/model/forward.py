@@ -11,56 +11,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
-from yatt_core.algorithms.entropy.distribution import token_entropy
 from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
 from yatt_core.engines.train.model.chunk_sizes import chunk_rows
 from yatt_core.engines.train.model.chunks import ChunkLoss, chunk_loss, loss_in_chunks, slices
+from yatt_core.engines.train.model.division import divided
+from yatt_core.engines.train.model.head_values import EntropyUse, Numbers, joined, values_of
 from yatt_core.engines.train.model.packed_attention import Runs, attending_by_sample
+from yatt_core.engines.train.model.sequences import Sequences
 from yatt_core.engines.train.model.truncation import EXCLUDED, excluded
-from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.errors import DataError
 from yatt_core.progress import advanced
 from yatt_core.wire.columns import offsets_of, ragged_positions
 from yatt_core.wire.support import Support
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
-
-EntropyUse = Literal["none", "metric", "loss"]
-"""Whether the entropies of the distributions are computed, and whether the loss depends on them."""
-
-
-class Sequences(Protocol):
-    """N pairs of prompt and response in flat arrays with offsets [N + 1]; `ExperienceBatch` implements it."""
-
-    @property
-    def prompt_tokens(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def prompt_offsets(self) -> Int64: ...
-    @property
-    def response_tokens(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def response_offsets(self) -> Int64: ...
-    @property
-    def loss_mask(self) -> npt.NDArray[np.bool_]:
-        """Which response tokens count, aligned with `response_tokens`."""
-        ...
-
-    @property
-    def media(self) -> Sequence[Sequence[str]]:
-        """Content addresses of each prompt's images, N rows; empty without images."""
-        ...
-
-    @property
-    def support(self) -> Support | None:
-        """The support of each response token; None for the whole vocabulary."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +89,11 @@ class MicroBatch:
 
 TokenLoss = Callable[[MicroBatch, torch.Tensor, torch.Tensor], torch.Tensor]
 """(micro-batch or a part of one, log-probabilities [T], entropies [T] or empty) -> its part of a step's loss, a scalar."""
+
+DistributionLoss = Callable[[MicroBatch, torch.Tensor], torch.Tensor]
+"""(a part of a micro-batch, log-distributions [n, vocabulary]) -> its part of a step's loss, a scalar."""
+Reader = Callable[[MicroBatch, torch.Tensor], tuple[torch.Tensor, ...]]
+"""(a part of a micro-batch, log-distributions [n, vocabulary]) -> tensors with an entry for each of the n tokens."""
 
 
 def assemble(batch: Sequences, indices: Int64, packed: bool = False) -> MicroBatch:
@@ -232,13 +209,32 @@ class PolicyForward:
         self._bfloat16 = dtype == "bfloat16"
         self._device = device or next(model.parameters()).device
         self._values = values
-        self._body, self._top, self._outputs = _divided(model)
+        self._body, self._top, self._outputs = divided(model)
         self._kind: Any = None
 
     def score(self, micro_batches: Sequence[MicroBatch]) -> list[Float32]:
         """Returns the log-probability of each counted token of each micro-batch, without gradients."""
         with torch.no_grad():
             return [self._scored(micro_batch) for micro_batch in micro_batches]
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens of a distribution."""
+        return self._outputs
+
+    def read(self, micro_batches: Sequence[MicroBatch], reader: Reader) -> list[tuple[Numbers, ...]]:
+        """Returns what a function reads from the distributions of each micro-batch, without gradients."""
+        with torch.no_grad():
+            return [self._read(micro_batch, reader) for micro_batch in micro_batches]
+
+    def _read(self, micro_batch: MicroBatch, reader: Reader) -> tuple[Numbers, ...]:
+        placed = micro_batch.on(self._device)
+        states, found = self._states(placed), []
+        for chunk in slices(self._rows(), len(states)):
+            distribution = self._log_distribution(states[chunk], None, placed.support_of(chunk))
+            found.append(reader(micro_batch.part(chunk), distribution))
+        advanced()
+        return joined(found)
 
     def _scored(self, micro_batch: MicroBatch) -> Float32:
         found: Float32 = self.log_probs(micro_batch.on(self._device)).cpu().numpy()
@@ -252,20 +248,28 @@ class PolicyForward:
         entropy: EntropyUse = "none",
         temperature: float | None = None,
         whole: bool = False,
+        taught: DistributionLoss | None = None,
     ) -> None:
         """Adds the gradients of the losses, one micro-batch after another.
 
         temperature: overrides the sampling temperature.
+        taught: see `TokenPasses`.
         whole: see `TokenPasses`; the head then works twice on a micro-batch of several chunks.
 
         `loss` is called with successive parts of a micro-batch's counted tokens, because the head works in chunks.
         """
         for micro_batch in micro_batches:
-            self._total(micro_batch, loss, entropy, temperature, whole).backward()  # type: ignore[no-untyped-call]
+            self._total(micro_batch, loss, entropy, temperature, whole, taught).backward()  # type: ignore[no-untyped-call]
             advanced()
 
     def _total(
-        self, micro_batch: MicroBatch, loss: TokenLoss, entropy: EntropyUse, temperature: float | None, whole: bool
+        self,
+        micro_batch: MicroBatch,
+        loss: TokenLoss,
+        entropy: EntropyUse,
+        temperature: float | None,
+        whole: bool,
+        taught: DistributionLoss | None,
     ) -> torch.Tensor:
         """Returns the loss of a micro-batch, with the gradients of the head already computed."""
         placed = micro_batch.on(self._device)
@@ -277,7 +281,11 @@ class PolicyForward:
         found = head_loss(loss, micro_batch, states, self._rows(), measured, whole)
 
         def part_loss(chunk: slice, part: torch.Tensor) -> torch.Tensor:
-            return found(chunk, *measured(chunk, part))
+            if taught is None:
+                return found(chunk, *measured(chunk, part))
+            distribution = self._log_distribution(part, temperature, placed.support_of(chunk))
+            own = found(chunk, *values_of(distribution, placed.targets[chunk], entropy))
+            return own + taught(micro_batch.part(chunk), distribution)
 
         return loss_in_chunks(states, self._weights_of_top(), self._rows(), part_loss)
 
@@ -300,10 +308,7 @@ class PolicyForward:
             values = self._logits(states)[:, 0]
             return values, values.new_zeros(0)
         distribution = self._log_distribution(states, temperature, micro_batch.support_of(chunk))
-        log_probs = distribution.gather(-1, micro_batch.targets[chunk, None]).squeeze(-1)
-        if entropy == "none":
-            return log_probs, log_probs.new_zeros(0)
-        return log_probs, token_entropy(distribution if entropy == "loss" else distribution.detach())
+        return values_of(distribution, micro_batch.targets[chunk], entropy)
 
     def _log_distribution(
         self, states: torch.Tensor, temperature: float | None, support: Support | None
@@ -377,20 +382,3 @@ class PolicyForward:
             return self._model(
                 input_ids=micro_batch.tokens, position_ids=positions, runs=micro_batch.runs, use_cache=False
             )
-
-
-def _divided(model: Any) -> tuple[Any, list[nn.Module], int]:
-    """Returns the part of a model that turns tokens into hidden states, the other parts, and the head's outputs.
-
-    Raises `ConfigurationError` for a model without output embeddings, or whose parts cannot be told apart.
-    """
-    name = type(model).__name__
-    head: Any = model.get_output_embeddings()
-    if not isinstance(head, nn.Module):
-        raise ConfigurationError(f"{name} has no output embeddings: it is not a causal language model")
-    embedding = model.get_input_embeddings()
-    bodies = [child for child in model.children() if any(module is embedding for module in child.modules())]
-    if len(bodies) != 1 or bodies[0] is embedding:
-        raise ConfigurationError(f"{name} does not keep its layers in one module next to its output embeddings")
-    others = [child for child in model.children() if child is not bodies[0]]
-    return bodies[0], others, int(model.get_output_embeddings().weight.shape[0])

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from yatt_core.engines.train.model.forward import EntropyUse, Float32, MicroBatch, TokenLoss
+from yatt_core.engines.train.model.forward import DistributionLoss, Float32, MicroBatch, Reader, TokenLoss
+from yatt_core.engines.train.model.head_values import EntropyUse, Numbers
 from yatt_core.engines.train.ranks.collective import Collective
 
 
@@ -27,6 +28,18 @@ class TokenPasses(Protocol):
         """
         ...
 
+    def read(self, micro_batches: Sequence[MicroBatch], reader: Reader) -> list[tuple[Numbers, ...]]:
+        """Returns what a function reads from each counted token's distribution, per micro-batch, without gradients.
+
+        With a model in stages, only ranks of the last stage know distributions; the others return an empty list.
+        """
+        ...
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens of a distribution."""
+        ...
+
     def backward(
         self,
         micro_batches: Sequence[MicroBatch],
@@ -34,11 +47,13 @@ class TokenPasses(Protocol):
         entropy: EntropyUse = "none",
         temperature: float | None = None,
         whole: bool = False,
+        taught: DistributionLoss | None = None,
     ) -> None:
         """Adds the gradients of the losses to the existing ones.
 
         temperature: overrides the sampling temperature.
         whole: whether `loss` needs all of a micro-batch's counted tokens at once.
+        taught: a loss of whole distributions that is added to `loss`, called with successive parts of the counted tokens.
 
         `loss` is called where the log-probabilities are known, in order: with each micro-batch, or, unless `whole`, with
         successive parts of its counted tokens.

@@ -13,9 +13,12 @@ import numpy.typing as npt
 import torch
 
 from yatt_core.algorithms.aggregation import token_weights
+from yatt_core.algorithms.distillation import bucket_divergence, with_tail
 from yatt_core.algorithms.tokens import Responses
-from yatt_core.engines.train.model.forward import EntropyUse, MicroBatch, Sequences, assemble
+from yatt_core.engines.train.model.forward import DistributionLoss, MicroBatch, assemble
+from yatt_core.engines.train.model.head_values import EntropyUse
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
+from yatt_core.engines.train.model.sequences import Sequences
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.steps.objective import MAXIMUM_NAMES, NO_STATE, SUM_NAMES, LossSums, TokenInputs, objective
 from yatt_core.engines.train.steps.plan import StepPlan, seeded_permutation
@@ -82,9 +85,37 @@ class PolicyLearner:
 
         micro_batches = [assemble(batch, indices, step.packed) for indices in step.parts[self._collective.rank]]
         entropy: EntropyUse = "loss" if self._spec.algorithm.entropy_in_loss else "metric"
-        self._forward.backward(micro_batches, loss, entropy, whole=self._spec.algorithm.whole_responses)
+        whole, taught = self._spec.algorithm.whole_responses, self._taught(columns, weights, sums)
+        self._forward.backward(micro_batches, loss, entropy, whole=whole, taught=taught)
         self._optimizer.reduce(self._collective)
         return reduce_sums(self._collective, sums)
+
+    def _taught(self, columns: PreparedColumns, weights: Float64, sums: LossSums) -> DistributionLoss | None:
+        """Returns the loss towards the teachers' likeliest tokens; None without them.
+
+        weights: [N], as the samples' tokens are weighted in the loss.
+        sums: the loss's value and the divergence are added to it.
+        """
+        distillation, tokens, log_probs = (
+            self._spec.algorithm.distillation,
+            columns.teacher_tokens,
+            columns.teacher_log_probs,
+        )
+        if distillation is None or distillation.top_k is None or tokens is None or log_probs is None:
+            return None
+        coefficient = distillation.coefficient
+
+        def taught(part: MicroBatch, distribution: torch.Tensor) -> torch.Tensor:
+            device = distribution.device
+            listed = torch.from_numpy(tokens[part.positions].astype(np.int64)).to(device)
+            teacher = _tensor(log_probs[part.positions], device)
+            divergence = bucket_divergence(with_tail(distribution, listed), teacher)
+            value = coefficient * (divergence * _tensor(weights[part.rows], device)).sum()
+            total, loss = torch.stack([divergence.detach().double().sum(), value.detach().double()]).tolist()
+            sums.merge(LossSums({"distillation_kl": total, "loss": loss}))
+            return value
+
+        return taught
 
     def _inputs(
         self,

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from yatt_core.engines.train.model.forward import Int64, MicroBatch, Sequences, assemble
+from yatt_core.engines.train.model.forward import Int64, MicroBatch, assemble
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
+from yatt_core.engines.train.model.sequences import Sequences
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.steps.learner import counted_lengths
 from yatt_core.engines.train.steps.plan import plan_step

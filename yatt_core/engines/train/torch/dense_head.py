@@ -30,6 +30,10 @@ LEAST_BY_MASS = -60.0
 
 ValuesLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(log-probabilities, entropies or an empty tensor) of a chunk's tokens -> their part of the loss, a scalar."""
+DistributionsLoss = Callable[[torch.Tensor], torch.Tensor]
+"""Log-distributions of a chunk's tokens, [n, vocabulary] -> their part of the loss, a scalar."""
+ChunkDistributionLoss = Callable[[slice, torch.Tensor], torch.Tensor]
+"""(which tokens, their log-distributions) -> their part of the loss, a scalar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +75,18 @@ def backward_tokens(
     loss: ChunkLoss,
     of_weight: torch.Tensor,
     support: Support | None = None,
+    taught: ChunkDistributionLoss | None = None,
 ) -> torch.Tensor:
     """Returns the loss's gradient for the states, [T, width]; adds the weight's gradient to `of_weight` (float32).
 
     support: as in `measure_tokens`.
+    taught: a loss of whole distributions that is added to `loss`.
     """
     of_states = torch.empty_like(states)
     for chunk in slices(chunk_rows(head), len(targets)):
         gradient = torch.mm(states[chunk], head.weight.t())
         _restrict(gradient, support, chunk)
-        scale = _to_gradient(head, gradient, targets[chunk], partial(loss, chunk))
+        scale = _to_gradient(head, gradient, targets[chunk], partial(loss, chunk), taught and partial(taught, chunk))
         torch.mm(gradient, head.weight, out=of_states[chunk]).mul_(scale)
         scaled = (states[chunk] * scale).to(states.dtype)
         if states.dtype == of_weight.dtype:
@@ -90,23 +96,51 @@ def backward_tokens(
     return of_states
 
 
-def _to_gradient(head: Head, logits: torch.Tensor, targets: torch.Tensor, loss: ValuesLoss) -> torch.Tensor:
+def read_tokens(
+    head: Head, states: torch.Tensor, support: Support | None, read: Callable[[slice, torch.Tensor], None]
+) -> None:
+    """Calls a function with the log-distributions of each chunk's tokens, [n, vocabulary].
+
+    states, support: as in `measure_tokens`.
+    """
+    for chunk in slices(chunk_rows(head), len(states)):
+        logits = torch.mm(states[chunk], head.weight.t())
+        _restrict(logits, support, chunk)
+        read(chunk, torch.log_softmax(logits.float() / head.temperature, dim=-1))
+
+
+def _of_distributions(head: Head, logits: torch.Tensor, loss: DistributionsLoss) -> torch.Tensor:
+    """Returns the gradient of a loss of a chunk's distributions by the scaled logits, [n, vocabulary] float32."""
+    with torch.enable_grad():
+        scaled = (logits.float() / head.temperature).requires_grad_()
+        (found,) = torch.autograd.grad(loss(torch.log_softmax(scaled, dim=-1)), scaled)
+    return found
+
+
+def _to_gradient(
+    head: Head, logits: torch.Tensor, targets: torch.Tensor, loss: ValuesLoss, taught: DistributionsLoss | None
+) -> torch.Tensor:
     """Turns a chunk's logits, [n, vocabulary], into the loss's gradient, up to a factor per row, [n, 1].
 
     With p the distribution, d log p_t / d logit_v = [v = t] - p_v, and d H / d logit_v = -p_v (log p_v + H).
     Returns the factor.
     """
     strips = list(_strips(head, logits))
+    by_logit = None if taught is None else _of_distributions(head, logits, taught)
     parts = [_values(head, logits[strip], targets[strip], slopes=True) for strip in strips]
     log_probs, entropies = (torch.cat(values) for values in zip(*parts, strict=True))
     by_log_prob, by_entropy = _derivatives(log_probs, entropies, loss)
-    if by_entropy is None:
+    if by_entropy is None and by_logit is None:
         return by_log_prob[:, None].div(-head.temperature)
     for strip in strips:
         slopes, at = logits[strip].float(), targets[strip, None]
-        probabilities = slopes.scatter(1, at, log_probs[strip, None].detach().exp())
-        of_entropy = torch.xlogy(probabilities, probabilities).addcmul_(probabilities, entropies[strip, None].detach())
-        logits[strip] = slopes * by_log_prob[strip, None] + of_entropy.mul_(by_entropy[strip, None])
+        gradient = slopes * by_log_prob[strip, None]
+        if by_entropy is not None:
+            probabilities = slopes.scatter(1, at, log_probs[strip, None].detach().exp())
+            of_entropy = torch.xlogy(probabilities, probabilities)
+            of_entropy.addcmul_(probabilities, entropies[strip, None].detach())
+            gradient += of_entropy.mul_(by_entropy[strip, None])
+        logits[strip] = gradient if by_logit is None else gradient.sub_(by_logit[strip])
     return by_log_prob.new_full((len(targets), 1), -1.0 / head.temperature)
 
 

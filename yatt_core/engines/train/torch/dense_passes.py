@@ -20,9 +20,10 @@ from yatt_core.engines.dense.rotary import RotaryTable
 from yatt_core.engines.dense.shape import shape_of
 from yatt_core.engines.dense.weights import EMBEDDING, HEAD, DenseWeights, dense_weights, fused_names
 from yatt_core.engines.train.model.chunks import ChunkLoss, chunk_loss
-from yatt_core.engines.train.model.forward import EntropyUse, Float32, MicroBatch, TokenLoss
+from yatt_core.engines.train.model.forward import DistributionLoss, Float32, MicroBatch, Reader, TokenLoss
+from yatt_core.engines.train.model.head_values import EntropyUse, Numbers, joined
 from yatt_core.engines.train.model.optimizer import FlatAdamW
-from yatt_core.engines.train.torch.dense_head import Head, backward_tokens, chunk_rows, measure_tokens
+from yatt_core.engines.train.torch.dense_head import Head, backward_tokens, chunk_rows, measure_tokens, read_tokens
 from yatt_core.engines.train.torch.shared_rows import SharedRows, attend, share_rows
 from yatt_core.progress import advanced
 
@@ -65,11 +66,12 @@ class DensePasses:
         entropy: EntropyUse = "none",
         temperature: float | None = None,
         whole: bool = False,
+        taught: DistributionLoss | None = None,
     ) -> None:
         """Adds the gradients of the losses to the optimizer's.
 
         temperature: overrides the sampling temperature.
-        whole: see `TokenPasses`; the head then works twice on a micro-batch of several chunks.
+        whole, taught: see `TokenPasses`; with `whole` the head works twice on a micro-batch of several chunks.
 
         `loss` is called with successive parts of a micro-batch's counted tokens, because the head works in
         chunks.
@@ -79,9 +81,33 @@ class DensePasses:
         head = Head(self._cast(weights.head.detach()), temperature, entropies=entropy != "none")
         for micro_batch in micro_batches:
             if len(micro_batch.targets):
-                self._backward(weights, head, micro_batch, loss, whole)
+                self._backward(weights, head, micro_batch, loss, whole, taught)
                 collect()
                 advanced()
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens of a distribution."""
+        return len(self._of_head)
+
+    def read(self, micro_batches: Sequence[MicroBatch], reader: Reader) -> list[tuple[Numbers, ...]]:
+        """Returns what a function reads from the distributions of each micro-batch, without gradients."""
+        with torch.no_grad():
+            weights, _ = self._leaves()
+            head = Head(self._cast(weights.head), self._temperature)
+            return [self._read(weights, head, micro_batch, reader) for micro_batch in micro_batches]
+
+    def _read(self, weights: DenseWeights, head: Head, micro_batch: MicroBatch, reader: Reader) -> tuple[Numbers, ...]:
+        found: list[tuple[torch.Tensor, ...]] = []
+        if not len(micro_batch.targets):
+            return joined([reader(micro_batch, head.weight.new_zeros((0, self.vocabulary)))])
+        rows, _ = self._placed(micro_batch)
+        states = self._states(weights, rows, weights.embedding[rows.tokens])
+        read_tokens(
+            head, states, micro_batch.support, lambda chunk, made: found.append(reader(micro_batch.part(chunk), made))
+        )
+        advanced()
+        return joined(found)
 
     def _scored(self, weights: DenseWeights, head: Head, micro_batch: MicroBatch) -> Float32:
         if not len(micro_batch.targets):
@@ -93,7 +119,13 @@ class DensePasses:
         return found
 
     def _backward(
-        self, weights: DenseWeights, head: Head, micro_batch: MicroBatch, loss: TokenLoss, whole: bool
+        self,
+        weights: DenseWeights,
+        head: Head,
+        micro_batch: MicroBatch,
+        loss: TokenLoss,
+        whole: bool,
+        taught: DistributionLoss | None,
     ) -> None:
         rows, targets = self._placed(micro_batch)
         embedded = weights.embedding.detach()[rows.tokens].requires_grad_()
@@ -107,7 +139,15 @@ class DensePasses:
             if whole and len(targets) > chunk_rows(head):
                 measured = measure_tokens(head, states.detach(), targets, micro_batch.support)
                 found = chunk_loss(lambda *values: loss(micro_batch, *values), [measured])
-            of_states = backward_tokens(head, states.detach(), targets, found, self._of_head, micro_batch.support)
+            of_states = backward_tokens(
+                head,
+                states.detach(),
+                targets,
+                found,
+                self._of_head,
+                micro_batch.support,
+                None if taught is None else lambda part, made: taught(micro_batch.part(part), made),
+            )
         torch.autograd.backward(states, of_states)
         assert embedded.grad is not None
         if self._padding is not None:
