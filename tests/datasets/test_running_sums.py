@@ -59,7 +59,8 @@ def test_options_that_make_no_task_are_refused(options):
         (["7", "05"], [False, True]),
         (["\N{FULLWIDTH DIGIT SEVEN}"], [True]),
         ([""], [True]),
-        (["9" * 5000, "5"], [True, False]),
+        (["9" * 5000, "5\n", "8"], [True, False, False]),
+        (["7\n", "5"], [False, True]),
         (["7 5 8"], [True]),
     ],
 )

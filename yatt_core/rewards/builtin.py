@@ -131,7 +131,8 @@ def running_sums_steps(prompt: Prompt, steps: Sequence[str]) -> list[bool]:
     """Returns for each line of a response to the task `running_sums` whether it is wrong.
 
     A line is right if it is the line before plus the next number, modulo the modulus; before the first, and after a
-    line that is not a number, the sums of the task count. Lines after the last number are wrong.
+    line that is not a number, the sums of the task count. Lines after the last number are wrong, and so is the last line of
+    a response that ends before it.
 
     Raises `DataError` for a prompt of another task.
     """
@@ -149,6 +150,8 @@ def running_sums_steps(prompt: Prompt, steps: Sequence[str]) -> list[bool]:
         wrong.append(text != str((before + number) % modulus))
         is_number = text.isascii() and text.isdecimal() and len(text) <= LONGEST_NUMBER
         before = int(text) % modulus if is_number else total
+    if 0 < len(wrong) < len(numbers):
+        wrong[-1] = True
     return wrong
 
 
