@@ -32,7 +32,7 @@ class VllmCore:
     """
 
     def __init__(
-        self, model_path: str, spec: VllmRollout, longest: int, version: int, inputs_folder: Path | None
+        self, model_path: str, spec: VllmRollout, longest: int, version: int, inputs_folder: Path | None = None
     ) -> None:
         self._pictures = Pictures(model_path, inputs_folder)
         self._engine = open_engine(model_path, spec, longest)

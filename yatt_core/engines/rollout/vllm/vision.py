@@ -97,9 +97,9 @@ class Pictures:
     """
 
     def __init__(self, model_path: str, inputs_folder: Path | None) -> None:
-        shows = is_vision_model(model_path) and inputs_folder is not None
-        self._reader = ImageReader(model_path, inputs_folder) if shows and inputs_folder is not None else None
-        self._placeholders = _placeholders(model_path) if shows else Placeholders(None, 0)
+        self._reader, self._placeholders = None, Placeholders(None, 0)
+        if inputs_folder is not None and is_vision_model(model_path):
+            self._reader, self._placeholders = ImageReader(model_path, inputs_folder), _placeholders(model_path)
 
     def prompt(self, request: GenerateRequest, place: int, salt: str) -> dict[str, Any] | MultiModalInput:
         """Returns vLLM's input for a prompt of a request.
