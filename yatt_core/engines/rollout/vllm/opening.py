@@ -21,7 +21,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from yatt_core.engines.rollout.vllm.failures import opening_failure
-from yatt_core.engines.rollout.vllm.vision import VisionLanguageModel, is_vision_model
+from yatt_core.engines.rollout.vllm.vision import is_vision_model
 from yatt_core.engines.rollout.vllm.weights import VISION_ARCHITECTURE
 from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.spec.sections.accelerated import VllmRollout
@@ -75,6 +75,8 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
     starting = False
     try:
         if vision:
+            from yatt_core.engines.rollout.vllm.vision_model import VisionLanguageModel
+
             # Given its class, vLLM need not inspect it in another process.
             ModelRegistry.register_model(VISION_ARCHITECTURE, VisionLanguageModel)
         elif processors:

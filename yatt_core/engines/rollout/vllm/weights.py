@@ -27,7 +27,7 @@ from yatt_core.wire.parts import Sizes
 
 VISION_ARCHITECTURE = "YattVisionLanguageModel"
 # Every worker imports this module before it looks up its model's class, which is imported only if it is needed.
-ModelRegistry.register_model(VISION_ARCHITECTURE, "yatt_core.engines.rollout.vllm.vision:VisionLanguageModel")
+ModelRegistry.register_model(VISION_ARCHITECTURE, "yatt_core.engines.rollout.vllm.vision_model:VisionLanguageModel")
 
 
 class WorkerWeights:
