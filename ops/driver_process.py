@@ -46,7 +46,7 @@ def start_driver_process(
     options += [] if until is None else ["--until", str(until)]
     environment = {name: value for name, value in os.environ.items() if name not in OF_THE_GROUP}
     return subprocess.Popen(
-        [sys.executable, "-m", "ops.cli.main", "--home", str(home.folder), "resume", *options, "--", run],
+        [sys.executable, "-m", f"{__package__}.cli.main", "--home", str(home.folder), "resume", *options, "--", run],
         env=environment if devices is None else {**environment, GPUS_VARIABLE: devices},
         stdin=subprocess.DEVNULL,
         stdout=log,

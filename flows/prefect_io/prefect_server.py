@@ -99,7 +99,7 @@ def _server(folder: Path, port: str, environment: Mapping[str, str]) -> ServiceS
     command = [
         sys.executable,
         "-m",
-        "flows.prefect_io.prefect_serving",
+        f"{__package__}.prefect_serving",
         "server",
         "start",
         "--host",

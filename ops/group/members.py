@@ -30,6 +30,8 @@ TELEMETRY_OFF = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "VLLM_NO_USAGE_STATS": "1",
 }
+COMMAND = f"{__package__}".removesuffix("group") + "cli.main"
+"""The module of the command line, as this module's own package is named: `ops` in a checkout, else `yatt.ops`."""
 STORE_VARIABLE = "MLFLOW_BACKEND_STORE_URI"
 
 
@@ -104,7 +106,7 @@ def _mlflow(home: Home, port: int) -> ServiceSpec:
 def _dashboard(home: Home, port: int, shared: Mapping[str, str]) -> ServiceSpec:
     return ServiceSpec(
         name=DASHBOARD,
-        argv=(sys.executable, "-m", "ops.cli.main", "dashboard", "--port", str(port)),
+        argv=(sys.executable, "-m", COMMAND, "dashboard", "--port", str(port)),
         environment=shared,
         ready=f"http://{LOOPBACK}:{port}{HEALTH[DASHBOARD]}",
         log_file=str(home.group / "logs" / "dashboard.log"),
@@ -115,7 +117,7 @@ def _dashboard(home: Home, port: int, shared: Mapping[str, str]) -> ServiceSpec:
 def _keeper(home: Home, ports: Ports, shared: Mapping[str, str]) -> ServiceSpec:
     return ServiceSpec(
         name=KEEPER,
-        argv=(sys.executable, "-m", "ops.group.keeper"),
+        argv=(sys.executable, "-m", f"{__package__}.keeper"),
         environment={**shared, PREFECT_VARIABLE: f"{ports.address(PREFECT)}/api"},
         ready=f"log:{KEEPER_READY}",
         log_file=str(home.group / "logs" / "keeper.log"),
