@@ -17,6 +17,7 @@ from flows.driver.start_retries import with_retries
 from flows.driver.stopping import ended_in_order
 from flows.driver.windows import Window
 from flows.files.storage import claim_store
+from flows.run.callbacks import End, with_callbacks
 from flows.run.creation import first_entries, load_run
 from flows.run.home import Home
 from flows.run.lease import DRIVER, take_lease
@@ -59,13 +60,16 @@ def run_session(
         check_surroundings(find_server)
     run, spec = load_run(home, name)
     trackers = {name: trackers[name] for name in spec.tracking.names if name in trackers}
-    session = open_session(home, run, spec, observer, trackers, accept_drift, notifier, window, pages, until)
-    services = SessionServices(session.context, find_server, in_flow_run=window is not None)
-    try:
-        with ended_in_order():
-            return session.already_finished() or session.out_of_budget() or _drive(session, services)
-    finally:
-        services.stop()
+    with with_callbacks(observer, run, spec.callbacks, home.ledger) as (observer, tell_end):
+        session = open_session(home, run, spec, observer, trackers, accept_drift, notifier, window, pages, until)
+        services = SessionServices(session.context, find_server, in_flow_run=window is not None)
+        try:
+            with ended_in_order():
+                outcome = session.already_finished() or session.out_of_budget() or _drive(session, services)
+        finally:
+            services.stop()
+        tell_end(End(run, outcome.state, outcome.reason))
+    return outcome
 
 
 def _drive(session: DriverSession, services: SessionServices) -> Outcome:

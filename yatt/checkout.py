@@ -68,7 +68,11 @@ class CheckoutFinder(MetaPathFinder):
             loader = RenamingLoader(fullname, str(package))
             return spec_from_file_location(fullname, package, loader=loader, submodule_search_locations=[str(place)])
         file = place.with_name(f"{place.name}.py")
-        return spec_from_file_location(fullname, file, loader=RenamingLoader(fullname, str(file))) if file.is_file() else None
+        return (
+            spec_from_file_location(fullname, file, loader=RenamingLoader(fullname, str(file)))
+            if file.is_file()
+            else None
+        )
 
 
 def install(root: Path) -> None:

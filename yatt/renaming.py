@@ -1,4 +1,4 @@
-"""The names of YATT's parts in an installation: `flows`, `db` and `ops` of the repository are `yatt.flows`, `yatt.db`, `yatt.ops`.
+"""Names of an installation: the repository's `flows`, `db` and `ops` are `yatt.flows`, `yatt.db` and `yatt.ops`.
 
 Consumes the source of a module that imports the parts by the names of their folders. Produces the source that imports them
 below `yatt`, with all lines in place. The build of the wheel (`setup.py`) and the import of a checkout (`yatt/checkout.py`)

@@ -7,7 +7,7 @@ the spec; metrics of class timing are not.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, and_, insert, select
@@ -128,15 +128,24 @@ class Metrics:
                         newest[key] = Point(key, row.step, row.value)
         return dict(sorted(newest.items()))
 
+    def at(self, run: str, branch: int, step: int) -> dict[str, float]:
+        """Returns all values of an iteration that the run itself committed, by key."""
+        with self._database.read() as connection:
+            return points_at(connection, run, branch, step)
+
     def result_points(self, run: str) -> Iterator[Point]:
         """Yields all points of class result in order of (key, step): the input of a run's metrics digest."""
+        return self.points(run, (RESULT,))
+
+    def points(self, run: str, classes: Collection[str] = (RESULT, TIMING)) -> Iterator[Point]:
+        """Yields all points of some classes in order of (key, step). Raises `RunNotFound`."""
         with self._database.read() as connection:
             ranges = ancestry(connection, run)
             keys = {
                 key
                 for name in {span.run for span in ranges}
                 for key, (_, metric_class) in _series(connection, name).items()
-                if metric_class == RESULT
+                if metric_class in classes
             }
             for key in sorted(keys):
                 yield from _along(connection, ranges, key)

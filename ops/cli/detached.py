@@ -29,16 +29,22 @@ LAST_BYTES = 4000
 class Started:
     """The result of a start.
 
+    process: the driver.
     exit_code: of a driver that has ended already; None if it holds the lease.
     log: the file with its output.
     said: what it has written, if it has ended.
     """
 
     run: str
-    pid: int
+    process: subprocess.Popen[bytes]
     exit_code: int | None
     log: Path
     said: str
+
+    @property
+    def pid(self) -> int:
+        """The number of the driver's process."""
+        return self.process.pid
 
 
 def start_detached(home: Home, ledger: Ledger, run: str, accept_drift: bool, until: int | None = None) -> Started:
@@ -55,7 +61,7 @@ def start_detached(home: Home, ledger: Ledger, run: str, accept_drift: bool, unt
     except KeyboardInterrupt:
         message(f"the driver goes on starting, pid {process.pid}; see {log}")
         raise
-    return Started(run, process.pid, code, log, "" if code is None else _end_of(log, begins))
+    return Started(run, process, code, log, "" if code is None else _end_of(log, begins))
 
 
 def _await_lease(ledger: Ledger, run: str, process: subprocess.Popen[bytes]) -> int | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from db.ledger import Ledger
+from flows.run.home import Home
 from flows.run.protocols import TrackedPoint
 from ops.integrations.mlflow_tracker import MlflowTracker
 
@@ -26,3 +28,10 @@ class MlflowReader:
         with self._tracker.client() as client:
             history = client.get_metric_history(tracking_run, key)
         return [TrackedPoint(point.step, point.timestamp, point.value) for point in history]
+
+
+def reader_of(home: Home, ledger: Ledger, run: str) -> MlflowReader | None:
+    """Returns a reader of a run's metrics; None if nothing has been delivered to MLflow yet."""
+    if ledger.runs.find(run).mlflow_run_id is None:
+        return None
+    return MlflowReader(home.tracking_uri, home.artifacts)

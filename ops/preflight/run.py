@@ -155,7 +155,8 @@ def _check_surroundings(home: Path, spec: RunSpec) -> None:
 
 
 def check_functions(spec: RunSpec, problems: Problems, copies: Path | None = None) -> None:
-    """Notes reward functions, judges, placement policies and tools that do not exist."""
+    """Notes reward functions, judges, placement policies, tools and callbacks that do not exist."""
+    from flows.run.callbacks import find_callbacks
     from yatt_core.input_building.judge_models import check_before_start as check_judges
     from yatt_core.placement.policies.registry import find_policy
     from yatt_core.rewards.functions import load_part
@@ -167,6 +168,8 @@ def check_functions(spec: RunSpec, problems: Problems, copies: Path | None = Non
         check_judges(spec)
     with problems.noting():
         find_policy(spec.placement, constants_known=False)
+    with problems.noting():
+        find_callbacks(spec.callbacks)
     if spec.rollout.tools is not None:
         from yatt_core.tools.registry import check_tools
 

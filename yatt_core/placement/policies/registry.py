@@ -1,6 +1,6 @@
-"""Finds placement policies: the built-in ones, and entry points of the group `yatt.placement`.
+"""Finds placement policies: the built-in ones, entry points of the group `yatt.placement`, and `package.module:name`.
 
-A custom policy is a class with one method (`seen.PlacementPolicy`); its entry point is called with the
+A custom policy is a class with one method (`seen.PlacementPolicy`); it is called with the
 `placement` section of the spec and returns the policy.
 """
 
@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.installed import failure_text, find_entry_point
+from yatt_core.installed import failure_text, find_function
 from yatt_core.placement.policies.dynamic import Dynamic
 from yatt_core.placement.policies.fixed import ColocatePool, SplitPool
 from yatt_core.placement.seen import PlacementPolicy
@@ -37,7 +37,7 @@ def find_policy(placement: PlacementSpec, constants_known: bool) -> PlacementPol
     near = difflib.get_close_matches(placement.mode, own, n=1)
     hint = f"did you mean {near[0]}? It" if near else "it"
     place = f"placement.mode: {placement.mode!r} is not one of {', '.join(own)}; {hint}"
-    make = find_entry_point(placement.mode, GROUP, place)
+    make = find_function(placement.mode, GROUP, place)
     try:
         policy = make(placement)
     except (Exception, SystemExit) as error:  # any error of a custom policy is reported as its own

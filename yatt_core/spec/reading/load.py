@@ -18,7 +18,7 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.problems import Problems
 from yatt_core.spec.presets import PRESET, preset_tree
 from yatt_core.spec.reading.code_files import with_digests
-from yatt_core.spec.reading.documents import described, read_document
+from yatt_core.spec.reading.documents import described, read_document, with_absolute_paths
 from yatt_core.spec.reading.layers import Layer, Override, keys_of, lay_over, origin_of
 from yatt_core.spec.reading.mistakes import mistakes_in
 from yatt_core.spec.reading.named_files import missing_files
@@ -60,6 +60,15 @@ def override_spec(spec: RunSpec, overrides: Sequence[str], origin: str) -> RunSp
                 "--set 'algorithm={preset: ...}' to replace the section"
             )
     return _with_overrides(spec.model_dump(mode="json"), overrides, [], origin)
+
+
+def spec_of_tree(tree: dict[str, Any], origin: str, folder: Path) -> RunSpec:
+    """Returns the spec given as plain values, with the digests of the files that it names.
+
+    origin: the tree's name in error messages.
+    folder: what its paths are relative to.
+    """
+    return _with_overrides(with_absolute_paths(tree, folder), (), [], origin, with_files=True)
 
 
 def parse_spec(tree: Any, origin: str) -> RunSpec:

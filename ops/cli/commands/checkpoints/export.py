@@ -11,13 +11,10 @@ from typing import Annotated
 
 import typer
 
-from ops.cli.lookup import opened_checkpoint
 from ops.cli.options import Alias, HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import console, write, write_json
 from ops.presentation.words import size
 from ops.process import keep_caches_inside
-
-EXPORTS = "exports"
 
 
 class FloatType(StrEnum):
@@ -54,46 +51,32 @@ def export(
 ) -> None:
     """Export a kept checkpoint as a Hugging Face model folder: config, tokenizer and weights."""
     from flows.run.home import Home
-    from yatt_core.checkpoints.export import export_model
-    from yatt_core.checkpoints.publish import CheckpointIdentity
-    from yatt_core.checkpoints.verify import verify_checkpoint
-    from yatt_core.errors import ConfigurationError
-    from yatt_core.input_building.materialise import initial_model
+    from ops.cli.exporting import export_checkpoint
 
     place = Home.locate(home)
     keep_caches_inside(place)
-    name, spec, row = opened_checkpoint(place, run, iteration, alias)
-    if spec.virtual:
-        raise ConfigurationError(f"run {name}: it uses virtual engines, so there is no model to export")
-    folder = place.run_folder(row.run)
-    target = to or place.run_folder(name) / EXPORTS / f"i{row.iteration:06d}{f'-{dtype}' if dtype else ''}"
-    model = Path(initial_model(spec, folder))
-    identity = CheckpointIdentity(**verify_checkpoint(folder, row.folder, row.manifest_sha256).fields)
-    with _progress(f"iteration {row.iteration}") as advance:
-        found = export_model(
-            folder / row.folder,
-            model,
-            target,
-            identity,
-            dtype.value if dtype else None,
-            advance,
-            spec.trains_reward_model,
-        )
+    with _progress() as progress:
+        done = export_checkpoint(place, run, iteration, alias, to, dtype.value if dtype else None, progress)
+    found = done.written
     if output is Output.JSON:
-        write_json({"run": name, "iteration": row.iteration, "folder": str(target.resolve()), **asdict(found)})
+        folder = str(done.folder.resolve())
+        write_json({"run": done.run, "iteration": done.iteration, "folder": folder, **asdict(found)})
         return
-    write(
-        f"{target}: iteration {row.iteration} of {name}, {found.tensors} tensors of {found.dtype}, {size(found.bytes)}"
-    )
+    what = f"iteration {done.iteration} of {done.run}"
+    write(f"{done.folder}: {what}, {found.tensors} tensors of {found.dtype}, {size(found.bytes)}")
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows a progress bar in bytes, on terminals only."""
+def _progress() -> Iterator[Callable[[int], Callable[[int, int], None]]]:
+    """Shows a progress bar in bytes for the iteration that it is told, on terminals only."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     screen = console(to_stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=screen, disable=not screen.is_terminal) as bars:
-        task = bars.add_task(what, total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+        def begin(iteration: int) -> Callable[[int, int], None]:
+            task = bars.add_task(f"iteration {iteration}", total=None)
+            return lambda done, total: bars.update(task, completed=done, total=total)
+
+        yield begin

@@ -16,11 +16,8 @@ from ops.process import keep_caches_inside
 from yatt_core.errors import ExitCode
 
 if TYPE_CHECKING:
-    from db.ledger import Ledger
     from flows.reports.audit import AuditReport, Progress
     from flows.reports.live_weights import WeightsReport
-    from flows.run.home import Home
-    from flows.run.protocols import MetricsReader
 
 audit_app = typer.Typer(
     no_args_is_help=True, help="Check that a run's files, metrics and live weights match its ledger."
@@ -40,12 +37,13 @@ def verify(run: RunArgument, home: HomeOption = None, output: OutputOption = Out
     """
     from flows.reports.audit import verify_run
     from flows.run.home import Home
+    from ops.integrations.mlflow_reader import reader_of
 
     place = Home.locate(home)
     keep_caches_inside(place)
     with opened_ledger(place) as ledger, _progress() as progress:
         name = find_run(ledger, run)
-        report = verify_run(ledger, name, place.run_folder(name), _reader(ledger, place, name), progress)
+        report = verify_run(ledger, name, place.run_folder(name), reader_of(place, ledger, name), progress)
     if output is Output.JSON:
         write_json(asdict(report) | {"sound": report.sound})
     else:
@@ -91,15 +89,6 @@ def _print_weights(report: WeightsReport) -> None:
         if engine.differing:
             said = f"differs from the trainer in {len(engine.differing)} tensors: {', '.join(engine.differing)}"
         write(f"  {engine.name:<12}{said}")
-
-
-def _reader(ledger: Ledger, home: Home, run: str) -> MetricsReader | None:
-    """Returns a reader of the run's metrics in MLflow; None if nothing has been delivered there yet."""
-    from ops.integrations.mlflow_reader import MlflowReader
-
-    if ledger.runs.find(run).mlflow_run_id is None:
-        return None
-    return MlflowReader(home.tracking_uri, home.artifacts)
 
 
 @contextmanager

@@ -1,0 +1,63 @@
+"""Exports a kept checkpoint as a Hugging Face model folder, for the command line and the Python API.
+
+Consumes the home folder and a run. Produces the folder, whose bytes have been compared with the ledger's digests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.run.home import Home
+from ops.cli.lookup import opened_checkpoint
+from yatt_core.checkpoints.export import Exported, FloatName, export_model
+from yatt_core.checkpoints.publish import CheckpointIdentity
+from yatt_core.checkpoints.verify import verify_checkpoint
+from yatt_core.errors import ConfigurationError
+from yatt_core.input_building.materialise import initial_model
+
+EXPORTS = "exports"
+
+
+@dataclass(frozen=True, slots=True)
+class RunExport:
+    """An exported checkpoint.
+
+    written: what the folder contains.
+    """
+
+    run: str
+    iteration: int
+    folder: Path
+    written: Exported
+
+
+def export_checkpoint(
+    home: Home,
+    run: str,
+    iteration: int | None = None,
+    alias: str | None = None,
+    to: Path | None = None,
+    dtype: FloatName | None = None,
+    progress: Callable[[int], Callable[[int, int], None]] = lambda iteration: lambda done, total: None,
+) -> RunExport:
+    """Exports a checkpoint, by default the newest one that is kept.
+
+    to: the folder, which must not exist; by default in `exports/` of the run's folder.
+    dtype: type of the exported weights; None keeps the training type.
+    progress: receives the iteration; returns what receives the bytes written and their total.
+
+    Raises `RunNotFound`, `ConfigurationError`, and what `verify_checkpoint` and `export_model` raise.
+    """
+    name, spec, row = opened_checkpoint(home, run, iteration, alias)
+    if spec.virtual:
+        raise ConfigurationError(f"run {name}: it uses virtual engines, so there is no model to export")
+    folder = home.run_folder(row.run)
+    target = to or home.run_folder(name) / EXPORTS / f"i{row.iteration:06d}{f'-{dtype}' if dtype else ''}"
+    identity = CheckpointIdentity(**verify_checkpoint(folder, row.folder, row.manifest_sha256).fields)
+    model = Path(initial_model(spec, folder))
+    written = export_model(
+        folder / row.folder, model, target, identity, dtype, progress(row.iteration), spec.trains_reward_model
+    )
+    return RunExport(name, row.iteration, target, written)

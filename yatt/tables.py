@@ -1,0 +1,53 @@
+"""A run's metrics and samples as Arrow tables.
+
+Consumes the ledger and the sealed shards that it names, verified against its digests. Produces tables in a fixed order.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from db.ledger import Ledger
+from flows.run.home import Home
+from ops.cli.commands.inspection.rollouts import fetch_iteration
+from ops.queries.experience import find_iteration, opened, sample_table
+from yatt_core.errors import ConfigurationError
+
+DERIVED = ("tokens", "failed", "advantage", "validity")
+"""Columns of samples that the experience does not contain."""
+
+
+def metrics_table(ledger: Ledger, run: str, keys: Sequence[str]) -> pa.Table:
+    """Returns a column `iteration` and one of float64 for each metric. Raises `ConfigurationError` for an unknown key."""
+    values: dict[str, dict[int, float]] = {}
+    for point in ledger.metrics.points(run):
+        values.setdefault(point.key, {})[point.step] = point.value
+    unknown = [key for key in keys if key not in values]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], values, n=3) or sorted(values)[:10]
+        raise ConfigurationError(f"run {run}: no metric {unknown[0]!r}; known: {', '.join(near) or 'none yet'}")
+    chosen = list(keys) or sorted(values)
+    steps = sorted({step for key in chosen for step in values[key]})
+    columns = {key: pa.array([values[key].get(step) for step in steps], pa.float64()) for key in chosen}
+    return pa.table({"iteration": pa.array(steps, pa.int64()), **columns})
+
+
+def samples_table(ledger: Ledger, home: Home, run: str, iteration: int) -> pa.Table:
+    """Returns all columns of an iteration's experience and the derived ones, in order of prompt and sample.
+
+    Raises `ConfigurationError` if nothing is recorded, `DataError` for a damaged file.
+    """
+    fetch_iteration(ledger, home, run, iteration)
+    place = find_iteration(ledger, home, run, iteration)
+    known = sample_table(ledger, place).rows
+    shards = []
+    for shard in place.shards:
+        with opened(place.folder, shard) as file:
+            shards.append(file.read(use_threads=False))
+    table = pa.concat_tables(shards).take(known["position"])
+    for name in DERIVED:
+        table = table.append_column(name, known[name])
+    return table.combine_chunks()
