@@ -1,6 +1,7 @@
 """Builds the wheel, in which `flows`, `db` and `ops` are `yatt.flows`, `yatt.db` and `yatt.ops`.
 
-docs/decisions/0015-installed-names.md has the reasons. An editable installation keeps the repository's folders; there `yatt/checkout.py` does the same at import.
+docs/decisions/0015-installed-names.md has the reasons. An editable installation keeps the repository's folders; there
+`yatt/checkout.py` does the same at import.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Losses and advantages of your own: finds the function that a spec names, and the digest of the source that vouches for it.
+"""Losses, advantages and sources of your own: finds the function that a spec names, and the digest of its source.
 
-A function is named as `package.module:function`, or as an entry point of the group `yatt.losses` or `yatt.advantages`. It is
-a pure function of what the built-in methods see and of its options.
+A function is named as `package.module:function`, or as an entry point of the group `yatt.losses`, `yatt.advantages` or
+`yatt.sources`. It is a pure function of what the built-in methods see and of its options. The digest vouches for the source.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ from typing import Any
 from yatt_core.errors import ConfigurationError
 from yatt_core.installed import error_place, failure_text, find_function
 
-LOSSES, ADVANTAGES = "yatt.losses", "yatt.advantages"
-PLACES: Mapping[str, str] = {LOSSES: "algorithm.loss.function", ADVANTAGES: "algorithm.advantage.function"}
+LOSSES, ADVANTAGES, SOURCES = "yatt.losses", "yatt.advantages", "yatt.sources"
+PLACES: Mapping[str, str] = {
+    LOSSES: "algorithm.loss.function",
+    ADVANTAGES: "algorithm.advantage.function",
+    SOURCES: "data.sources function",
+}
 
 
 def call(name: str, group: str, *given: Any) -> Any:

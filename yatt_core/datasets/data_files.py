@@ -22,7 +22,7 @@ from typing import Any
 from yatt_core.datasets.saved_datasets import SPLITS, STATE, saved_files, saved_splits
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.reading.documents import is_text
-from yatt_core.spec.sections.data import FileSource, HuggingFaceSource, JsonlSource, ParquetSource
+from yatt_core.spec.sections.data import FileSource, FunctionSource, HuggingFaceSource, JsonlSource, ParquetSource
 
 FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv"}
 DESCRIPTIONS = frozenset({SPLITS, STATE, "dataset_info.json", "dataset_infos.json", "config.json"})
@@ -40,7 +40,7 @@ class DataFile:
     """A file of rows.
 
     name: the file's name in prompt ids.
-    format: `jsonl`, `parquet`, `arrow` or `csv`.
+    format: `jsonl`, `parquet`, `arrow` or `csv`; for a function, which stands for a file, the split that it is asked for.
     """
 
     path: Path
@@ -59,6 +59,8 @@ def training_files(source: FileSource) -> list[DataFile]:
         case HuggingFaceSource():
             with _looking(source.path):
                 return dataset_files(Path(source.path), source.split)
+        case FunctionSource():
+            return [DataFile(Path(source.function), source.function, "train")]
         case _:
             raise AssertionError(f"no such source: {source}")
 
@@ -74,6 +76,8 @@ def held_out_files(source: FileSource) -> list[DataFile]:
         case HuggingFaceSource(held_out_split=str(split)):
             with _looking(source.path):
                 return dataset_files(Path(source.path), split)
+        case FunctionSource(held_out_rows=True):
+            return [DataFile(Path(source.function), source.function, "held_out")]
         case _:
             return []
 

@@ -19,13 +19,14 @@ from typing import Any, Literal
 from yatt_core.datasets import jsonl, tables
 from yatt_core.datasets.data_files import DataFile, held_out_files, training_files
 from yatt_core.datasets.local_files import read_within
+from yatt_core.datasets.own_rows import own_rows
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.problems import LISTED
 from yatt_core.progress import log_progress
 from yatt_core.prompts.conversations import read_messages, transcript
 from yatt_core.prompts.media import MAX_BYTES
 from yatt_core.prompts.prompt import Message
-from yatt_core.spec.sections.data import FileSource
+from yatt_core.spec.sections.data import FileSource, FunctionSource
 
 log = logging.getLogger(__name__)
 Entry = dict[str, Any] | DataError
@@ -108,6 +109,8 @@ def _with_following(
 
 def read_entries(file: DataFile, source: FileSource) -> Iterator[tuple[int, Entry]]:
     """Yields the number (from 1) and the values of each row of a file, or why a row has none; nothing is checked."""
+    if isinstance(source, FunctionSource):
+        return own_rows(source, file.format)
     heavy = source.image_field is not None
     fields = {source.prompt_field, source.answer_field, source.image_field or source.prompt_field}
     match file.format:

@@ -12,11 +12,12 @@ from typing import Any
 
 from yatt_core.algorithms.advantages.custom import CustomAdvantage
 from yatt_core.algorithms.losses.custom import CustomLoss
-from yatt_core.algorithms.own import ADVANTAGES, LOSSES, source_digest
+from yatt_core.algorithms.own import ADVANTAGES, LOSSES, SOURCES, source_digest
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.rewards.scheme import FunctionPart, RewardPart
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.algorithm import AlgorithmSpec
+from yatt_core.spec.sections.data import DataSpec, FunctionSource, Source
 
 LARGEST_BYTES = 4 << 20
 """Maximum size of a file with reward functions."""
@@ -37,7 +38,26 @@ def with_digests(spec: RunSpec, origin: Callable[[Sequence[str | int]], str]) ->
 
     parts = tuple(fixed(number, part) for number, part in enumerate(spec.rewards.parts))
     rewards = spec.rewards.model_copy(update={"parts": parts})
-    return spec.model_copy(update={"rewards": rewards, "algorithm": _with_sources(spec.algorithm, origin)})
+    changes = {
+        "rewards": rewards,
+        "algorithm": _with_sources(spec.algorithm, origin),
+        "data": _own_data(spec.data, origin),
+    }
+    return spec.model_copy(update=changes)
+
+
+def _own_data(data: DataSpec, origin: Callable[[Sequence[str | int]], str]) -> DataSpec:
+    """Returns the section with the digests of the sources of functions that yield rows."""
+
+    def fixed(number: int, source: Source) -> Source:
+        if not isinstance(source, FunctionSource) or source.sha256 is not None:
+            return source
+        try:
+            return source.model_copy(update={"sha256": source_digest(source.function, SOURCES)})
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{origin(('data', 'sources', number, 'function'))}: {error}") from error
+
+    return data.model_copy(update={"sources": tuple(fixed(*numbered) for numbered in enumerate(data.sources))})
 
 
 def _with_sources(algorithm: AlgorithmSpec, origin: Callable[[Sequence[str | int]], str]) -> AlgorithmSpec:

@@ -99,7 +99,40 @@ class HuggingFaceSource(FileSource):
     """The split that contains the held-out rows; by default they are taken from the end of `split`."""
 
 
-Source = Annotated[ReasoningGymSource | JsonlSource | ParquetSource | HuggingFaceSource, Field(discriminator="kind")]
+class FunctionSource(FileSource):
+    """Rows of a function of yours: `(split, **options) -> iterable of rows`, the same rows at each call."""
+
+    kind: Literal["function"] = "function"
+    function: str
+    """`package.module:function`, or the name of an entry point of the group `yatt.sources`."""
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    """Passed to it as keyword arguments."""
+    held_out_rows: bool = False
+    """Whether it has held-out rows, which it yields for the split `held_out`; by default they are taken from the end of
+    `train`."""
+    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the function's source file; filled in when the spec is read. Another source is refused."""
+
+    @property
+    def path(self) -> str:
+        """Stands for it in messages."""
+        return self.function
+
+
+Source = Annotated[
+    ReasoningGymSource | JsonlSource | ParquetSource | HuggingFaceSource | FunctionSource, Field(discriminator="kind")
+]
+
+
+def _plain_name(source: Source) -> str:
+    """Returns the name that the data give a source."""
+    match source:
+        case ReasoningGymSource():
+            return source.task
+        case FunctionSource():
+            return source.function.rpartition(":")[2]
+        case _:
+            return PurePath(source.path).stem
 
 
 class DataSpec(SpecModel):
@@ -160,8 +193,7 @@ class DataSpec(SpecModel):
         names = [source.name for source in self.sources]
         for index, source in enumerate(self.sources):
             if source.name is None:
-                plain = source.task if isinstance(source, ReasoningGymSource) else PurePath(source.path).stem
-                base = UNFIT_IN_NAMES.sub("_", plain)[:LONGEST_DEFAULT_NAME] or f"source_{index}"
+                base = UNFIT_IN_NAMES.sub("_", _plain_name(source))[:LONGEST_DEFAULT_NAME] or f"source_{index}"
                 while base in names:
                     base = f"{base}-{index}"
                 names[index] = base

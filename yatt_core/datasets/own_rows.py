@@ -1,0 +1,58 @@
+"""Rows of a source that is a function of the user's: installed code, vouched for by the digest of its source file.
+
+Consumes a `FunctionSource`. Produces its rows as plain values, one at a time. The function is called anew for each pass over the
+rows, so it must yield the same rows each time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+from yatt_core.algorithms.own import SOURCES, verify_source
+from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.installed import error_place, failure_text, find_function
+from yatt_core.spec.sections.data import FunctionSource
+
+PLACE = "data.sources function"
+PLAIN = "a mapping of strings to values that JSON can represent; images are bytes"
+
+
+def own_rows(source: FunctionSource, split: str) -> Iterator[tuple[int, dict[str, Any] | DataError]]:
+    """Yields the number (from 1) and the values of each row, or why a row has none.
+
+    split: `train` or `held_out`.
+
+    Raises `ConfigurationError` if the function cannot be found, is not the one that the spec stands for, or fails.
+    """
+    verify_source(source.function, SOURCES, source.sha256)
+    function = find_function(source.function, SOURCES, f"{PLACE}: {source.function!r}")
+    try:
+        rows = iter(function(split, **source.options))
+    except Exception as error:
+        raise _failed(source, error) from error
+    for number in count(1):
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except Exception as error:
+            raise _failed(source, error) from error
+        yield number, _plain(row, f"{source.function}:{number}", source.image_field)
+
+
+def _failed(source: FunctionSource, error: Exception) -> ConfigurationError:
+    return ConfigurationError(f"{PLACE}: {source.function} failed: {error_place(error)}: {failure_text(error)}")
+
+
+def _plain(row: Any, place: str, images: str | None) -> dict[str, Any] | DataError:
+    """Returns a copy of a row, or why it cannot be used."""
+    if not isinstance(row, dict) or not all(isinstance(key, str) for key in row):
+        return DataError(f"{place}: the row is {type(row).__name__}; expected {PLAIN}")
+    try:
+        json.dumps({key: value for key, value in row.items() if key != images}, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        return DataError(f"{place}: {error}; expected {PLAIN}")
+    return dict(row)
