@@ -8,7 +8,7 @@ REWARDS = """
 import ops
 from yatt_core.prompts.prompt import Prompt
 
-def score(prompt: Prompt, response: str, options: dict) -> float:
+def score(prompt: Prompt, response: str) -> float:
     return ops.score(response)
 """
 

@@ -29,7 +29,7 @@ def test_a_written_spec_is_read_again(tmp_path: Path) -> None:
 
 
 def test_files_of_a_dictionary_are_relative_to_its_folder_and_vouched_for(tmp_path: Path) -> None:
-    (tmp_path / "rewards.py").write_text("def score(prompt, response, options):\n    return 1.0\n")
+    (tmp_path / "rewards.py").write_text("def score(prompt, response):\n    return 1.0\n")
     values = {
         "name": "mine",
         "data": {"sources": [{"kind": "reasoning_gym", "task": "spell_backward"}]},

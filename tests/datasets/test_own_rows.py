@@ -89,7 +89,9 @@ def test_rows_that_cannot_be_used_are_named(
 
 
 def test_an_unknown_function_is_refused_when_the_spec_is_read(module: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"data\.sources function: 'nowhere:rows'.*no Python file of a module 'nowhere'"):
+    with pytest.raises(
+        ConfigurationError, match=r"data\.sources function: 'nowhere:rows'.*no Python file of a module 'nowhere'"
+    ):
         spec_of("nowhere:rows")
     with pytest.raises(ConfigurationError, match="did you mean 'rows'"):
         look_over(spec_of(f"{module}:row").data, 0)

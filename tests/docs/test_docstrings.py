@@ -30,7 +30,7 @@ def is_property(function: ast.FunctionDef) -> bool:
     return bool(names & NAMED_BY_WHAT_THEY_ARE)
 
 
-@pytest.mark.parametrize("package", ["flows", "yatt_core", "db", "ops"])
+@pytest.mark.parametrize("package", ["flows", "yatt_core", "db", "ops", "yatt"])
 def test_a_docstring_begins_with_a_verb(package: str) -> None:
     odd = []
     for place, function in functions(package):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.services import ROOT
 
-PACKAGES = ("yatt_core", "db", "flows", "ops")
+PACKAGES = ("yatt_core", "db", "flows", "ops", "yatt")
 
 
 def planned(package: str) -> list[str]:

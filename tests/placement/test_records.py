@@ -45,7 +45,7 @@ def test_policies_are_found_by_name():
 def test_an_unknown_policy_is_an_error_with_a_suggestion():
     with pytest.raises(ConfigurationError, match=r"placement.mode: 'dynamik'.*did you mean dynamic\?") as error:
         find_policy(PlacementSpec(mode="dynamik"), constants_known=True)
-    assert "package.module" not in str(error.value), "the spec accepts no dotted name"
+    assert "package.module:function" in str(error.value), "which the spec accepts too"
 
 
 def test_the_policy_in_the_docs_is_found_by_its_entry_point_and_works(tmp_path, monkeypatch):
@@ -71,7 +71,7 @@ def fails(spec: PlacementSpec) -> None:
 
 def test_a_custom_policy_is_an_entry_point_that_receives_the_spec(monkeypatch):
     def found(made):
-        monkeypatch.setattr(registry, "find_entry_point", lambda name, group, place: made)
+        monkeypatch.setattr(registry, "find_function", lambda name, group, place: made)
         return find_policy(PlacementSpec(mode="mine"), constants_known=True)
 
     assert isinstance(found(lambda spec: SplitPool(spec.judges or 1)), SplitPool)

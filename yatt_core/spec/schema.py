@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from yatt_core.spec.presets import PRESET, PRESETS
-from yatt_core.spec.rewards.scheme import PLAIN_PART
+from yatt_core.spec.rewards.scheme import FunctionPart
 from yatt_core.spec.run import RunSpec
 
 
@@ -26,8 +26,8 @@ def json_schema() -> dict[str, Any]:
         "enum": [*PRESETS],
         "default": None,
     }
-    for model in schema["$defs"].values():
+    for name, model in schema["$defs"].items():
         # `kind` selects the member of a union, so it is required, except for the kind that is the default.
-        if model.get("properties", {}).get("kind", {}).get("const", PLAIN_PART) != PLAIN_PART:
+        if "const" in model.get("properties", {}).get("kind", {}) and name != FunctionPart.__name__:
             model["required"] = ["kind", *model.get("required", [])]
     return schema
