@@ -1,4 +1,4 @@
-"""The built wheel is complete: installed without a checkout, it can check a machine and print its schema."""
+"""The built wheel is complete and claims two names: installed without a checkout, it works beside a user's own packages."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import venv
 from pathlib import Path
 
 import pytest
+
+from tests.api.hostile import hostile_folder
+from tests.api.test_names import BOTH
 
 ROOT = Path(__file__).parent.parent
 
@@ -45,12 +48,16 @@ def test_an_installed_wheel_runs_doctor_and_schema(tmp_path: Path) -> None:
     assert schema["title"] == "YATT run spec"
     doctor = run(yatt, "doctor", cwd=tmp_path)
     assert "python" in doctor
-    where = run(python, "-c", "import db, flows, ops, yatt_core; print(yatt_core.__file__)", cwd=tmp_path)
-    assert str(site) in where
-    assert files_of(source / "ops" / "dashboard") <= files_of(site / "ops" / "dashboard"), "pages and their assets"
-    run(
-        python,
-        "-c",
-        "import db.core.migrate, pathlib; from db.ledger import Ledger; Ledger.open('l.db').close()",
-        cwd=tmp_path,
+    claimed = {path.name for path in site.iterdir()} & {"db", "flows", "ops", "yatt", "yatt_core"}
+    assert claimed == {"yatt", "yatt_core"}
+    (metadata,) = site.glob("yatt-*.dist-info")
+    assert (metadata / "top_level.txt").read_text().split() == ["yatt", "yatt_core"]
+    assert files_of(source / "ops" / "dashboard") <= files_of(site / "yatt" / "ops" / "dashboard"), (
+        "pages and their assets"
     )
+    mine = hostile_folder(tmp_path / "mine")
+    where = json.loads(run(python, "-c", BOTH, cwd=mine))
+    assert where["own"] == ["flows", "db", "ops"] and where["found"]["yatt.flows.launch"].startswith(str(site))
+    assert not (site / "yatt" / "checkout.py").exists(), "an installation needs no import hook"
+    run(python, "-c", "from yatt.db.ledger import Ledger; Ledger.open('l.db').close()", cwd=mine)
+    run(yatt, "--home", tmp_path / "runs", "check", source / "configs" / "virtual.yaml", cwd=mine)
