@@ -58,6 +58,35 @@ def test_a_spec_that_cannot_run_creates_no_run(place: Path) -> None:
     assert not place.exists()
 
 
+class Failing:
+    """A callback of a spec that writes what it is told, and fails at one iteration."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+
+    def on_commit(self, commit: yatt.Commit) -> None:
+        with self.file.open("a") as stream:
+            stream.write(f"{commit.iteration}\n")
+        if commit.iteration == 1:
+            raise RuntimeError("no space")
+
+    def on_end(self, end: yatt.End) -> None:
+        with self.file.open("a") as stream:
+            stream.write(f"{end.state}\n")
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(600)
+def test_a_callback_of_the_spec_changes_no_result(place: Path, tmp_path: Path) -> None:
+    own = [{"function": "tests.api.test_driving:Failing", "options": {"file": str(tmp_path / "told.txt")}}]
+    spec = yatt.Spec.load(VIRTUAL, {**FAST, "iterations": 2})
+    with_one, without = yatt.train(spec, {"callbacks": own}).results, yatt.train(spec).results
+    assert (tmp_path / "told.txt").read_text().split() == ["0", "1", "2", "completed"]
+    for key in ("weights_digest", "experience_digest", "metrics_digest"):
+        assert getattr(with_one, key) == getattr(without, key) is not None
+    assert yatt.find(with_one.run).audit().sound, "with the event of the failed call"
+
+
 @pytest.mark.verify
 @pytest.mark.timeout(600)
 def test_a_detached_run_is_stopped_killed_resumed_and_forked(place: Path) -> None:
