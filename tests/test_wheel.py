@@ -57,7 +57,7 @@ def test_an_installed_wheel_runs_doctor_and_schema(tmp_path: Path) -> None:
     )
     mine = hostile_folder(tmp_path / "mine")
     where = json.loads(run(python, "-c", BOTH, cwd=mine))
-    assert where["own"] == ["flows", "db", "ops"] and where["found"]["yatt.flows.launch"].startswith(str(site))
+    assert where["own"] == ["flows", "db", "ops"] and where["found"]["yatt.flows.run.home"].startswith(str(site))
     assert not (site / "yatt" / "checkout.py").exists(), "an installation needs no import hook"
     run(python, "-c", "from yatt.db.ledger import Ledger; Ledger.open('l.db').close()", cwd=mine)
     run(yatt, "--home", tmp_path / "runs", "check", source / "configs" / "virtual.yaml", cwd=mine)

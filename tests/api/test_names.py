@@ -18,9 +18,9 @@ BOTH = """
 import yatt, flows, db, ops, json, sys
 from yatt.errors import ConfigurationError
 own = [flows.MINE, db.MINE, ops.MINE]
-yatt.Spec, yatt.train, yatt.plan
-import yatt.flows.launch, yatt.ops.cli.main, yatt.db.ledger
-found = {name: sys.modules[name].__file__ for name in ("yatt.flows.launch", "yatt_core.errors", "flows")}
+yatt.Spec
+import yatt.flows.run.home, yatt.ops.cli.main, yatt.db.ledger
+found = {name: sys.modules[name].__file__ for name in ("yatt.flows.run.home", "yatt_core.errors", "flows")}
 print(json.dumps({"own": own, "found": found, "error": ConfigurationError.__module__}))
 """
 
@@ -37,7 +37,7 @@ def test_a_program_imports_its_own_packages_and_ours(tmp_path: Path) -> None:
     answer = json.loads(run(hostile_folder(tmp_path / "mine"), "-c", BOTH))
     assert answer["own"] == ["flows", "db", "ops"]
     assert answer["found"]["flows"].startswith(str(tmp_path))
-    assert answer["found"]["yatt.flows.launch"] == str(ROOT / "flows" / "launch.py")
+    assert answer["found"]["yatt.flows.run.home"] == str(ROOT / "flows" / "run" / "home.py")
     assert answer["error"] == "yatt_core.errors"
 
 
