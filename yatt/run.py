@@ -98,7 +98,7 @@ class Run:
         """
         with opened_ledger(self.home) as ledger:
             table = tables.metrics_table(ledger, self.id, keys)
-        return table.to_pandas().set_index("iteration") if pandas else table
+        return tables.frame(table).set_index("iteration") if pandas else table
 
     @overload
     def samples(self, iteration: int | None = None, *, pandas: Literal[False] = False) -> pa.Table: ...
@@ -119,7 +119,7 @@ class Run:
         with opened_ledger(self.home) as ledger:
             number = find_line(ledger, self.id).iteration if iteration is None else iteration
             table = tables.samples_table(ledger, self.home, self.id, number)
-        return table.to_pandas() if pandas else table
+        return tables.frame(table) if pandas else table
 
     def checkpoints(self) -> tuple[CheckpointRow, ...]:
         """Returns the kept checkpoints, newest first: `iteration`, `bytes`, `weights_digest`, `folder` and more."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -15,6 +17,9 @@ from flows.run.home import Home
 from ops.cli.commands.inspection.rollouts import fetch_iteration
 from ops.queries.experience import find_iteration, opened, sample_table
 from yatt_core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DERIVED = ("tokens", "failed", "advantage", "validity")
 """Columns of samples that the experience does not contain."""
@@ -33,6 +38,14 @@ def metrics_table(ledger: Ledger, run: str, keys: Sequence[str]) -> pa.Table:
     steps = sorted({step for key in chosen for step in values[key]})
     columns = {key: pa.array([values[key].get(step) for step in steps], pa.float64()) for key in chosen}
     return pa.table({"iteration": pa.array(steps, pa.int64()), **columns})
+
+
+def frame(table: pa.Table) -> pd.DataFrame:
+    """Returns a table as a data frame. Raises `ConfigurationError` if pandas is not installed."""
+    if find_spec("pandas") is None:
+        raise ConfigurationError("pandas=True needs the package pandas: `pip install pandas`, or use the Arrow table")
+    found: pd.DataFrame = table.to_pandas()
+    return found
 
 
 def samples_table(ledger: Ledger, home: Home, run: str, iteration: int) -> pa.Table:
