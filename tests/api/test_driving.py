@@ -94,16 +94,16 @@ def test_a_detached_run_is_stopped_killed_resumed_and_forked(place: Path) -> Non
     run = yatt.train(spec, detach=True)
     with pytest.raises(TimeoutError):
         run.wait(0.1)
-    wait_until(lambda: run.state.iteration >= 2, 60)
-    assert run.stop() and run.wait(120).state == "stopped"
+    wait_until(lambda: run.state.iteration >= 2, 300)
+    assert run.stop() and run.wait(300).state == "stopped"
     at = run.state.iteration
     yatt.resume(run, detach=True)
-    wait_until(lambda: run.state.iteration > at, 60)
+    wait_until(lambda: run.state.iteration > at, 300)
     with pytest.raises(yatt.errors.LeaseHeld):
         yatt.resume(run)
     os.kill(_driver_of(run), signal.SIGKILL)
     with pytest.raises(yatt.errors.InfrastructureError, match="disappeared"):
-        run.wait(120)
+        run.wait(300)
     yatt.resume(run, until=run.state.iteration + 2)
     fork = run.fork(at, {"iterations": at + 2}, name="branch")
     assert fork.id == "branch-1" and yatt.resume(fork).state.state == "completed"
