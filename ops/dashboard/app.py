@@ -1,7 +1,7 @@
 """The dashboard as an ASGI application: `uvicorn --factory ops.dashboard.app:create_app`.
 
 Consumes the home folder (ledger, run folders, tokens). Produces pages, the JSON API with its OpenAPI document, live updates,
-`/metrics` for Prometheus and `/health`. Reading needs no token; changes need one.
+`/metrics` for Prometheus and `/health`. Reading needs no sign-in unless it is required; changes need a role.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ops.dashboard.context import Context, OpenStreams
 from ops.dashboard.pages import routes as pages
 from ops.dashboard.security import Guard
 from ops.dashboard.sessions import Sessions
-from ops.dashboard.tokens import TokenStore
+from ops.people.tokens import TokenStore
 
 _ALWAYS = ("413", "421", "500", "503")
 _WITH_INPUT, _CHANGING, _WITH_BODY = ("404", "409", "422"), ("401", "403", "409"), ("400",)
@@ -43,10 +43,13 @@ class Guarded(FastAPI):
         return Guard(super().build_middleware_stack())
 
 
-def create_app(home: Home | None = None, pages_of: Callable[[], Pages] = Pages) -> FastAPI:
+def create_app(
+    home: Home | None = None, pages_of: Callable[[], Pages] = Pages, require_sign_in: bool = False
+) -> FastAPI:
     """Creates the application for a home folder, by default the one named by the environment.
 
     pages_of: returns the servers whose pages show runs, for links.
+    require_sign_in: whether even reading needs sign-in.
 
     Creates the folder and an empty ledger if they do not exist. Raises `LedgerUnavailable`, `LedgerVersionError`.
     """
@@ -70,10 +73,11 @@ def create_app(home: Home | None = None, pages_of: Callable[[], Pages] = Pages) 
         openapi_url=OPENAPI_PATH,
         lifespan=lifespan,
     )
-    app.state.context = Context(place, ledger, tokens, Sessions(tokens), OpenStreams(), pages_of)
+    app.state.context = Context(place, ledger, tokens, Sessions(tokens), OpenStreams(), pages_of, require_sign_in)
     problems.install(app)
-    for part in (api, rollouts_api, access, actions, annotating, starting, live, metrics):
-        app.include_router(part.router)
+    app.include_router(access.router)
+    for part in (api, rollouts_api, actions, annotating, starting, live, metrics):
+        app.include_router(part.router, dependencies=access.READING)
     app.get("/health", tags=["service"])(health)
     pages.install(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]

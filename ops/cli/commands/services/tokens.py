@@ -13,7 +13,7 @@ from ops.presentation.output import message, write, write_json, write_table
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ops.dashboard.tokens import TokenStore
+    from ops.people.tokens import TokenStore
 
 token_app = typer.Typer(no_args_is_help=True, help="Manage the tokens that allow changing runs through the dashboard.")
 NameArgument = Annotated[
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 def _store(home: Path | None) -> TokenStore:
     from flows.run.home import Home
-    from ops.dashboard.tokens import TokenStore
+    from ops.people.tokens import TokenStore
 
     return TokenStore(Home.locate(home).folder)
 
