@@ -14,8 +14,8 @@ from types import MappingProxyType
 class Permission(StrEnum):
     """What a route or a command needs.
 
-    READ: look at runs. OPERATE: start, stop, resume, fork, roll back, queue, annotate. APPROVE: approve, reject, promote.
-    ADMINISTER: delete runs; manage users, tokens and services.
+    READ: look at runs. OPERATE: start, stop, resume, fork, roll back, queue, evaluate, annotate; the service group.
+    APPROVE: approve, reject, promote. ADMINISTER: delete runs; manage users and tokens.
     """
 
     READ = "read"

@@ -56,7 +56,7 @@ class TokenStore:
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._users = UserStore(folder)
+        self.users = UserStore(folder)
         self._stored = StoredRows(folder / FILE, "tokens", 0o600, 0o077, "gives other users access")
 
     def create(
@@ -69,7 +69,7 @@ class TokenStore:
         Raises `ConfigurationError` if the name is invalid or taken, or the user is unknown.
         """
         check_name("token name", name)
-        if user and self._users.find(user) is None:
+        if user and self.users.find(user) is None:
             raise ConfigurationError(f"there is no user named {user!r:.80}; add one with `yatt user add`")
         token, now = PREFIX + secrets.token_urlsafe(32), self._clock()
         expires_at = None if lifetime_seconds is None else round((now + lifetime_seconds) * 1000)
@@ -78,7 +78,7 @@ class TokenStore:
                 raise ConfigurationError(
                     f"a token named {name} already exists; revoke it first, or choose another name"
                 )
-            rows.append(asdict(NamedToken(name, digest_of(token), int(now * 1000), role, expires_at, user)))
+            rows.append(asdict(NamedToken(name, digest_of(token), round(now * 1000), role, expires_at, user)))
         return token
 
     def revoke(self, name: str) -> None:
@@ -117,21 +117,20 @@ class TokenStore:
 
     def person_of(self, token: str) -> Person | None:
         """Returns who acts with a token; None if it is unknown, revoked or expired."""
-        return self._person(self.find(token))
+        known = self.find(token)
+        return None if known is None else self.holder_of(known)
 
     def person_of_digest(self, digest: str) -> Person | None:
         """Returns who acts with the token that has this digest; None as `person_of`."""
         known = next((known for known in self.all() if known.digest == digest), None)
-        return self._person(known if known is not None and self._is_valid(known) else None)
+        return self.holder_of(known) if known is not None and self._is_valid(known) else None
 
     def _is_valid(self, token: NamedToken) -> bool:
         return token.expires_at is None or self._clock() * 1000 < token.expires_at
 
-    def _person(self, token: NamedToken | None) -> Person | None:
-        """Returns the holder, whose role as a user limits that of the token; a token for a removed user is invalid."""
-        if token is None:
-            return None
-        user = self._users.find(token.holder)
+    def holder_of(self, token: NamedToken) -> Person | None:
+        """Returns who acts with a token; the role as a user limits that of the token. None if the user was removed."""
+        user = self.users.find(token.holder)
         if user is None:
             return None if token.user else Person(token.name, token.role)
         return Person(user.name, lesser(user.role, token.role))

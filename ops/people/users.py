@@ -89,12 +89,17 @@ class UserStore:
         """Removes a user. Raises `ConfigurationError` if the name is unknown."""
         self._replace(name, lambda user: None)
 
+    def require(self, name: str) -> tuple[User, ...]:
+        """Returns all users. Raises `ConfigurationError` if none of them has the name."""
+        users = self.all()
+        if all(user.name != name for user in users):
+            names = ", ".join(user.name for user in users) or "none"
+            raise ConfigurationError(f"there is no user named {name!r:.80}; existing users: {names}")
+        return users
+
     def _replace(self, name: str, change: Callable[[User], User | None]) -> None:
         with self._stored.changing() as rows:
-            users = self.all()
-            if all(user.name != name for user in users):
-                names = ", ".join(user.name for user in users) or "none"
-                raise ConfigurationError(f"there is no user named {name!r:.80}; existing users: {names}")
+            users = self.require(name)
             changed = [change(user) if user.name == name else user for user in users]
             rows[:] = [asdict(user) for user in changed if user is not None]
 
