@@ -6,6 +6,7 @@ Consumes the home folder (ledger, run folders, tokens). Produces pages, the JSON
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -18,6 +19,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.types import ASGIApp
 
 from db.ledger import Ledger
+from flows.prefect_io.secret_blocks import read_block
 from flows.run.home import Home
 from flows.run.pages import Pages
 from ops.dashboard import access, actions, annotating, api, live, metrics, problems, rollouts_api, starting
@@ -25,6 +27,8 @@ from ops.dashboard.context import Context, OpenStreams
 from ops.dashboard.pages import routes as pages
 from ops.dashboard.security import Guard
 from ops.dashboard.sessions import Sessions
+from ops.people.openid import OpenIdProvider
+from ops.people.sign_in_settings import is_sign_in_required, read_settings
 from ops.people.tokens import TokenStore
 
 _ALWAYS = ("413", "421", "500", "503")
@@ -49,11 +53,15 @@ def create_app(
     """Creates the application for a home folder, by default the one named by the environment.
 
     pages_of: returns the servers whose pages show runs, for links.
-    require_sign_in: whether even reading needs sign-in.
+    require_sign_in: whether even reading needs sign-in; the settings or the environment may require it as well.
 
-    Creates the folder and an empty ledger if they do not exist. Raises `LedgerUnavailable`, `LedgerVersionError`.
+    Creates the folder and an empty ledger if they do not exist. Raises `LedgerUnavailable`, `LedgerVersionError`, and
+    `ConfigurationError` for mistakes in the settings of sign-in.
     """
     place = home or Home.locate()
+    settings = read_settings(place.folder)
+    required = require_sign_in or settings.required or is_sign_in_required(os.environ)
+    provider = None if settings.provider is None else OpenIdProvider(settings.provider, read_block)
     place.folder.mkdir(parents=True, exist_ok=True)
     ledger = Ledger.open(place.ledger)
     tokens = TokenStore(place.folder)
@@ -73,7 +81,7 @@ def create_app(
         openapi_url=OPENAPI_PATH,
         lifespan=lifespan,
     )
-    app.state.context = Context(place, ledger, tokens, Sessions(tokens), OpenStreams(), pages_of, require_sign_in)
+    app.state.context = Context(place, ledger, tokens, Sessions(tokens), OpenStreams(), pages_of, required, provider)
     problems.install(app)
     app.include_router(access.router)
     for part in (api, rollouts_api, actions, annotating, starting, live, metrics):

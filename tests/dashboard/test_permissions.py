@@ -18,8 +18,9 @@ from ops.dashboard.security import SAFE_METHODS
 from ops.people.roles import ALLOWED, Permission, Role
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER
+from tests.ops.cli.test_branches import seed_checkpoint
 
-FREE = {"/health", "/sign-in", "/sign-out", "/api/v1/session"}
+FREE = {"/health", "/sign-in", "/sign-in/provider", "/sign-in/callback", "/sign-out", "/api/v1/session"}
 """Routes that everyone may use: they show nothing of a run, and open or end only the caller's own session."""
 NEEDS = {"promote": Permission.APPROVE, "delete": Permission.ADMINISTER}
 """The routes that need more than to operate, by the end of their paths."""
@@ -110,7 +111,7 @@ def test_where_sign_in_is_required_nothing_of_a_run_is_shown_without_it(strict: 
             path = route.path.format_map(Names({"run_id": "toy-1", "iteration": "1", "before": "1", "after": "1"}))
             answer = strict.get(path, follow_redirects=False)
             assert answer.status_code == 401 and "toy" not in answer.text.replace(path, ""), path
-    for path in FREE - {"/sign-out"}:
+    for path in ("/health", "/sign-in", "/api/v1/session"):
         assert strict.get(path).status_code == 200
     sent = strict.get("/runs/toy-1/logs?level=error", headers=BROWSER, follow_redirects=False)
     assert (sent.status_code, sent.headers["location"]) == (303, "/sign-in?next=%2Fruns%2Ftoy-1%2Flogs%3Flevel%3Derror")
@@ -130,7 +131,8 @@ def test_a_session_reads_where_sign_in_is_required(strict: TestClient) -> None:
 
 
 @pytest.mark.parametrize(("role", "shown"), [(Role.OPERATOR, False), (Role.APPROVER, True)])
-def test_a_page_offers_only_what_the_role_includes(client: TestClient, role: Role, shown: bool) -> None:
+def test_a_page_offers_only_what_the_role_includes(client: TestClient, home: Home, role: Role, shown: bool) -> None:
+    seed_checkpoint(home, "toy-1", 1)
     token = served_by(client).tokens.create("someone", role)
     client.post("/sign-in", data={"token": token}, headers=BROWSER | {"Origin": ORIGIN})
     page = client.get("/runs/toy-1/checkpoints", headers=BROWSER).text

@@ -10,20 +10,34 @@ from http import HTTPStatus
 from typing import Annotated
 from urllib.parse import urlencode, urlsplit
 
-from fastapi import APIRouter, Form, Query, Request
+from fastapi import APIRouter, Form, HTTPException, Query, Request
 from starlette.responses import RedirectResponse, Response
 
 from ops.dashboard.access import UNKNOWN_TOKEN, cookie_name, set_cookie
-from ops.dashboard.pages.frame import Visited
+from ops.dashboard.pages.frame import Visit, Visited
+from ops.people.openid import LIFETIME_SECONDS, OpenIdProvider, SignInRefused
 
 router = APIRouter(include_in_schema=False)
+CALLBACK = "/sign-in/callback"
 Next = Annotated[str, Query(max_length=500)]
 
 
 @router.get("/sign-in")
 def show_sign_in(visit: Visited, next: Next = "/") -> Response:  # noqa: A002 - the name of the URL parameter
     """Shows the sign-in form."""
-    return visit.render("sign_in.html", next=own_path(next), problem="")
+    return _form(visit, own_path(next))
+
+
+def _form(visit: Visit, following: str, status: int = HTTPStatus.OK, problem: str = "") -> Response:
+    served = visit.served
+    return visit.render(
+        "sign_in.html",
+        status,
+        next=following,
+        problem=problem,
+        provider=served.provider and served.provider.title,
+        reading_needs_sign_in=served.reading_needs_sign_in,
+    )
 
 
 @router.post("/sign-in")
@@ -35,7 +49,7 @@ def sign_in(
     """Opens a session and redirects to the page that the user came from."""
     opened = visit.served.sessions.begin(token.strip())
     if opened is None:
-        return visit.render("sign_in.html", HTTPStatus.UNAUTHORIZED, next=own_path(next), problem=UNKNOWN_TOKEN)
+        return _form(visit, own_path(next), HTTPStatus.UNAUTHORIZED, UNKNOWN_TOKEN)
     answer = RedirectResponse(own_path(next), HTTPStatus.SEE_OTHER)
     set_cookie(answer, visit.request, opened[0])
     return answer
@@ -49,6 +63,56 @@ def sign_out(visit: Visited) -> Response:
     answer = RedirectResponse("/", HTTPStatus.SEE_OTHER)
     answer.delete_cookie(cookie, httponly=True, samesite="strict")
     return answer
+
+
+@router.get("/sign-in/provider")
+def begin_sign_in(visit: Visited, next: Next = "/") -> Response:  # noqa: A002 - the name of the URL parameter
+    """Sends the browser to the provider's sign-in page."""
+    request = visit.request
+    begun = _provider(visit).begin(_callback(request), own_path(next))
+    answer = RedirectResponse(begun.address, HTTPStatus.SEE_OTHER)
+    # Lax: the provider's answer is a navigation from another site, with which browsers do not send strict cookies.
+    secure = request.url.scheme == "https"
+    answer.set_cookie(
+        _pending_cookie(request), begun.browser, max_age=int(LIFETIME_SECONDS), path=CALLBACK, httponly=True, samesite="lax",
+        secure=secure,
+    )  # fmt: skip
+    return answer
+
+
+@router.get(CALLBACK)
+def finish_sign_in(visit: Visited) -> Response:
+    """Opens a session for the person whom the provider has identified."""
+    request = visit.request
+    try:
+        answer = dict(request.query_params)
+        person, following = _provider(visit).finish(answer, request.cookies.get(_pending_cookie(request), ""))
+    except SignInRefused as error:
+        return _form(visit, "/", HTTPStatus.FORBIDDEN, str(error))
+    # A page instead of a redirect, which browsers would follow without the new cookie, since it comes from another site.
+    shown = visit.render("signed_in.html", following=following, name=person.name)
+    set_cookie(shown, request, visit.served.sessions.begin_for(person))
+    shown.delete_cookie(_pending_cookie(request), path=CALLBACK, httponly=True, samesite="lax")
+    return shown
+
+
+def _provider(visit: Visit) -> OpenIdProvider:
+    """Returns the provider. Raises `HTTPException` 404 if the settings have none."""
+    provider = visit.served.provider
+    if provider is None:
+        raise HTTPException(
+            HTTPStatus.NOT_FOUND, "no sign-in provider is configured; see sign-in.yaml in docs/people.md"
+        )
+    return provider
+
+
+def _callback(request: Request) -> str:
+    """Returns the address to which the provider sends its answer, on the host that the browser uses."""
+    return f"{request.url.scheme}://{request.headers['host']}{CALLBACK}"
+
+
+def _pending_cookie(request: Request) -> str:
+    return f"{cookie_name(request)}_begun"
 
 
 def own_path(address: str) -> str:
