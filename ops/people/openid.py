@@ -162,10 +162,9 @@ class OpenIdProvider:
         """Returns the claims of an ID token. Raises `SignInRefused` unless it was issued for this sign-in."""
         _, keys = self._provider()
         try:
-            key = keys.get_signing_key_from_jwt(token)
             claims: dict[str, Any] = jwt.decode(
                 token,
-                key,
+                _key_for(token, keys),
                 algorithms=ALGORITHMS,
                 audience=self._settings.client_id,
                 issuer=self._settings.issuer,
@@ -247,6 +246,17 @@ class OpenIdProvider:
         if not answered.is_success or not isinstance(document, dict):
             raise InfrastructureError(f"the sign-in provider does not answer: {address}: {answered.status_code}")
         return document
+
+
+def _key_for(token: str, keys: jwt.PyJWKClient) -> jwt.PyJWK:
+    """Returns the key that a token names, or the provider's only one. Raises `jwt.PyJWTError` if there is none."""
+    name = jwt.get_unverified_header(token).get("kid")
+    if name is not None:
+        return keys.get_signing_key(name)
+    (only, *others) = keys.get_signing_keys()
+    if others:
+        raise jwt.InvalidTokenError("it does not name its key")
+    return only
 
 
 def _form_encoded(text: str) -> str:

@@ -69,7 +69,10 @@ def sign_out(visit: Visited) -> Response:
 def begin_sign_in(visit: Visited, next: Next = "/") -> Response:  # noqa: A002 - the name of the URL parameter
     """Sends the browser to the provider's sign-in page."""
     request = visit.request
-    begun = _provider(visit).begin(_callback(request), own_path(next))
+    try:
+        begun = _provider(visit).begin(_callback(request), own_path(next))
+    except SignInRefused as error:
+        return _form(visit, own_path(next), HTTPStatus.FORBIDDEN, str(error))
     answer = RedirectResponse(begun.address, HTTPStatus.SEE_OTHER)
     # Lax: the provider's answer is a navigation from another site, with which browsers do not send strict cookies.
     secure = request.url.scheme == "https"
