@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ops.cli.detached import LOG
+from ops.cli.people import acting_name
 from ops.driver_process import open_log, start_driver_process
 from ops.presentation.output import console, message
 from yatt_core.errors import InfrastructureError
@@ -103,7 +104,7 @@ class _Work:
         """Asks all drivers to stop, and starts no others."""
         self._waiting.clear()
         for run, _ in self._driven.values():
-            self._ledger.runs.ask_to_stop(run, "yatt soup was interrupted")
+            self._ledger.runs.ask_to_stop(run, "yatt soup was interrupted", by=acting_name())
 
     def _start(self, place: int, run: str) -> None:
         if self._is_held(run):

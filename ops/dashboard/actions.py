@@ -121,7 +121,7 @@ def stop(served: Served, by: Acting, run_id: RunId, asked: Stop) -> Done:
     """Asks the run's driver to stop at its next safe point, with a checkpoint, so that nothing is lost."""
     if find_line(served.ledger, run_id).driver != DRIVEN:
         raise ConfigurationError(f"run {run_id}: it has no driver, so there is nothing to stop")
-    served.ledger.runs.ask_to_stop(run_id, said(by, asked.reason), asked.within_seconds)
+    served.ledger.runs.ask_to_stop(run_id, said(by, asked.reason), asked.within_seconds, by)
     return _done(served, "stop", by, run_id, "asked to stop")
 
 
@@ -138,7 +138,7 @@ def retry(served: Served, by: Acting, run_id: RunId, asked: Retry) -> Done:
     from flows.branching import branches
 
     served.drivers.require_idle(served.ledger, run_id)
-    charged = branches.forgive(served.home, run_id, asked.iteration, asked.phase, said(by, asked.reason))
+    charged = branches.forgive(served.home, run_id, asked.iteration, asked.phase, said(by, asked.reason), by)
     pid = start_driver(served.drivers, served.ledger, served.home, run_id, by, f"retry of {asked.phase}")
     lost = ", ".join(f"{count} {kind}" for kind, count in charged.items())
     return _done(served, "retry", by, run_id, f"{lost} forgiven; a driver is starting, pid {pid}")
@@ -150,7 +150,7 @@ def rollback(served: Served, by: Acting, run_id: RunId, asked: Rollback) -> Done
     from flows.branching import branches
 
     served.drivers.require_idle(served.ledger, run_id)
-    done = branches.rollback(served.home, run_id, asked.to, said(by, asked.reason))
+    done = branches.rollback(served.home, run_id, asked.to, said(by, asked.reason), by)
     detail = (
         f"branch {done.branch} begins after iteration {done.iteration}; {done.superseded} iterations are superseded"
     )

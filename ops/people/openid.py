@@ -150,8 +150,8 @@ class OpenIdProvider:
             "client_id": self._settings.client_id,
         }
         auth = None
-        if self._settings.client_secret is not None:
-            secret = resolve(self._settings.client_secret, "provider.client_secret", self._read_block)
+        if self._settings.credential is not None:
+            secret = resolve(self._settings.credential, "provider.credential", self._read_block)
             if "client_secret_basic" in metadata.get("token_endpoint_auth_methods_supported", ["client_secret_basic"]):
                 auth = httpx.BasicAuth(*(_form_encoded(part) for part in (self._settings.client_id, secret)))
             else:

@@ -54,7 +54,7 @@ class ProviderSettings(SpecModel):
     """The provider's issuer identifier, an https URL; its metadata are read from `/.well-known/openid-configuration` below."""
     client_id: str = Field(min_length=1)
     """The dashboard's identifier at the provider."""
-    client_secret: SecretReference | None = None
+    credential: SecretReference | None = None
     """Where the client's secret is; `null` for a public client, which has PKCE alone."""
     scopes: tuple[str, ...] = ("openid", "profile", "email")
     """The scopes to ask for; some providers need one more for groups."""

@@ -39,7 +39,7 @@ provider:
   title: Example login
   issuer: {issuer}
   client_id: yatt
-  client_secret: {{env: YATT_TEST_CLIENT_SECRET}}
+  credential: {{env: YATT_TEST_CLIENT_SECRET}}
   roles:
     groups: {{rl-team: operator, rl-admins: admin}}
 """
@@ -232,8 +232,8 @@ def test_a_provider_that_does_not_answer_is_reported(home: Home) -> None:
         ("requird: true", "requird: unknown key; did you mean 'required'?"),
         ("provider: {issuer: 'http://login.example', client_id: x, roles: {default: viewer}}", "not an https URL"),
         ("provider: {issuer: 'https://login.example', client_id: x}", "nobody could sign in"),
-        ("provider: {issuer: 'https://login.example', client_id: x, client_secret: hunter2, roles: {default: viewer}}",
-         "provider.client_secret: expected where the secret is, {env: NAME}"),
+        ("provider: {issuer: 'https://login.example', client_id: x, credential: hunter2, roles: {default: viewer}}",
+         "provider.credential: expected where the secret is, {env: NAME}"),
         ("provider: {issuer: 'https://login.example', client_id: x, roles: {groups: {a: king}}}", "provider.roles.groups.a"),
     ],
 )  # fmt: skip

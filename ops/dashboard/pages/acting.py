@@ -40,7 +40,7 @@ def show_new_run(visit: Visited, run: Text = "") -> Response:
 def start_run(visit: Visited, by: Acting, asked: Annotated[starting.NewRun, Form()]) -> Response:
     """Starts a run; if it cannot be created, shows the form again with the spec and why."""
     try:
-        run, _ = starting.create(visit.served, asked)
+        run, _ = starting.create(visit.served, by, asked)
     except (YattError, LedgerError) as error:
         return _form_again(visit, asked, status_of(error, changing=True), str(error))
     except HTTPException as error:
