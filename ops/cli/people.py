@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 _home: ContextVar[Path | None] = ContextVar("home of the command", default=None)
 """The option `--home` of the command that runs."""
+_identity: ContextVar[Mapping[str, str]] = ContextVar("identity of the caller", default=MappingProxyType({}))
+"""The caller's token, as a variable; while a command runs, its environment, which actors inherit, does not contain it."""
 
 
 def calling() -> Caller:
@@ -28,7 +32,12 @@ def calling() -> Caller:
     from flows.run.home import Home
     from ops.people.caller import caller
 
-    return caller(Home.locate(_home.get()).folder)
+    return caller(Home.locate(_home.get()).folder, _identity.get() or os.environ)
+
+
+def identity() -> Mapping[str, str]:
+    """Returns the variables with which a child process that runs `yatt` acts as the same caller."""
+    return _identity.get()
 
 
 def acting_name() -> str:
@@ -63,9 +72,16 @@ def guard(command: Any, permission_of: PermissionOf, path: tuple[str, ...] = ())
     invoke = command.invoke
 
     def checked(context: Any) -> Any:
-        _home.set(context.params.get("home"))
-        require(permission_of(path), " ".join(path))
-        return invoke(context)
+        from ops.people.caller import token_taken_from
+
+        with token_taken_from(os.environ) as variables:
+            before = _home.set(context.params.get("home")), _identity.set(variables)
+            try:
+                require(permission_of(path), " ".join(path))
+                return invoke(context)
+            finally:
+                _home.reset(before[0])
+                _identity.reset(before[1])
 
     command.invoke = checked
 

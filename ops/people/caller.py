@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,12 +33,25 @@ class Caller:
     is_named: bool
 
 
-def caller(folder: Path, environment: Mapping[str, str] = os.environ) -> Caller:
+@contextmanager
+def token_taken_from(environment: MutableMapping[str, str]) -> Iterator[Mapping[str, str]]:
+    """Takes the token out of an environment, which child processes inherit, for the time of the block; yields it alone."""
+    token = environment.pop(TOKEN_VARIABLE, None)
+    try:
+        yield {} if token is None else {TOKEN_VARIABLE: token}
+    finally:
+        if token is not None:
+            environment[TOKEN_VARIABLE] = token
+
+
+def caller(folder: Path, variables: Mapping[str, str]) -> Caller:
     """Returns who calls a command on a home folder.
+
+    variables: the environment, or the part of it that may contain a token.
 
     Raises `ConfigurationError` if the token in the environment is not valid, or a file of users or tokens cannot be used.
     """
-    token = environment.get(TOKEN_VARIABLE, "").strip()
+    token = variables.get(TOKEN_VARIABLE, "").strip()
     if token:
         person = TokenStore(folder).person_of(token)
         if person is None:

@@ -24,12 +24,12 @@ def test_every_act_names_who(
     monkeypatch.setattr("ops.driver_process.sys.executable", "/bin/true")
     monkeypatch.setattr("ops.integrations.promotion.deliver", lambda home, run: None)
     for iteration in (0, 1, 2):
-        seed_checkpoint(home, "toy-1", iteration)
+        seed_checkpoint(home, "toy-1", iteration, f"weights {iteration}")
     acts: list[tuple[str, dict[str, Any], str]] = [
         ("toy-2/stop", {}, "desired_state"),
         ("toy-1/tags", {"add": ["baseline"]}, "tags"),
         ("toy-1/checkpoints/1/verify", {}, "checkpoint_verified"),
-        ("toy-1/promote", {"to": "candidate", "iteration": 1, "why": "best"}, "promoted"),
+        ("toy-1/promote", {"to": "candidate", "iteration": 1, "why": "best"}, "promotion"),
         ("toy-1/rollback", {"to": 1}, "branch"),
         ("toy-1/resume", {}, "resume_requested"),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -98,3 +99,20 @@ def test_users_are_added_listed_changed_and_removed(yatt: Yatt) -> None:
     assert "alice" in yatt("user", "remove", "alice").err
     for wrong in (("token", "create", "b", "--expires", "soon"), ("token", "create", "b", "--role", "king")):
         assert yatt(*wrong).code == 2
+
+
+def test_what_a_command_starts_does_not_inherit_the_token(
+    yatt: Yatt, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Actors and reward functions have the environment of the driver."""
+    token = TokenStore(home.folder).create("alice", Role.ADMIN)
+    monkeypatch.setenv(TOKEN_VARIABLE, token)
+    seen: list[tuple[str | None, str | None]] = []
+
+    def look(*arguments: object, **options: object) -> tuple[()]:
+        seen.append((os.environ.get(TOKEN_VARIABLE), people.identity().get(TOKEN_VARIABLE)))
+        return ()
+
+    monkeypatch.setattr(UserStore, "all", look)
+    assert yatt("user", "list").code == 0
+    assert seen[-1] == (None, token) and os.environ[TOKEN_VARIABLE] == token
