@@ -1,9 +1,9 @@
 """Operators' changes to a run's line of iterations: fork, rollback, a new spec revision, a fresh failure budget.
 
-Each operation takes the run's lease (so that no driver is active), writes, and releases it. None of them deletes
-anything: a superseded line keeps its rows, experience and metrics, and only retention deletes files. All raise
-`ConfigurationError` for an impossible request, before anything is written, and `db.core.errors.LeaseHeld` if a driver
-holds the run.
+Each operation takes the run's lease (so that no driver is active), writes, records who asked for it (`by`), and releases
+it. None of them deletes anything: a superseded line keeps its rows, experience and metrics, and only retention deletes
+files. All raise `ConfigurationError` for an impossible request, before anything is written, and
+`db.core.errors.LeaseHeld` if a driver holds the run.
 """
 
 from __future__ import annotations
@@ -110,7 +110,6 @@ def fork(
     at: the iteration.
     overrides: changes to the spec, as KEY=VALUE.
     branch: the parent's branch; the current one by default, but a superseded one is allowed.
-    by: who forks it, for the audit chain.
     """
     with Ledger.open(home.ledger) as ledger:
         _require_whole(ledger, run)
@@ -172,10 +171,7 @@ def _parent(ledger: Ledger, run: str, branch: int | None, at: int) -> Parent:
 
 
 def rollback(home: Home, run: str, to: int, reason: str = "", by: str = "") -> RolledBack:
-    """Opens a branch after an iteration of the current line and makes it current; `yatt resume` continues there.
-
-    by: who rolls back, for the audit chain.
-    """
+    """Opens a branch after an iteration of the current line and makes it current; `yatt resume` continues there."""
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt rollback of {run}") as fence:
         row, spec = ledger.runs.find(run), current_spec(ledger, run)
         _require_whole(ledger, run)
@@ -198,7 +194,6 @@ def open_branch(
     """Opens a branch and enqueues the creation of its tracking run, in one transaction; returns the branch's number.
 
     choices: choices by name that the branch's first iteration must obey.
-    by: who opens it; empty if a guard does.
 
     Raises `Fenced`, or `OutOfOrder` if the iteration is not committed.
     """
@@ -236,10 +231,7 @@ def open_branch(
 
 
 def revise(home: Home, run: str, overrides: Sequence[str], by: str = "") -> int:
-    """Records a spec revision, effective at the next iteration; returns the number of the revision then in force.
-
-    by: who changes the spec, for the audit chain.
-    """
+    """Records a spec revision, effective at the next iteration; returns the number of the revision then in force."""
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt resume --set of {run}") as fence:
         _require_whole(ledger, run)
         row, before = ledger.runs.find(run), current_spec(ledger, run)
@@ -321,10 +313,7 @@ def _revision_entries(run: str, branch: int, number: int, spec: RunSpec) -> list
 
 
 def forgive(home: Home, run: str, iteration: int, phase: str, reason: str = "", by: str = "") -> dict[str, int]:
-    """Restores the failure budget of a phase of the open iteration; returns the charged failures by failure class.
-
-    by: who restores it, for the audit chain.
-    """
+    """Restores the failure budget of a phase of the open iteration; returns the charged failures by failure class."""
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt retry of {run}") as fence:
         row = ledger.runs.find(run)
         _require_open(row.id, row.iteration, iteration, phase)
