@@ -1,9 +1,8 @@
 """Operators' changes to a run's line of iterations: fork, rollback, a new spec revision, a fresh failure budget.
 
-Each operation takes the run's lease (so that no driver is active), writes, records who asked for it (`by`), and releases
-it. None of them deletes anything: a superseded line keeps its rows, experience and metrics, and only retention deletes
-files. All raise `ConfigurationError` for an impossible request, before anything is written, and
-`db.core.errors.LeaseHeld` if a driver holds the run.
+Each operation takes the run's lease (so that no driver is active), writes, records who asked for it (`by`), and releases it. None
+of them deletes anything: a superseded line keeps its rows, experience and metrics, and only retention deletes files. All raise
+`ConfigurationError` for an impossible request, before anything is written, and `LeaseHeld` if a driver holds the run.
 """
 
 from __future__ import annotations
