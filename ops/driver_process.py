@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING
 
 from flows.prefect_io.prefect_server import SERVER_PASSWORD_VARIABLE
@@ -35,16 +37,23 @@ def open_log(home: Home, run: str, name: str) -> IO[bytes]:
 
 
 def start_driver_process(
-    home: Home, run: str, log: IO[bytes], accept_drift: bool, until: int | None = None, devices: str | None = None
+    home: Home,
+    run: str,
+    log: IO[bytes],
+    accept_drift: bool,
+    until: int | None = None,
+    devices: str | None = None,
+    identity: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.Popen[bytes]:
     """Starts `yatt resume`, whose output goes to the log; neither Ctrl-C in the terminal nor its end reaches it.
 
     until: the iteration after which it stops; None for the run's target.
     devices: numbers of the GPUs that it may use, separated by commas; None for all.
+    identity: variables with which it acts as somebody; empty: as this account.
     """
     options = ["--accept-drift"] if accept_drift else []
     options += [] if until is None else ["--until", str(until)]
-    environment = {name: value for name, value in os.environ.items() if name not in OF_THE_GROUP}
+    environment = {name: value for name, value in os.environ.items() if name not in OF_THE_GROUP} | dict(identity)
     return subprocess.Popen(
         [sys.executable, "-m", f"{__package__}.cli.main", "--home", str(home.folder), "resume", *options, "--", run],
         env=environment if devices is None else {**environment, GPUS_VARIABLE: devices},

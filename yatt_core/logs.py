@@ -36,8 +36,21 @@ _SECRETS = re.compile(
 )
 
 
+_kept: set[str] = set()
+SHORTEST_SECRET = 4
+"""Shorter values are not searched for: they occur in ordinary words."""
+
+
+def keep_secret(value: str) -> None:
+    """Keeps a value out of everything that this process redacts from now on."""
+    if len(value) >= SHORTEST_SECRET:
+        _kept.add(value)
+
+
 def redact(text: str) -> str:
     """Returns the text with the values of secrets replaced."""
+    for value in sorted(_kept, key=len, reverse=True):
+        text = text.replace(value, "***")
     return _SECRETS.sub(lambda match: f"{match['name'] or match['scheme'] or match['user']}***", text)
 
 

@@ -19,6 +19,8 @@ from db.core.errors import RunNotFound
 from db.core.models import Event, Run
 
 GENESIS = "0" * 64
+RESUME_REQUESTED = "resume_requested"
+"""The kind of a link that says who starts a driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,11 @@ def append(connection: Connection, run: Any, kind: str, body: Mapping[str, Any])
     connection.execute(insert(Event), values)
     connection.execute(update(Run).where(Run.id == run.id).values(event_seq=seq, event_hash=event.hash))
     return event
+
+
+def signature(by: str) -> dict[str, str]:
+    """Returns what names a person in the body of a link; nothing if there is no name."""
+    return {"by": by} if by else {}
 
 
 def _hash(run: str, seq: int, at: int, kind: str, body: Mapping[str, Any], prev_hash: str) -> str:

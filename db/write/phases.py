@@ -15,7 +15,7 @@ from sqlalchemy import Connection, func, insert, select, update
 from db.core.engine import Database, Fence
 from db.core.errors import OutOfOrder
 from db.core.models import Event, PhaseAttempt
-from db.write.events import append, lock_run
+from db.write.events import append, lock_run, signature
 
 PLANNED, DISPATCHED, DONE, FAILED = "PLANNED", "DISPATCHED", "DONE", "FAILED"
 LOST_DRIVER = "driver_lost"
@@ -162,8 +162,12 @@ class Phases:
         with self._database.read() as connection:
             return _charged(connection, Attempt(run, branch, iteration, phase, number=0))
 
-    def forgive(self, fence: Fence, branch: int, iteration: int, phase: str, reason: str) -> dict[str, int]:
+    def forgive(
+        self, fence: Fence, branch: int, iteration: int, phase: str, reason: str, by: str = ""
+    ) -> dict[str, int]:
         """Renews a phase's budget: attempts charged so far no longer count. Returns their number by failure class.
+
+        by: who renews it; empty if nobody is known.
 
         Raises `Fenced`; `OutOfOrder` if nothing is charged.
         """
@@ -174,7 +178,7 @@ class Phases:
             key = _phase(fence.run, branch, iteration, phase)
             last = connection.execute(select(func.max(PhaseAttempt.number)).where(*key)).scalar_one()
             place = {"branch": branch, "iteration": iteration, "phase": phase}
-            body = {**place, "up_to": last, "charged": charged, "reason": reason}
+            body = {**place, "up_to": last, "charged": charged, "reason": reason} | signature(by)
             append(connection, lock_run(connection, self._database, fence.run), FORGIVEN, body)
         return charged
 

@@ -17,7 +17,7 @@ from db.core.ancestry import IterationRange, ancestry, range_of
 from db.core.engine import Database, Fence
 from db.core.errors import LedgerError, OutOfOrder, RunNotFound
 from db.core.models import Branch, Choice, DeletedRun, Iteration, Lease, Run, SpecRevision
-from db.write.events import GENESIS, append, lock_run
+from db.write.events import GENESIS, append, lock_run, signature
 from db.write.outbox import OutboxEntry, enqueue
 
 STATES = ("created", "running", "stopped", "paused", "failed", "completed")
@@ -87,15 +87,19 @@ class Runs:
         target_iterations: int,
         reason: str = "created",
         parent: Parent | None = None,
+        by: str = "",
     ) -> RunRow:
-        """Creates a run with revision 1 and branch 0; its id consists of the spec's name and the next free number."""
+        """Creates a run with revision 1 and branch 0; its id consists of the spec's name and the next free number.
+
+        by: who creates it; empty if nobody is known.
+        """
         for _ in range(NAME_TRIES):
             try:
                 with self._database.write() as connection:
                     run = self._insert(connection, spec_name, target_iterations, parent, reason)
                     if parent is not None:
-                        self._record_fork(connection, run, parent)
-                    _insert_revision(connection, self._database, run, 1, digest, spec, reason)
+                        self._record_fork(connection, run, parent, by)
+                    _insert_revision(connection, self._database, run, 1, digest, spec, reason, by)
                 return self.find(run)
             except IntegrityError:
                 continue  # another process took the number, which can happen only on PostgreSQL: SQLite's writers queue
@@ -155,6 +159,7 @@ class Runs:
         reason: str,
         target_iterations: int,
         tell: Tell = lambda number: (),
+        by: str = "",
     ) -> int:
         """Adds the next revision of the spec, which takes effect at once; returns its number. Raises `Fenced`.
 
@@ -163,15 +168,16 @@ class Runs:
         with self._database.fenced(fence) as (connection, _):
             newest = select(func.max(SpecRevision.revision)).where(SpecRevision.run == fence.run)
             number = connection.execute(newest).scalar_one() + 1
-            _insert_revision(connection, self._database, fence.run, number, digest, spec, reason)
+            _insert_revision(connection, self._database, fence.run, number, digest, spec, reason, by)
             connection.execute(update(Run).where(Run.id == fence.run).values(target_iterations=target_iterations))
             enqueue(connection, fence.run, tell(number))
         return int(number)
 
-    def ask_to_stop(self, run: str, reason: str = "", within_seconds: float | None = None) -> None:
+    def ask_to_stop(self, run: str, reason: str = "", within_seconds: float | None = None, by: str = "") -> None:
         """Asks the run's driver to stop; the driver checks for this request at safe points. Raises `RunNotFound`.
 
         within_seconds: a driver that has not stopped by then ends at once.
+        by: who asks; empty if it is no person.
 
         If the run was already asked to stop, a new limit replaces the old one; without a limit, nothing changes.
         """
@@ -179,7 +185,7 @@ class Runs:
             row = lock_run(connection, self._database, run)
             if row.desired_state == STOP and within_seconds is None:
                 return
-            _desire(connection, row, STOP, reason, within_seconds)
+            _desire(connection, row, STOP, reason, within_seconds, by)
 
     def desired_state(self, run: str) -> str:
         """Returns the state that operators have requested: `run` or `stop`. Raises `RunNotFound`."""
@@ -219,11 +225,13 @@ class Runs:
         reason: str,
         tell: Tell = lambda number: (),
         choices: Mapping[str, Mapping[str, Any]] | None = None,
+        by: str = "",
     ) -> int:
         """Opens a branch after a committed iteration of the current line (a rollback) and makes it the current one.
 
         tell: returns the tracker's outbox rows for the branch's number.
         choices: choices, by name, that the branch's first iteration must obey.
+        by: who rolls back; empty if a guard does.
 
         Returns the branch's number. Raises `Fenced`; `OutOfOrder` if the iteration is not committed.
         """
@@ -245,7 +253,7 @@ class Runs:
                 row = {"run": fence.run, "branch": number, "iteration": at_iteration + 1, "name": name, "body": chosen}
                 connection.execute(insert(Choice), row | {"term": fence.term, "recorded_at": now})
             body = {"branch": number, "parent_branch": span.branch, "at": at_iteration, "reason": reason}
-            append(connection, run, "branch", body | {"choices": dict(choices or {})})
+            append(connection, run, "branch", body | {"choices": dict(choices or {})} | signature(by))
             enqueue(connection, fence.run, tell(number))
         return number
 
@@ -265,10 +273,10 @@ class Runs:
             last = connection.execute(committed).scalar_one()
         return (*ranges[:-1], replace(own, last=own.first - 1 if last is None else last))
 
-    def _record_fork(self, connection: Connection, run: str, parent: Parent) -> None:
+    def _record_fork(self, connection: Connection, run: str, parent: Parent, by: str) -> None:
         """Records the fork as its first link, which binds it to the current head of its parent's chain."""
         head = connection.execute(select(Run.event_hash).where(Run.id == parent.run)).scalar_one()
-        body = {**asdict(parent), "audit_head": head}
+        body = {**asdict(parent), "audit_head": head} | signature(by)
         append(connection, lock_run(connection, self._database, run), "fork", body)
 
     def _insert(
@@ -310,11 +318,13 @@ def forget_stop(connection: Connection, database: Database, run: str) -> None:
         _desire(connection, row, RUN, "another driver", None)
 
 
-def _desire(connection: Connection, row: Any, state: str, reason: str, within_seconds: float | None) -> None:
+def _desire(
+    connection: Connection, row: Any, state: str, reason: str, within_seconds: float | None, by: str = ""
+) -> None:
     stop_at = None if within_seconds is None else row.now + round(within_seconds * 1000)
     connection.execute(update(Run).where(Run.id == row.id).values(desired_state=state, stop_at=stop_at))
     body = {"desired_state": state, "reason": reason, "within_seconds": within_seconds}
-    append(connection, row, "desired_state", body)
+    append(connection, row, "desired_state", body | signature(by))
 
 
 def _missing(connection: Connection, parent: Parent) -> bool:
@@ -337,8 +347,10 @@ def _insert_revision(
     digest: str,
     spec: Mapping[str, Any],
     reason: str,
+    by: str,
 ) -> None:
     head = lock_run(connection, database, run)
     row = Revision(run, number, digest, spec, reason, int(head.now))
     connection.execute(insert(SpecRevision), {name: getattr(row, name) for name in Revision.__slots__})
-    append(connection, head, "spec_revision", {"revision": number, "digest": digest, "reason": reason})
+    body = {"revision": number, "digest": digest, "reason": reason} | signature(by)
+    append(connection, head, "spec_revision", body)

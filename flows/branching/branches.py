@@ -1,9 +1,8 @@
 """Operators' changes to a run's line of iterations: fork, rollback, a new spec revision, a fresh failure budget.
 
-Each operation takes the run's lease (so that no driver is active), writes, and releases it. None of them deletes
-anything: a superseded line keeps its rows, experience and metrics, and only retention deletes files. All raise
-`ConfigurationError` for an impossible request, before anything is written, and `db.core.errors.LeaseHeld` if a driver
-holds the run.
+Each operation takes the run's lease (so that no driver is active), writes, records who asked for it (`by`), and releases it. None
+of them deletes anything: a superseded line keeps its rows, experience and metrics, and only retention deletes files. All raise
+`ConfigurationError` for an impossible request, before anything is written, and `LeaseHeld` if a driver holds the run.
 """
 
 from __future__ import annotations
@@ -100,7 +99,9 @@ def operator_lease(ledger: Ledger, run: str, work: str) -> Iterator[Fence]:
 # -- fork -------------------------------------------------------------------------------------------------------------
 
 
-def fork(home: Home, run: str, at: int, overrides: Sequence[str] = (), branch: int | None = None) -> Forked:
+def fork(
+    home: Home, run: str, at: int, overrides: Sequence[str] = (), branch: int | None = None, by: str = ""
+) -> Forked:
     """Creates a run that begins after an iteration of another run, with that iteration's spec and some changes.
 
     `yatt resume` drives the fork.
@@ -122,7 +123,7 @@ def fork(home: Home, run: str, at: int, overrides: Sequence[str] = (), branch: i
         base = source.base(at, after, past)
         reason = " ".join([f"fork of {run} at {at}", *(f"--set {text}" for text in overrides)])
         document = after.model_dump(mode="json")
-        made = ledger.runs.create(after.name, document, after.digest, after.iterations, reason, parent).id
+        made = ledger.runs.create(after.name, document, after.digest, after.iterations, reason, parent, by).id
         finish_fork(home, ledger, made, source)
     return Forked(made, parent.run, parent.branch, at, base.iteration, at - base.iteration)
 
@@ -168,13 +169,13 @@ def _parent(ledger: Ledger, run: str, branch: int | None, at: int) -> Parent:
 # -- rollback ---------------------------------------------------------------------------------------------------------
 
 
-def rollback(home: Home, run: str, to: int, reason: str = "") -> RolledBack:
+def rollback(home: Home, run: str, to: int, reason: str = "", by: str = "") -> RolledBack:
     """Opens a branch after an iteration of the current line and makes it current; `yatt resume` continues there."""
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt rollback of {run}") as fence:
         row, spec = ledger.runs.find(run), current_spec(ledger, run)
         _require_whole(ledger, run)
         base = RestorePoints(ledger, home.run_folder(run), run, row.current_branch).base(to, spec, PastSpecs(ledger))
-        number = open_branch(ledger, fence, spec, to, reason or f"yatt rollback --to {to}")
+        number = open_branch(ledger, fence, spec, to, reason or f"yatt rollback --to {to}", by=by)
         ledger.runs.set_state(fence, "stopped", f"rolled back to iteration {to}")
     superseded = row.iteration - to
     return RolledBack(run, number, to, row.current_branch, superseded, base.iteration, to - base.iteration)
@@ -187,6 +188,7 @@ def open_branch(
     at: int,
     reason: str,
     choices: Mapping[str, Mapping[str, Any]] | None = None,
+    by: str = "",
 ) -> int:
     """Opens a branch and enqueues the creation of its tracking run, in one transaction; returns the branch's number.
 
@@ -221,13 +223,13 @@ def open_branch(
             entries.append(OutboxEntry(ended, "status", {"status": "KILLED"}, now))
         return for_trackers(spec, entries)
 
-    return ledger.runs.start_branch(fence, at, reason, tell, choices)
+    return ledger.runs.start_branch(fence, at, reason, tell, choices, by)
 
 
 # -- another spec for the same line -----------------------------------------------------------------------------------
 
 
-def revise(home: Home, run: str, overrides: Sequence[str]) -> int:
+def revise(home: Home, run: str, overrides: Sequence[str], by: str = "") -> int:
     """Records a spec revision, effective at the next iteration; returns the number of the revision then in force."""
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt resume --set of {run}") as fence:
         _require_whole(ledger, run)
@@ -256,7 +258,7 @@ def revise(home: Home, run: str, overrides: Sequence[str]) -> int:
         document = after.model_dump(mode="json")
         # Trackers must create a run that has never been driven before they hear of its revisions.
         ledger.outbox.enqueue(fence, first_entries(run, before))
-        number = ledger.runs.add_revision(fence, document, after.digest, reason, after.iterations, tell)
+        number = ledger.runs.add_revision(fence, document, after.digest, reason, after.iterations, tell, by)
         write_spec(home.run_folder(run), after)
     return number
 
@@ -309,7 +311,7 @@ def _revision_entries(run: str, branch: int, number: int, spec: RunSpec) -> list
 # -- a new budget -----------------------------------------------------------------------------------------------------
 
 
-def forgive(home: Home, run: str, iteration: int, phase: str, reason: str = "") -> dict[str, int]:
+def forgive(home: Home, run: str, iteration: int, phase: str, reason: str = "", by: str = "") -> dict[str, int]:
     """Restores the failure budget of a phase of the open iteration; returns the charged failures by failure class."""
     with Ledger.open(home.ledger) as ledger, operator_lease(ledger, run, f"yatt retry of {run}") as fence:
         row = ledger.runs.find(run)
@@ -328,7 +330,7 @@ def forgive(home: Home, run: str, iteration: int, phase: str, reason: str = "") 
                 f"run {run}: {phase} of iteration {iteration} has no failed attempt; {known}"
                 + (f". To continue: `yatt resume {run}`" if row.state != "completed" else "")
             )
-        return ledger.phases.forgive(fence, row.current_branch, iteration, phase, reason or "yatt retry")
+        return ledger.phases.forgive(fence, row.current_branch, iteration, phase, reason or "yatt retry", by)
 
 
 def iteration_of(committed: int, phase: str) -> int:

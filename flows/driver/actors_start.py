@@ -20,6 +20,7 @@ from flows.driver.checkpoints import CheckpointKeeper
 from flows.driver.context import RunContext
 from flows.placement.disks import DISKS, disks_of, last_disks
 from flows.placement.seats import SEATS, identity_of, last_seats
+from flows.prefect_io.secret_blocks import blocks_of
 from yatt_core.cluster.devices import inventory, measured_gpus
 from yatt_core.errors import ConfigurationError, DataError, FencedError, InfrastructureError
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
@@ -126,6 +127,7 @@ class ActorsStart:
         actors = self._actors
         actors.avoid_nodes = self._quarantined()
         actors.resident = self._account()
+        actors.secret_blocks = blocks_of(context.spec)
         self.give_up_at_the_end()
         actors.start()
         self.book_losses()

@@ -19,15 +19,16 @@ from yatt_core.spec.reading.documents import yaml_text
 from yatt_core.storage.run_store import NoStore
 
 
-def create_run(home: Home, spec: RunSpec, copies: Path | None = None) -> str:
+def create_run(home: Home, spec: RunSpec, copies: Path | None = None, by: str = "") -> str:
     """Creates a run, with its rows in the ledger, its folder and its copies of reward files; returns its id.
 
     copies: folder of another run from which to copy reward files; by default they are read where the spec names them.
+    by: who creates it, for the audit chain.
     """
     home.folder.mkdir(parents=True, exist_ok=True)
     with Ledger.open(home.ledger) as ledger:
         document = spec.model_dump(mode="json")
-        run = ledger.runs.create(spec.name, document, spec.digest, spec.iterations).id
+        run = ledger.runs.create(spec.name, document, spec.digest, spec.iterations, by=by).id
     folder = home.run_folder(run)
     durable.make_folder(folder)
     write_spec(folder, spec)

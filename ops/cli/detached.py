@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ops.cli.people import identity
 from ops.driver_process import open_log, start_driver_process
 from ops.presentation.output import message
 from yatt_core.errors import ExitCode
@@ -55,7 +56,7 @@ def start_detached(home: Home, ledger: Ledger, run: str, accept_drift: bool, unt
     log = home.run_folder(run) / LOG
     with open_log(home, run, LOG) as stream:
         begins = stream.tell()
-        process = start_driver_process(home, run, stream, accept_drift, until)
+        process = start_driver_process(home, run, stream, accept_drift, until, identity=identity())
     try:
         code = _await_lease(ledger, run, process)
     except KeyboardInterrupt:

@@ -22,9 +22,11 @@ from ops.cli.commands.checkpoints import evaluate, export, promote
 from ops.cli.commands.driving import branches, deletion, deploy, train
 from ops.cli.commands.inspection import alarms, audit, compare, logs, pages, placement, rollouts, runs, show, watch
 from ops.cli.commands.planning import check, doctor, init, plan, schema
-from ops.cli.commands.services import dashboard, group, tokens
+from ops.cli.commands.services import dashboard, group, tokens, users
 from ops.cli.commands.soups import soup
 from ops.cli.options import HomeOption, examples
+from ops.cli.people import guard
+from ops.cli.permissions import permission_of
 from ops.presentation.words import shortened
 from yatt_core.errors import ConfigurationError, ExitCode
 
@@ -66,6 +68,7 @@ for module in (
     group,
     dashboard,
     tokens,
+    users,
     schema,
     doctor,
 ):
@@ -116,7 +119,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.simplefilter("ignore")  # library warnings are meant for developers
     try:
         _check_words(given)
-        code = get_command(app)([word for word in given if word != DEBUG], prog_name="yatt", standalone_mode=False)
+        program = get_command(app)
+        guard(program, permission_of)
+        code = program([word for word in given if word != DEBUG], prog_name="yatt", standalone_mode=False)
         sys.stdout.flush()
     except UsageError as error:
         command = error.ctx.command_path if error.ctx else "yatt"

@@ -1,30 +1,103 @@
-"""The person who calls a command: the name to record, and the answer to a question."""
+"""The person who calls a command: the name to record, the role that a command needs, and the answer to a question."""
 
 from __future__ import annotations
 
-import getpass
+import os
 import sys
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from yatt_core.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from ops.people.caller import Caller
+    from ops.people.roles import Permission
+
+    PermissionOf = Callable[[tuple[str, ...]], Permission]
+
+
+_home: ContextVar[Path | None] = ContextVar("home of the command", default=None)
+"""The option `--home` of the command that runs."""
+_identity: ContextVar[Mapping[str, str]] = ContextVar("identity of the caller", default=MappingProxyType({}))
+"""The caller's token, as a variable; while a command runs, its environment, which actors inherit, does not contain it."""
+
+
+def calling() -> Caller:
+    """Returns who calls the command. Raises what `ops.people.caller.caller` raises."""
+    from flows.run.home import Home
+    from ops.people.caller import caller
+
+    return caller(Home.locate(_home.get()).folder, _identity.get() or os.environ)
+
+
+def identity() -> Mapping[str, str]:
+    """Returns the variables with which a child process that runs `yatt` acts as the same caller."""
+    return _identity.get()
+
+
+def acting_name() -> str:
+    """Returns the name under which the command acts, for the audit chain."""
+    return calling().person.name
+
 
 def named(by: str | None, what: str) -> str:
-    """Returns the given name, else the login name of this account.
+    """Returns the name given with `--by`, else the name under which the command acts.
 
     what: what the person does, for the error message.
 
-    Raises `ConfigurationError` if neither is known, and as `line_of_text` does.
+    Raises `ConfigurationError` if a token or a user's login name says that the caller is somebody else, and as `line_of_text`
+    does.
     """
-    if by is not None:
-        return line_of_text("--by", by)
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError) as error:  # KeyError: Python before 3.13
+    found = calling()
+    if by is None:
+        return found.person.name
+    if found.is_named and by != found.person.name:
         raise ConfigurationError(
-            f"--by: this account's login name cannot be determined; give the name of the person who {what}"
-        ) from error
+            f"--by {by!r:.80}: your token or login name says that {found.person.name} {what}; leave --by out"
+        )
+    return line_of_text("--by", by)
+
+
+def guard(command: Any, permission_of: PermissionOf, path: tuple[str, ...] = ()) -> None:
+    """Makes every command below a click command check, before it runs, that the caller's role includes its permission."""
+    for name, below in getattr(command, "commands", {}).items():
+        guard(below, permission_of, (*path, name))
+    if hasattr(command, "commands"):
+        return
+    invoke = command.invoke
+
+    def checked(context: Any) -> Any:
+        from ops.people.caller import token_taken_from
+
+        with token_taken_from(os.environ) as variables:
+            before = _home.set(context.params.get("home")), _identity.set(variables)
+            try:
+                require(permission_of(path), " ".join(path))
+                return invoke(context)
+            finally:
+                _home.reset(before[0])
+                _identity.reset(before[1])
+
+    command.invoke = checked
+
+
+def require(permission: Permission, command: str) -> None:
+    """Raises `ConfigurationError` if the caller's role does not include the permission.
+
+    Every role includes reading, which therefore depends on the permissions of the files alone.
+    """
+    from ops.people.roles import Permission, may, refusal
+
+    if permission is Permission.READ:
+        return
+    person = calling().person
+    if not may(person.role, permission):
+        raise ConfigurationError(f"yatt {command}: {refusal(person, permission)}")
 
 
 def line_of_text(option: str, text: str) -> str:

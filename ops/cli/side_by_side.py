@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ops.cli.detached import LOG
+from ops.cli.people import acting_name, identity
 from ops.driver_process import open_log, start_driver_process
 from ops.presentation.output import console, message
 from yatt_core.errors import InfrastructureError
@@ -103,14 +104,14 @@ class _Work:
         """Asks all drivers to stop, and starts no others."""
         self._waiting.clear()
         for run, _ in self._driven.values():
-            self._ledger.runs.ask_to_stop(run, "yatt soup was interrupted")
+            self._ledger.runs.ask_to_stop(run, "yatt soup was interrupted", by=acting_name())
 
     def _start(self, place: int, run: str) -> None:
         if self._is_held(run):
             self._driven[place] = (run, None)
             return
         with open_log(self._home, run, LOG) as log:
-            process = start_driver_process(self._home, run, log, False, self._until, self._places[place])
+            process = start_driver_process(self._home, run, log, False, self._until, self._places[place], identity())
         self._driven[place] = (run, process)
 
     def _is_held(self, run: str) -> bool:

@@ -1,28 +1,33 @@
-"""Authenticates requests by a named token: sent as `Authorization: Bearer`, or exchanged for a session cookie.
+"""Authenticates requests and checks what their sender may do: by a token sent as `Authorization: Bearer`, or a session cookie.
 
-A cookie counts only if the browser confirms that one of the dashboard's own pages sent the request, since browsers attach
-cookies to requests from any site.
+Each route declares the permission that it needs by one of the dependencies here; `DECLARED` maps them to permissions. For a
+change, a cookie counts only if the browser confirms that one of the dashboard's own pages sent the request, since browsers
+attach cookies to requests from any site.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security.utils import get_authorization_scheme_param
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from ops.dashboard.context import Context, Served
 from ops.dashboard.security import is_proven_own
 from ops.dashboard.sessions import SECONDS
+from ops.people.roles import Permission, Person, Role, may, refusal
 
 router = APIRouter(prefix="/api/v1", tags=["access"])
 _bearer = HTTPBearer(auto_error=False, description="A token created with `yatt token create NAME`.")
 NEEDS_TOKEN = (
     "this needs a token: create one with `yatt token create NAME` and send it as `Authorization: Bearer TOKEN`"
 )
-UNKNOWN_TOKEN = "this token is unknown or was revoked; `yatt token list` shows the valid names"
+NEEDS_SIGN_IN = "reading needs sign-in here: sign in, or send a token as `Authorization: Bearer TOKEN`"
+UNKNOWN_TOKEN = "this token is unknown, was revoked or has expired; `yatt token list` shows the valid names"
 SESSION_OVER = "this session has ended; sign in again"
 
 
@@ -52,53 +57,124 @@ class SignIn(BaseModel):
 
 
 class Visitor(BaseModel):
-    """The signed-in user; no name for visitors who may only read."""
+    """The signed-in person; no name and no role for visitors who are not signed in."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str | None
+    role: Role | None = None
 
 
-def session_name(served: Context, request: Request) -> str | None:
-    """Returns the user of the request's session; for display only, not for authorization."""
+def session_person(served: Context, request: Request) -> Person | None:
+    """Returns the person of the request's session; for display only, not for authorization."""
     value = request.cookies.get(cookie_name(request))
-    return None if value is None else served.sessions.name_of(value)
+    return None if value is None else served.sessions.person_of(value)
 
 
-def acting(
-    request: Request,
-    served: Served,
-    bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
-    cookie: Annotated[str | None, Depends(_cookie)],
-) -> str:
-    """Returns the name of the authorized user.
+def bearer_token(request: Request) -> str | None:
+    """Returns the token that a request was sent with; None if there is none."""
+    scheme, token = get_authorization_scheme_param(request.headers.get("authorization"))
+    return token if scheme.lower() == "bearer" else None
 
-    Raises `HTTPException` 401 without a valid token or session, 403 for a cookie on a request from another site.
+
+def authenticated(request: Request, served: Context, lacking: str) -> Person:
+    """Returns the person who sent a request.
+
+    lacking: the message for a request without token and session.
+
+    Raises `HTTPException` 401 without a valid token or session.
     """
-    if bearer is not None:
-        name, lacking = served.tokens.name_of(bearer.credentials), UNKNOWN_TOKEN
-    elif cookie is None:
-        name, lacking = None, NEEDS_TOKEN
-    elif is_proven_own(request.headers, request.url.scheme):
-        name, lacking = served.sessions.name_of(cookie), SESSION_OVER
+    token, cookie = bearer_token(request), request.cookies.get(cookie_name(request))
+    if token is not None:
+        person, lacking = served.tokens.person_of(token), UNKNOWN_TOKEN
+    elif cookie is not None:
+        person, lacking = served.sessions.person_of(cookie), SESSION_OVER
     else:
-        raise HTTPException(HTTPStatus.FORBIDDEN, "a session is valid only for requests from the dashboard's own pages")
-    if name is None:
+        person = None
+    if person is None:
         raise _unauthorized(lacking)
-    return name
+    return person
+
+
+DECLARED: dict[Callable[..., Any], Permission] = {}
+"""The permission that each of the dependencies declares."""
+
+
+def _needs(permission: Permission) -> Callable[..., Person]:
+    """Returns the dependency of routes that change something."""
+
+    def allowed(
+        request: Request,
+        served: Served,
+        bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+        cookie: Annotated[str | None, Depends(_cookie)],
+    ) -> Person:
+        if bearer is None and cookie is not None and not is_proven_own(request.headers, request.url.scheme):
+            raise HTTPException(
+                HTTPStatus.FORBIDDEN, "a session is valid only for requests from the dashboard's own pages"
+            )
+        return permitted(authenticated(request, served, NEEDS_TOKEN), permission)
+
+    DECLARED[allowed] = permission
+    return allowed
+
+
+def permitted(person: Person, permission: Permission) -> Person:
+    """Returns the person. Raises `HTTPException` 403 if their role does not include the permission."""
+    if not may(person.role, permission):
+        raise HTTPException(HTTPStatus.FORBIDDEN, refusal(person, permission))
+    return person
+
+
+def reading(request: Request, served: Served) -> None:
+    """Lets everyone read, unless the dashboard requires sign-in.
+
+    Raises `HTTPException` 401 then, without a valid token or session.
+    """
+    if served.reading_needs_sign_in:
+        permitted(authenticated(request, served, NEEDS_SIGN_IN), Permission.READ)
+
+
+DECLARED[reading] = Permission.READ
+READING = (Depends(reading),)
+"""The dependencies of a router whose routes read; routes that change something need one of those below as well."""
+operating = _needs(Permission.OPERATE)
+approving = _needs(Permission.APPROVE)
+administering = _needs(Permission.ADMINISTER)
+Operator = Annotated[Person, Depends(operating)]
+Approver = Annotated[Person, Depends(approving)]
+Administrator = Annotated[Person, Depends(administering)]
+"""The person who acts, for routes that need the role as well as the name."""
+
+
+def acting(person: Operator) -> str:
+    """Returns the name of a person who may operate runs."""
+    return person.name
+
+
+def _approving_name(person: Approver) -> str:
+    return person.name
+
+
+def _administering_name(person: Administrator) -> str:
+    return person.name
+
+
+Acting = Annotated[str, Depends(acting)]
+Approving = Annotated[str, Depends(_approving_name)]
+Administering = Annotated[str, Depends(_administering_name)]
+"""The name of the person who acts, for the audit chain."""
 
 
 def _unauthorized(lacking: str) -> HTTPException:
     return HTTPException(HTTPStatus.UNAUTHORIZED, lacking, {"WWW-Authenticate": "Bearer"})
 
 
-Acting = Annotated[str, Depends(acting)]
-
-
 @router.get("/session")
 def visitor(served: Served, request: Request) -> Visitor:
     """Returns who is signed in with this browser."""
-    return Visitor(name=session_name(served, request))
+    person = session_person(served, request)
+    return Visitor(name=None) if person is None else Visitor(name=person.name, role=person.role)
 
 
 @router.post("/session")
@@ -107,9 +183,9 @@ def sign_in(served: Served, request: Request, response: Response, given: SignIn)
     opened = served.sessions.begin(given.token.get_secret_value())
     if opened is None:
         raise _unauthorized(UNKNOWN_TOKEN)
-    value, name = opened
+    value, person = opened
     set_cookie(response, request, value)
-    return Visitor(name=name)
+    return Visitor(name=person.name, role=person.role)
 
 
 @router.delete("/session")

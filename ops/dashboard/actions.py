@@ -1,4 +1,4 @@
-"""API routes that change a run: stop, resume, retry, roll back, promote, verify, delete. Each needs a named token.
+"""API routes that change a run: stop, resume, retry, roll back, promote, verify, delete. Each needs a named person.
 
 Consumes requests authorized by `ops.dashboard.access.acting`, and calls the same functions as the command line. The user's name
 is recorded in the audit chain: in the event itself, as part of its reason, or in an event of its own.
@@ -15,7 +15,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from flows.run.deletion import Deleted, delete_run
-from ops.dashboard.access import Acting
+from ops.dashboard.access import Acting, Administering, Approving
 from ops.dashboard.context import Context, Iteration, Number, RunId, Served
 from ops.dashboard.driving import start_driver
 from ops.dashboard.texts import GivenReason, PhaseName, Reason
@@ -121,7 +121,7 @@ def stop(served: Served, by: Acting, run_id: RunId, asked: Stop) -> Done:
     """Asks the run's driver to stop at its next safe point, with a checkpoint, so that nothing is lost."""
     if find_line(served.ledger, run_id).driver != DRIVEN:
         raise ConfigurationError(f"run {run_id}: it has no driver, so there is nothing to stop")
-    served.ledger.runs.ask_to_stop(run_id, said(by, asked.reason), asked.within_seconds)
+    served.ledger.runs.ask_to_stop(run_id, said(by, asked.reason), asked.within_seconds, by)
     return _done(served, "stop", by, run_id, "asked to stop")
 
 
@@ -138,7 +138,7 @@ def retry(served: Served, by: Acting, run_id: RunId, asked: Retry) -> Done:
     from flows.branching import branches
 
     served.drivers.require_idle(served.ledger, run_id)
-    charged = branches.forgive(served.home, run_id, asked.iteration, asked.phase, said(by, asked.reason))
+    charged = branches.forgive(served.home, run_id, asked.iteration, asked.phase, said(by, asked.reason), by)
     pid = start_driver(served.drivers, served.ledger, served.home, run_id, by, f"retry of {asked.phase}")
     lost = ", ".join(f"{count} {kind}" for kind, count in charged.items())
     return _done(served, "retry", by, run_id, f"{lost} forgiven; a driver is starting, pid {pid}")
@@ -150,7 +150,7 @@ def rollback(served: Served, by: Acting, run_id: RunId, asked: Rollback) -> Done
     from flows.branching import branches
 
     served.drivers.require_idle(served.ledger, run_id)
-    done = branches.rollback(served.home, run_id, asked.to, said(by, asked.reason))
+    done = branches.rollback(served.home, run_id, asked.to, said(by, asked.reason), by)
     detail = (
         f"branch {done.branch} begins after iteration {done.iteration}; {done.superseded} iterations are superseded"
     )
@@ -158,7 +158,7 @@ def rollback(served: Served, by: Acting, run_id: RunId, asked: Rollback) -> Done
 
 
 @router.post("/promote")
-def promote(served: Served, by: Acting, run_id: RunId, asked: Promote) -> Done:
+def promote(served: Served, by: Approving, run_id: RunId, asked: Promote) -> Done:
     """Verifies a kept checkpoint and points an alias at it. MLflow is updated after the response."""
     from ops.integrations.promotion import promote as promote_checkpoint
 
@@ -175,7 +175,7 @@ def promote(served: Served, by: Acting, run_id: RunId, asked: Promote) -> Done:
 
 
 @router.post("/delete")
-def delete(served: Served, by: Acting, run_id: RunId, asked: Asked) -> Deleted:
+def delete(served: Served, by: Administering, run_id: RunId, asked: Asked) -> Deleted:
     """Deletes a run that never began: its rows, folder, objects and MLflow runs. The ledger keeps a record of it."""
     from ops.integrations.mlflow_tracker import MlflowTracker
 

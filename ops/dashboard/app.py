@@ -1,11 +1,12 @@
 """The dashboard as an ASGI application: `uvicorn --factory ops.dashboard.app:create_app`.
 
 Consumes the home folder (ledger, run folders, tokens). Produces pages, the JSON API with its OpenAPI document, live updates,
-`/metrics` for Prometheus and `/health`. Reading needs no token; changes need one.
+`/metrics` for Prometheus and `/health`. Reading needs no sign-in unless it is required; changes need a role.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -18,6 +19,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.types import ASGIApp
 
 from db.ledger import Ledger
+from flows.prefect_io.secret_blocks import read_block
 from flows.run.home import Home
 from flows.run.pages import Pages
 from ops.dashboard import access, actions, annotating, api, live, metrics, problems, rollouts_api, starting
@@ -25,7 +27,9 @@ from ops.dashboard.context import Context, OpenStreams
 from ops.dashboard.pages import routes as pages
 from ops.dashboard.security import Guard
 from ops.dashboard.sessions import Sessions
-from ops.dashboard.tokens import TokenStore
+from ops.people.openid import OpenIdProvider
+from ops.people.sign_in_settings import is_sign_in_required, read_settings
+from ops.people.tokens import TokenStore
 
 _ALWAYS = ("413", "421", "500", "503")
 _WITH_INPUT, _CHANGING, _WITH_BODY = ("404", "409", "422"), ("401", "403", "409"), ("400",)
@@ -43,14 +47,21 @@ class Guarded(FastAPI):
         return Guard(super().build_middleware_stack())
 
 
-def create_app(home: Home | None = None, pages_of: Callable[[], Pages] = Pages) -> FastAPI:
+def create_app(
+    home: Home | None = None, pages_of: Callable[[], Pages] = Pages, require_sign_in: bool = False
+) -> FastAPI:
     """Creates the application for a home folder, by default the one named by the environment.
 
     pages_of: returns the servers whose pages show runs, for links.
+    require_sign_in: whether even reading needs sign-in; the settings or the environment may require it as well.
 
-    Creates the folder and an empty ledger if they do not exist. Raises `LedgerUnavailable`, `LedgerVersionError`.
+    Creates the folder and an empty ledger if they do not exist. Raises `LedgerUnavailable`, `LedgerVersionError`, and
+    `ConfigurationError` for mistakes in the settings of sign-in.
     """
     place = home or Home.locate()
+    settings = read_settings(place.folder)
+    required = require_sign_in or settings.required or is_sign_in_required(os.environ)
+    provider = None if settings.provider is None else OpenIdProvider(settings.provider, read_block)
     place.folder.mkdir(parents=True, exist_ok=True)
     ledger = Ledger.open(place.ledger)
     tokens = TokenStore(place.folder)
@@ -70,10 +81,11 @@ def create_app(home: Home | None = None, pages_of: Callable[[], Pages] = Pages) 
         openapi_url=OPENAPI_PATH,
         lifespan=lifespan,
     )
-    app.state.context = Context(place, ledger, tokens, Sessions(tokens), OpenStreams(), pages_of)
+    app.state.context = Context(place, ledger, tokens, Sessions(tokens), OpenStreams(), pages_of, required, provider)
     problems.install(app)
-    for part in (api, rollouts_api, access, actions, annotating, starting, live, metrics):
-        app.include_router(part.router)
+    app.include_router(access.router)
+    for part in (api, rollouts_api, actions, annotating, starting, live, metrics):
+        app.include_router(part.router, dependencies=access.READING)
     app.get("/health", tags=["service"])(health)
     pages.install(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]

@@ -21,7 +21,8 @@ from flows.run.pages import Pages
 from ops.dashboard.driving import Drivers
 from ops.dashboard.sessions import Sessions
 from ops.dashboard.texts import Text
-from ops.dashboard.tokens import TokenStore
+from ops.people.openid import OpenIdProvider
+from ops.people.tokens import TokenStore
 
 READS = 2
 """Maximum number of whole checkpoints read at a time; each occupies one of the shared worker threads for minutes.
@@ -45,8 +46,10 @@ class Context:
     """The application's context.
 
     tokens: named tokens that allow changes.
-    sessions: browser sessions opened with these tokens.
+    sessions: browser sessions, opened with these tokens or through a provider.
     pages: returns the servers whose pages show runs.
+    reading_needs_sign_in: whether even reading needs a token or a session.
+    provider: the OpenID Connect provider through which people sign in; None if there is none.
     """
 
     home: Home
@@ -55,6 +58,8 @@ class Context:
     sessions: Sessions
     streams: OpenStreams
     pages: Callable[[], Pages] = Pages
+    reading_needs_sign_in: bool = False
+    provider: OpenIdProvider | None = None
     drivers: Drivers = field(default_factory=Drivers)
     reads: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(READS))
     checks: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(1))

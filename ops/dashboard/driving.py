@@ -14,6 +14,7 @@ from pathlib import Path
 
 from db.core.errors import LeaseHeld
 from db.ledger import Ledger
+from db.write.events import RESUME_REQUESTED
 from flows.run.home import Home
 from ops.driver_process import open_log, start_driver_process
 from ops.queries.run_list import DRIVEN, find_line
@@ -21,7 +22,7 @@ from yatt_core.errors import ConfigurationError, ExitCode
 from yatt_core.logs import redact
 
 RESUME_LOG = "resume.log"
-REQUESTED, FAILED = "resume_requested", "resume_failed"
+FAILED = "resume_failed"
 LAST_WORDS_BYTES = 2_000
 ORDERLY = (ExitCode.OK, ExitCode.INTERRUPTED, ExitCode.PAUSED)
 
@@ -71,7 +72,7 @@ def start_driver(
     with drivers.lock, open_log(home, run, RESUME_LOG) as log:
         term = drivers.require_idle(ledger, run)
         # Recorded after every step that may fail because of this disk: the chain must not contain undone requests.
-        ledger.events.append(run, REQUESTED, {"by": by, "reason": reason, "accept_drift": accept_drift})
+        ledger.events.append(run, RESUME_REQUESTED, {"by": by, "reason": reason, "accept_drift": accept_drift})
         process = start_driver_process(home, run, log, accept_drift)
         drivers.newest[run] = Started(process, term)
     watcher = threading.Thread(target=_watch, args=(process, ledger, run, by, path), daemon=True, name=f"resume-{run}")

@@ -56,12 +56,12 @@ class NewRun(BaseModel):
 @router.post("/runs", status_code=HTTPStatus.ACCEPTED)
 def start(served: Served, by: Acting, asked: NewRun) -> Done:
     """Checks a spec, creates a run and starts its driver. All mistakes of the spec are in `errors`, warnings in `detail`."""
-    run, warnings = create(served, asked)
+    run, warnings = create(served, by, asked)
     return drive(served, by, run, asked.reason, warnings)
 
 
-def create(served: Context, asked: NewRun) -> tuple[str, list[str]]:
-    """Checks a spec and creates a run; returns its id, and warnings.
+def create(served: Context, by: str, asked: NewRun) -> tuple[str, list[str]]:
+    """Checks a spec and creates a run in a person's name; returns its id, and warnings.
 
     Raises `InvalidSpec` with all mistakes of the spec, `InfrastructureError`, and `HTTPException` 503 during another check.
     """
@@ -70,7 +70,7 @@ def create(served: Context, asked: NewRun) -> tuple[str, list[str]]:
             spec, warnings = checked_spec(served.home, asked.spec)
         finally:
             reward_process().close()  # with the modules of the checked functions, whose files may change
-    return create_run(served.home, spec), warnings
+    return create_run(served.home, spec, by=by), warnings
 
 
 def drive(served: Context, by: str, run: str, reason: str, warnings: Sequence[str] = ()) -> Done:

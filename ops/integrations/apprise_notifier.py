@@ -1,7 +1,7 @@
 """Implements the flow's `Notifier` with Apprise: webhooks, e-mail, chat.
 
-Consumes the addresses in the environment variable that the spec names, and notices. Addresses are secrets:
-errors refer to them by position in the variable, and every part of an address is removed from a service's error
+Consumes the addresses where the spec says that they are, and notices. Addresses are secrets:
+errors refer to them by position, and every part of an address is removed from a service's error
 messages. A notice that only some addresses accepted is sent again only to the others, as long as the process
 lives; after a crash, some people may receive it twice.
 """
@@ -9,7 +9,6 @@ lives; after a crash, some people may receive it twice.
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,8 +17,11 @@ from urllib.parse import unquote
 import apprise
 
 from flows.delivery.notifications import Message, message_of
+from flows.prefect_io.secret_blocks import read_block
 from flows.run.protocols import Notice, Told
 from yatt_core.errors import ConfigurationError
+from yatt_core.logs import keep_secret
+from yatt_core.secret_references import resolve
 from yatt_core.spec.sections.guards import NotifySpec
 
 APPRISE = "apprise"
@@ -31,12 +33,12 @@ SHORTEST_SECRET = 3
 class AppriseNotifier:
     """Sends notices to all addresses, each through the service that it names.
 
-    variable: the variable that contains the addresses, for errors.
+    origin: where the addresses are from, for errors.
     """
 
-    def __init__(self, addresses: Sequence[str], variable: str) -> None:
+    def __init__(self, addresses: Sequence[str], origin: str) -> None:
         _silence()
-        self._addresses, self._variable = tuple(addresses), variable
+        self._addresses, self._origin = tuple(addresses), origin
         asset = apprise.AppriseAsset(
             app_id="YATT", app_desc="YATT", storage_mode=apprise.PersistentStoreMode.MEMORY, async_mode=False
         )
@@ -55,17 +57,19 @@ class AppriseNotifier:
     def from_environment(cls, spec: NotifySpec | None) -> AppriseNotifier | None:
         """Returns the notifier of a spec; None if the spec has none.
 
-        Raises `ConfigurationError` if the variable contains no usable addresses.
+        Raises `ConfigurationError` if there are no usable addresses where the spec says.
         """
         if spec is None:
             return None
-        addresses = os.environ.get(spec.environment, "").split()
-        if not addresses:
+        try:
+            addresses = resolve(spec.addresses, "guards.notify.addresses", read_block).split()
+        except ConfigurationError as error:
             raise ConfigurationError(
-                f"guards.notify.environment: the environment variable {spec.environment} is not set; set it to "
-                f"addresses separated by spaces, such as {EXAMPLES}, or set guards.notify to null"
-            )
-        return cls(addresses, spec.environment)
+                f"{error}: addresses separated by spaces, such as {EXAMPLES}; or set guards.notify to null"
+            ) from None
+        for address in addresses:
+            keep_secret(address)
+        return cls(addresses, str(spec.addresses))
 
     def notify(self, run: str, notices: Sequence[Notice]) -> Told:
         """Sends each address one message with the notices it has not accepted yet."""
@@ -89,7 +93,7 @@ class AppriseNotifier:
         return None if taken else _without(self._addresses[place], " ".join(lines)) or "not accepted"
 
     def _place(self, place: int) -> str:
-        return f"address {place + 1} of {len(self._addresses)} in ${self._variable}"
+        return f"address {place + 1} of {len(self._addresses)} in {self._origin}"
 
 
 def _silence() -> None:

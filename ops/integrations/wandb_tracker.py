@@ -31,7 +31,6 @@ from flows.run.protocols import OutboxItem
 from ops.integrations.wandb_log import TransactionLog, last_step_on_disk
 from yatt_core.errors import InfrastructureError
 from yatt_core.logs import redact
-from yatt_core.spec.availability import WANDB_KEY
 
 log = logging.getLogger("yatt_core.outbox")
 ENVIRONMENT = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true", "DO_NOT_TRACK": "true"}
@@ -85,16 +84,17 @@ class Service:
     """Asks W&B what it shows of a run.
 
     path: `ENTITY/PROJECT/ID`.
+    key: the API key; None: wandb's own choice.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, key: str | None = None) -> None:
+        self._path, self._key = path, key
 
     @cached_property
     def _run(self) -> Any:
         import wandb
 
-        return wandb.Api(api_key=os.environ.get(WANDB_KEY), timeout=ANSWER_SECONDS).run(self._path)
+        return wandb.Api(api_key=self._key, timeout=ANSWER_SECONDS).run(self._path)
 
     def step(self) -> int:
         """Returns the last step of the run's history."""
@@ -106,10 +106,11 @@ class WandbTracker:
 
     mode: `online`, or `offline` to write files below the run's folder.
     entity: the user or team that owns the project; None for the key's default.
+    key: the API key, which is passed to wandb and written nowhere; empty: wandb's own choice.
     """
 
-    def __init__(self, home: Home, mode: str = "online", entity: str | None = None) -> None:
-        self._home, self._mode, self._entity = home, mode, entity
+    def __init__(self, home: Home, mode: str = "online", entity: str | None = None, key: str = "") -> None:
+        self._home, self._mode, self._entity, self._key = home, mode, entity, key or None
         self._runs: dict[str, OpenRun] = {}
         self._is_cut = threading.Event()
 
@@ -215,6 +216,7 @@ class WandbTracker:
             run_name=display_name(run_id),
             run_group=run,
             root_dir=str(folder),
+            api_key=self._key,
             **({"x_transaction_log_flush_interval": FLUSH_SECONDS} if offline else {"x_skip_transaction_log": True}),
         )
         handle = wandb.init(settings=settings)
@@ -222,7 +224,7 @@ class WandbTracker:
             file = TransactionLog(Path(handle.settings.sync_file))
             opened = OpenRun(handle, on_disk, lambda: max(on_disk, file.read()))
         else:
-            last, service = handle.starting_step - 1, Service(handle.path)
+            last, service = handle.starting_step - 1, Service(handle.path, self._key)
             opened = OpenRun(handle, last, lambda: max(last, service.step()))
         self._runs[name] = opened
         if self._is_cut.is_set():  # wandb's process may have started after it
@@ -238,7 +240,7 @@ class WandbTracker:
             if not isinstance(error, wandb_errors()):
                 raise
             said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-            raise InfrastructureError(f"Weights & Biases: {without_key(said)}") from error
+            raise InfrastructureError(f"Weights & Biases: {redact(said)}") from error
 
 
 def kill_service() -> None:
@@ -275,12 +277,6 @@ def tracked_name(item: OutboxItem) -> str:
 def display_name(run_id: str) -> str:
     """Returns the name under which W&B shows a run: its id without the digest."""
     return run_id.rpartition("-")[0]
-
-
-def without_key(text: str) -> str:
-    """Returns a text without credentials."""
-    key = os.environ.get(WANDB_KEY)
-    return redact(text.replace(key, "***") if key else text)
 
 
 def check_reachable(address: str) -> None:

@@ -20,7 +20,7 @@ from yatt_core.datasets.local_files import check_regular
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.problems import Problems
 from yatt_core.spec import RunSpec
-from yatt_core.spec.availability import check_available, check_credentials
+from yatt_core.spec.availability import check_available
 from yatt_core.spec.sections.data import JsonlSource, ReasoningGymSource
 from yatt_core.spec.sections.model import ModelFolder
 
@@ -78,10 +78,12 @@ def check_before_start(
 
 def _check_what_is_named(spec: RunSpec, problems: Problems, copies: Path | None) -> bool:
     """Notes what is wrong with everything that a spec names; returns True if its inputs can be built."""
+    from ops.integrations.trackers import wandb_key
+
     with problems.noting():
         check_available(spec)
     with problems.noting():
-        check_credentials(spec.tracking)
+        wandb_key(spec.tracking)
     check_functions(spec, problems, copies)
     rows, model = Problems(), Problems()
     check_files(spec, rows)
@@ -156,6 +158,7 @@ def _check_surroundings(home: Path, spec: RunSpec) -> None:
 
 def check_functions(spec: RunSpec, problems: Problems, copies: Path | None = None) -> None:
     """Notes reward functions, judges, placement policies, tools and callbacks that do not exist."""
+    from flows.prefect_io.secret_blocks import read_block
     from flows.run.callbacks import find_callbacks
     from yatt_core.input_building.judge_models import check_before_start as check_judges
     from yatt_core.placement.policies.registry import find_policy
@@ -165,7 +168,7 @@ def check_functions(spec: RunSpec, problems: Problems, copies: Path | None = Non
         with problems.noting():
             load_part(part, copies, spec.rewards.critique)
     with problems.noting():
-        check_judges(spec)
+        check_judges(spec, read_block)
     with problems.noting():
         find_policy(spec.placement, constants_known=False)
     with problems.noting():

@@ -10,7 +10,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
 
 from flows.run.home import Home
-from ops.dashboard.tokens import TokenStore
+from ops.people.roles import Role
+from ops.people.tokens import TokenStore
 from tests.browser.dashboard import WIDE, Outside, served, started_chromium
 from tests.browser.install import find_chromium, why_not_installable
 from tests.browser.runs import seed_runs
@@ -102,4 +103,4 @@ def address(home: Home) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def token(home: Home) -> str:
-    return TokenStore(home.folder).create("browser")
+    return TokenStore(home.folder).create("browser", Role.ADMIN)

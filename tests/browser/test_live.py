@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 
 from db.ledger import Ledger
 from flows.run.home import Home
-from ops.dashboard.tokens import TokenStore
+from ops.people.tokens import TokenStore
 from tests.browser.dashboard import child_environment, served
 from tests.browser.tabs import sign_in
 from tests.services import ROOT

@@ -15,6 +15,7 @@ from db.ledger import Ledger
 from flows.run.home import Home
 from ops.dashboard.app import create_app
 from ops.dashboard.context import Context
+from ops.people.roles import Role
 from tests.ops.seeding import seed_run
 
 ORIGIN = "http://127.0.0.1:8686"
@@ -66,7 +67,7 @@ def served(client: TestClient) -> Context:
 
 @pytest.fixture
 def token(served: Context) -> str:
-    return served.tokens.create("alice")
+    return served.tokens.create("alice", Role.ADMIN)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from ops.dashboard.app import create_app
 from ops.dashboard.context import Context
 from ops.dashboard.security import BODY_BYTES, POLICY, SAFE_METHODS
 from ops.dashboard.sessions import Sessions
+from ops.people.roles import Person, Role
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.test_forms import ACTIONS
 
@@ -118,17 +119,17 @@ def test_loopback_has_several_accepted_names(reader: TestClient, host: str) -> N
 
 def test_a_session_is_valid_for_our_own_pages_only(client: TestClient, served: Context, token: str) -> None:
     opened = client.post("/api/v1/session", json={"token": token}, headers={"Origin": ORIGIN})
-    assert opened.json() == {"name": "alice"}
+    assert opened.json() == {"name": "alice", "role": "admin"}
     flags = opened.headers["set-cookie"]
     assert "HttpOnly" in flags and "SameSite=strict" in flags and "Path=/" in flags
     assert token not in flags
-    assert client.get("/api/v1/session").json() == {"name": "alice"}
+    assert client.get("/api/v1/session").json() == {"name": "alice", "role": "admin"}
     stop = "/api/v1/runs/toy-2/stop"
     assert client.post(stop, json={}).status_code == 403  # A browser would have sent the origin.
     assert client.post(stop, json={}, headers={"Origin": ORIGIN}).status_code == 200
     assert client.post(stop, json={}, headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
     client.delete("/api/v1/session", headers={"Origin": ORIGIN})
-    assert client.get("/api/v1/session").json() == {"name": None}
+    assert client.get("/api/v1/session").json() == {"name": None, "role": None}
 
 
 def test_dashboards_on_two_ports_keep_their_own_sessions(client: TestClient, token: str) -> None:
@@ -142,7 +143,7 @@ def test_dashboards_on_two_ports_keep_their_own_sessions(client: TestClient, tok
     assert [cookie.partition("=")[0] for cookie in opened.values()] == ["yatt_session_8686", "yatt_session_8687"]
     for port, name in ((8686, "alice"), (8687, None)):
         answer = client.get("/api/v1/session", headers={"Host": f"127.0.0.1:{port}", "Cookie": opened[8686]})
-        assert answer.json() == {"name": name}
+        assert answer.json()["name"] == name
 
 
 def test_a_session_ends_with_its_token_or_after_its_lifetime(
@@ -151,13 +152,13 @@ def test_a_session_ends_with_its_token_or_after_its_lifetime(
     client.post("/api/v1/session", json={"token": token})
     served.tokens.revoke("alice")
     served.tokens.create("alice")  # Another token of the same name.
-    assert client.get("/api/v1/session").json() == {"name": None}
+    assert client.get("/api/v1/session").json() == {"name": None, "role": None}
     assert client.post("/api/v1/runs/toy-2/stop", json={}, headers={"Origin": ORIGIN}).status_code == 401
     sessions = Sessions(served.tokens)
     value, _ = sessions.begin(served.tokens.create("bob")) or ("", "")
-    assert sessions.name_of(value) == "bob"
+    assert sessions.person_of(value) == Person("bob", Role.OPERATOR)
     monkeypatch.setattr("ops.dashboard.sessions.time.monotonic", lambda: float("inf"))
-    assert sessions.name_of(value) is None
+    assert sessions.person_of(value) is None
 
 
 def test_a_wrong_token_opens_no_session_and_is_not_repeated(client: TestClient) -> None:

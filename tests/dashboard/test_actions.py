@@ -23,6 +23,7 @@ from ops.dashboard.app import create_app
 from ops.dashboard.context import Context
 from ops.dashboard.driving import RESUME_LOG, last_words
 from ops.driver_process import OF_THE_GROUP
+from ops.people.roles import Role
 from tests.dashboard.conftest import ORIGIN, Ask
 from tests.ops.cli.test_branches import seed_checkpoint
 from yatt_core.inputs.manifest import INPUTS
@@ -182,7 +183,7 @@ def test_a_real_run_is_stopped_and_resumed_over_http(tmp_path: Path, monkeypatch
     home = Home(tmp_path / "runs")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "YATT_HOME": str(home.folder)}
     with TestClient(create_app(home), base_url=ORIGIN) as client:
-        headers = {"Authorization": f"Bearer {client.app.state.context.tokens.create('alice')}"}  # type: ignore[attr-defined]
+        headers = {"Authorization": f"Bearer {client.app.state.context.tokens.create('alice', Role.ADMIN)}"}  # type: ignore[attr-defined]
         changes = ["--set", "iterations=400", "--set", "tracking.enabled=false"]
         command = [sys.executable, "-m", "ops.cli.main", "train", str(ROOT / "configs/virtual.yaml"), *changes]
         with subprocess.Popen(

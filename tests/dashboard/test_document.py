@@ -12,6 +12,7 @@ from db.core.errors import LedgerUnavailable
 from flows.run.home import Home
 from ops.dashboard.app import create_app
 from ops.dashboard.security import BODY_BYTES
+from ops.people.roles import Role
 from tests.dashboard.conftest import ORIGIN
 
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "PATCH", "TRACE")
@@ -117,7 +118,7 @@ def test_failures_of_the_service_are_in_the_document(
 
     for error, status in ((LedgerUnavailable("gone"), 503), (RuntimeError("a defect"), 500)):
         app = create_app(home)
-        token = app.state.context.tokens.create(f"failing-{status}")
+        token = app.state.context.tokens.create(f"failing-{status}", Role.ADMIN)
         monkeypatch.setattr(type(app.state.context.ledger._database), "read", broken(error))
         monkeypatch.setattr(type(app.state.context.ledger._database), "write", broken(error))
         with TestClient(app, base_url=ORIGIN, raise_server_exceptions=False) as client:

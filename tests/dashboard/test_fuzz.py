@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from flows.run.home import Home
 from ops.dashboard.app import create_app
+from ops.people.roles import Role
 from tests.dashboard.conftest import ORIGIN
 from tests.ops.cli.test_branches import seed_checkpoint
 
@@ -38,7 +39,7 @@ class Fuzzed:
         home = Home(Path(shutil.copytree(seeded.folder, folder / "runs")))
         seed_checkpoint(home, "toy-1", 1)
         app = create_app(home)
-        token = app.state.context.tokens.create("fuzz")
+        token = app.state.context.tokens.create("fuzz", Role.ADMIN)
         self.client = TestClient(app, base_url=ORIGIN, raise_server_exceptions=False)
         self.headers = {"Authorization": f"Bearer {token}"}
         self.document = self.client.get("/api/v1/openapi.json").json()

@@ -61,7 +61,7 @@ def test_the_key_comes_from_the_environment_and_shows_in_no_message(monkeypatch)
     monkeypatch.setenv("JUDGE_KEY", KEY)
     refusal = Reply(401, {"error": f"bad key {KEY}"})
     with serving(lambda body, number: refusal if number else Reply(body=completion("yes"))) as server:
-        judge = EndpointJudge(endpoint(server.url, api_key_env="JUDGE_KEY"))
+        judge = EndpointJudge(endpoint(server.url, credential={"env": "JUDGE_KEY"}))
         verdicts(judge, item(1))
         assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
         with pytest.raises(ConfigurationError, match=r"401 .*JUDGE_KEY") as caught:
@@ -76,7 +76,7 @@ def test_a_key_that_is_not_there_is_said_before_anything_is_asked(monkeypatch, v
     if value is not None:
         monkeypatch.setenv("JUDGE_KEY", value)
     with pytest.raises(ConfigurationError, match="JUDGE_KEY"):
-        EndpointJudge(endpoint("https://judge.example/v1", api_key_env="JUDGE_KEY"))
+        EndpointJudge(endpoint("https://judge.example/v1", credential={"env": "JUDGE_KEY"}))
 
 
 def test_what_stays_on_this_machine_goes_through_no_proxy(monkeypatch):

@@ -55,7 +55,7 @@ def test_another_judge_is_another_run(own, tmp_path):
 def test_a_judge_that_could_never_be_asked_is_said_before_the_start(tmp_path, monkeypatch):
     with pytest.raises(ConfigurationError, match=r"rewards\.parts 'judge': model\.path: .*none .*folder.*expected"):
         check_before_start(judged_spec(tmp_path / "none"))
-    rewards = {"parts": [*EXACT, endpoint("https://a.example/v1", api_key_env="NO_KEY").model_dump()]}
+    rewards = {"parts": [*EXACT, endpoint("https://a.example/v1", credential={"env": "NO_KEY"}).model_dump()]}
     monkeypatch.delenv("NO_KEY", raising=False)
     with pytest.raises(ConfigurationError, match="NO_KEY is not set"):
         check_before_start(run_spec(SPELL, rewards=rewards, exact=False))

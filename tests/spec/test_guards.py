@@ -59,7 +59,7 @@ def test_guards_can_be_revised_on_a_running_line() -> None:
         ({"guards__throughput__action": "rollback"}, ('guards.throughput.action: ', "'alert'", "'pause'", "'stop'")),
         ({"guards__stalled_phase__fraction": 1.0}, ('guards.stalled_phase.fraction: ', '1')),
         ({"guards__budget__wall_hours": 0}, ('guards.budget.wall_hours: ', '0')),
-        ({"guards__notify__environment": "https://hooks.example/secret"}, ('guards.notify.environment: ', "'^[A-Z][A-Z0-9_]*$'")),
+        ({"guards__notify__addresses": "https://hooks.example/secret"}, ('guards.notify.addresses: ', "{env: NAME}")),
         ({"guards__custom": [{"name": "x", "metric": "entropi", "at_most": 1}]},
          ('guards.custom.0.metric: ', "'entropi'", "'entropy'")),
         ({"guards__custom": [{"name": "kl", "metric": "entropy", "at_most": 1}]},

@@ -6,7 +6,7 @@ allows, since requests spend most of their time waiting for the endpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from yatt_core.actors.holdings import own_holdings
@@ -33,11 +33,16 @@ class EndpointActor:
         self._presence = Presence(self._identity.name, term, grace)
         self._judge: Judge | None = None
 
-    def load(self, term: int) -> ActorIdentity:
-        """Finds the endpoint's API key; sends nothing yet."""
+    def load(self, term: int, blocks: Mapping[str, str]) -> ActorIdentity:
+        """Finds the endpoint's API key; sends nothing yet.
+
+        blocks: the values of the Prefect blocks that the spec names, since an actor has no Prefect client.
+        """
         with self._presence.serving("load", term):
             if self._judge is None:
-                self._judge = load_judges(self._spec, self._folder / INPUTS, [self._part])[self._part.name]
+                inputs = self._folder / INPUTS
+                judges = load_judges(self._spec, inputs, [self._part], read_block=blocks.__getitem__)
+                self._judge = judges[self._part.name]
         own = self._identity
         return ActorIdentity(own.name, own.pid, own.node, self._part.kind, holds=own_holdings())
 

@@ -16,6 +16,7 @@ from yatt_core.inputs.manifest import JUDGES, Facts
 from yatt_core.judges.codec import open_judge_codec
 from yatt_core.models.model_folder import check_model_folder, check_model_unchanged, describe_model
 from yatt_core.models.reward_folder import open_reward_tokenizer
+from yatt_core.secret_references import BlockReader
 from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart
 from yatt_core.spec.run import RunSpec
 
@@ -40,14 +41,17 @@ def check_judges(manifest: Mapping[str, Any]) -> None:
             check_model_unchanged(Path(described["path"]), described["files"])
 
 
-def check_before_start(spec: RunSpec) -> None:
-    """Raises `ConfigurationError` for a judge whose folder is not a model, or whose API key is not set."""
+def check_before_start(spec: RunSpec, read_block: BlockReader | None = None) -> None:
+    """Raises `ConfigurationError` for a judge whose folder is not a model, or whose API key is not where the spec says.
+
+    read_block: reads a Prefect block, for a key that is in one.
+    """
     from yatt_core.judges.endpoint import EndpointJudge
 
     models = judge_models(spec)
     for part in spec.rewards.judges:
         if isinstance(part, EndpointPart):
-            EndpointJudge(part)  # sends no request yet
+            EndpointJudge(part, read_block)  # sends no request yet
         elif part.name in models:
             path = models[part.name].path
             with _naming(part.name):

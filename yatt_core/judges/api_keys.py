@@ -1,28 +1,21 @@
-"""API keys of endpoints: read from the environment, and stored nowhere except in a request's header."""
+"""API keys of endpoints: resolved where they are used, and stored nowhere except in a request's header."""
 
 from __future__ import annotations
 
-import os
-
 from yatt_core.errors import ConfigurationError
+from yatt_core.secret_references import BlockReader, resolve
 from yatt_core.spec.rewards.judges import EndpointPart
 
 
-def key_of(part: EndpointPart) -> str | None:
-    """Returns the endpoint's key; None if the spec names no variable.
+def key_of(part: EndpointPart, read_block: BlockReader | None = None) -> str | None:
+    """Returns the endpoint's key; None if the spec names none.
 
-    Raises `ConfigurationError` if the variable is not set to a valid key.
+    Raises `ConfigurationError` if there is no valid key where the spec says.
     """
-    if part.api_key_env is None:
+    if part.credential is None:
         return None
-    key = os.environ.get(part.api_key_env, "").strip()
-    if not key:
-        raise ConfigurationError(
-            f"rewards.parts {part.name!r}: api_key_env: the environment variable {part.api_key_env} is not set; set "
-            "it to the endpoint's key, or leave api_key_env out"
-        )
+    place = f"rewards.parts {part.name!r}: credential"
+    key = resolve(part.credential, place, read_block)
     if not (key.isascii() and key.isprintable()):
-        raise ConfigurationError(
-            f"rewards.parts {part.name!r}: api_key_env: {part.api_key_env} does not hold a valid key (printable ASCII)"
-        )
+        raise ConfigurationError(f"{place}: {part.credential} does not hold a valid key (printable ASCII)")
     return key

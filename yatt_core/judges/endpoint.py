@@ -2,7 +2,7 @@
 
 Consumes items. Produces a verdict as soon as all judgements of an item are complete. Each judgement is one
 request, with as many in parallel as the part allows; each is retried with exponential backoff as long as a
-retry may help. Keys come from the environment. Messages contain neither keys nor the bodies of error responses,
+retry may help. Messages contain neither keys nor the bodies of error responses,
 which may repeat what was sent.
 """
 
@@ -22,19 +22,22 @@ from yatt_core.judges.exchange import Exchange
 from yatt_core.judges.parsing import parser_of
 from yatt_core.judges.retrying import asked_seconds, meaning_of, wait_before
 from yatt_core.protocols.judges import JudgeItem, Judgement, JudgeRequest, Verdict
+from yatt_core.secret_references import BlockReader
 from yatt_core.spec.rewards.judges import LOOPBACK, EndpointPart
 
 
 class EndpointJudge:
     """Sends requests to one endpoint.
 
+    read_block: reads a Prefect block, for a key that is in one.
+
     Raises `ConfigurationError` if its key or the environment's proxies cannot be used.
     """
 
-    def __init__(self, part: EndpointPart) -> None:
+    def __init__(self, part: EndpointPart, read_block: BlockReader | None = None) -> None:
         self._part, self._parse = part, parser_of(part.parse)
         self._place = f"rewards.parts {part.name!r}: {part.url}"
-        self._exchange = Exchange(_client_of(part), part.timeout_seconds)
+        self._exchange = Exchange(_client_of(part, read_block), part.timeout_seconds)
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
@@ -120,9 +123,9 @@ def _verdict(number: int, judgements: Sequence[Future[Judgement]]) -> Verdict:
         return Verdict(number, (), f"data: {error}")
 
 
-def _client_of(part: EndpointPart) -> httpx.AsyncClient:
+def _client_of(part: EndpointPart, read_block: BlockReader | None) -> httpx.AsyncClient:
     """Returns a client with the key and the environment's proxies and certificates; loopback bypasses proxies."""
-    headers = _key_header(part)
+    headers = _key_header(part, read_block)
     limits = httpx.Limits(
         max_connections=part.max_concurrent_requests, max_keepalive_connections=part.max_concurrent_requests
     )
@@ -147,15 +150,15 @@ def _client_of(part: EndpointPart) -> httpx.AsyncClient:
         ) from None
 
 
-def _key_header(part: EndpointPart) -> dict[str, str]:
-    key = key_of(part)
+def _key_header(part: EndpointPart, read_block: BlockReader | None) -> dict[str, str]:
+    key = key_of(part, read_block)
     return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
 def _hint(part: EndpointPart, status: int) -> str:
     """Returns what to check after a rejected request."""
     if status in (401, 403):
-        named = f"the key in {part.api_key_env}" if part.api_key_env else "whether it needs a key (api_key_env)"
+        named = f"the key in {part.credential}" if part.credential else "whether it needs a key (credential)"
         return f"(not authorised); check {named}"
     if status == 404:
         return f"(not found); check url and model {part.model!r}"

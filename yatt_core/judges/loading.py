@@ -13,21 +13,29 @@ from yatt_core.inputs.manifest import judge_model_path, read_manifest
 from yatt_core.judges.registry import build_judge
 from yatt_core.protocols.judges import Judge, Verdict
 from yatt_core.protocols.pieces import joined_in_time
+from yatt_core.secret_references import BlockReader
 from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import JudgePart
 
 
-def load_judges(spec: RunSpec, inputs: Path, parts: Iterable[JudgePart], in_turn: bool = False) -> dict[str, Judge]:
+def load_judges(
+    spec: RunSpec,
+    inputs: Path,
+    parts: Iterable[JudgePart],
+    in_turn: bool = False,
+    read_block: BlockReader | None = None,
+) -> dict[str, Judge]:
     """Returns the judges of some reward parts by name. Raises as `build_judge` does.
 
     in_turn: whether each is put to sleep before the next one is loaded.
+    read_block: reads a Prefect block, for a key that is in one.
     """
     listed, judges = list(parts), dict[str, Judge]()
     if not listed:
         return judges
     manifest = read_manifest(inputs, spec)
     for part in listed:
-        judges[part.name] = build_judge(part, judge_model_path(manifest, part))
+        judges[part.name] = build_judge(part, judge_model_path(manifest, part), read_block)
         if in_turn:
             judges[part.name].sleep()
     return judges

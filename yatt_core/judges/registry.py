@@ -6,6 +6,7 @@ from pathlib import Path
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.protocols.judges import Judge
+from yatt_core.secret_references import BlockReader
 from yatt_core.spec.rewards.judges import (
     EndpointPart,
     GenerativePart,
@@ -18,18 +19,19 @@ from yatt_core.spec.rewards.judges import (
 from yatt_core.spec.sections.accelerated import VllmRollout
 
 
-def build_judge(part: JudgePart, model_path: str | None) -> Judge:
+def build_judge(part: JudgePart, model_path: str | None, read_block: BlockReader | None = None) -> Judge:
     """Returns the judge of a part, ready for requests.
 
     model_path: folder of its model (`manifest.judge_model_path`); None for a judge without one.
+    read_block: reads a Prefect block, for a key that is in one.
 
-    Raises `ConfigurationError` for a model that cannot be used, and for a key that is not in the environment.
+    Raises `ConfigurationError` for a model that cannot be used, and for a key that is not where the spec says.
     """
     match part:
         case EndpointPart():
             from yatt_core.judges.endpoint import EndpointJudge
 
-            return EndpointJudge(part)
+            return EndpointJudge(part, read_block)
         case RewardModelPart():
             from yatt_core.judges.reward_model import RewardModelJudge
 

@@ -66,6 +66,7 @@ class RunActors:
     deadline: seconds for each wait in the current phase.
     avoid_nodes: names (`cluster.nodes`) of nodes that get no actors as long as there are other nodes.
     resident: whether the devices have memory for engines, judges and trainer at once; if not, they take turns.
+    secret_blocks: the values of the Prefect blocks that the spec names.
     failures: the actors that were lost; the reader clears the list.
     files: which nodes share the run's folder.
     """
@@ -94,6 +95,7 @@ class RunActors:
         self._spilling = SpillMeter()
         self.avoid_nodes: frozenset[str] = frozenset()
         self.resident = True
+        self.secret_blocks: Mapping[str, str] = {}
 
     @property
     def deadline(self) -> float:
@@ -164,7 +166,7 @@ class RunActors:
         devices cannot hold everything, engines load once the trainer has left them.
         """
         loading = self._load_controllers(inputs)
-        loading += [endpoint.load.remote(self._term) for endpoint in self._registry.of(ENDPOINT)]
+        loading += [endpoint.load.remote(self._term, self.secret_blocks) for endpoint in self._registry.of(ENDPOINT)]
         ranks = [] if self.resident else self._load_ranks(inputs)
         if ranks:
             self._move_ranks("offload")

@@ -5,7 +5,6 @@ These are engines without an adapter or an installed package, and models without
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from yatt_core.errors import ConfigurationError
@@ -14,10 +13,7 @@ from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
 from yatt_core.spec.sections.model import ModelConfigFile, ModelSizes
-from yatt_core.spec.sections.tracking import TrackingSpec
 
-WANDB_KEY = "WANDB_API_KEY"
-"""The environment variable with the key for Weights & Biases, which is the only place it is read from."""
 LEAST_TEMPERATURE = 0.01
 """The lowest temperature above 0 at which vLLM samples."""
 
@@ -59,14 +55,6 @@ def missing_tracker(tracker: str) -> str | None:
     if package is None or has_distribution(package):
         return None
     return f"tracking.trackers: {package} is not installed; install yatt[{tracker}], or leave {tracker} out"
-
-
-def check_credentials(tracking: TrackingSpec) -> None:
-    """Raises `ConfigurationError` if a tracker's key is not in this process's environment: the driver's, not an actor's."""
-    if "wandb" in tracking.names and tracking.wandb_mode == "online" and not os.environ.get(WANDB_KEY):
-        raise ConfigurationError(
-            f"tracking.wandb_mode: online needs the environment variable {WANDB_KEY}; set it, or use offline"
-        )
 
 
 def _vllm_obstacles(place: str, engine: VllmRollout) -> Iterator[str]:

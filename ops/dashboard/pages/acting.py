@@ -1,4 +1,4 @@
-"""Handles forms: sign in and out with a named token, and the API's actions for a signed-in user.
+"""Handles forms: the API's actions for a signed-in person.
 
 Consumes forms of the dashboard's pages; produces redirects to the page that shows the result. All checks are done by the API's
 own functions (`ops.dashboard.access`, `ops.dashboard.actions`).
@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from http import HTTPStatus
 from typing import Annotated
-from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Form, HTTPException, Query
+from fastapi import APIRouter, Form, HTTPException
 from pydantic import field_validator
 from starlette.responses import RedirectResponse, Response
 
 from db.core.errors import LedgerError
 from ops.dashboard import actions, annotating, starting
-from ops.dashboard.access import UNKNOWN_TOKEN, Acting, cookie_name, set_cookie
+from ops.dashboard.access import Acting, Administering, Approving
 from ops.dashboard.annotating import NoteRequest
 from ops.dashboard.context import Number, RunId, Served
 from ops.dashboard.pages.frame import Visit, Visited
@@ -28,45 +27,6 @@ from yatt_core.errors import YattError
 from yatt_core.logs import redact
 
 router = APIRouter(include_in_schema=False)
-Next = Annotated[str, Query(max_length=500)]
-
-
-@router.get("/sign-in")
-def show_sign_in(visit: Visited, next: Next = "/") -> Response:  # noqa: A002 - the name of the URL parameter
-    """Shows the sign-in form."""
-    return visit.render("sign_in.html", next=own_path(next), problem="")
-
-
-@router.post("/sign-in")
-def sign_in(
-    visit: Visited,
-    token: Annotated[str, Form(max_length=500)],
-    next: Annotated[str, Form(max_length=500)] = "/",  # noqa: A002
-) -> Response:
-    """Opens a session and redirects to the page that the user came from."""
-    opened = visit.served.sessions.begin(token.strip())
-    if opened is None:
-        return visit.render("sign_in.html", HTTPStatus.UNAUTHORIZED, next=own_path(next), problem=UNKNOWN_TOKEN)
-    answer = RedirectResponse(own_path(next), HTTPStatus.SEE_OTHER)
-    set_cookie(answer, visit.request, opened[0])
-    return answer
-
-
-@router.post("/sign-out")
-def sign_out(visit: Visited) -> Response:
-    """Ends the session of this browser."""
-    cookie = cookie_name(visit.request)
-    visit.served.sessions.end(visit.request.cookies.get(cookie, ""))
-    answer = RedirectResponse("/", HTTPStatus.SEE_OTHER)
-    answer.delete_cookie(cookie, httponly=True, samesite="strict")
-    return answer
-
-
-def own_path(address: str) -> str:
-    """Returns the address if every browser takes it for a path of the dashboard, else `/`."""
-    parts = urlsplit(address)
-    led_away = parts.scheme or parts.netloc or not address.startswith("/") or address[1:2] in ("/", "\\")
-    return "/" if led_away or not address.isprintable() else address
 
 
 @router.get("/new")
@@ -80,7 +40,7 @@ def show_new_run(visit: Visited, run: Text = "") -> Response:
 def start_run(visit: Visited, by: Acting, asked: Annotated[starting.NewRun, Form()]) -> Response:
     """Starts a run; if it cannot be created, shows the form again with the spec and why."""
     try:
-        run, _ = starting.create(visit.served, asked)
+        run, _ = starting.create(visit.served, by, asked)
     except (YattError, LedgerError) as error:
         return _form_again(visit, asked, status_of(error, changing=True), str(error))
     except HTTPException as error:
@@ -155,14 +115,14 @@ def verify(
 
 
 @router.post("/runs/{run_id}/promote")
-def promote(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Promote, Form()]) -> Response:
+def promote(served: Served, by: Approving, run_id: RunId, asked: Annotated[actions.Promote, Form()]) -> Response:
     """Points an alias at a checkpoint."""
     actions.promote(served, by, run_id, asked)
     return redirect_after(run_id, "promote", "checkpoints")
 
 
 @router.post("/runs/{run_id}/delete")
-def delete(served: Served, by: Acting, run_id: RunId, asked: Annotated[actions.Asked, Form()]) -> Response:
+def delete(served: Served, by: Administering, run_id: RunId, asked: Annotated[actions.Asked, Form()]) -> Response:
     """Deletes a run that never began."""
     deleted = actions.delete(served, by, run_id, asked)
     done = "delete-left" if deleted.left else "delete-elsewhere" if deleted.elsewhere else "delete"

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from ops.dashboard.context import context_of
-from ops.dashboard.pages.acting import own_path
 from ops.dashboard.pages.frame import Visit, visit
+from ops.dashboard.pages.signing_in import own_path, sign_in_address
+from ops.dashboard.security import SAFE_METHODS
 from yatt_core.errors import ConfigurationError
 
 Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
@@ -33,7 +35,9 @@ def _paged(handler: Handler) -> Handler:
     async def answer(request: Request, error: Exception) -> Response:
         made: Any = handler(request, error)
         answered: Response = await made if isinstance(made, Awaitable) else made
-        return error_page(request, answered) if wants_page(request) else answered
+        if not wants_page(request):
+            return answered
+        return to_sign_in(request) if needs_sign_in(request, answered) else error_page(request, answered)
 
     return answer
 
@@ -41,6 +45,19 @@ def _paged(handler: Handler) -> Handler:
 def wants_page(request: Request) -> bool:
     """Returns True if a browser requested a page."""
     return not request.url.path.startswith(PROGRAMS) and "text/html" in request.headers.get("accept", "")
+
+
+def needs_sign_in(request: Request, answered: Response) -> bool:
+    """Returns True if a page was refused only because its visitor is not signed in."""
+    return answered.status_code == HTTPStatus.UNAUTHORIZED and request.method in SAFE_METHODS
+
+
+def to_sign_in(request: Request) -> Response:
+    """Sends the visitor of a page to the sign-in page, and back afterwards."""
+    address = sign_in_address(request)
+    if "hx-request" in request.headers:  # a part of a page: the whole page has to be left
+        return Response(status_code=HTTPStatus.UNAUTHORIZED, headers={"HX-Redirect": address})
+    return RedirectResponse(address, HTTPStatus.SEE_OTHER)
 
 
 def error_page(request: Request, answered: Response) -> Response:

@@ -13,9 +13,10 @@ from fastapi import Depends, Request
 from starlette.responses import Response
 
 from flows.branching.branches import BEFORE_FIRST, PHASES, RECOVER, iteration_of
-from ops.dashboard.access import session_name
+from ops.dashboard.access import session_person
 from ops.dashboard.context import Context, Served
 from ops.dashboard.pages.templating import make_templates
+from ops.people.roles import ALLOWED, Person
 from ops.presentation.words import phase_name
 from ops.queries.run_list import DRIVEN, ListedRun, find_line
 
@@ -63,16 +64,22 @@ def possible(run: ListedRun) -> Possible:
 class Visit:
     """A visit to a page.
 
-    user: the name of the token that the browser signed in with; None for a visitor who is not signed in.
+    person: who is signed in with this browser; None for a visitor who is not signed in.
     """
 
     request: Request
     served: Context
-    user: str | None
+    person: Person | None
 
     def render(self, template: str, status: int = 200, **values: Any) -> Response:
         """Renders a page."""
-        return TEMPLATES.TemplateResponse(self.request, template, {"user": self.user, **values}, status_code=status)
+        person = self.person
+        who = {
+            "user": person and person.name,
+            "role": person and person.role,
+            "may": frozenset() if person is None else ALLOWED[person.role],
+        }
+        return TEMPLATES.TemplateResponse(self.request, template, {**who, **values}, status_code=status)
 
     def render_run(self, template: str, run: ListedRun, tab: str, **values: Any) -> Response:
         """Renders one of a run's pages."""
@@ -126,7 +133,7 @@ DONE = {
 
 def visit(request: Request, served: Served) -> Visit:
     """Returns the visit with the signed-in user."""
-    return Visit(request, served, session_name(served, request))
+    return Visit(request, served, session_person(served, request))
 
 
 Visited = Annotated[Visit, Depends(visit)]

@@ -9,7 +9,8 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from ops.dashboard.pages import acting, devices, errors, rollouts, run, run_list, soups
+from ops.dashboard.access import READING
+from ops.dashboard.pages import acting, devices, errors, rollouts, run, run_list, signing_in, soups
 from ops.dashboard.pages.templating import STATIC, STATIC_PATH
 
 FOR_GOOD = "public, max-age=31536000, immutable"
@@ -30,6 +31,7 @@ def install(app: FastAPI) -> None:
     """Adds the pages; must be called after all other error handlers have been added."""
     modules: tuple[Any, ...] = (run_list, soups, run, devices, rollouts, acting)
     for module in modules:
-        app.include_router(module.router)
+        app.include_router(module.router, dependencies=READING)
+    app.include_router(signing_in.router)
     app.mount(STATIC_PATH, DigestedFiles(directory=STATIC), name="static")
     errors.install(app)

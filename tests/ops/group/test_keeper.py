@@ -63,7 +63,7 @@ def one_round(home: Home, away: str = "") -> None:
 
 
 def test_people_are_notified_of_a_dead_run_while_mlflow_is_unreachable(home: Home, sink: Sink) -> None:
-    run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
+    run = dead_run(home, "guards.notify.addresses={env: OUR_ADDRESSES}")
     one_round(home, "MLflow does not answer")
     assert [post["message"] for post in sink.posts] == [f"- entropy fell [{run}/alarm]"]
     assert read_undelivered(home.group) == ()
@@ -74,7 +74,7 @@ def test_people_are_notified_of_a_dead_run_while_mlflow_is_unreachable(home: Hom
 def test_an_undeliverable_notification_is_reported_and_kept(
     home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
+    run = dead_run(home, "guards.notify.addresses={env: OUR_ADDRESSES}")
     monkeypatch.delenv("OUR_ADDRESSES")
     one_round(home)
     (left,) = read_undelivered(home.group)
@@ -88,7 +88,7 @@ def test_a_retry_for_one_address_does_not_repeat_the_message_to_another(
     home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(orphaned_outbox, "FIRST_DELAY", 0.0)
-    run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
+    run = dead_run(home, "guards.notify.addresses={env: OUR_ADDRESSES}")
     with http_sink() as refusing, Ledger.open(home.ledger) as ledger:
         refusing.status = 500
         monkeypatch.setenv("OUR_ADDRESSES", " ".join(f"json://127.0.0.1:{each.port}/hook" for each in (sink, refusing)))
@@ -109,7 +109,7 @@ def test_an_address_that_never_answers_extends_the_audit_chain_only_to_a_limit(
 ) -> None:
     monkeypatch.setattr(orphaned_outbox, "FIRST_DELAY", 0.0)
     monkeypatch.setattr(keeper, "LEASED_TRIES", 3)
-    run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
+    run = dead_run(home, "guards.notify.addresses={env: OUR_ADDRESSES}")
     sink.status = 500
     with Ledger.open(home.ledger) as ledger:
         before, patient = ledger.overview.line(run).term, keeper_of(home)
@@ -139,7 +139,7 @@ class Refusing:
 def test_refused_rows_cost_a_limited_number_of_leases(home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphaned_outbox, "FIRST_DELAY", 0.0)
     monkeypatch.setattr(keeper, "LEASED_TRIES", 3)
-    run, tracker = dead_run(home, "guards.notify.environment=OUR_ADDRESSES"), Refusing()
+    run, tracker = dead_run(home, "guards.notify.addresses={env: OUR_ADDRESSES}"), Refusing()
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, this_process("driver"), 600)
         ledger.outbox.enqueue(fence, [OutboxEntry(f"{run}/run", "run", {}, 0)])
@@ -244,7 +244,7 @@ def test_a_slow_tracker_gets_few_rows_before_the_lease_is_returned(home: Home, m
 
 
 def test_a_run_with_a_driver_is_left_alone(home: Home, sink: Sink) -> None:
-    run = dead_run(home, "guards.notify.environment=OUR_ADDRESSES")
+    run = dead_run(home, "guards.notify.addresses={env: OUR_ADDRESSES}")
     with Ledger.open(home.ledger) as ledger:
         ledger.leases.acquire(run, this_process("driver"), 600)
         one_round(home)

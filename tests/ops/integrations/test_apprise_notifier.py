@@ -20,6 +20,7 @@ from ops.integrations.apprise_notifier import AppriseNotifier, _without
 from tests.http_sink import Sink, http_sink
 from tests.waiting import wait_until
 from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.secret_references import SecretReference
 from yatt_core.spec.sections.guards import NotifySpec
 
 NOTICE = Notice("toy-1/a", "entropy fell")
@@ -58,7 +59,7 @@ def test_a_refusing_server_is_an_error_without_the_address(
         logging.getLogger().removeHandler(written)
         written.close()
     (said,) = told.failures
-    assert not told.taken and "address 1 of 1 in $YATT_NOTIFY" in said and str(status) in said
+    assert not told.taken and "address 1 of 1 in YATT_NOTIFY" in said and str(status) in said
     heard = said + (tmp_path / "log.txt").read_text() + "".join(capfd.readouterr())
     assert not [secret for secret in ("person", "hunter22", "hook-7f3a", str(sink.port)) if secret in heard]
 
@@ -93,14 +94,14 @@ def test_each_address_gets_its_missing_messages_and_none_twice(sink: Sink) -> No
         ]  # fmt: skip
 
 
-def test_addresses_come_from_the_environment_only(monkeypatch: pytest.MonkeyPatch, sink: Sink) -> None:
+def test_addresses_come_from_where_the_spec_says(monkeypatch: pytest.MonkeyPatch, sink: Sink) -> None:
     assert AppriseNotifier.from_environment(None) is None
-    spec = NotifySpec(environment="OUR_ADDRESSES")
+    spec = NotifySpec(addresses=SecretReference(env="OUR_ADDRESSES"))
     monkeypatch.delenv("OUR_ADDRESSES", raising=False)
-    with pytest.raises(ConfigurationError, match=r"guards\.notify\.environment: .*OUR_ADDRESSES"):
+    with pytest.raises(ConfigurationError, match=r"guards\.notify\.addresses: .*OUR_ADDRESSES"):
         AppriseNotifier.from_environment(spec)
     monkeypatch.setenv("OUR_ADDRESSES", f"{address(sink)}\n  nonsense://hunter22@host")
-    with pytest.raises(ConfigurationError, match=r"address 2 of 2 in \$OUR_ADDRESSES") as raised:
+    with pytest.raises(ConfigurationError, match=r"address 2 of 2 in the environment variable OUR_ADDRESSES") as raised:
         AppriseNotifier.from_environment(spec)
     assert "hunter22" not in str(raised.value)
 

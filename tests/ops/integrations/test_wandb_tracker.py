@@ -23,6 +23,7 @@ from tests.ops.integrations.wandb_service import Received, ReceivedRun, wandb_se
 from tests.ops.seeding import toy_spec
 from yatt_core import installed
 from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.logs import keep_secret
 from yatt_core.spec import RunSpec
 from yatt_core.spec.availability import check_available
 from yatt_core.spec.sections.tracking import TrackingSpec
@@ -110,7 +111,8 @@ def test_an_absent_service_is_an_error_of_infrastructure_without_the_key(
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free.getsockname()[1]}")
         monkeypatch.setenv("WANDB_API_KEY", KEY)
-        tracker = WandbTracker(Home(tmp_path))
+        keep_secret(KEY)  # as whoever resolves a reference to it does
+        tracker = WandbTracker(Home(tmp_path), key=KEY)
         name = tracker.deliver([CREATION])[CREATION.key]
         with pytest.raises(InfrastructureError, match="Weights & Biases") as raised:
             tracker.deliver([OutboxItem("n", "toy-1", "note", {"text": "x"}, 5_000, name)])

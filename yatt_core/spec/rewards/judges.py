@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from yatt_core.secret_references import SecretReference
 from yatt_core.spec.base import LONGEST_CALL_SECONDS, SpecModel
 from yatt_core.spec.rewards.parsing import ParseSpec, WrongSteps, YesNo
 from yatt_core.spec.rewards.parts import RewardPartBase
@@ -147,9 +148,8 @@ class EndpointPart(TemplatedPart):
     """Base URL of the API, such as `https://judge.example/v1`; requests go to `chat/completions` below it."""
     model: str = Field(min_length=1)
     """Name of the model at the endpoint."""
-    api_key_env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
-    """Name of the environment variable that holds the API key; `null`: no key is sent. The key itself must not be
-    written in a spec."""
+    credential: SecretReference | None = None
+    """Where the API key is; `null`: no key is sent."""
     allow_http: bool = False
     """Allow prompts and responses to be sent unencrypted to another machine."""
     seeded: bool = False
@@ -178,8 +178,8 @@ class EndpointPart(TemplatedPart):
             raise ValueError("port 0 is not valid")
         if parts.username is not None or parts.password is not None:
             raise ValueError(
-                "the URL must not contain a password; put the key into an environment variable and name it in "
-                "api_key_env"
+                "the URL must not contain a password; put the key into an environment variable or a file and name that in "
+                "credential"
             )
         if parts.query or parts.fragment:
             raise ValueError("expected the base URL only, without ? or #")

@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from yatt_core.secret_references import SecretReference
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.sections.metric_names import is_known, is_timing, nearest_metric
 
@@ -190,9 +191,8 @@ class BudgetGuard(SpecModel):
 class NotifySpec(SpecModel):
     """Where to send alarms and the news that the run was paused or has failed."""
 
-    environment: str = Field(default="YATT_NOTIFY", pattern=r"^[A-Z][A-Z0-9_]*$")
-    """Name of the environment variable that holds the addresses in Apprise's notation, separated by spaces. The
-    addresses are secrets and must not be written anywhere else."""
+    addresses: SecretReference = SecretReference(env="YATT_NOTIFY")
+    """Where the addresses in Apprise's notation are, separated by spaces. They are secrets."""
     interval_seconds: NonNegativeFloat = 60.0
     """Minimum time between two messages; events in between are combined into the next one. The message about the
     end of a session is sent at once."""

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from yatt_core.secret_references import SecretReference
 from yatt_core.spec.base import SpecModel
 
 NOT_IN_PROJECTS, LONGEST_PROJECT = "/\\#?%:", 128
@@ -26,8 +27,9 @@ class TrackingSpec(SpecModel):
     tensorboard_folder: str | None = None
     """Folder of the event files, which receives a folder for each run; by default `tensorboard/` in the run's folder."""
     wandb_mode: Literal["online", "offline"] = "online"
-    """`online` needs the environment variable `WANDB_API_KEY`; `offline` writes files into the run's folder, for
-    `wandb sync`."""
+    """`online` needs `wandb_credential`; `offline` writes files into the run's folder, for `wandb sync`."""
+    wandb_credential: SecretReference = SecretReference(env="WANDB_API_KEY")
+    """Where the key for W&B is."""
     wandb_entity: str | None = None
     """User or team on W&B to which the project belongs; None: the key's default."""
     tags: dict[TagName, TagValue] = Field(default_factory=dict)

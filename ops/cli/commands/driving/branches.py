@@ -15,6 +15,7 @@ import typer
 
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, RunArgument, examples
+from ops.cli.people import acting_name
 from ops.presentation.advice import to_continue
 from ops.presentation.output import console, message, write, write_json, write_table
 
@@ -63,7 +64,7 @@ def fork(
     with opened_ledger(place) as ledger:
         parent = find_run(ledger, run)
     changes = [*(overrides or ()), *([f"name={name}"] if name is not None else [])]
-    made = branches.fork(place, parent, at, changes, branch)
+    made = branches.fork(place, parent, at, changes, branch, acting_name())
     with opened_ledger(place) as ledger:
         target = ledger.runs.find(made.run).target_iterations
     if target <= at:
@@ -96,7 +97,7 @@ def rollback(
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
-    done = branches.rollback(place, name, to, reason)
+    done = branches.rollback(place, name, to, reason, acting_name())
     if output is Output.JSON:
         write_json(asdict(done))
         return
@@ -132,7 +133,7 @@ def retry(
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
-    charged = branches.forgive(place, name, iteration, phase, reason)
+    charged = branches.forgive(place, name, iteration, phase, reason, acting_name())
     lost = ", ".join(f"{count} {kind}" for kind, count in charged.items())
     message(f"{phase} of iteration {iteration}: retry budget restored ({lost} forgiven)")
     drive(place, name, output)

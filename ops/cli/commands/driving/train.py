@@ -14,6 +14,7 @@ import typer
 
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, RunArgument, SpecArgument, examples
+from ops.cli.people import acting_name
 from ops.presentation.advice import RESUME
 from ops.presentation.output import message, write, write_json
 from ops.process import keep_caches_inside
@@ -84,7 +85,7 @@ def train(
     from ops.group.address import server_of_runs
 
     services.check_surroundings(server_of_runs(place))
-    run = create_run(place, checked)
+    run = create_run(place, checked, by=acting_name())
     _detach(place, run, output, until=until) if detach else drive(place, run, output, until=until)
 
 
@@ -129,7 +130,7 @@ def resume(
             _leave(place, name, row.state_reason, output)
             return
     if overrides:
-        number = revise(place, name, overrides)
+        number = revise(place, name, overrides, acting_name())
         message(f"{name}: revision {number} of the spec is now in effect")
     if detach:
         _detach(place, name, output, accept_drift, until)
@@ -209,6 +210,7 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False, unti
     reward_process().close()  # the checks before the run may have started it; controllers have their own
     keep_caches_inside(home)
     spec = load_run(home, run)[1]
+    _request(home, run, accept_drift)
     pages = live_pages(home)
     notifier, trackers = AppriseNotifier.from_environment(spec.guards.notify), trackers_of(home, spec)
     message(f"run {run} in {home.run_folder(run)}")
@@ -229,6 +231,20 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False, unti
     if output is Output.JSON:
         write_json(asdict(results))
     raise typer.Exit(outcome.exit_code)
+
+
+def _request(home: Home, run: str, accept_drift: bool) -> None:
+    """Records who starts a driver, unless the newest link of the audit chain says it: then this process was started for that.
+
+    A run that has a driver already refuses another, so that nothing is to be recorded.
+    """
+    from db.write.events import RESUME_REQUESTED
+
+    with opened_ledger(home) as ledger:
+        newest = next(iter(ledger.browse.events(run, 1, None, ())), None)
+        if not _is_driven(ledger.overview.line(run)) and (newest is None or newest.kind != RESUME_REQUESTED):
+            body = {"by": acting_name(), "reason": "", "accept_drift": accept_drift}
+            ledger.events.append(run, RESUME_REQUESTED, body)
 
 
 def _results_now(ledger: Ledger, run: str) -> RunResults:
@@ -266,7 +282,7 @@ def stop(
         line = ledger.overview.line(name)
         driven = _is_driven(line)
         if driven:
-            ledger.runs.ask_to_stop(name, "yatt stop", within)
+            ledger.runs.ask_to_stop(name, "yatt stop", within, acting_name())
         if driven and wait:
             message(f"{name}: waiting for its driver to stop")
             next_holder = _await_end(ledger, name, line.term)

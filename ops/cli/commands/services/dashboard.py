@@ -34,12 +34,16 @@ def register(app: typer.Typer) -> None:
 
 def dashboard(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: any free port.")] = DASHBOARD_PORT,
+    require_sign_in: Annotated[
+        bool, typer.Option("--require-sign-in", help="Require sign-in for reading too; also YATT_REQUIRE_SIGN_IN=1.")
+    ] = False,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Serve the dashboard until Ctrl-C: web pages, a JSON API under /api/v1, and /metrics for Prometheus.
 
-    Reading needs no token; changing a run needs one, created with `yatt token create NAME`.
+    Reading needs no sign-in unless it is required; changing a run needs a role, by a token (`yatt token create NAME`) or
+    through the OpenID Connect provider of sign-in.yaml.
     """
     import uvicorn
 
@@ -54,7 +58,7 @@ def dashboard(
     keep_caches_inside(place)
     with socket.socket() as listener:
         _bind(listener, port)
-        app = create_app(place, partial(live_pages, place))
+        app = create_app(place, partial(live_pages, place), require_sign_in)
         address = f"http://{HOST}:{listener.getsockname()[1]}/"
         if output is Output.JSON:
             write_json({"address": address, "home": str(place.folder)})

@@ -1,4 +1,4 @@
-"""`yatt token`: manages the tokens of people and programs that may change runs over HTTP."""
+"""`yatt token`: manages the tokens with which people and programs act over HTTP, and on the command line as YATT_TOKEN."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ops.cli.options import HomeOption, Output, OutputOption, examples
+from ops.people.roles import Role
 from ops.presentation.output import message, write, write_json, write_table
+from ops.presentation.words import moment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ops.dashboard.tokens import TokenStore
+    from ops.people.roles import Person
+    from ops.people.tokens import NamedToken, TokenStore
 
-token_app = typer.Typer(no_args_is_help=True, help="Manage the tokens that allow changing runs through the dashboard.")
+token_app = typer.Typer(no_args_is_help=True, help="Manage the tokens with which people and programs act on runs.")
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of the token's holder, recorded in the audit chain.")
+    str, typer.Argument(metavar="NAME", help="Name of the token, and of its holder in the audit chain.")
 ]
 
-CREATE = ("yatt token create alice", "yatt token create ci -o json")
+CREATE = (
+    "yatt token create alice --role approver",
+    "yatt token create ci --role operator --expires 30d -o json",
+    "yatt token create alice-laptop --user alice",
+)
 LIST, REVOKE = ("yatt token list", "yatt token list -o json"), ("yatt token revoke alice",)
 
 
@@ -31,17 +38,38 @@ def register(app: typer.Typer) -> None:
 
 def _store(home: Path | None) -> TokenStore:
     from flows.run.home import Home
-    from ops.dashboard.tokens import TokenStore
+    from ops.people.tokens import TokenStore
 
     return TokenStore(Home.locate(home).folder)
 
 
 @token_app.command(epilog=examples(*CREATE))
-def create(name: NameArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
+def create(
+    name: NameArgument,
+    role: Annotated[
+        Role | None,
+        typer.Option("--role", help="What its holder may do. Default: the role of --user, else operator."),
+    ] = None,
+    expires: Annotated[
+        str | None,
+        typer.Option("--expires", metavar="DURATION", help="Lifetime, such as 12h or 30d. Default: no limit."),
+    ] = None,
+    user: Annotated[
+        str, typer.Option("--user", metavar="USER", help="The user for whom it acts, whose role limits the token's.")
+    ] = "",
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
     """Create a token and print it. It is shown only once; only its digest is stored."""
-    token = _store(home).create(name)
+    from flows.driver.windows import parse_duration
+
+    given = role or (Role.ADMIN if user else Role.OPERATOR)  # a user's own role is the limit
+    lifetime = None if expires is None else parse_duration(expires, "--expires").total_seconds()
+    store = _store(home)
+    token = store.create(name, given, lifetime, user)
     if output is Output.JSON:
-        write_json({"name": name, "token": token})
+        person = store.person_of(token)
+        write_json({"name": name, "role": person and person.role, "token": token})
         return
     write(token)
     message("the token is not shown again: sign in with it, or send it as `Authorization: Bearer TOKEN`")
@@ -49,13 +77,21 @@ def create(name: NameArgument, home: HomeOption = None, output: OutputOption = O
 
 @token_app.command(name="list", epilog=examples(*LIST))
 def list_tokens(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
-    """List the tokens by name, with their creation times."""
-    tokens = _store(home).all()
+    """List the tokens by name, with their roles, users, and times of creation and expiry."""
+    store = _store(home)
+    tokens = [(token, store.holder_of(token)) for token in store.all()]
     if output is Output.JSON:
-        write_json({"tokens": [{"name": token.name, "created_at": token.created_at} for token in tokens]})
+        shown = ("name", "user", "created_at", "expires_at")
+        rows = [{key: getattr(token, key) for key in shown} | {"role": who and who.role} for token, who in tokens]
+        write_json({"tokens": rows})
         return
-    rows = [(token.name, time.strftime("%Y-%m-%d %H:%M", time.localtime(token.created_at / 1000))) for token in tokens]
-    write_table(("name", "created"), rows)
+    write_table(("name", "acts as", "role", "created", "expires"), [_row(token, who) for token, who in tokens])
+
+
+def _row(token: NamedToken, who: Person | None) -> tuple[str, ...]:
+    ends = token.expires_at
+    expires = "never" if ends is None else moment(ends) + (" (expired)" if ends <= time.time() * 1000 else "")
+    return token.name, token.holder, who.role if who else "invalid: no such user", moment(token.created_at), expires
 
 
 @token_app.command(epilog=examples(*REVOKE))

@@ -1,0 +1,103 @@
+"""`yatt user`: manages users, their roles, and the login names under which they use the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops.cli.options import HomeOption, Output, OutputOption, examples
+from ops.people.roles import Role
+from ops.presentation.output import message, write, write_json, write_table
+from ops.presentation.words import moment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ops.people.users import UserStore
+
+user_app = typer.Typer(no_args_is_help=True, help="Manage users and their roles: viewer, operator, approver, admin.")
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user, recorded in the audit chain.")]
+RoleHelp = "viewer reads; operator also drives runs; approver also approves and promotes; admin may do everything."
+
+ADD = ("yatt user add alice --role approver", "yatt user add bob --role operator --login bob --login bsmith")
+LIST, ROLE = ("yatt user list", "yatt user list -o json"), ("yatt user role bob approver",)
+REMOVE = ("yatt user remove bob", "yatt user remove bob -o json")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to the program."""
+    app.add_typer(user_app, name="user", epilog=examples(ADD[0], ROLE[0], LIST[0], REMOVE[0]))
+
+
+def _store(home: Path | None) -> UserStore:
+    from flows.run.home import Home
+    from ops.people.users import UserStore
+
+    return UserStore(Home.locate(home).folder)
+
+
+@user_app.command(epilog=examples(*ADD))
+def add(
+    name: NameArgument,
+    role: Annotated[Role, typer.Option("--role", help=RoleHelp)],
+    logins: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--login", metavar="LOGIN", help="Login name on this machine; repeatable. Then roles apply to commands."
+        ),
+    ] = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Add a user with a role."""
+    store = _store(home)
+    store.add(name, role, logins or ())
+    if output is Output.JSON:
+        write_json({"name": name, "role": role, "logins": logins or []})
+        return
+    write(f"{name} is {role}")
+    message(f"to let {name} sign in to the dashboard: yatt token create {name}-1 --user {name}")
+
+
+@user_app.command(name="list", epilog=examples(*LIST))
+def list_users(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
+    """List the users with their roles and login names."""
+    users = _store(home).all()
+    if output is Output.JSON:
+        shown = ("name", "role", "logins", "created_at")
+        write_json({"users": [{key: getattr(user, key) for key in shown} for user in users]})
+        return
+    rows = [(user.name, user.role, ", ".join(user.logins) or "-", moment(user.created_at)) for user in users]
+    write_table(("name", "role", "logins", "created"), rows)
+
+
+@user_app.command(epilog=examples(*ROLE))
+def role(
+    name: NameArgument,
+    role: Annotated[Role, typer.Argument(metavar="ROLE", help=RoleHelp)],
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Change a user's role, which takes effect at once, also for open sessions and tokens."""
+    _store(home).set_role(name, role)
+    if output is Output.JSON:
+        write_json({"name": name, "role": role})
+    else:
+        write(f"{name} is {role}")
+
+
+@user_app.command(epilog=examples(*REMOVE))
+def remove(name: NameArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
+    """Remove a user, and revoke the tokens that act under this name."""
+    from flows.run.home import Home
+    from ops.people.tokens import TokenStore
+
+    store = _store(home)
+    store.require(name)
+    revoked = TokenStore(Home.locate(home).folder).revoke_all_of(name)
+    store.remove(name)
+    if output is Output.JSON:
+        write_json({"name": name, "removed": True, "revoked_tokens": revoked})
+    else:
+        write(f"{name} is removed" + (f"; revoked tokens: {', '.join(revoked)}" if revoked else ""))

@@ -1,0 +1,42 @@
+"""What each command needs: the permission that the caller's role must include.
+
+Pure. A command that is missing here can only be used by admins; a test names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ops.people.roles import Permission
+
+READ, OPERATE, APPROVE, ADMINISTER = Permission
+READING = (
+    *("init", "check", "plan", "schema", "doctor"),
+    *("lineage", "runs", "show", "compare", "watch", "open", "alarms", "logs", "rollouts", "aliases", "status"),
+    *("placement explain", "placement replay", "placement gantt", "soup show", "audit verify", "audit weights"),
+    *("export", "dashboard"),
+)
+OPERATING = (
+    *("train", "resume", "stop", "deploy", "fork", "rollback", "retry", "soup run", "soup resume", "soup merge"),
+    *("evaluate", "up", "down"),
+)
+APPROVING = ("promote",)
+ADMINISTERING = (
+    "rm",
+    *("token create", "token list", "token revoke", "user add", "user list", "user role", "user remove"),
+)
+COMMANDS: Mapping[str, Permission] = MappingProxyType(
+    {
+        **dict.fromkeys(READING, READ),
+        **dict.fromkeys(OPERATING, OPERATE),
+        **dict.fromkeys(APPROVING, APPROVE),
+        **dict.fromkeys(ADMINISTERING, ADMINISTER),
+    }
+)
+"""The permission of each command."""
+
+
+def permission_of(path: tuple[str, ...]) -> Permission:
+    """Returns the permission that a command needs."""
+    return COMMANDS.get(" ".join(path), ADMINISTER)

@@ -1,0 +1,72 @@
+"""What each role may do: the one table that the dashboard, the API and the command line obey.
+
+Pure. Consumes a role and a permission; produces whether the one includes the other, and the refusal if it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class Permission(StrEnum):
+    """What a route or a command needs.
+
+    READ: look at runs. OPERATE: start, stop, resume, fork, roll back, queue, evaluate, annotate; the service group.
+    APPROVE: approve, reject, promote. ADMINISTER: delete runs; manage users and tokens.
+    """
+
+    READ = "read"
+    OPERATE = "operate"
+    APPROVE = "approve"
+    ADMINISTER = "administer"
+
+
+class Role(StrEnum):
+    """What a person is, from the least to the most powerful."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    APPROVER = "approver"
+    ADMIN = "admin"
+
+
+ALLOWED: Mapping[Role, frozenset[Permission]] = MappingProxyType(
+    {
+        Role.VIEWER: frozenset({Permission.READ}),
+        Role.OPERATOR: frozenset({Permission.READ, Permission.OPERATE}),
+        Role.APPROVER: frozenset({Permission.READ, Permission.OPERATE, Permission.APPROVE}),
+        Role.ADMIN: frozenset(Permission),
+    }
+)
+"""The permissions of each role."""
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A person or a program that acts: the name that the audit chain records, and the role."""
+
+    name: str
+    role: Role
+
+
+def may(role: Role, permission: Permission) -> bool:
+    """Returns True if the role includes the permission."""
+    return permission in ALLOWED[role]
+
+
+def lesser(first: Role, second: Role) -> Role:
+    """Returns the role that may do less."""
+    return first if ALLOWED[first] <= ALLOWED[second] else second
+
+
+def least_role(permission: Permission) -> Role:
+    """Returns the least powerful role that includes the permission."""
+    return min((role for role in Role if may(role, permission)), key=lambda role: len(ALLOWED[role]))
+
+
+def refusal(person: Person, permission: Permission) -> str:
+    """Returns why a person may not do something."""
+    return f"{person.name} has the role {person.role}; this needs the role {least_role(permission)}"
