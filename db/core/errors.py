@@ -82,3 +82,11 @@ class DeletionRefused(LedgerError):
 
 class AnnotationRefused(LedgerError):
     """A note or tag is invalid."""
+
+
+class ApprovalNotFound(LedgerError):
+    """No approval has the given number."""
+
+
+class ApprovalRefused(LedgerError):
+    """An approval cannot be decided so: it is decided already, or this person may not decide it."""
