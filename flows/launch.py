@@ -63,7 +63,7 @@ def run_session(
     services = SessionServices(session.context, find_server, in_flow_run=window is not None)
     try:
         with ended_in_order():
-            return session.already_finished() or session.out_of_budget() or _drive(session, services)
+            return session.already_finished() or session.obstructed() or _drive(session, services)
     finally:
         services.stop()
 

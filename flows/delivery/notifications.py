@@ -44,6 +44,14 @@ def state_entry(run: str, term: int, state: str, reason: str, at_ms: int) -> Out
     return OutboxEntry(f"{run}/t{term}/now-{state}", NOTIFICATION, {"text": f"the run is {state}: {reason}"}, at_ms)
 
 
+def approval_entry(run: str, key: str, question: str, at_ms: int) -> OutboxEntry:
+    """Returns the outbox row that notifies people of a question.
+
+    key: the question's name within its run; the message names the question's number and address once it is sent.
+    """
+    return OutboxEntry(f"{run}/approval/{key}", NOTIFICATION, {"text": question, "approval": key}, at_ms)
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """A message to a recipient."""

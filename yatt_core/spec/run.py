@@ -19,6 +19,7 @@ from yatt_core.spec.sections.algorithm import AlgorithmSpec, CriticSpec
 from yatt_core.spec.sections.data import DataSpec
 from yatt_core.spec.sections.dynamic_sampling import AllGroups, DynamicSamplingSpec, misfits
 from yatt_core.spec.sections.evaluation import EvaluationSpec
+from yatt_core.spec.sections.gates import GatesSpec
 from yatt_core.spec.sections.guards import GuardsSpec
 from yatt_core.spec.sections.model import ModelFromConfig, ModelSizes, ModelSpec, SftSpec
 from yatt_core.spec.sections.placement import PlacementSpec
@@ -80,6 +81,7 @@ class RunSpec(SpecModel):
     evaluation: EvaluationSpec = EvaluationSpec()
     recovery: RecoverySpec = RecoverySpec()
     guards: GuardsSpec = GuardsSpec()
+    gates: GatesSpec = GatesSpec()
     retention: RetentionSpec = RetentionSpec()
     storage: StorageSpec = StorageSpec()
     tracking: TrackingSpec = TrackingSpec()
