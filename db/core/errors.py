@@ -89,4 +89,8 @@ class ApprovalNotFound(LedgerError):
 
 
 class ApprovalRefused(LedgerError):
-    """An approval cannot be decided so: it is decided already, or this person may not decide it."""
+    """An approval cannot be asked or decided so, for example since it is decided already."""
+
+
+class ApprovalForbidden(ApprovalRefused):
+    """This person may not decide the approval."""

@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 
 from db.core.approval_rules import DECISIONS, REJECTED, WITHDRAWN, Approval, Deciders, is_overdue, may_decide, standing
 from db.core.engine import Database, Fence
-from db.core.errors import ApprovalNotFound, ApprovalRefused
+from db.core.errors import ApprovalForbidden, ApprovalNotFound, ApprovalRefused
 from db.core.people_models import Approval as Table
 from db.write.events import append, lock_run
 from db.write.outbox import OutboxEntry, enqueue
@@ -26,6 +26,8 @@ ASKED, DECIDED = "approval_asked", "approval_decided"
 """Kinds of the events that record a question and its decision."""
 BY_DEADLINE, DRIVER = "deadline", "driver"
 """What decides without a person: an approval's deadline, and the driver that withdraws a question."""
+LINK = "link"
+"""Through a signed link, which is itself the right to decide, whomever the question names."""
 DECISION = ("decision", "decided_by", "via", "reason", "decided_at")
 
 
@@ -91,8 +93,8 @@ class Approvals:
     def decide(self, number: int, verdict: Verdict) -> Approval:
         """Decides an open approval.
 
-        Raises `ApprovalNotFound`; `ApprovalRefused` if it is decided already, its deadline has passed, the person may
-        not decide it, or there is no reason.
+        Raises `ApprovalNotFound`; `ApprovalForbidden` if the person may not decide it; `ApprovalRefused` if it is decided
+        already, its deadline has passed, or there is no reason.
         """
         if verdict.decision not in DECISIONS:
             raise ApprovalRefused(f"decision {verdict.decision!r}: expected one of {', '.join(DECISIONS)}")
@@ -103,8 +105,8 @@ class Approvals:
             if approval.decision is not None or is_overdue(approval, now):
                 who = f"by {approval.decided_by}" if approval.decided_by else "by its deadline"
                 raise ApprovalRefused(f"approval {number} was {decided} {who}; a decision is final")
-            if not may_decide(approval.deciders, verdict.by, verdict.roles):
-                raise ApprovalRefused(
+            if verdict.via != LINK and not may_decide(approval.deciders, verdict.by, verdict.roles):
+                raise ApprovalForbidden(
                     f"approval {number}: {verdict.by} may not decide it; expected {approval.deciders}"
                 )
             said = dict(zip(DECISION, (verdict.decision, verdict.by, verdict.via, verdict.why.strip()), strict=False))

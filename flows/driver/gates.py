@@ -8,16 +8,13 @@ question and its end neither asks twice nor passes the gate.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
-from db.core.approval_rules import APPROVED, PENDING, REJECTED, Approval, Deciders, standing
+from db.core.approval_rules import APPROVED, PENDING, Approval, standing
 from db.core.engine import Fence
 from db.ledger import Ledger
-from db.write.approvals import Question
-from db.write.outbox import OutboxEntry
-from flows.delivery.notifications import approval_entry
 from flows.driver.guards import BY_GUARD, Ending
 from flows.driver.spending import Spending
+from flows.gates.asking import ask
 from flows.gates.waiting import waiting_reason
 from flows.run.clock import Clock
 from yatt_core.gates.due import PROMOTION, DueGate, Place, due_gates
@@ -28,8 +25,6 @@ AUTOMATIC = (BY_GUARD, "non_finite: ")
 """Prefixes of the reasons of branches that no person opened."""
 FIGURES = ("reward/mean", "evaluation/accuracy", "kl", "entropy")
 """Metrics whose newest values are part of a question's evidence."""
-SECONDS_PER_HOUR = 3600.0
-DECISIONS = {"approve": APPROVED, "reject": REJECTED}
 
 
 class Gates:
@@ -76,30 +71,13 @@ class Gates:
 
     def _ask(self, due: DueGate, branch: int, iteration: int) -> Approval:
         """Asks a question, once; returns it with the decision that there is, its deadline's included."""
-        run, approvals = self._fence.run, self._ledger.approvals
-        known = approvals.asked(run, due.key)
-        if known is None:
-            gate = due.gate
-            newest = self._ledger.metrics.latest(run)
-            figures = {key: newest[key].value for key in FIGURES if key in newest}
-            question = Question(
-                subject=run,
-                key=due.key,
-                kind=due.kind,
-                text=due.text,
-                run=run,
-                deciders=Deciders(gate.names, gate.roles),
-                seconds=None if gate.deadline_hours is None else gate.deadline_hours * SECONDS_PER_HOUR,
-                default_decision=DECISIONS[gate.default],
-                evidence={"branch": branch, "iteration": iteration, **figures},
-            )
-            known = approvals.ask(question, self._fence, list(self._news(due)))
+        run = self._fence.run
+        if self._ledger.approvals.asked(run, due.key) is None:
             log.warning("gate %s: %s", due.kind, due.text)
-        return approvals.take_default(known.id)
-
-    def _news(self, due: DueGate) -> Iterator[OutboxEntry]:
-        if self._spec.guards.notify is not None:
-            yield approval_entry(self._fence.run, due.key, due.text, self._clock.time_ms())
+        newest = self._ledger.metrics.latest(run)
+        figures = {key: newest[key].value for key in FIGURES if key in newest}
+        evidence = {"branch": branch, "iteration": iteration, **figures}
+        return ask(self._ledger, run, self._spec, due, evidence, self._clock.time_ms(), self._fence)
 
     def _withdraw_others(self, keys: set[str]) -> None:
         """Closes the run's open questions that are no longer asked: their branch was left, or the spec has changed."""
