@@ -27,6 +27,8 @@ from flows.driver.run_status import Outcome, conclude, set_state
 from flows.driver.stopping import StopRequests
 from flows.driver.threads import DriverThreads
 from flows.driver.windows import Window
+from flows.gates.candidates import judge_checkpoints
+from flows.gates.promotions import settle
 from flows.placement.prefetch import PlacementPrefetch
 from flows.run.control_state import ControlState
 from flows.run.lease import DRIVER
@@ -161,6 +163,7 @@ class DriverSession:
             self.context.observer.stage("taking the last checkpoint")
             self.checkpoints.begin(state.iteration)
             self.checkpoints.wait()
+        self._promote()
         ending = self._ending(state.iteration)
         if ending is None:
             done = state.iteration >= spec.iterations
@@ -211,11 +214,21 @@ class DriverSession:
         """Returns False at the target, and after an operator, a signal, a window or a guard has requested an end."""
         self.threads.check()
         self._see_requests(self.context.ledger)
+        self._promote()
         if self._until is not None and state.iteration >= self._until:
             self.stops.ask(reason=f"asked to stop after iteration {self._until}")
         if self.stops.asked or self._ending(state.iteration) is not None:
             return False
         return state.iteration < self.context.spec.iterations
+
+    def _promote(self) -> None:
+        """Applies the promotion rule to checkpoints that are new, and carries out promotions that were approved."""
+        context = self.context
+        if context.spec.evaluation.promotion is not None:
+            for said in judge_checkpoints(context.ledger, context.fence, context.spec, context.clock.time_ms()):
+                context.observer.stage(said)
+        if context.spec.gates.promotion is not None:
+            settle(context.ledger, context.run)
 
     def _ending(self, iteration: int) -> Ending | None:
         """Returns how a guard or a gate ends the session after an iteration; None if it may continue."""

@@ -255,7 +255,7 @@ class RunSpec(SpecModel):
                 "sft": self.sft is not None,
                 "rewards": bool(self.rewards.parts),
                 "critique": self.rewards.critique is not None,
-                "evaluation": self.evaluation.sampling is not None,
+                "evaluation": self.evaluation.needs_responses,
                 "curriculum": self.data.curriculum is not None,
                 "tools": self.rollout.tools is not None,
                 "dynamic_sampling": self.samples_dynamically,

@@ -75,6 +75,22 @@ class EvaluationSampling(SpecModel):
         return self
 
 
+class PromotionRule(SpecModel):
+    """When a checkpoint becomes candidate: once it beats the champion, or iteration 0 without one, on the held-out tasks.
+
+    Both must have been evaluated with the same tasks. With `gates.promotion`, people are asked whether a candidate becomes
+    champion.
+    """
+
+    test: Literal["mcnemar", "bootstrap"] = "mcnemar"
+    """`mcnemar`: the exact one-sided test over the tasks whose results differ. `bootstrap`: the mean difference over tasks
+    drawn with replacement."""
+    level: float = Field(default=0.05, gt=0.0, lt=1.0)
+    """Maximum p-value at which a checkpoint counts as better."""
+    resamples: int = Field(default=10_000, ge=100, le=1_000_000)
+    """Number of resamples of `bootstrap`."""
+
+
 class EvaluationSpec(SpecModel):
     """Accuracy on the held-out tasks; the first and last iterations are always evaluated."""
 
@@ -82,6 +98,13 @@ class EvaluationSpec(SpecModel):
     """Iterations between evaluations; 0: only the first and the last iteration are evaluated."""
     sampling: EvaluationSampling | None = None
     """`null`: one greedy answer to each task."""
+    promotion: PromotionRule | None = None
+    """`null`: only people promote checkpoints."""
+
+    @property
+    def needs_responses(self) -> bool:
+        """True if a setting has no meaning for a run that generates nothing."""
+        return self.sampling is not None or self.promotion is not None
 
     @property
     def samples(self) -> int:
