@@ -51,7 +51,8 @@ def judge_checkpoints(ledger: Ledger, fence: Fence, spec: RunSpec, at_ms: int) -
     judged = {CheckpointKey(**link.body["checkpoint"]) for link in ledger.events.of_kind(run, JUDGED)}
     told = []
     rows = ledger.records.checkpoints(run)
-    for row in sorted((row for row in rows if row.run == run), key=lambda row: row.iteration):
+    trained = [row for row in rows if row.run == run and row.iteration > 0]
+    for row in sorted(trained, key=lambda row: row.iteration):
         key, rival = CheckpointKey(row.branch, row.iteration, row.term), _rival(ledger, run, rows)
         commit = ledger.commits.at(run, row.iteration)
         if key in judged or rival is None or (rival.run, rival.key) == (run, key) or commit is None:

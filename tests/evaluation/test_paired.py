@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,12 +50,10 @@ def test_a_test_depends_on_the_scores_alone(test: str, pairs: list[tuple[float, 
     assert not (found.is_better(0.4) and back.is_better(0.4))
 
 
-def test_the_bootstrap_agrees_with_the_normal_approximation_and_counts_the_sample_itself() -> None:
+def test_the_bootstrap_agrees_with_the_binomial_distribution_and_counts_the_sample_itself() -> None:
     values = [1.0] * 60 + [-1.0] * 40
-    error = np.std(values) / len(values) ** 0.5
-    z = 0.2 / error
-    expected = 0.5 * (1 - float(np.sign(z)) * (1 - 2 * 0.0207))  # the normal tail beyond 2.04 standard errors
-    assert bootstrap(values, 20_000, 1) == pytest.approx(expected, abs=0.006)
+    expected = sum(math.comb(100, k) * 0.6**k * 0.4 ** (100 - k) for k in range(51))
+    assert bootstrap(values, 20_000, 1) == pytest.approx(expected, abs=0.005)
     assert bootstrap([1.0] * 9, 99, 1) == 0.01
     assert bootstrap([0.0] * 9, 99, 1) == 1.0
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.simulation.cluster import DriverKilled
 from db.core.approval_rules import APPROVED, REJECTED
 from db.ledger import Ledger
-from db.write.aliases import AliasMove, CheckpointKey
+from db.write.aliases import Aliases, AliasMove, CheckpointKey
 from db.write.approvals import Approvals, Verdict
 from db.write.events import Events
 from flows.gates.candidates import JUDGED
@@ -99,14 +100,6 @@ def test_a_driver_killed_at_any_step_of_a_promotion_leaves_the_same(
     whole = Simulation.of(tmp_path / "whole", *RULE, GATE)
     whole.drive()
     killed = Simulation.of(tmp_path / "killed", *RULE, GATE)
-    places: dict[str, tuple[Any, str]] = {
-        "promote": ("db.write.aliases.Aliases", "promote"),
-        "ask": ("db.write.approvals.Approvals", "ask"),
-        "append": ("db.write.events.Events", "append"),
-    }
-    from benchmarks.simulation.cluster import DriverKilled
-    from db.write.aliases import Aliases
-
     kind: Any = {"promote": Aliases, "ask": Approvals, "append": Events}[step]
     done = getattr(kind, step)
     died: list[int] = []
@@ -121,7 +114,7 @@ def test_a_driver_killed_at_any_step_of_a_promotion_leaves_the_same(
 
     with monkeypatch.context() as patch:
         patch.setattr(kind, step, dying)
-        assert places and killed.drive() is None and died
+        assert killed.drive() is None and died
     killed.drive()
     moves, tests, asked = facts(killed)
     assert (moves, sorted(set(tests)), asked) == facts(whole)
