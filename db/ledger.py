@@ -37,6 +37,7 @@ from db.write.outbox import Deliveries
 from db.write.phases import Phases
 from db.write.records import Records
 from db.write.runs import Runs
+from db.write.suites import Suites
 
 
 class Ledger:
@@ -58,6 +59,7 @@ class Ledger:
         self.alarms = Alarms(database)
         self.annotations = Annotations(database)
         self.approvals = Approvals(database)
+        self.suites = Suites(database)
         self.deletions = Deletions(database)
         self.overview = Overviews(database)
         self.run_list = RunListReader(database)

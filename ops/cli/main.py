@@ -18,7 +18,7 @@ import typer
 from typer.main import get_command
 
 from ops.cli import failures
-from ops.cli.commands.checkpoints import evaluate, export, promote
+from ops.cli.commands.checkpoints import evaluate, export, promote, suites
 from ops.cli.commands.driving import branches, deletion, deploy, train
 from ops.cli.commands.gates import approvals
 from ops.cli.commands.inspection import alarms, audit, compare, logs, pages, placement, rollouts, runs, show, watch
@@ -60,6 +60,7 @@ for module in (
     rollouts,
     placement,
     evaluate,
+    suites,
     export,
     promote,
     approvals,

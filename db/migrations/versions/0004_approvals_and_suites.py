@@ -1,4 +1,4 @@
-"""Approvals: questions to people and what they decided."""
+"""Approvals: questions to people and what they decided; evaluations of suites."""
 
 from __future__ import annotations
 
@@ -43,3 +43,23 @@ def upgrade() -> None:
         postgresql_where=sa.text("decision IS NULL"),
     )
     op.create_index("approval_run_index", "approval", ["run"], unique=False)
+    op.create_table(
+        "suite_evaluation",
+        sa.Column("run", sa.Text(), nullable=False),
+        sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("suite", sa.Text(), nullable=False),
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("suite_spec", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("branch", sa.BigInteger(), nullable=False),
+        sa.Column("iteration", sa.BigInteger(), nullable=False),
+        sa.Column("weights_digest", sa.Text(), nullable=False),
+        sa.Column("figures", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("results", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("by", sa.Text(), nullable=False),
+        sa.Column("seconds", sa.Double(), nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.Column("seq", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["run"], ["run.id"], name=op.f("suite_evaluation_run_fk")),
+        sa.PrimaryKeyConstraint("run", "number", name=op.f("suite_evaluation_pk")),
+        sa.UniqueConstraint("run", "digest", "weights_digest", name=op.f("suite_evaluation_run_digest_weights_digest_unique")),
+    )
