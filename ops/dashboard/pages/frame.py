@@ -25,6 +25,7 @@ TABS = (
     ("devices", "Devices"),
     ("rollouts", "Rollouts"),
     ("checkpoints", "Checkpoints"),
+    ("evaluations", "Evaluations"),
     ("faults", "Faults"),
     ("logs", "Logs"),
     ("lineage", "Lineage"),

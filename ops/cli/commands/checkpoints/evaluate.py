@@ -25,6 +25,7 @@ from ops.cli.commands.checkpoints.suites import evaluate_suite, refuse_with_suit
 from ops.cli.lookup import opened_checkpoint, opened_run
 from ops.cli.options import HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import message, write, write_json
+from ops.presentation.suite_words import estimates_of
 from ops.process import keep_caches_inside
 
 if TYPE_CHECKING:
@@ -180,15 +181,10 @@ def _lines(title: str, report: Mapping[str, Any]) -> Iterator[str]:
     """Yields the lines for people: one for each figure, then those of each source."""
     interval = f"95 % interval {report['low']:.3f} to {report['high']:.3f}"
     yield f"{title}: accuracy {report['accuracy']:.3f} ({interval}), {report['tasks']} tasks, mean reward {report['reward']:.3f}"
-    for name, each in report.items():
-        if isinstance(each, dict) and "value" in each:
-            yield f"  {_spoken(name)}: {each['value']:.3f} (95 % interval {each['low']:.3f} to {each['high']:.3f})"
+    for name, each in estimates_of(dict(report)).items():
+        yield f"  {name}: {each['value']:.3f} (95 % interval {each['low']:.3f} to {each['high']:.3f})"
     for name, figures in report.get("sources", {}).items():
         yield from _lines(name, figures)
-
-
-def _spoken(name: str) -> str:
-    return name.replace("pass_at_", "pass@") if name != "majority" else "majority vote"
 
 
 def _answers(spec: RunSpec) -> str:

@@ -20,13 +20,14 @@ from ops.cli.lookup import find_run, opened_checkpoint, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
 from ops.cli.people import named
 from ops.presentation.output import message, write, write_json, write_table
+from ops.presentation.suite_words import estimates_of, worse_text
 from ops.presentation.words import moment
 
 if TYPE_CHECKING:
     from db.write.records import CheckpointRow
     from db.write.suites import SuiteRow
     from flows.run.home import Home
-    from ops.queries.suites import SuiteHistory, SuitePoint
+    from ops.queries.suites import SuiteHistory
     from yatt_core.evaluation.suites import Suite
     from yatt_core.spec import RunSpec
 
@@ -138,17 +139,16 @@ def evaluations(
 def _rows(history: SuiteHistory) -> Iterator[tuple[object, ...]]:
     for point in history.points:
         figures = point.figures
-        others = ", ".join(f"{_spoken(key)} {each['value']:.3f}" for key, each in figures.items() if _is_estimate(each))
+        others = ", ".join(f"{key} {each['value']:.3f}" for key, each in estimates_of(dict(figures)).items())
         interval = f"{figures['low']:.3f} to {figures['high']:.3f}"
-        yield point.iteration, f"{figures['accuracy']:.3f}", interval, others, moment(point.at), worse_text(point)
-
-
-def worse_text(point: SuitePoint) -> str:
-    """Returns in words what an evaluation is significantly worse than; empty if nothing."""
-    return "; ".join(
-        f"the {each.against} one, iteration {each.iteration} (p = {each.found.p_value:.2g})"
-        for each in point.worse_than
-    )
+        yield (
+            point.iteration,
+            f"{figures['accuracy']:.3f}",
+            interval,
+            others,
+            moment(point.at),
+            worse_text(point.worse_than),
+        )
 
 
 def _warn(ledger: Any, run: str, row: SuiteRow) -> None:
@@ -158,7 +158,7 @@ def _warn(ledger: Any, run: str, row: SuiteRow) -> None:
     (history,) = suite_histories(ledger, run, row.suite)
     point = next(each for each in history.points if each.number == row.number)
     if point.worse_than:
-        message(f"warning: iteration {row.iteration} is significantly worse than {worse_text(point)}")
+        message(f"warning: iteration {row.iteration} is significantly worse than {worse_text(point.worse_than)}")
 
 
 def _lines(row: SuiteRow) -> Iterator[str]:
@@ -171,14 +171,5 @@ def _lines(row: SuiteRow) -> Iterator[str]:
 def _figure_lines(title: str, figures: Mapping[str, Any]) -> Iterator[str]:
     interval = f"95 % interval {figures['low']:.3f} to {figures['high']:.3f}"
     yield f"  {title}: accuracy {figures['accuracy']:.3f} ({interval}), {figures['tasks']} tasks"
-    for key, each in figures.items():
-        if _is_estimate(each):
-            yield f"    {_spoken(key)}: {each['value']:.3f} (95 % interval {each['low']:.3f} to {each['high']:.3f})"
-
-
-def _is_estimate(value: object) -> bool:
-    return isinstance(value, dict) and "value" in value
-
-
-def _spoken(name: str) -> str:
-    return name.replace("pass_at_", "pass@") if name != "majority" else "majority vote"
+    for key, each in estimates_of(dict(figures)).items():
+        yield f"    {key}: {each['value']:.3f} (95 % interval {each['low']:.3f} to {each['high']:.3f})"
