@@ -22,7 +22,7 @@ from yatt_core.evaluation.paired import TestKind
 from yatt_core.prompts.stream import Prompt
 from yatt_core.spec import RunSpec
 from yatt_core.spec.base import SpecModel
-from yatt_core.spec.reading.documents import read_document, with_absolute_paths
+from yatt_core.spec.reading.documents import read_document
 from yatt_core.spec.reading.mistakes import mistakes_in
 from yatt_core.spec.sections.data import Source as SourceSpec
 from yatt_core.spec.sections.data import SourceName
@@ -84,8 +84,7 @@ class Suite:
 
 def load_suite(path: Path) -> SuiteSpec:
     """Returns a suite's spec; paths in it are relative to its folder."""
-    tree = with_absolute_paths(read_document(path), path.resolve().parent)
-    return parse_suite(tree, str(path))
+    return parse_suite(read_document(path), str(path))
 
 
 def parse_suite(tree: Any, origin: str) -> SuiteSpec:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
 
+from db.core.suite_models import SuiteEvaluation
 from db.ledger import Ledger
 from flows.run.home import Home
+from ops.cli.commands.checkpoints.following import follow
 from tests.evaluation.test_suites import write_suite
 from tests.ops.cli.test_evaluate import run as run
 from tests.ops.conftest import Yatt
@@ -33,7 +36,7 @@ def test_a_suite_is_evaluated_once_for_the_same_weights(yatt: Yatt, home: Home, 
     assert figures["pass_at_2"]["value"] == pytest.approx(sum(pass_at_k(4, c, 2) for c in counts) / 9)
     assert {name: each["tasks"] for name, each in figures["sources"].items()} == {"words": 4, "spelling": 5}
     again = yatt(*options, "-o", "json")
-    assert again.document == document and "were evaluated on suite mixed before" in again.err
+    assert again.document == document and "evaluated on suite mixed before" in again.err
     shown = yatt("evaluate", pinned, "--suite", str(suite))
     assert f"{pinned}, iteration 2, suite mixed" in shown.out and "pass@2" in shown.out and "spelling: " in shown.out
     history = yatt("evaluations", pinned, "-o", "json").document["suites"]
@@ -53,10 +56,6 @@ def test_a_fall_is_told(yatt: Yatt, home: Home, pinned: str, tmp_path: Path) -> 
         (row,) = ledger.suites.of(pinned)
         results = [dict(task) | {"correct": 1} for task in row.results]
         with ledger._database.write() as connection:
-            from sqlalchemy import update
-
-            from db.core.suite_models import SuiteEvaluation
-
             connection.execute(update(SuiteEvaluation).values(results=results))
     said = yatt("evaluate", pinned, "--suite", str(suite), "--iteration", "2").err
     assert "iteration 2 is significantly worse than the best one, iteration 0 (p = " in said
@@ -72,6 +71,32 @@ def test_options_that_a_suite_decides_are_refused(
 ) -> None:
     answer = yatt("evaluate", run, "--suite", str(write_suite(tmp_path)), *options)
     assert answer.code == 2 and "--suite and" in answer.err and told in answer.err
+
+
+def test_a_follower_evaluates_what_is_kept_and_ends_with_the_run(home: Home, pinned: str, tmp_path: Path) -> None:
+    suite = write_suite(tmp_path)
+    follow(home, pinned, suite, left_seconds=0.0)
+    with Ledger.open(home.ledger) as ledger:
+        assert [row.iteration for row in ledger.suites.of(pinned)] == [0, 2]
+    follow(home, pinned, suite, left_seconds=0.0)
+    with Ledger.open(home.ledger) as ledger:
+        assert len(ledger.suites.of(pinned)) == 2
+
+
+def test_one_follower_a_suite(home: Home, pinned: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = home.run_folder(pinned) / "suites" / "mixed.lock"
+    path.parent.mkdir()
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        follow(home, pinned, write_suite(tmp_path), left_seconds=0.0)
+    assert "another process follows it for suite mixed" in capsys.readouterr().err
+    with Ledger.open(home.ledger) as ledger:
+        assert ledger.suites.of(pinned) == []
+
+
+def test_following_needs_a_suite(yatt: Yatt, run: str) -> None:
+    answer = yatt("evaluate", run, "--follow")
+    assert answer.code == 2 and "--follow: needs --suite" in answer.err
 
 
 def test_a_run_without_evaluations_says_how_to_make_one(yatt: Yatt, run: str) -> None:

@@ -91,6 +91,15 @@ class PromotionRule(SpecModel):
     """Number of resamples of `bootstrap`."""
 
 
+class ScheduledSuite(SpecModel):
+    """A suite on which each kept checkpoint is evaluated, in a process beside the run."""
+
+    path: str
+    """The suite's file, relative to the spec's folder."""
+    devices: str | None = Field(default=None, pattern=r"^[0-9]+(,[0-9]+)*$")
+    """Numbers of the GPUs of the process, such as `6,7`; `null`: those that the driver sees."""
+
+
 class EvaluationSpec(SpecModel):
     """Accuracy on the held-out tasks; the first and last iterations are always evaluated."""
 
@@ -100,11 +109,13 @@ class EvaluationSpec(SpecModel):
     """`null`: one greedy answer to each task."""
     promotion: PromotionRule | None = None
     """`null`: only people promote checkpoints."""
+    suites: tuple[ScheduledSuite, ...] = ()
+    """Suites on which kept checkpoints are evaluated while the run goes on."""
 
     @property
     def needs_responses(self) -> bool:
         """True if a setting has no meaning for a run that generates nothing."""
-        return self.sampling is not None or self.promotion is not None
+        return self.sampling is not None or self.promotion is not None or bool(self.suites)
 
     @property
     def samples(self) -> int:

@@ -21,6 +21,7 @@ from ops.cli.commands.checkpoints.answering import (
     progress_in_tasks,
     weights_of,
 )
+from ops.cli.commands.checkpoints.following import follow as follow_run
 from ops.cli.commands.checkpoints.suites import evaluate_suite, refuse_with_suite
 from ops.cli.lookup import opened_checkpoint, opened_run
 from ops.cli.options import HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
@@ -42,6 +43,7 @@ def register(app: typer.Typer) -> None:
         "yatt evaluate latest --samples 16 --temperature 0.6 --pass-at 1 --pass-at 8 --vote boxed",
         "yatt evaluate latest --model models/small-instruct",
         "yatt evaluate quickstart-1 --suite suites/math.yaml --iteration 40",
+        "CUDA_VISIBLE_DEVICES=7 yatt evaluate quickstart-1 --suite suites/math.yaml --follow",
     )
     app.command(epilog=examples(*shown))(evaluate)
 
@@ -71,11 +73,15 @@ def evaluate(
             metavar="SUITE", help="Answer the sets of this suite instead; the result joins the run's history."
         ),
     ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="With --suite: evaluate each checkpoint that the run keeps, until it ends.")
+    ] = False,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Measure a kept checkpoint, or a model folder, on the run's held-out tasks or on a suite of sets."""
     from flows.run.home import Home
+    from yatt_core.errors import ConfigurationError
 
     given = {
         "samples": samples,
@@ -88,8 +94,13 @@ def evaluate(
     keep_caches_inside(place)
     if suite is not None:
         refuse_with_suite(model, greedy, {key: value for key, value in given.items() if value is not None})
-        evaluate_suite(place, run, iteration, suite, output)
+        if follow:
+            follow_run(place, run, suite)
+        else:
+            evaluate_suite(place, run, iteration, suite, output)
         return
+    if follow:
+        raise ConfigurationError("--follow: needs --suite, whose results have a history")
     name, spec, weights = _opened(place, run, iteration, model)
     spec = with_sampling(spec, greedy, {key: value for key, value in given.items() if value is not None})
     message(f"evaluating {weights.named} on the held-out tasks, {_answers(spec)}")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from db.write.suites import SuiteRow
     from flows.run.home import Home
     from ops.queries.suites import SuiteHistory
-    from yatt_core.evaluation.suites import Suite
+    from yatt_core.evaluation.suites import Suite, SuiteSpec
     from yatt_core.spec import RunSpec
 
 
@@ -50,30 +51,61 @@ def refuse_with_suite(model: Path | None, greedy: bool, given: Mapping[str, Any]
         )
 
 
-def evaluate_suite(home: Home, run: str, iteration: int | None, path: Path, output: Output) -> None:
-    """Evaluates a kept checkpoint on a suite, unless the ledger has the result already, and writes the result."""
-    from yatt_core.evaluation.suites import load_suite, open_suite
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A suite and the checkpoint that answers it.
+
+    media: folder of the tasks' images.
+    """
+
+    run: str
+    spec: RunSpec
+    row: CheckpointRow
+    suite: Suite
+    media: Path
+
+
+@contextmanager
+def open_for(home: Home, run: str, iteration: int | None, wanted: SuiteSpec) -> Iterator[Opened]:
+    """Opens a kept checkpoint of a run, by default the newest, and the tasks of a suite for it."""
+    from yatt_core.evaluation.suites import open_suite
     from yatt_core.prompts.media import MediaFolder
 
-    by, wanted = named(None, "evaluates"), load_suite(path)
     name, spec, row = opened_checkpoint(home, run, iteration)
-    with TemporaryDirectory() as media:
-        suite = open_suite(wanted, spec, MediaFolder(Path(media)).keep)
-        with opened_ledger(home) as ledger:
-            done = ledger.suites.find(name, suite.digest, row.weights_digest)
-        if done is None:
-            done = _evaluated(home, name, suite, spec, row, Path(media), by)
-        else:
-            message(
-                f"{name}, iteration {row.iteration}: these weights were evaluated on suite {suite.spec.name} before"
-            )
+    with TemporaryDirectory() as folder:
+        suite = open_suite(wanted, spec, MediaFolder(Path(folder)).keep)
+        yield Opened(name, spec, row, suite, Path(folder))
+
+
+def evaluate_suite(home: Home, run: str, iteration: int | None, path: Path, output: Output) -> None:
+    """Evaluates a kept checkpoint on a suite, unless the ledger has the result already, and writes the result."""
+    from yatt_core.evaluation.suites import load_suite
+
+    with open_for(home, run, iteration, load_suite(path)) as opened:
+        done = evaluated_once(home, opened)
     if output is Output.JSON:
         write_json(asdict(done))
         return
     for line in _lines(done):
         write(line)
+
+
+def evaluated_once(home: Home, opened: Opened) -> SuiteRow:
+    """Returns the evaluation of a checkpoint on a suite, from the ledger if it is there.
+
+    Says on standard error what happens, and whether the result is worse than an earlier one.
+    """
+    run, row = opened.run, opened.row
     with opened_ledger(home) as ledger:
-        _warn(ledger, name, done)
+        done = ledger.suites.find(run, opened.suite.digest, row.weights_digest)
+        if done is not None:
+            message(f"{run}, iteration {row.iteration}: evaluated on suite {done.suite} before")
+            return done
+    done = _evaluated(home, run, opened.suite, opened.spec, row, opened.media, named(None, "evaluates"))
+    with opened_ledger(home) as ledger:
+        done = ledger.suites.add(done)
+        _warn(ledger, run, done)
+    return done
 
 
 def _evaluated(home: Home, run: str, suite: Suite, spec: RunSpec, row: CheckpointRow, media: Path, by: str) -> SuiteRow:
@@ -94,7 +126,7 @@ def _evaluated(home: Home, run: str, suite: Suite, spec: RunSpec, row: Checkpoin
         **figures_of(whole),
         "sources": {name: figures_of(summary) for name, summary in sets.items()},
     }
-    found = SuiteRow(
+    return SuiteRow(
         run=run,
         suite=suite.spec.name,
         digest=suite.digest,
@@ -107,8 +139,6 @@ def _evaluated(home: Home, run: str, suite: Suite, spec: RunSpec, row: Checkpoin
         by=by,
         seconds=time.monotonic() - began,
     )
-    with opened_ledger(home) as ledger:
-        return ledger.suites.add(found)
 
 
 def evaluations(

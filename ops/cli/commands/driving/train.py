@@ -196,6 +196,7 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False, unti
     from flows.launch import run_session
     from flows.run.creation import load_run
     from ops.cli.failures import exit_code
+    from ops.evaluators import start_evaluators
     from ops.group.address import server_of_runs
     from ops.group.pages import live_pages
     from ops.integrations.apprise_notifier import AppriseNotifier
@@ -212,6 +213,7 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False, unti
     pages = live_pages(home)
     notifier, trackers = AppriseNotifier.from_environment(spec.guards.notify), trackers_of(home, spec)
     message(f"run {run} in {home.run_folder(run)}")
+    start_evaluators(home, run, spec)
     try:
         with watching(run, lambda: spec.sft is not None) as observer:
             find_server = server_of_runs(home)
