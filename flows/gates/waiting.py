@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from db.core.approval_rules import APPROVED, PENDING, Approval, standing
+from db.core.approval_rules import APPROVED, Approval
 from db.core.errors import ApprovalNotFound
 from db.ledger import Ledger
 
@@ -38,12 +38,16 @@ def awaited(ledger: Ledger, run: str) -> Approval | None:
         return None
 
 
+def is_decided(ledger: Ledger, run: str) -> bool:
+    """Returns True if a run is paused at a gate that has been decided since, so that a driver has something to do.
+
+    Raises `RunNotFound`.
+    """
+    approval = awaited(ledger, run)
+    return approval is not None and approval.decision is not None
+
+
 def may_go_on(ledger: Ledger, run: str) -> bool:
     """Returns True if a run is paused at a gate that has been approved since. Raises `RunNotFound`."""
     approval = awaited(ledger, run)
     return approval is not None and approval.decision == APPROVED
-
-
-def is_open(ledger: Ledger, approval: Approval) -> bool:
-    """Returns True if an approval can still be decided."""
-    return standing(approval, ledger.approvals.now()) == PENDING

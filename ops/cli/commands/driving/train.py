@@ -116,16 +116,17 @@ def resume(
     agree within tolerance, and the change is marked.
     """
     from flows.branching.branches import finish_fork, revise
+    from flows.gates.waiting import is_decided
     from flows.run.home import Home
 
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
         finish_fork(place, ledger, name)
-        row = ledger.runs.find(name)
+        row, decided = ledger.runs.find(name), is_decided(ledger, name)
     if row.state == "paused":
         message(f"{name} was paused: {row.state_reason}")
-        if unless_paused:
+        if unless_paused and not decided:
             _leave(place, name, row.state_reason, output)
             return
     if overrides:
