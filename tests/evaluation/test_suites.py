@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ops.seeding import toy_spec
+from tests.services import ROOT
 from yatt_core.errors import ConfigurationError
 from yatt_core.evaluation.history import Point, regressions
 from yatt_core.evaluation.suites import Suite, load_suite, open_suite, set_names
 from yatt_core.prompts.media import verified_address
-from yatt_core.spec import override_spec
+from yatt_core.spec import load_spec, override_spec
 from yatt_core.spec.reading.documents import yaml_text
 
 WORDS = ["one", "two", "two", "three", "four"]
@@ -50,6 +51,12 @@ def test_the_distinct_tasks_of_all_sets_are_read_in_order(tmp_path: Path) -> Non
         tmp_path, sets=[{"name": "w", "source": {"kind": "jsonl", "path": "words.jsonl"}, "tasks": 2}]
     )
     assert len(opened(limited).prompts) == 2
+
+
+def test_the_example_fits_the_quickstart() -> None:
+    suite = load_suite(ROOT / "configs" / "suites" / "spelling.yaml")
+    opened_suite = open_suite(suite, load_spec(ROOT / "configs" / "quickstart.yaml"), verified_address)
+    assert len(opened_suite.prompts) == 100 and opened_suite.run_spec.evaluation.samples == 4
 
 
 def test_held_out_rows_of_a_source_are_the_tasks(tmp_path: Path) -> None:
