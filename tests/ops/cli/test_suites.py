@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text, update
 
+from db.core.engine import Fence
 from db.core.suite_models import SuiteEvaluation
 from db.ledger import Ledger
 from flows.run.home import Home
@@ -20,9 +21,11 @@ from yatt_core.evaluation.estimators import pass_at_k
 
 @pytest.fixture
 def pinned(home: Home, run: str) -> str:
-    """Gives the run's two checkpoints digests of their own."""
-    with Ledger.open(home.ledger) as ledger, ledger._database.write() as connection:
-        connection.execute(text("UPDATE checkpoint SET weights_digest = 'weights-of-' || iteration"))
+    """Gives the run's two checkpoints digests of their own, and ends its driver."""
+    with Ledger.open(home.ledger) as ledger:
+        with ledger._database.write() as connection:
+            connection.execute(text("UPDATE checkpoint SET weights_digest = 'weights-of-' || iteration"))
+        ledger.leases.release(Fence(run, 1))
     return run
 
 
