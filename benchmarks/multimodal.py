@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress, trained
 from examples.shapes import write_shapes
 from flows.run.home import Home
-from ops.cli.commands.checkpoints.evaluate import checkpoint_weights
+from ops.cli.commands.checkpoints.answering import checkpoint_weights
 from ops.cli.lookup import opened_checkpoint
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.evaluation.estimators import wilson_interval

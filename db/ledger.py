@@ -27,6 +27,7 @@ from db.read.series import SeriesReader
 from db.write.alarms import Alarms
 from db.write.aliases import Aliases
 from db.write.annotations import Annotations
+from db.write.approvals import Approvals
 from db.write.commit import Commits
 from db.write.deletions import Deletions
 from db.write.events import Events
@@ -36,6 +37,7 @@ from db.write.outbox import Deliveries
 from db.write.phases import Phases
 from db.write.records import Records
 from db.write.runs import Runs
+from db.write.suites import Suites
 
 
 class Ledger:
@@ -56,6 +58,8 @@ class Ledger:
         self.aliases = Aliases(database)
         self.alarms = Alarms(database)
         self.annotations = Annotations(database)
+        self.approvals = Approvals(database)
+        self.suites = Suites(database)
         self.deletions = Deletions(database)
         self.overview = Overviews(database)
         self.run_list = RunListReader(database)

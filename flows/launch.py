@@ -65,7 +65,7 @@ def run_session(
         services = SessionServices(session.context, find_server, in_flow_run=window is not None)
         try:
             with ended_in_order():
-                outcome = session.already_finished() or session.out_of_budget() or _drive(session, services)
+                outcome = session.already_finished() or session.obstructed() or _drive(session, services)
         finally:
             services.stop()
         tell_end(End(run, outcome.state, outcome.reason))

@@ -16,6 +16,7 @@ from flows.run.home import Home
 from flows.schedule.parameters import CONTINUE, NO_OVERRIDES, DurationText, RunChoice, WindowParameters
 from flows.schedule.scheduled import drive_window, window_flow
 from flows.schedule.window_start import BegunWindow, Ending, begin_window
+from ops.evaluators import start_evaluators
 from ops.group.pages import live_pages
 from ops.integrations.apprise_notifier import AppriseNotifier
 from ops.integrations.trackers import trackers_of
@@ -68,6 +69,7 @@ def window(
 
 def _driven(home: Home, begun: BegunWindow) -> Ending:
     run = begun.run
+    start_evaluators(home, run, load_run(home, run)[1])
     with watching(run, lambda: load_run(home, run)[1].sft is not None) as observer:
         trackers = trackers_of(home, load_run(home, run)[1])
         return drive_window(home, begun, observer, trackers, lambda: _notifier(home, run), pages=live_pages(home))

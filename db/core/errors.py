@@ -82,3 +82,15 @@ class DeletionRefused(LedgerError):
 
 class AnnotationRefused(LedgerError):
     """A note or tag is invalid."""
+
+
+class ApprovalNotFound(LedgerError):
+    """No approval has the given number."""
+
+
+class ApprovalRefused(LedgerError):
+    """An approval cannot be asked or decided so, for example since it is decided already."""
+
+
+class ApprovalForbidden(ApprovalRefused):
+    """This person may not decide the approval."""

@@ -15,6 +15,7 @@ from db.core.base import COUNTER, key_part, run_key
 from db.core.base import Base as Base
 from db.core.people_models import RunNote as RunNote
 from db.core.people_models import RunTag as RunTag
+from db.core.suite_models import SuiteEvaluation as SuiteEvaluation
 
 
 class Run(Base):
@@ -221,10 +222,7 @@ class Wave(Base):
 
 
 class Choice(Base):
-    """A choice that depended on time, load or the environment, recorded before it took effect.
-
-    The first choice recorded under a name stands.
-    """
+    """A choice by time, load or environment, recorded before it took effect; the first one under a name stands."""
 
     __tablename__ = "choice"
 

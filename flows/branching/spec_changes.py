@@ -32,7 +32,7 @@ FIXED = {
 """Keys that cannot change along a line of iterations, including forks, and why."""
 UNREAD_BY_UPDATES = (
     "name", "data.curriculum", "dynamic_sampling", "rewards", "controllers", "placement", "checkpoints", "evaluation",
-    "recovery", "guards", "retention", "tracking", "storage", "callbacks",
+    "recovery", "guards", "gates", "retention", "tracking", "storage", "callbacks",
 )  # fmt: skip
 """Keys that do not affect the replay of an update; rewards and admissions are recorded with the experience."""
 UNREAD_BY_SAMPLES = tuple(key for key in UNREAD_BY_UPDATES if key not in ("dynamic_sampling", "rewards"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ LONGEST_LIST = 20
 """Maximum number of notices in a message; the number of omitted ones is given."""
 LONGEST_LINE = 500
 LONGEST_WAIT = 300.0
+APPROVAL = "approval"
+"""Key of the payload that names the question that a row is about."""
 
 
 def alarm_entry(body: Mapping[str, Any], at_ms: int) -> OutboxEntry:
@@ -44,6 +46,14 @@ def state_entry(run: str, term: int, state: str, reason: str, at_ms: int) -> Out
     return OutboxEntry(f"{run}/t{term}/now-{state}", NOTIFICATION, {"text": f"the run is {state}: {reason}"}, at_ms)
 
 
+def approval_entry(run: str, key: str, question: str, at_ms: int) -> OutboxEntry:
+    """Returns the outbox row that notifies people of a question.
+
+    key: the question's name within its run; the message names the question's number and address once it is sent.
+    """
+    return OutboxEntry(f"{run}/approval/{key}", NOTIFICATION, {"text": question, APPROVAL: key}, at_ms)
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """A message to a recipient."""
@@ -55,20 +65,33 @@ class Message:
 def message_of(run: str, notices: Sequence[Notice]) -> Message:
     """Combines notices into one message, oldest first; only the latest `LONGEST_LIST` are listed."""
     shown = notices[-LONGEST_LIST:]
-    lines = [f"- {redact(notice.text)[:LONGEST_LINE]} [{notice.key}]" for notice in shown]
+    lines = [_line(notice) for notice in shown]
     if len(notices) > len(shown):
         lines.insert(0, f"{len(notices) - len(shown)} earlier ones omitted; see `yatt alarms {run}`")
     title = f"YATT: {run}, {len(notices)} new" if len(notices) > 1 else f"YATT: {run}"
     return Message(title, "\n".join(lines))
 
 
+def _line(notice: Notice) -> str:
+    where = f" {notice.address}" if notice.address else ""
+    return f"- {redact(notice.text)[:LONGEST_LINE]}{where} [{notice.key}]"
+
+
 class NotificationDeliverer:
-    """Sends pending rows once the interval since the last message has passed, or at once when a session ends."""
+    """Sends pending rows once the interval since the last message has passed, or at once when a session ends.
+
+    address: tells where to decide a question of a run, given its key (`flows.gates.links`).
+    """
 
     name, longest_wait = "notifications", LONGEST_WAIT
 
-    def __init__(self, notifier: Notifier, spec: NotifySpec) -> None:
-        self._notifier, self._interval = notifier, spec.interval_seconds
+    def __init__(
+        self,
+        notifier: Notifier,
+        spec: NotifySpec,
+        address: Callable[[Ledger, str, str], str] = lambda ledger, run, key: "",
+    ) -> None:
+        self._notifier, self._interval, self._address = notifier, spec.interval_seconds, address
         self._undelivered: list[ClaimedRow] = []
         self._newest_sent_at = -math.inf
 
@@ -83,7 +106,7 @@ class NotificationDeliverer:
                 self._newest_sent_at = time.monotonic()
         if not self._undelivered:
             return 0
-        told = self._notifier.notify(fence.run, [Notice(row.id, str(row.payload["text"])) for row in self._undelivered])
+        told = self._notifier.notify(fence.run, [self._notice(ledger, fence.run, row) for row in self._undelivered])
         if told.taken:
             ledger.outbox.delivered(fence, sorted(told.taken))
             log.info("sent notifications for %d rows", len(told.taken))
@@ -106,6 +129,10 @@ class NotificationDeliverer:
 
     def close(self) -> None:
         """Does nothing: each message stands alone."""
+
+    def _notice(self, ledger: Ledger, run: str, row: ClaimedRow) -> Notice:
+        key = row.payload.get(APPROVAL)
+        return Notice(row.id, str(row.payload["text"]), "" if key is None else self._address(ledger, run, str(key)))
 
     def _is_due(self, ledger: Ledger, run: str) -> bool:
         """Returns True if the last message was long enough ago, according to both the ledger and this process."""

@@ -31,6 +31,8 @@ from yatt_core.guards.stalls import PhaseUnderWay
 from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
+BY_GUARD = "guard "
+"""Prefix of the reason recorded for a branch that a guard opened."""
 STRENGTH = (ROLLBACK, "pause", "stop")
 """Actions, weakest first. Of several requested actions the strongest applies."""
 

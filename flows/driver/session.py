@@ -20,12 +20,15 @@ from flows.driver.actors_start import ActorsStart
 from flows.driver.checkpoints import CheckpointKeeper
 from flows.driver.context import RunContext
 from flows.driver.deadlines import PhaseDeadlines
+from flows.driver.gates import Gates
 from flows.driver.guards import Ending, Guards
 from flows.driver.machine_meter import MachineMeter
 from flows.driver.run_status import Outcome, conclude, set_state
 from flows.driver.stopping import StopRequests
 from flows.driver.threads import DriverThreads
 from flows.driver.windows import Window
+from flows.gates.candidates import judge_checkpoints
+from flows.gates.promotions import settle
 from flows.placement.prefetch import PlacementPrefetch
 from flows.run.control_state import ControlState
 from flows.run.lease import DRIVER
@@ -65,6 +68,7 @@ class DriverSession:
         self.meter, self.stops = BytesMeter(), StopRequests()
         self.machine = MachineMeter(context.home.folder)
         self.guards = Guards(context.ledger, context.fence, spec, context.clock, context.observer, self.stops)
+        self.gates = Gates(context.ledger, context.fence, spec, context.clock)
         self.deadlines = PhaseDeadlines(context.ledger, context.run, spec.recovery)
         self.prefetch = PlacementPrefetch(find_policy(spec.placement, constants_known(spec)))
         self.threads = DriverThreads(context, trackers or {}, notifier, self._beat)
@@ -120,13 +124,19 @@ class DriverSession:
         self.end("nothing to do")
         return Outcome(self.context.run, row.state, row.iteration, "target reached before", ExitCode.OK)
 
-    def out_of_budget(self) -> Outcome | None:
-        """Ends the session at once if the run has used up its budget or too many drivers; returns None otherwise."""
-        ending = self.guards.over_budget(self.context.branch, self.context.committed_iteration) or self._too_many_lost()
+    def obstructed(self) -> Outcome | None:
+        """Ends the session at once if the run has used up its budget or too many drivers, or stands at a gate.
+
+        Returns None otherwise, and at a gate if the run has no checkpoint of its last commit yet.
+        """
+        place = self.context.branch, self.context.last_commit
+        ending, why = self.guards.over_budget(place[0], max(0, place[1])) or self._too_many_lost(), "out of budget"
+        if ending is None and place[1] >= 0 and not self.checkpoints.lacks(place[1]):
+            ending, why = self.gates.ending(*place), "at a gate"
         if ending is None:
             return None
         outcome = self._conclude(ending)
-        self.end("out of budget")
+        self.end(why)
         return outcome
 
     def _extended(self, seconds: float) -> None:
@@ -153,7 +163,8 @@ class DriverSession:
             self.context.observer.stage("taking the last checkpoint")
             self.checkpoints.begin(state.iteration)
             self.checkpoints.wait()
-        ending = self.guards.ending(self.context.branch, state.iteration)
+        self._promote()
+        ending = self._ending(state.iteration)
         if ending is None:
             done = state.iteration >= spec.iterations
             name, reason = ("completed", "target reached") if done else ("stopped", self.stops.reason)
@@ -203,11 +214,26 @@ class DriverSession:
         """Returns False at the target, and after an operator, a signal, a window or a guard has requested an end."""
         self.threads.check()
         self._see_requests(self.context.ledger)
+        self._promote()
         if self._until is not None and state.iteration >= self._until:
             self.stops.ask(reason=f"asked to stop after iteration {self._until}")
-        if self.stops.asked or self.guards.ending(self.context.branch, state.iteration) is not None:
+        if self.stops.asked or self._ending(state.iteration) is not None:
             return False
         return state.iteration < self.context.spec.iterations
+
+    def _promote(self) -> None:
+        """Applies the promotion rule to checkpoints that are new, and carries out promotions that were approved."""
+        context = self.context
+        if context.spec.evaluation.promotion is not None:
+            for said in judge_checkpoints(context.ledger, context.fence, context.spec, context.clock.time_ms()):
+                context.observer.stage(said)
+        if context.spec.gates.promotion is not None:
+            settle(context.ledger, context.run)
+
+    def _ending(self, iteration: int) -> Ending | None:
+        """Returns how a guard or a gate ends the session after an iteration; None if it may continue."""
+        place = self.context.branch, iteration
+        return self.guards.ending(*place) or (self.gates.ending(*place) if iteration >= 0 else None)
 
     def evaluates(self, iteration: int) -> bool:
         """Returns True if the iteration is evaluated on the held-out tasks."""

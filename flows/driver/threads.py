@@ -14,6 +14,7 @@ from db.ledger import Ledger
 from flows.delivery.notifications import NotificationDeliverer
 from flows.delivery.outbox import OutboxPump, TrackerDeliverer
 from flows.driver.context import RunContext
+from flows.gates.links import addresses
 from flows.run.lease import LeaseKeeper
 from flows.run.protocols import Notifier, Tracker
 from yatt_core.cluster.driver_signs import DriverBeat
@@ -40,7 +41,8 @@ class DriverThreads:
     ) -> None:
         ledger, fence, recovery = context.home.ledger, context.fence, context.spec.recovery
         notify = context.spec.guards.notify
-        deliverer = NotificationDeliverer(notifier, notify) if notifier and notify else None
+        address = addresses(context.home, context.pages, context.spec.gates)
+        deliverer = NotificationDeliverer(notifier, notify, address) if notifier and notify else None
         self._observer, self._folder, self._fence = context.observer, context.folder, fence
         life, wait = recovery.lease_seconds, recovery.ledger_wait_seconds
         self._lease = LeaseKeeper(ledger, fence, life, wait, beat, on_loss=self._cut)

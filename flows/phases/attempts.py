@@ -21,6 +21,7 @@ from flows.driver.session import DriverSession
 from flows.driver.stopping import StopNow
 from flows.phases.failure_policy import handle_failure
 from flows.run.control_state import Recovered
+from flows.run.evaluations import TASKS
 from yatt_core.errors import FencedError, YattError
 from yatt_core.logs import log_context, redact
 from yatt_core.protocols.receipts import (
@@ -38,8 +39,6 @@ log = logging.getLogger("yatt_core.flow")
 KEPT_RECEIPTS = (SftReceipt, PrepareReceipt, RecoverReceipt)
 SYNCED = "engines"
 """Key of the receipts of `sync`, one for each engine that received weights."""
-TASKS = "tasks"
-"""Key of the results of `evaluate`, one for each held-out task in order."""
 STOPPED = "stopped"
 """Failure class of an attempt that was abandoned because the session had to end; charged to no budget."""
 

@@ -12,6 +12,7 @@ from db.write.alarms import AlarmRow
 from flows.branching.branches import open_branch
 from flows.branching.restore_points import RestorePoints
 from flows.branching.spec_changes import PastSpecs
+from flows.driver.guards import BY_GUARD
 from flows.driver.session import DriverSession
 from flows.phases.failure_policy import CURSOR, Paused
 from flows.run.control_state import ControlState
@@ -19,8 +20,6 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.guards.findings import Alarm, Finding
 
 log = logging.getLogger("yatt_core.flow")
-BY_GUARD = "guard "
-"""Prefix of the reason recorded for a branch that a guard opened."""
 
 
 def roll_back(session: DriverSession, state: ControlState) -> bool:

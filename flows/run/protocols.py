@@ -111,10 +111,12 @@ class Notice:
     """A message for people.
 
     key: unchanged if the notice is sent again.
+    address: where to act on it; it may contain a credential for exactly that, so it is only ever sent.
     """
 
     key: str
     text: str
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from flows.run.lease import is_keeper
 from flows.run.pages import Pages
 from flows.run.protocols import Notifier, Observer, Tracker
 from flows.schedule.reaper import DEPLOYED, FLOW
+from flows.schedule.suspension import suspend_window
 from flows.schedule.window_record import record_left, window_of_holder
 from flows.schedule.window_start import LOOK_SECONDS, PAUSED, BegunWindow, Ending, now_of, paused, refused
 from yatt_core.errors import ExitCode, YattError
@@ -63,6 +64,8 @@ def drive_window(
             parts = _Parts(home, observer, trackers, notifier(), clock or SystemClock(), pages)
             outcome = _drive(ledger, begun, parts)
             if isinstance(outcome, Outcome):
+                if outcome.exit_code == ExitCode.PAUSED:
+                    suspend_window(ledger, begun.run, begun.flow_run)
                 return _ending(outcome)
             return outcome
     except (YattError, LedgerError) as error:

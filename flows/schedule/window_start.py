@@ -33,6 +33,7 @@ from db.core.holder import this_process
 from db.ledger import Ledger
 from flows.driver.windows import Window, moment_text
 from flows.files.storage import store_of
+from flows.gates.waiting import is_decided
 from flows.prefect_io.prefect_client import AWAY, server_needed, server_trouble
 from flows.run.clock import Clock, SystemClock
 from flows.run.creation import create_run, current_spec
@@ -266,9 +267,9 @@ def _missed(run: str, own: Window, now: datetime) -> Ending | None:
 
 
 def paused(ledger: Ledger, run: str) -> Ending | None:
-    """Returns the final state of a window if its run is paused, waiting for an operator; else None."""
+    """Returns the final state of a window if its run is paused, waiting for an operator or an approval; else None."""
     row = ledger.runs.find(run)
-    if row.state != "paused":
+    if row.state != "paused" or is_decided(ledger, run):
         return None
     why = f"run {run} is paused and needs an operator: {row.state_reason}; to continue: `yatt resume {run}`"
     return Failed(name=PAUSED, message=redact(why))

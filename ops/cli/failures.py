@@ -6,6 +6,8 @@ import sys
 import traceback
 
 from db.core.errors import (
+    ApprovalNotFound,
+    ApprovalRefused,
     Fenced,
     LeaseHeld,
     LedgerAddressError,
@@ -25,7 +27,8 @@ def exit_code(error: BaseException) -> int:
         return error.exit_code
     if isinstance(error, LeaseHeld | Fenced):
         return ExitCode.LEASE_HELD
-    if isinstance(error, RunNotFound | LedgerAddressError | LedgerReadOnly | LedgerVersionError):
+    wrong_input = RunNotFound | ApprovalNotFound | ApprovalRefused
+    if isinstance(error, wrong_input | LedgerAddressError | LedgerReadOnly | LedgerVersionError):
         return ExitCode.CONFIGURATION
     return ExitCode.FAILURE
 

@@ -18,8 +18,9 @@ import typer
 from typer.main import get_command
 
 from ops.cli import failures
-from ops.cli.commands.checkpoints import evaluate, export, promote
+from ops.cli.commands.checkpoints import evaluate, export, promote, suites
 from ops.cli.commands.driving import branches, deletion, deploy, train
+from ops.cli.commands.gates import approvals
 from ops.cli.commands.inspection import alarms, audit, compare, logs, pages, placement, rollouts, runs, show, watch
 from ops.cli.commands.planning import check, doctor, init, plan, schema
 from ops.cli.commands.services import dashboard, group, tokens, users
@@ -61,8 +62,10 @@ for module in (
     rollouts,
     placement,
     evaluate,
+    suites,
     export,
     promote,
+    approvals,
     soup,
     audit,
     group,

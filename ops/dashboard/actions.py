@@ -165,12 +165,14 @@ def promote(served: Served, by: Approving, run_id: RunId, asked: Promote) -> Don
     find_line(served.ledger, run_id)
     with served.reading():
         done = promote_checkpoint(
-            served.home, run_id, asked.to, asked.iteration, asked.branch, asked.term, by=by, why=asked.why
+            served.home, run_id, asked.to, asked.iteration, asked.branch, asked.term, by=by, why=asked.why, via="api"
         )
     if done.model is not None:
         # A separate thread, since MLflow may be slow to respond and the threads of the routes are few.
         threading.Thread(target=_tell_registry, args=(served, run_id), daemon=True, name=f"promote-{run_id}").start()
     moved = ", ".join(f"{move.alias} is now iteration {move.iteration}" for move in done.moves)
+    if done.approval is not None:
+        moved = f"waits for approval {done.approval}"
     return _done(served, "promote", by, run_id, moved or f"{asked.to} is already iteration {done.iteration}")
 
 

@@ -15,7 +15,20 @@ from db.write.events import EventRow
 from db.write.runs import STATES
 from ops.dashboard.context import Before, Iteration, Limit, Number, Offset, RunId, SearchText, Served
 from ops.dashboard.texts import Like, Text, one_of
-from ops.queries import checkpoints, compare, devices, faults, lineage, logs, placement, run, run_list, series, spec
+from ops.queries import (
+    checkpoints,
+    compare,
+    devices,
+    faults,
+    lineage,
+    logs,
+    placement,
+    run,
+    run_list,
+    series,
+    spec,
+    suites,
+)
 from ops.queries.log_files import LEVELS, Filter
 
 router = APIRouter(prefix="/api/v1")
@@ -98,6 +111,12 @@ def list_checkpoints(
 ) -> checkpoints.Checkpoints:
     """Lists checkpoints with their newest verifications, newest iteration first."""
     return checkpoints.checkpoints(served.ledger, run_id, limit, before)
+
+
+@router.get("/runs/{run_id}/evaluations", tags=["checkpoints"])
+def list_evaluations(served: Served, run_id: RunId, suite: Text | None = None) -> list[suites.SuiteHistory]:
+    """Returns the history of each of the run's suites, with what is significantly worse than before."""
+    return suites.suite_histories(served.ledger, run_id, suite)
 
 
 @router.get("/runs/{run_id}/aliases", tags=["checkpoints"])

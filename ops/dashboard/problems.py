@@ -18,7 +18,16 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
-from db.core.errors import AnnotationRefused, Fenced, LeaseHeld, LedgerError, LedgerUnavailable, RunNotFound
+from db.core.errors import (
+    AnnotationRefused,
+    ApprovalForbidden,
+    ApprovalNotFound,
+    Fenced,
+    LeaseHeld,
+    LedgerError,
+    LedgerUnavailable,
+    RunNotFound,
+)
 from ops.presentation.words import shortened
 from ops.queries.sample_filters import InvalidQuery
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, YattError
@@ -73,8 +82,10 @@ def status_of(error: Exception, changing: bool) -> int:
     changing: True for a request that would change something; a `ConfigurationError` is then a conflict with the current state.
     """
     match error:
-        case RunNotFound():
+        case RunNotFound() | ApprovalNotFound():
             return HTTPStatus.NOT_FOUND
+        case ApprovalForbidden():
+            return HTTPStatus.FORBIDDEN
         case InvalidQuery() | AnnotationRefused() | InvalidSpec():
             return HTTPStatus.UNPROCESSABLE_ENTITY
         case LedgerUnavailable() | InfrastructureError():

@@ -24,11 +24,14 @@ from db.write.outbox import MLFLOW, PEOPLE
 from flows.delivery.notifications import NotificationDeliverer
 from flows.delivery.orphaned_outbox import BATCH, Trouble, deliver_dead, is_dead, lost_runs, tell_lost
 from flows.delivery.outbox import Deliverer, TrackerDeliverer, in_words, is_foreseen
+from flows.gates.links import addresses
+from flows.gates.promotions import settle_all
 from flows.run.creation import current_spec
 from flows.run.home import Home
 from flows.run.protocols import Tracker
 from ops.group.keeper_state import Undelivered, write_undelivered
 from ops.group.members import KEEPER_READY
+from ops.group.pages import live_pages
 from ops.group.reaping import start_reaping
 from ops.integrations.apprise_notifier import AppriseNotifier
 from ops.integrations.mlflow_tracker import MlflowTracker
@@ -72,6 +75,9 @@ class Keeper:
 
     def round(self, ledger: Ledger) -> None:
         """Tells the tracker of lost drivers, tries once to deliver the rows of each dead run that is due, and reports."""
+        for approval in ledger.approvals.take_defaults():
+            log.info("approval %d of %s: %s by its deadline", approval.id, approval.subject, approval.decision)
+        settle_all(ledger)
         for run in lost_runs(ledger):
             try:
                 tell_lost(ledger, run)
@@ -117,12 +123,14 @@ class Keeper:
         return self._deliver(ledger, run, TrackerDeliverer(tracker, BATCH, lane))
 
     def _send_to_people(self, ledger: Ledger, run: str) -> int:
-        notify = current_spec(ledger, run).guards.notify
+        spec = current_spec(ledger, run)
+        notify = spec.guards.notify
         notifier = self._notifiers.get(run) or AppriseNotifier.from_environment(notify)
         if notify is None or notifier is None:
             return 0
         self._notifiers[run] = notifier
-        return self._deliver(ledger, run, NotificationDeliverer(notifier, notify))
+        address = addresses(self._home, live_pages(self._home), spec.gates)
+        return self._deliver(ledger, run, NotificationDeliverer(notifier, notify, address))
 
     def _deliver(self, ledger: Ledger, run: str, deliverer: Deliverer) -> int:
         """Delivers under the lease, unless too many attempts have failed."""

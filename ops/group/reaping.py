@@ -1,8 +1,9 @@
-"""The keeper's rounds over Prefect: they close flow runs whose process is dead (`flows.schedule.reaper`).
+"""The keeper's rounds over Prefect: they close flow runs whose process is dead (`flows.schedule.reaper`), and resume those that
+waited at a gate which is decided (`flows.schedule.suspension`).
 
 They run in a thread of their own, so that an unresponsive Prefect server does not delay deliveries to MLflow.
 Consumes the ledger and Prefect's address from the environment; produces the state `Crashed` and a line in the
-log for each closed flow run.
+log for each closed or resumed flow run.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def start_reaping(home: Home, ended: threading.Event) -> threading.Thread:
 def _go_round(home: Home, ended: threading.Event) -> None:
     from flows.prefect_io.prefect_client import AWAY, server_trouble
     from flows.schedule.reaper import reap
+    from flows.schedule.suspension import resume_windows
 
     try:
         while not ended.is_set():
@@ -39,10 +41,12 @@ def _go_round(home: Home, ended: threading.Event) -> None:
                 with Ledger.open(home.ledger, migrate=False) as ledger:
                     for closed in reap(ledger, home):
                         log.info("%s: closed flow run %s: %s", closed.run, closed.flow_run, closed.why)
+                    for flow_run in resume_windows(ledger):
+                        log.info("resumed flow run %s, whose approval is decided", flow_run)
             except AWAY as error:
-                log.warning("dead flow runs remain open: %s", server_trouble(error))
+                log.warning("dead and suspended flow runs stay as they are: %s", server_trouble(error))
             except LedgerError as error:
-                log.warning("dead flow runs remain open: %s", redact(str(error)))
+                log.warning("dead and suspended flow runs stay as they are: %s", redact(str(error)))
             ended.wait(ROUND_SECONDS)
     finally:
         # After an unexpected error, the keeper ends and is restarted.

@@ -12,9 +12,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from db.core.approval_rules import APPROVED
 from db.core.errors import AliasRefused, LeaseHeld
 from db.ledger import Ledger
-from db.write.aliases import AliasMove, CheckpointKey
+from db.write.aliases import CHAMPION, AliasMove, CheckpointKey
+from db.write.approvals import Verdict
 from db.write.outbox import OutboxEntry
 from db.write.records import CheckpointRow
 from flows.delivery.registry import moved_entries, registered_model
@@ -31,6 +33,7 @@ class Promotion:
 
     moves: the moves in order; empty if the alias already pointed there.
     model: MLflow's address of the alias; None if the run is not tracked.
+    approval: number of the approval that the promotion waits for; None if it waits for none.
     """
 
     run: str
@@ -40,6 +43,7 @@ class Promotion:
     weights_digest: str
     model: str | None
     moves: tuple[AliasMove, ...]
+    approval: int | None = None
 
 
 def promote(
@@ -52,16 +56,21 @@ def promote(
     *,
     by: str,
     why: str,
+    via: str = "cli",
 ) -> Promotion:
     """Points an alias of a run to a kept checkpoint of its current line: the newest that matches the given numbers.
 
+    If the spec has a gate before the champion and the person may not decide it, people are asked instead.
+
     by: the person who decided it.
     why: the reason.
+    via: cli or api.
 
     Raises `RunNotFound`; `ConfigurationError` for a checkpoint that cannot be promoted; `DataError` for one
     that no tier holds completely. In these cases, nothing is written.
     """
     from flows.files.storage import verify_beside_driver
+    from flows.gates.promotions import champion_by_gate
     from flows.run.creation import current_spec, first_entries
 
     by, why = _said("by", by, LONGEST_NAME), _said("why", why, LONGEST_REASON)
@@ -77,13 +86,16 @@ def promote(
             entries = moved_entries(spec, moves)
             return [*first_entries(run, spec), *entries] if entries else []
 
-        target = CheckpointKey(row.branch, row.iteration, row.term)
-        try:
-            moves = ledger.aliases.promote(run, alias, target, by, why, tell)
-        except AliasRefused as error:
-            raise ConfigurationError(str(error)) from error
+        target, approval = CheckpointKey(row.branch, row.iteration, row.term), None
+        if alias == CHAMPION and spec.gates.promotion is not None:
+            moves, approval = champion_by_gate(ledger, spec, run, row, Verdict(APPROVED, by, why, via))
+        else:
+            try:
+                moves = ledger.aliases.promote(run, alias, target, by, why, tell)
+            except AliasRefused as error:
+                raise ConfigurationError(str(error)) from error
     model = f"models:/{registered_model(spec.name)}@{alias}" if spec.tracking.enabled else None
-    return Promotion(run, alias, row.branch, row.iteration, row.weights_digest, model, tuple(moves))
+    return Promotion(run, alias, row.branch, row.iteration, row.weights_digest, model, tuple(moves), approval)
 
 
 def deliver(home: Home, run: str) -> str | None:

@@ -155,7 +155,7 @@ class Simulation:
             with without_prefect_and_ray(), mock.patch("flows.driver.session.RunActors", actors):
                 clock = self.cluster.clock
                 session = DriverSession(RunContext.of(self.home, spec, ledger, fence, watcher, clock), until=until)
-                outcome = session.already_finished() or session.out_of_budget()
+                outcome = session.already_finished() or session.obstructed()
                 if outcome is None:
                     session.book("", "")
                     outcome = flows.train.drive(session, cast(Any, NoReport()))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from yatt_core.problems import Problems
 from yatt_core.prompts.media import verified_address
 from yatt_core.prompts.stream import Prompt, apportion
 from yatt_core.spec.sections.data import (
+    MOST_HELD_OUT,
     MOST_PROBE,
     PART_OF_DATA,
     DataSpec,
@@ -140,6 +142,23 @@ def collect_prompts(data: DataSpec, seed: int, keep: Keep = verified_address, wi
 
     train = [TrainingPrompts(data, seed, number, held_out_keys, probe_keys, keep) for number in range(len(weights))]
     return Collection(tuple(train), tuple(held_out), tuple(probe))
+
+
+def all_tasks(source: Source, number: int, most: int | None, keep: Keep = verified_address) -> list[Prompt]:
+    """Returns the distinct tasks of a source from which nothing is trained: its held-out rows if it names any, else all.
+
+    number: the source's among the prompts.
+    most: maximum number of tasks; None: all of a file, `MOST_HELD_OUT` of a generated source.
+
+    Raises as `collect_prompts` does.
+    """
+    if isinstance(source, ReasoningGymSource):
+        most = MOST_HELD_OUT if most is None else most
+        rows = _gym_rows(source, "held_out", HELD_OUT_SEED, most * DRAWS_PER_HELD_OUT)
+    else:
+        rows = read_rows(source, "held_out" if _has_held_out_files(source) else "train", keep)
+    taken = _take_distinct(rows, sys.maxsize if most is None else most, set())
+    return [_prompt(row, number, index) for index, row in enumerate(taken)]
 
 
 def first_prompts(data: DataSpec, seed: int, count: int) -> list[Prompt]:

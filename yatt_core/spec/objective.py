@@ -112,7 +112,7 @@ def contradictions(objective: ObjectiveSpec, given: Collection[str]) -> Iterator
         problems += [
             ("sft", f"sft: {why}; use null, and objective.kind sft in a run of its own"),
             ("rewards", f"rewards.parts: {why}; leave rewards out"),
-            ("evaluation", f"evaluation.sampling: {why}; use null"),
+            ("evaluation", f"evaluation.sampling, promotion and suites: {why}; leave them out"),
             ("curriculum", f"data.curriculum: {why}; use null"),
             ("tools", f"rollout.tools: {why}; use null"),
             ("dynamic_sampling", f"dynamic_sampling: {why}; leave it out"),

@@ -20,6 +20,7 @@ from yatt_core.spec.sections.callbacks import CallbackSpec
 from yatt_core.spec.sections.data import DataSpec
 from yatt_core.spec.sections.dynamic_sampling import AllGroups, DynamicSamplingSpec, misfits
 from yatt_core.spec.sections.evaluation import EvaluationSpec
+from yatt_core.spec.sections.gates import GatesSpec
 from yatt_core.spec.sections.guards import GuardsSpec
 from yatt_core.spec.sections.model import ModelFromConfig, ModelSizes, ModelSpec, SftSpec
 from yatt_core.spec.sections.placement import PlacementSpec
@@ -81,6 +82,7 @@ class RunSpec(SpecModel):
     evaluation: EvaluationSpec = EvaluationSpec()
     recovery: RecoverySpec = RecoverySpec()
     guards: GuardsSpec = GuardsSpec()
+    gates: GatesSpec = GatesSpec()
     retention: RetentionSpec = RetentionSpec()
     storage: StorageSpec = StorageSpec()
     tracking: TrackingSpec = TrackingSpec()
@@ -256,7 +258,7 @@ class RunSpec(SpecModel):
                 "sft": self.sft is not None,
                 "rewards": bool(self.rewards.parts),
                 "critique": self.rewards.critique is not None,
-                "evaluation": self.evaluation.sampling is not None,
+                "evaluation": self.evaluation.needs_responses,
                 "curriculum": self.data.curriculum is not None,
                 "tools": self.rollout.tools is not None,
                 "dynamic_sampling": self.samples_dynamically,

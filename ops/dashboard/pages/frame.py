@@ -26,6 +26,7 @@ TABS = (
     ("devices", "Devices"),
     ("rollouts", "Rollouts"),
     ("checkpoints", "Checkpoints"),
+    ("evaluations", "Evaluations"),
     ("faults", "Faults"),
     ("logs", "Logs"),
     ("lineage", "Lineage"),

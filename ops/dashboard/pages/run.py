@@ -26,8 +26,10 @@ from ops.dashboard.pages.charts import (
 )
 from ops.dashboard.pages.frame import ALL_PHASES, Visited
 from ops.dashboard.pages.pictures import time_parts
+from ops.dashboard.pages.suite_pictures import suite_picture
 from ops.dashboard.pages.templating import run_url
 from ops.dashboard.texts import Like, Text
+from ops.presentation.suite_words import estimates_of, worse_text
 from ops.presentation.time_accounts import advice_line
 from ops.presentation.words import phase_name
 from ops.queries.checkpoints import aliases, checkpoints
@@ -39,6 +41,7 @@ from ops.queries.logs import logs
 from ops.queries.run import RunView, run_view
 from ops.queries.series import KEYS, series_keys
 from ops.queries.spec import spec_view
+from ops.queries.suites import suite_histories
 
 router = APIRouter(prefix="/runs/{run_id}", include_in_schema=False)
 OptionalNumber = Annotated[str, Like(r"^\d{0,9}$", "a number of up to nine digits, or nothing")]
@@ -131,6 +134,20 @@ def show_checkpoints(visit: Visited, run_id: RunId, before: Place = None) -> Res
         found=found,
         promotions=aliases(visit.served.ledger, run_id).history,
         alias_choices=[(name, name) for name in ALIASES],
+    )
+
+
+@router.get("/evaluations")
+def show_evaluations(visit: Visited, run_id: RunId) -> Response:
+    """Shows the evaluations of the run's suites: curves, figures by set, and regressions."""
+    found = suite_histories(visit.served.ledger, run_id)
+    return visit.render_run(
+        "evaluations.html",
+        visit.find(run_id),
+        "evaluations",
+        histories=[(history, suite_picture(history)) for history in found],
+        worse=worse_text,
+        estimates=estimates_of,
     )
 
 

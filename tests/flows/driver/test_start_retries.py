@@ -107,9 +107,9 @@ def test_too_many_lost_drivers_in_a_row_pause_the_run_until_a_resume(home: Home,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("db.write.lease.is_gone", lambda _: True)
         patch.setattr("db.write.lease.Leases.acquire.__defaults__", (lambda _: True,))
-        outcome = opened(home, run).out_of_budget()
+        outcome = opened(home, run).obstructed()
     assert outcome is not None and (outcome.state, outcome.exit_code) == ("paused", ExitCode.PAUSED)
     assert "4 drivers in a row" in outcome.reason and "lost_drivers_per_hour is 2" in outcome.reason
     resumed = opened(home, run)
-    assert resumed.out_of_budget() is None, "an orderly end begins a new count"
+    assert resumed.obstructed() is None, "an orderly end begins a new count"
     resumed.end("ended")

@@ -75,6 +75,31 @@ class EvaluationSampling(SpecModel):
         return self
 
 
+class PromotionRule(SpecModel):
+    """When a checkpoint becomes candidate: once it beats the champion, or iteration 0 without one, on the held-out tasks.
+
+    Both must have been evaluated with the same tasks. With `gates.promotion`, people are asked whether a candidate becomes
+    champion.
+    """
+
+    test: Literal["mcnemar", "bootstrap"] = "mcnemar"
+    """`mcnemar`: the exact one-sided test over the tasks whose results differ. `bootstrap`: the mean difference over tasks
+    drawn with replacement."""
+    level: float = Field(default=0.05, gt=0.0, lt=1.0)
+    """Maximum p-value at which a checkpoint counts as better."""
+    resamples: int = Field(default=10_000, ge=100, le=1_000_000)
+    """Number of resamples of `bootstrap`."""
+
+
+class ScheduledSuite(SpecModel):
+    """A suite on which each kept checkpoint is evaluated, in a process beside the run."""
+
+    path: str
+    """The suite's file, relative to the spec's folder."""
+    devices: str | None = Field(default=None, pattern=r"^[0-9]+(,[0-9]+)*$")
+    """Numbers of the GPUs of the process, such as `6,7`; `null`: those that the driver sees."""
+
+
 class EvaluationSpec(SpecModel):
     """Accuracy on the held-out tasks; the first and last iterations are always evaluated."""
 
@@ -82,6 +107,15 @@ class EvaluationSpec(SpecModel):
     """Iterations between evaluations; 0: only the first and the last iteration are evaluated."""
     sampling: EvaluationSampling | None = None
     """`null`: one greedy answer to each task."""
+    promotion: PromotionRule | None = None
+    """`null`: only people promote checkpoints."""
+    suites: tuple[ScheduledSuite, ...] = ()
+    """Suites on which kept checkpoints are evaluated while the run goes on."""
+
+    @property
+    def needs_responses(self) -> bool:
+        """True if a setting has no meaning for a run that generates nothing."""
+        return self.sampling is not None or self.promotion is not None or bool(self.suites)
 
     @property
     def samples(self) -> int:

@@ -62,7 +62,11 @@ def promote(
         moves = [{"alias": move.alias, **_facts(move)} for move in done.moves]
         write_json(asdict(done) | {"moves": moves, "waits": waits})
         return
-    if not done.moves:
+    if done.approval is not None:
+        write(
+            f"{name}: iteration {done.iteration} waits for approval {done.approval}; `yatt approvals` lists who may decide"
+        )
+    elif not done.moves:
         write(f"{name}: {to} is already iteration {done.iteration}; nothing changed")
     for move in done.moves:
         write(f"{name}: {move.alias} is now iteration {move.iteration} (branch {move.branch})")

@@ -117,16 +117,17 @@ def resume(
     agree within tolerance, and the change is marked.
     """
     from flows.branching.branches import finish_fork, revise
+    from flows.gates.waiting import is_decided
     from flows.run.home import Home
 
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
         finish_fork(place, ledger, name)
-        row = ledger.runs.find(name)
+        row, decided = ledger.runs.find(name), is_decided(ledger, name)
     if row.state == "paused":
         message(f"{name} was paused: {row.state_reason}")
-        if unless_paused:
+        if unless_paused and not decided:
             _leave(place, name, row.state_reason, output)
             return
     if overrides:
@@ -197,6 +198,7 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False, unti
     from flows.launch import run_session
     from flows.run.creation import load_run
     from ops.cli.failures import exit_code
+    from ops.evaluators import start_evaluators
     from ops.group.address import server_of_runs
     from ops.group.pages import live_pages
     from ops.integrations.apprise_notifier import AppriseNotifier
@@ -214,6 +216,7 @@ def drive(home: Home, run: str, output: Output, accept_drift: bool = False, unti
     pages = live_pages(home)
     notifier, trackers = AppriseNotifier.from_environment(spec.guards.notify), trackers_of(home, spec)
     message(f"run {run} in {home.run_folder(run)}")
+    start_evaluators(home, run, spec)
     try:
         with watching(run, lambda: spec.sft is not None) as observer:
             find_server = server_of_runs(home)

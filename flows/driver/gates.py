@@ -1,0 +1,93 @@
+"""The gates of a session: asks what the spec wants to be asked, and ends the session until it is approved.
+
+Consumes where the run is after a commit. Produces questions in the ledger, each with a notification in the same transaction,
+and the way in which the session ends. A question that was asked before is read again, so a driver that was killed between the
+question and its end neither asks twice nor passes the gate.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from db.core.approval_rules import APPROVED, PENDING, Approval, standing
+from db.core.engine import Fence
+from db.ledger import Ledger
+from flows.driver.guards import BY_GUARD, Ending
+from flows.driver.spending import Spending
+from flows.gates.asking import ask
+from flows.gates.waiting import waiting_reason
+from flows.run.clock import Clock
+from yatt_core.gates.due import PROMOTION, DueGate, Place, due_gates
+from yatt_core.spec import RunSpec
+
+log = logging.getLogger("yatt_core.flow")
+AUTOMATIC = (BY_GUARD, "non_finite: ")
+"""Prefixes of the reasons of branches that no person opened."""
+FIGURES = ("reward/mean", "evaluation/accuracy", "kl", "entropy")
+"""Metrics whose newest values are part of a question's evidence."""
+
+
+class Gates:
+    """The gates of one session."""
+
+    def __init__(self, ledger: Ledger, fence: Fence, spec: RunSpec, clock: Clock) -> None:
+        self._ledger, self._fence, self._spec, self._clock = ledger, fence, spec, clock
+        self._spending = Spending(ledger, fence, spec.devices, clock) if spec.gates.spending is not None else None
+        self._passed: set[str] = set()
+        self._opened: dict[int, str] = {}
+        self._swept = False
+
+    def ending(self, branch: int, iteration: int) -> Ending | None:
+        """Returns how the session must end after an iteration, because of a gate; None if it may continue."""
+        found = list(due_gates(self._spec.gates, self._place(branch, iteration)))
+        if not self._swept:
+            self._withdraw_others({due.key for due in found})
+            self._swept = True
+        for due in found:
+            if due.key in self._passed:
+                continue
+            approval = self._ask(due, branch, iteration)
+            state = standing(approval, self._ledger.approvals.now())
+            if state == PENDING:
+                return Ending.of("pause", waiting_reason(approval))
+            if state != APPROVED:
+                return Ending.of("stop", _refusal(approval, self._fence.run))
+            self._passed.add(due.key)
+        return None
+
+    def _place(self, branch: int, iteration: int) -> Place:
+        spent = 0.0 if self._spending is None else self._spending.so_far().device_hours
+        return Place(branch, iteration, self._spec.iterations, self._rolled_back(branch), spent)
+
+    def _rolled_back(self, branch: int) -> str:
+        """Returns why a branch was opened, if a guard or the failure policy did so; else an empty text."""
+        if self._spec.gates.rollback is None or branch == 0:
+            return ""
+        if branch not in self._opened:
+            rows = self._ledger.overview.branches(self._fence.run)
+            self._opened |= {row.number: row.reason for row in rows}
+        reason = self._opened[branch]
+        return reason if reason.startswith(AUTOMATIC) else ""
+
+    def _ask(self, due: DueGate, branch: int, iteration: int) -> Approval:
+        """Asks a question, once; returns it with the decision that there is, its deadline's included."""
+        run = self._fence.run
+        if self._ledger.approvals.asked(run, due.key) is None:
+            log.warning("gate %s: %s", due.kind, due.text)
+        newest = self._ledger.metrics.latest(run)
+        figures = {key: newest[key].value for key in FIGURES if key in newest}
+        evidence = {"branch": branch, "iteration": iteration, **figures}
+        return ask(self._ledger, run, self._spec, due, evidence, self._clock.time_ms(), self._fence)
+
+    def _withdraw_others(self, keys: set[str]) -> None:
+        """Closes the run's open questions that are no longer asked: their branch was left, or the spec has changed."""
+        for row in self._ledger.approvals.of(self._fence.run):
+            if row.decision is None and row.kind != PROMOTION and row.key not in keys:
+                self._ledger.approvals.withdraw(row.id, "the run no longer stands at this gate")
+
+
+def _refusal(approval: Approval, run: str) -> str:
+    return (
+        f"approval {approval.id} was {approval.decision} by {approval.decided_by}: {approval.reason}; to go on elsewhere: "
+        f"`yatt rollback {run} --to ...`, `yatt fork {run}`, or another `gates` section with `yatt resume {run} --set`"
+    )

@@ -1,0 +1,99 @@
+"""Promotions that wait for approval: asks for them, and carries them out once they are approved.
+
+Consumes approvals of kind `promotion`. Produces moves of aliases, each with the approval's number in its reason, so that an
+approval is carried out once, whoever gets to it first: the command or page that approved it, the run's driver, or the keeper.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from db.core.approval_rules import APPROVED, Approval, may_decide
+from db.core.errors import AliasRefused
+from db.ledger import Ledger
+from db.write.aliases import CHAMPION, AliasMove, CheckpointKey
+from db.write.approvals import Verdict
+from db.write.outbox import OutboxEntry
+from db.write.records import CheckpointRow
+from flows.delivery.registry import moved_entries
+from flows.gates.asking import ask
+from flows.run.creation import current_spec, first_entries
+from yatt_core.gates.due import PROMOTION, DueGate
+from yatt_core.spec import RunSpec
+
+log = logging.getLogger("yatt_core.flow")
+NEWEST = 200
+"""Number of newest approvals among which approved promotions are searched."""
+
+
+def champion_by_gate(
+    ledger: Ledger, spec: RunSpec, run: str, row: CheckpointRow, verdict: Verdict
+) -> tuple[list[AliasMove], int | None]:
+    """Makes a checkpoint champion in the name of somebody who may decide it, and asks those who may otherwise.
+
+    Returns the moves, and the number of the approval that is still open.
+    """
+    gate, target = spec.gates.promotion, CheckpointKey(row.branch, row.iteration, row.term)
+    assert gate is not None, "the caller has a gate"
+    if ledger.aliases.pointing(run).get(CHAMPION) == target:
+        return [], None
+    # One question at a time about a checkpoint: once it is decided, it can be asked again.
+    decided = sum(each.kind == PROMOTION and each.decision is not None for each in ledger.approvals.of(run))
+    due = DueGate(
+        PROMOTION,
+        f"champion-b{target.branch}-i{target.iteration}-t{target.term}-n{decided}",
+        f"make iteration {target.iteration} champion? Asked by {verdict.by}: {verdict.why}",
+        gate,
+    )
+    evidence = {**target._asdict(), "weights_digest": row.weights_digest}
+    approval = ask(ledger, run, spec, due, evidence, int(time.time() * 1000))
+    if may_decide(approval.deciders, verdict.by, verdict.roles):
+        ledger.approvals.decide(approval.id, verdict)
+        return settle(ledger, run), None
+    return [], approval.id
+
+
+def settle_all(ledger: Ledger) -> None:
+    """Carries out the approved promotions of all runs that are not carried out yet."""
+    found = ledger.approvals.list(NEWEST)
+    for run in sorted({row.run for row in found if row.run and row.kind == PROMOTION and row.decision == APPROVED}):
+        settle(ledger, run)
+
+
+def settle(ledger: Ledger, run: str) -> list[AliasMove]:
+    """Carries out a run's approved promotions, oldest first; returns the new moves. Raises `RunNotFound`.
+
+    One whose checkpoint is no longer kept is passed over.
+    """
+    ledger.approvals.take_defaults(run)
+    approved = [row for row in ledger.approvals.of(run) if row.kind == PROMOTION and row.decision == APPROVED]
+    if not approved:
+        return []
+    done = {move.why.partition(": ")[0] for move in ledger.aliases.history(run)}
+    moves: list[AliasMove] = []
+    for approval in approved:
+        if _name(approval) not in done:
+            moves += _promote(ledger, run, approval)
+    return moves
+
+
+def _promote(ledger: Ledger, run: str, approval: Approval) -> list[AliasMove]:
+    spec = current_spec(ledger, run)
+    target = CheckpointKey(*(int(approval.evidence[name]) for name in CheckpointKey._fields))
+
+    def tell(moves: Sequence[AliasMove]) -> list[OutboxEntry]:
+        entries = moved_entries(spec, moves)
+        return [*first_entries(run, spec), *entries] if entries else []
+
+    why = f"{_name(approval)}: {approval.reason}"
+    try:
+        return ledger.aliases.promote(run, CHAMPION, target, approval.decided_by or "", why, tell)
+    except AliasRefused as error:
+        log.info("%s of run %s cannot be carried out: %s", _name(approval), run, error)
+        return []
+
+
+def _name(approval: Approval) -> str:
+    return f"approval {approval.id}"

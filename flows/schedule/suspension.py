@@ -1,0 +1,72 @@
+"""A window whose run waits at a gate: its flow run is suspended in Prefect, and resumed once the gate is decided.
+
+A suspended flow run has no process and holds no device, and Prefect's server keeps it over restarts; `pause_flow_run` would
+keep the process, with its devices. When it is resumed, a worker starts the window again in a new process, which goes on
+from the ledger. The approval is the ledger's alone: a flow run that somebody resumes in Prefect finds the gate still open, and
+is suspended again. Consumes and produces links of the run's audit chain, so that each suspension is ended once.
+"""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID, uuid4
+
+from prefect.client.orchestration import get_client
+from prefect.exceptions import ObjectNotFound
+from prefect.flow_runs import suspend_flow_run
+
+from db.ledger import Ledger
+from flows.gates.waiting import awaited
+from flows.prefect_io.prefect_client import AWAY, server_trouble
+
+log = logging.getLogger("yatt_core.flow")
+SUSPENDED, RESUMED = "window_suspended", "window_resumed"
+NEWEST = 200
+"""Number of newest approvals among which those of suspended windows are searched."""
+
+
+def suspend_window(ledger: Ledger, run: str, flow_run: str) -> None:
+    """Suspends this flow run, which raises Prefect's `Pause`, if its run waits at a gate.
+
+    Returns otherwise, and if Prefect refuses, as for a flow run without a deployment.
+    """
+    approval = awaited(ledger, run)
+    if approval is None or approval.decision is not None:
+        return
+    ledger.events.append(run, SUSPENDED, {"flow_run": flow_run, "approval": approval.id})
+    try:
+        suspend_flow_run(key=str(uuid4()))  # with a key that was used before, Prefect would go on at once
+    except (*AWAY, RuntimeError) as error:
+        log.warning("run %s waits for approval %d; not suspended: %s", run, approval.id, server_trouble(error))
+
+
+def resume_windows(ledger: Ledger) -> list[str]:
+    """Resumes the flow runs that are suspended at gates that have been decided; returns them.
+
+    Raises what Prefect's client raises if the server does not answer.
+    """
+    decided = [row for row in ledger.approvals.list(NEWEST) if row.run is not None and row.decision is not None]
+    resumed = []
+    for row in reversed(decided):
+        flow_run = _suspended_at(ledger, str(row.run), row.id)
+        if flow_run is None:
+            continue
+        with get_client(sync_client=True) as client:
+            try:
+                client.resume_flow_run(UUID(flow_run))
+            except ObjectNotFound:
+                log.info("flow run %s of run %s is not in Prefect any more", flow_run, row.run)
+        ledger.events.append(str(row.run), RESUMED, {"flow_run": flow_run, "approval": row.id})
+        resumed.append(flow_run)
+    return resumed
+
+
+def _suspended_at(ledger: Ledger, run: str, approval: int) -> str | None:
+    """Returns the flow run that was last suspended for an approval; None if there is none, or it was resumed."""
+
+    def last(kind: str) -> tuple[int, str]:
+        links = [link for link in ledger.events.of_kind(run, kind) if link.body["approval"] == approval]
+        return (links[-1].seq, str(links[-1].body["flow_run"])) if links else (0, "")
+
+    (suspended_at, flow_run), (resumed_at, _) = last(SUSPENDED), last(RESUMED)
+    return flow_run if suspended_at > resumed_at else None

@@ -1,0 +1,85 @@
+"""`yatt evaluate --suite SUITE --follow`: evaluates each checkpoint that a run keeps, in a process beside the run.
+
+Consumes the ledger, which it asks again every few seconds, and a suite. Produces a row for each kept checkpoint. May be killed
+and started again at any time, since the ledger knows what was evaluated; a lock lets only one process follow a run for a suite.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ops.cli.commands.checkpoints.suites import evaluated_once, open_for
+from ops.cli.lookup import find_run, opened_ledger
+from ops.presentation.output import message
+
+if TYPE_CHECKING:
+    from db.ledger import Ledger
+    from db.write.records import CheckpointRow
+    from flows.run.home import Home
+
+POLL_SECONDS = 2.0
+LEFT_SECONDS = 60.0
+"""How long a run may be without a driver before its follower ends: a driver may be about to start."""
+FOLDER = "suites"
+
+
+def follow(home: Home, run: str, path: Path, left_seconds: float = LEFT_SECONDS) -> None:
+    """Evaluates the kept checkpoints of a run until it has had no driver for a while and none is left to evaluate."""
+    from yatt_core.errors import DataError
+    from yatt_core.evaluation.suites import load_suite
+
+    wanted = load_suite(path)
+    with opened_ledger(home) as ledger:
+        name = find_run(ledger, run)
+        with _alone(home.run_folder(name) / FOLDER / f"{wanted.name}.lock") as alone:
+            if not alone:
+                message(f"{name}: another process follows it for suite {wanted.name}")
+                return
+            done: set[str] = set()
+            driven_at = time.monotonic()
+            while True:
+                rows = [row for row in _committed(ledger, name) if row.folder not in done]
+                for row in rows:
+                    done.add(row.folder)
+                    try:
+                        with open_for(home, name, row.iteration, wanted) as opened:
+                            evaluated_once(home, opened)
+                    except DataError as error:
+                        if ledger.records.is_kept(row):
+                            raise
+                        message(f"{name}: iteration {row.iteration} was pruned before it was evaluated: {error}")
+                if _is_driven(ledger, name):
+                    driven_at = time.monotonic()
+                elif not rows and time.monotonic() - driven_at >= left_seconds:
+                    return
+                time.sleep(0.0 if rows else min(POLL_SECONDS, left_seconds))
+
+
+def _committed(ledger: Ledger, run: str) -> list[CheckpointRow]:
+    """Returns the kept checkpoints of committed iterations of the current line, oldest first."""
+    rows = ledger.records.checkpoints(run)
+    return sorted((row for row in rows if ledger.commits.at(run, row.iteration)), key=lambda row: row.iteration)
+
+
+def _is_driven(ledger: Ledger, run: str) -> bool:
+    from ops.queries.run_list import DRIVEN, find_line
+
+    return find_line(ledger, run).driver == DRIVEN
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[bool]:
+    """Yields True while this process has the lock; False if another one has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True

@@ -1,0 +1,205 @@
+"""`yatt evaluate --suite` and `yatt evaluations`: a checkpoint on a suite of held-out sets, and the history of a run's suites.
+
+Consumes a suite's YAML file and a kept checkpoint, which its digest pins. Produces a row of the ledger; the same weights on the
+same suite are evaluated once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ops.cli.commands.checkpoints.answering import evaluate_weights, figures_of, progress_in_tasks, weights_of
+from ops.cli.lookup import find_run, opened_checkpoint, opened_ledger
+from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
+from ops.cli.people import named
+from ops.presentation.output import message, write, write_json, write_table
+from ops.presentation.suite_words import estimates_of, worse_text
+from ops.presentation.words import moment
+
+if TYPE_CHECKING:
+    from db.write.records import CheckpointRow
+    from db.write.suites import SuiteRow
+    from flows.run.home import Home
+    from ops.queries.suites import SuiteHistory
+    from yatt_core.evaluation.suites import Suite, SuiteSpec
+    from yatt_core.spec import RunSpec
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to the program."""
+    shown = ("yatt evaluations latest", "yatt evaluations quickstart-3 --suite math -o json")
+    app.command(epilog=examples(*shown))(evaluations)
+
+
+def refuse_with_suite(model: Path | None, greedy: bool, given: Mapping[str, Any]) -> None:
+    """Raises `ConfigurationError` for options that contradict `--suite`, which says itself how its tasks are answered."""
+    from yatt_core.errors import ConfigurationError
+
+    named_options = [*(["model"] if model else []), *(["greedy"] if greedy else []), *given]
+    if named_options:
+        options = ", ".join("--" + key.replace("_", "-") for key in named_options)
+        raise ConfigurationError(
+            f"--suite and {options}: a suite says itself how a checkpoint's answers are sampled; give only --suite"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A suite and the checkpoint that answers it.
+
+    media: folder of the tasks' images.
+    """
+
+    run: str
+    spec: RunSpec
+    row: CheckpointRow
+    suite: Suite
+    media: Path
+
+
+@contextmanager
+def open_for(home: Home, run: str, iteration: int | None, wanted: SuiteSpec) -> Iterator[Opened]:
+    """Opens a kept checkpoint of a run, by default the newest, and the tasks of a suite for it."""
+    from yatt_core.evaluation.suites import open_suite
+    from yatt_core.prompts.media import MediaFolder
+
+    name, spec, row = opened_checkpoint(home, run, iteration)
+    with TemporaryDirectory() as folder:
+        suite = open_suite(wanted, spec, MediaFolder(Path(folder)).keep)
+        yield Opened(name, spec, row, suite, Path(folder))
+
+
+def evaluate_suite(home: Home, run: str, iteration: int | None, path: Path, output: Output) -> None:
+    """Evaluates a kept checkpoint on a suite, unless the ledger has the result already, and writes the result."""
+    from yatt_core.evaluation.suites import load_suite
+
+    with open_for(home, run, iteration, load_suite(path)) as opened:
+        done = evaluated_once(home, opened)
+    if output is Output.JSON:
+        write_json(asdict(done))
+        return
+    for line in _lines(done):
+        write(line)
+
+
+def evaluated_once(home: Home, opened: Opened) -> SuiteRow:
+    """Returns the evaluation of a checkpoint on a suite, from the ledger if it is there.
+
+    Says on standard error what happens, and whether the result is worse than an earlier one.
+    """
+    run, row = opened.run, opened.row
+    with opened_ledger(home) as ledger:
+        done = ledger.suites.find(run, opened.suite.digest, row.weights_digest)
+        if done is not None:
+            message(f"{run}, iteration {row.iteration}: evaluated on suite {done.suite} before")
+            return done
+    done = _evaluated(home, run, opened.suite, opened.spec, row, opened.media, named(None, "evaluates"))
+    with opened_ledger(home) as ledger:
+        done = ledger.suites.add(done)
+        _warn(ledger, run, done)
+    return done
+
+
+def _evaluated(home: Home, run: str, suite: Suite, spec: RunSpec, row: CheckpointRow, media: Path, by: str) -> SuiteRow:
+    from db.write.suites import SuiteRow
+    from yatt_core.evaluation.summary import by_source, summarise
+    from yatt_core.input_building.fitting import check_prompts
+    from yatt_core.prompts.codec import open_codec
+
+    weights, answering = weights_of(home, spec, row), suite.run_spec
+    check_prompts(answering, open_codec(answering, weights.model_path), weights.model_path, [suite.prompts])
+    message(f"evaluating {weights.named} of {run} on suite {suite.spec.name}: {len(suite.prompts)} tasks")
+    began = time.monotonic()
+    with progress_in_tasks(weights.named) as advance:
+        tasks = evaluate_weights(answering, weights, advance, suite.prompts, media)
+    whole = summarise(tasks, answering.evaluation)
+    sets = by_source(tasks, answering.data, answering.evaluation) or {answering.data.source_names[0]: whole}
+    figures = {
+        **figures_of(whole),
+        "sources": {name: figures_of(summary) for name, summary in sets.items()},
+    }
+    return SuiteRow(
+        run=run,
+        suite=suite.spec.name,
+        digest=suite.digest,
+        suite_spec=suite.spec.model_dump(mode="json"),
+        branch=row.branch,
+        iteration=row.iteration,
+        weights_digest=row.weights_digest,
+        figures=figures,
+        results=[asdict(task) for task in tasks],
+        by=by,
+        seconds=time.monotonic() - began,
+    )
+
+
+def evaluations(
+    run: RunArgument,
+    suite: Annotated[str | None, typer.Option("--suite", help="Show only the suite of this name.")] = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Show the history of a run's suites: figures with intervals, and what is significantly worse than before."""
+    from flows.run.home import Home
+    from ops.queries.suites import suite_histories
+
+    with opened_ledger(Home.locate(home)) as ledger:
+        name = find_run(ledger, run)
+        found = suite_histories(ledger, name, suite)
+    if output is Output.JSON:
+        write_json({"run": name, "suites": [asdict(history) for history in found]})
+    elif not found:
+        write(f"{name}: no suite has been evaluated; `yatt evaluate {name} --suite SUITE` does")
+    for history in found if output is Output.TEXT else ():
+        write_table(
+            ("iteration", "accuracy", "95 % interval", "others", "evaluated", "worse than"),
+            _rows(history),
+            history.suite,
+        )
+
+
+def _rows(history: SuiteHistory) -> Iterator[tuple[object, ...]]:
+    for point in history.points:
+        figures = point.figures
+        others = ", ".join(f"{key} {each['value']:.3f}" for key, each in estimates_of(dict(figures)).items())
+        interval = f"{figures['low']:.3f} to {figures['high']:.3f}"
+        yield (
+            point.iteration,
+            f"{figures['accuracy']:.3f}",
+            interval,
+            others,
+            moment(point.at),
+            worse_text(point.worse_than),
+        )
+
+
+def _warn(ledger: Any, run: str, row: SuiteRow) -> None:
+    """Says on standard error if an evaluation is significantly worse than an earlier one."""
+    from ops.queries.suites import suite_histories
+
+    (history,) = suite_histories(ledger, run, row.suite)
+    point = next(each for each in history.points if each.number == row.number)
+    if point.worse_than:
+        message(f"warning: iteration {row.iteration} is significantly worse than {worse_text(point.worse_than)}")
+
+
+def _lines(row: SuiteRow) -> Iterator[str]:
+    yield f"{row.run}, iteration {row.iteration}, suite {row.suite} (weights {row.weights_digest[:12]})"
+    yield from _figure_lines("all sets", row.figures)
+    for name, figures in row.figures["sources"].items():
+        yield from _figure_lines(name, figures)
+
+
+def _figure_lines(title: str, figures: Mapping[str, Any]) -> Iterator[str]:
+    interval = f"95 % interval {figures['low']:.3f} to {figures['high']:.3f}"
+    yield f"  {title}: accuracy {figures['accuracy']:.3f} ({interval}), {figures['tasks']} tasks"
+    for key, each in estimates_of(dict(figures)).items():
+        yield f"    {key}: {each['value']:.3f} (95 % interval {each['low']:.3f} to {each['high']:.3f})"

@@ -1,0 +1,1 @@
+"""Commands about gates: `approvals`, `approve`, `reject`."""

@@ -1,0 +1,123 @@
+"""`yatt approvals`, `yatt approve` and `yatt reject`: what waits for a decision, and the decision.
+
+Consumes the ledger and the name of this account; records who decided what and why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops.cli.lookup import find_run, opened_ledger
+from ops.cli.options import HomeOption, Output, OutputOption, examples
+from ops.cli.people import line_of_text, named
+from ops.presentation.output import write, write_json, write_table
+from ops.presentation.words import moment
+
+if TYPE_CHECKING:
+    from flows.run.home import Home
+    from ops.queries.approvals import Choice, ListedApproval
+
+NumberArgument = Annotated[int, typer.Argument(metavar="ID", min=1, help="Number of the approval.")]
+WhyOption = Annotated[str, typer.Option("--why", help="Reason; recorded in the audit chain.")]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Start a driver in the background if the run waited for this approval.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to the program."""
+    lists = ("yatt approvals", "yatt approvals --all --run quickstart-3", "yatt approvals -o json")
+    app.command(epilog=examples(*lists))(approvals)
+    app.command(epilog=examples("yatt approve 17 --why 'accuracy still rises'", "yatt approve 17 --why ok --resume"))(
+        approve
+    )
+    app.command(epilog=examples("yatt reject 17 --why 'entropy has collapsed'"))(reject)
+
+
+def approvals(
+    run: Annotated[str | None, typer.Option("--run", help="Show only the approvals of this run.")] = None,
+    decided: Annotated[bool, typer.Option("--all", help="Show decided approvals too.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of approvals; the newest are kept.")] = 50,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """List what waits for a decision, newest first: the question, who may decide, and the deadline."""
+    from flows.run.home import Home
+    from ops.queries.approvals import approvals as find
+
+    with opened_ledger(Home.locate(home)) as ledger:
+        found = find(ledger, limit, not decided, None if run is None else find_run(ledger, run))
+    if output is Output.JSON:
+        write_json({"approvals": [asdict(row) for row in found]})
+    elif not found:
+        write("no approvals" if decided else "nothing waits for a decision; `yatt approvals --all` shows earlier ones")
+    else:
+        write_table(("id", "subject", "question", "state", "who may decide", "deadline"), [_row(row) for row in found])
+
+
+def approve(
+    number: NumberArgument,
+    why: WhyOption,
+    resume: ResumeOption = False,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Approve what waits: a run may go on, a checkpoint may become champion. The decision is final."""
+    from flows.run.home import Home
+
+    place = Home.locate(home)
+    done = _decide(place, number, "approve", why)
+    started = _resume(place, done) if resume else None
+    if output is Output.JSON:
+        write_json(asdict(done) | {"driver": started})
+        return
+    write(f"approval {done.id} of {done.subject} is approved: {done.question}")
+    if started is not None:
+        write(f"{done.run} is driven by process {started}")
+    elif done.run is not None and done.kind != "promotion":
+        write(f"`yatt resume {done.run}` continues the run")
+
+
+def reject(number: NumberArgument, why: WhyOption, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
+    """Reject what waits: the run stays where it is, the checkpoint does not become champion. The decision is final."""
+    from flows.run.home import Home
+
+    done = _decide(Home.locate(home), number, "reject", why)
+    if output is Output.JSON:
+        write_json(asdict(done))
+    else:
+        write(f"approval {done.id} of {done.subject} is rejected: {done.question}")
+
+
+def _decide(home: Home, number: int, choice: Choice, why: str) -> ListedApproval:
+    """Decides under the name of this account; a name that anyone could give would say nothing of who decided."""
+    from db.write.approvals import Verdict
+    from ops.queries.approvals import DECISION_OF, decide
+
+    by = named(None, "decides")
+    with opened_ledger(home) as ledger:
+        return decide(ledger, number, Verdict(DECISION_OF[choice], by, line_of_text("--why", why), "cli"))
+
+
+def _resume(home: Home, approval: ListedApproval) -> int | None:
+    """Starts a driver of the run that waited for an approval; returns its process, None if no run waited."""
+    from flows.gates.waiting import may_go_on
+    from ops.cli.detached import start_detached
+
+    with opened_ledger(home) as ledger:
+        if approval.run is None or not may_go_on(ledger, approval.run):
+            return None
+        started = start_detached(home, ledger, approval.run, accept_drift=False)
+    if started.exit_code:
+        raise typer.Exit(started.exit_code)
+    return started.pid
+
+
+def _row(row: ListedApproval) -> tuple[object, ...]:
+    if row.is_pending:
+        until = "none" if row.deadline is None else f"{moment(row.deadline)}, then {row.default}"
+        return row.id, row.subject, row.question, row.state, row.deciders, until
+    return row.id, row.subject, row.question, f"{row.state} by {row.decided_by}: {row.reason}", row.deciders, ""

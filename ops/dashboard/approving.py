@@ -1,0 +1,98 @@
+"""API routes for approvals: what waits for a decision, and the decision, which needs a named token.
+
+Consumes requests authorized by `ops.dashboard.access.acting`, and calls the same functions as the command line.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict
+
+from db.write.approvals import Verdict
+from flows.gates.waiting import may_go_on
+from ops.dashboard.access import Acting
+from ops.dashboard.context import LARGEST, Context, Limit, Served
+from ops.dashboard.driving import start_driver
+from ops.dashboard.texts import GivenReason, Text
+from ops.integrations.promotion import deliver
+from ops.queries.approvals import DECISION_OF, Choice, ListedApproval, approval, approvals, decide
+from yatt_core.logs import redact
+
+log = logging.getLogger("yatt_core.dashboard")
+router = APIRouter(prefix="/api/v1/approvals", tags=["approvals"])
+ApprovalId = Annotated[int, Path(ge=1, le=LARGEST, description="Number of the approval.")]
+
+
+class Decision(BaseModel):
+    """A decision about an approval.
+
+    why: the reason, recorded in the audit chain.
+    resume: start a driver if a run waited for this approval and may now go on.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    decision: Choice
+    why: GivenReason
+    resume: bool = False
+
+
+class Approvals(BaseModel):
+    """Approvals, newest first."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    approvals: tuple[ListedApproval, ...]
+
+
+class Decided(BaseModel):
+    """A decided approval.
+
+    driver: the process that drives the run now; None if none was started.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    approval: ListedApproval
+    driver: int | None
+
+
+@router.get("")
+def list_approvals(served: Served, limit: Limit = 100, pending: bool = True, run: Text | None = None) -> Approvals:
+    """Lists approvals: those that wait for a decision, or all."""
+    return Approvals(approvals=tuple(approvals(served.ledger, limit, pending, run)))
+
+
+@router.get("/{number}")
+def show_approval(served: Served, number: ApprovalId) -> ListedApproval:
+    """Shows an approval."""
+    return approval(served.ledger, number)
+
+
+@router.post("/{number}")
+def decide_approval(served: Served, by: Acting, number: ApprovalId, asked: Decision) -> Decided:
+    """Approves or rejects; the decision is final and recorded with the name of the token."""
+    return carry_out(served, number, Verdict(DECISION_OF[asked.decision], by, asked.why, "api"), asked.resume)
+
+
+def carry_out(served: Context, number: int, verdict: Verdict, resume: bool) -> Decided:
+    """Decides an approval, and starts a driver if asked to and the run waited for it."""
+    done = decide(served.ledger, number, verdict)
+    pid = None
+    if done.run is not None:
+        if done.kind == "promotion":
+            # A separate thread, since MLflow may be slow to respond and the threads of the routes are few.
+            threading.Thread(target=_tell_registry, args=(served, done.run), daemon=True).start()
+        elif resume and may_go_on(served.ledger, done.run):
+            pid = start_driver(served.drivers, served.ledger, served.home, done.run, verdict.by, f"approval {number}")
+    return Decided(approval=done, driver=pid)
+
+
+def _tell_registry(served: Context, run: str) -> None:
+    waits = deliver(served.home, run)
+    if waits is not None:
+        log.warning("run %s: the promotion will be sent to MLflow later: %s", run, redact(waits))

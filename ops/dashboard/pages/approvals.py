@@ -1,0 +1,93 @@
+"""The pages about approvals: the list, one approval with its form, and the page of a notification's link.
+
+Nothing is decided by opening a page: a link leads to a page that asks for confirmation, and only its form decides.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Form, HTTPException, Query
+from pydantic import BaseModel, ConfigDict
+from starlette.responses import RedirectResponse, Response
+
+from db.write.approvals import LINK, Verdict
+from flows.gates.links import is_valid, link_key
+from ops.dashboard import approving
+from ops.dashboard.access import Acting
+from ops.dashboard.approving import ApprovalId
+from ops.dashboard.context import Context, Served
+from ops.dashboard.pages.frame import Visited
+from ops.dashboard.texts import GivenReason, Like
+from ops.queries.approvals import DECISION_OF, Choice, approval, approvals
+
+router = APIRouter(prefix="/approvals", include_in_schema=False)
+SHOWN = 200
+LinkToken = Annotated[str, Query(max_length=200)]
+PersonName = Annotated[str, Like(r"^[^\x00-\x1f\x7f]{1,60}$", "a name of up to 60 characters")]
+
+
+class LinkForm(BaseModel):
+    """The form of a link's page.
+
+    name: who decides, by their own word.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    token: Annotated[str, Like(r"^[0-9a-f.]{1,200}$", "the token of a link")]
+    name: PersonName
+    decision: Choice
+    why: GivenReason
+
+
+@router.get("")
+def show_approvals(visit: Visited) -> Response:
+    """Shows what waits for a decision, then the newest decisions."""
+    found = approvals(visit.served.ledger, SHOWN)
+    waiting, decided = ([row for row in found if row.is_pending is pending] for pending in (True, False))
+    return visit.render("approvals.html", waiting=waiting, decided=decided)
+
+
+@router.get("/{number}")
+def show_approval(visit: Visited, number: ApprovalId) -> Response:
+    """Shows an approval, with a form for signed-in users."""
+    found = approval(visit.served.ledger, number)
+    return visit.render("approval.html", approval=found, token="")
+
+
+@router.post("/{number}")
+def decide_approval(
+    served: Served, by: Acting, number: ApprovalId, asked: Annotated[approving.Decision, Form()]
+) -> Response:
+    """Decides an approval in the name of the signed-in user."""
+    verdict = Verdict(DECISION_OF[asked.decision], by, asked.why, "dashboard")
+    approving.carry_out(served, number, verdict, asked.resume)
+    return RedirectResponse(f"/approvals/{number}", HTTPStatus.SEE_OTHER)
+
+
+@router.get("/{number}/link")
+def show_link(visit: Visited, number: ApprovalId, token: LinkToken = "") -> Response:
+    """Shows the page of a notification's link; it changes nothing."""
+    _require_valid(visit.served, number, token)
+    return visit.render("approval.html", approval=approval(visit.served.ledger, number), token=token)
+
+
+@router.post("/{number}/link")
+def decide_by_link(served: Served, number: ApprovalId, asked: Annotated[LinkForm, Form()]) -> Response:
+    """Decides an approval by a link; the link is the right to do so, whoever the gate names."""
+    _require_valid(served, number, asked.token)
+    verdict = Verdict(DECISION_OF[asked.decision], f"{asked.name} (by link)", asked.why, LINK)
+    approving.carry_out(served, number, verdict, resume=False)
+    return RedirectResponse(f"/approvals/{number}", HTTPStatus.SEE_OTHER)
+
+
+def _require_valid(served: Context, number: int, token: str) -> None:
+    """Raises `HTTPException` 403 for a link that is not valid any more, or never was."""
+    ledger = served.ledger
+    if not is_valid(link_key(served.home), ledger.approvals.find(number), token, ledger.approvals.now()):
+        raise HTTPException(
+            HTTPStatus.FORBIDDEN,
+            f"this link is not valid, or has expired; sign in and decide at /approvals/{number}",
+        )

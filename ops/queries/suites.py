@@ -1,0 +1,87 @@
+"""The evaluations of a run's suites, with their history and regressions, for commands, pages and the API.
+
+Consumes rows of the ledger. Produces for each suite its evaluations, oldest first, each with what it is significantly worse than.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from db.ledger import Ledger
+from db.write.suites import SuiteRow
+from yatt_core.evaluation.history import Point, Regression, regressions
+from yatt_core.evaluation.suites import SuiteSpec, parse_suite, set_names
+
+
+@dataclass(frozen=True, slots=True)
+class SuitePoint:
+    """An evaluation of a suite.
+
+    digest: evaluations of the same digest are comparable.
+    figures: over all tasks, and by set under `sources`.
+    at: milliseconds since 1970.
+    worse_than: the earlier evaluations that were significantly better.
+    """
+
+    number: int
+    digest: str
+    branch: int
+    iteration: int
+    weights_digest: str
+    figures: Mapping[str, Any]
+    by: str
+    at: int
+    seconds: float
+    worse_than: tuple[Regression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteHistory:
+    """The evaluations of one suite, oldest first."""
+
+    suite: str
+    points: tuple[SuitePoint, ...]
+
+
+def suite_histories(ledger: Ledger, run: str, suite: str | None = None) -> list[SuiteHistory]:
+    """Returns the histories of a run's suites, by name. Raises `RunNotFound`."""
+    run = ledger.runs.find(run).id
+    seed = int(ledger.runs.revision(run).spec["seed"])
+    rows = ledger.suites.of(run, suite)
+    return [
+        SuiteHistory(name, _points([row for row in rows if row.suite == name], seed))
+        for name in sorted({row.suite for row in rows})
+    ]
+
+
+def _points(rows: Sequence[SuiteRow], seed: int) -> tuple[SuitePoint, ...]:
+    newest = _spec(rows[-1])
+    points = [Point(row.iteration, row.digest, _scores(row)) for row in rows]
+    found = regressions(points, newest.test, newest.level, newest.resamples, seed)
+    return tuple(_point(row, worse) for row, worse in zip(rows, found, strict=True))
+
+
+def _point(row: SuiteRow, worse: Sequence[Regression]) -> SuitePoint:
+    return SuitePoint(
+        number=row.number,
+        digest=row.digest,
+        branch=row.branch,
+        iteration=row.iteration,
+        weights_digest=row.weights_digest,
+        figures=row.figures,
+        by=row.by,
+        at=row.at,
+        seconds=row.seconds,
+        worse_than=tuple(worse),
+    )
+
+
+def _scores(row: SuiteRow) -> dict[tuple[str, str], float]:
+    names = set_names(_spec(row))
+    return {(names[task["source"]], task["prompt_id"]): task["correct"] / task["samples"] for task in row.results}
+
+
+def _spec(row: SuiteRow) -> SuiteSpec:
+    return parse_suite(dict(row.suite_spec), f"the spec of suite {row.suite}")

@@ -1,0 +1,146 @@
+"""The promotion rule in the product's loop: candidates by a paired test, champions by approval, the same after any kill."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.simulation.cluster import DriverKilled
+from db.core.approval_rules import APPROVED, REJECTED
+from db.ledger import Ledger
+from db.write.aliases import Aliases, AliasMove, CheckpointKey
+from db.write.approvals import Approvals, Verdict
+from db.write.events import Events
+from flows.gates.candidates import JUDGED
+from flows.gates.promotions import champion_by_gate, settle
+from flows.run.creation import current_spec
+from tests.flows.simulated import BranchRunActors, Simulation
+from yatt_core.keys import WorkKey
+from yatt_core.protocols.receipts import EvaluateReceipt, TaskResult
+
+TASKS = 10
+RIGHT = {0: 2, 1: 2, 2: 8, 3: 9, 4: 3}
+"""Number of tasks that each iteration answers; the later ones include those of the earlier ones."""
+RULE = ("evaluation.promotion={level: 0.05}", "evaluation.every=1", "checkpoints.every=1", "iterations=4")
+GATE = "gates.promotion={names: [ann]}"
+
+
+@pytest.fixture(autouse=True)
+def _evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def evaluate(self: Any, run: str, iteration: int, held_out: int) -> Sequence[EvaluateReceipt]:
+        tasks = tuple(TaskResult(f"t{n}", 0, 1, int(n < RIGHT[iteration]), 0.0) for n in range(TASKS))
+        return [EvaluateReceipt(WorkKey(run, 0, iteration, "evaluate"), tasks)]
+
+    monkeypatch.setattr(BranchRunActors, "evaluate", evaluate)
+
+
+def facts(
+    simulation: Simulation,
+) -> tuple[list[tuple[str, int]], list[tuple[int, int, bool]], list[tuple[int, str | None]]]:
+    """Returns the moves of aliases, the tests with what they were against, and the questions with their decisions."""
+    with simulation.ledger() as ledger:
+        assert ledger.events.verify(simulation.run) is None
+        moves = [(move.alias, move.iteration) for move in ledger.aliases.history(simulation.run)]
+        tests = [
+            (link.body["checkpoint"]["iteration"], link.body["against"]["iteration"], link.body["beats"])
+            for link in ledger.events.of_kind(simulation.run, JUDGED)
+        ]
+        asked = [(row.evidence["iteration"], row.decision) for row in ledger.approvals.of(simulation.run)]
+    return moves, tests, asked
+
+
+def test_what_beats_the_first_policy_becomes_candidate(tmp_path: Path) -> None:
+    simulation = Simulation.of(tmp_path, *RULE)
+    outcome = simulation.drive()
+    assert outcome is not None and outcome.state == "completed"
+    moves, tests, asked = facts(simulation)
+    assert moves == [("candidate", 2), ("candidate", 3)] and asked == []
+    assert tests == [(1, 0, False), (2, 0, True), (3, 0, True), (4, 0, False)]
+    with simulation.ledger() as ledger:
+        link = ledger.events.of_kind(simulation.run, JUDGED)[1]
+        assert (link.body["wins"], link.body["losses"], link.body["p_value"]) == (6, 0, 1 / 64)
+
+
+def test_a_champion_is_asked_for_and_becomes_the_one_to_beat(tmp_path: Path) -> None:
+    simulation = Simulation.of(tmp_path, *RULE, GATE)
+    simulation.drive(until=2)
+    assert facts(simulation)[2] == [(2, None)], "the run does not wait for it"
+    with simulation.ledger() as ledger:
+        assert settle(ledger, simulation.run) == []
+        ledger.approvals.decide(1, Verdict(APPROVED, "ann", "reads well", "cli"))
+    simulation.drive()  # the driver carries it out
+    moves, tests, asked = facts(simulation)
+    assert moves == [("candidate", 2), ("champion", 2)]
+    assert tests[2:] == [(3, 2, False), (4, 2, False)], "one task more is not significant"
+    assert asked == [(2, APPROVED)]
+    with simulation.ledger() as ledger:
+        assert ledger.aliases.current(simulation.run)["champion"].why == "approval 1: reads well"
+
+
+def test_a_rejected_candidate_stays_candidate(tmp_path: Path) -> None:
+    simulation = Simulation.of(tmp_path, *RULE, GATE)
+    simulation.drive(until=2)
+    with simulation.ledger() as ledger:
+        ledger.approvals.decide(1, Verdict(REJECTED, "ann", "too wordy", "cli"))
+    simulation.drive()
+    assert facts(simulation)[0] == [("candidate", 2), ("candidate", 3)]
+
+
+STEPS = ("promote", "ask", "append")
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("before", [True, False])
+def test_a_driver_killed_at_any_step_of_a_promotion_leaves_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, before: bool
+) -> None:
+    whole = Simulation.of(tmp_path / "whole", *RULE, GATE)
+    whole.drive()
+    killed = Simulation.of(tmp_path / "killed", *RULE, GATE)
+    kind: Any = {"promote": Aliases, "ask": Approvals, "append": Events}[step]
+    done = getattr(kind, step)
+    died: list[int] = []
+
+    def dying(self: Any, *given: Any, **named: Any) -> Any:
+        if died or (step == "append" and given[1] != JUDGED):
+            return done(self, *given, **named)
+        died.append(1)
+        if not before:
+            done(self, *given, **named)
+        raise DriverKilled
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, step, dying)
+        assert killed.drive() is None and died
+    killed.drive()
+    moves, tests, asked = facts(killed)
+    assert (moves, sorted(set(tests)), asked) == facts(whole)
+
+
+def checkpoint_of(ledger: Ledger, run: str, iteration: int) -> Any:
+    return next(row for row in ledger.records.checkpoints(run) if row.iteration == iteration)
+
+
+def test_a_person_who_may_decide_promotes_and_brings_the_former_one_back(tmp_path: Path) -> None:
+    simulation = Simulation.of(tmp_path, *RULE, GATE, "checkpoints.keep=9")
+    simulation.drive()
+    run = simulation.run
+    with simulation.ledger() as ledger:
+        spec = current_spec(ledger, run)
+
+        def promote(iteration: int, by: str) -> tuple[list[AliasMove], int | None]:
+            verdict = Verdict(APPROVED, by, "better", "cli")
+            return champion_by_gate(ledger, spec, run, checkpoint_of(ledger, run, iteration), verdict)
+
+        moves, waits = promote(3, "bob")
+        assert moves == [] and waits is not None
+        assert promote(3, "bob") == ([], waits), "asking again is the same question"
+        for iteration, alias_moves in ((3, 1), (2, 2), (3, 2)):
+            moves, waits = promote(iteration, "ann")
+            assert waits is None and len(moves) == alias_moves
+            assert ledger.aliases.pointing(run)["champion"] == CheckpointKey(0, iteration, 1)
+        assert promote(3, "ann") == ([], None)
+        assert ledger.events.verify(run) is None

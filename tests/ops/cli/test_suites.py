@@ -1,0 +1,106 @@
+"""`yatt evaluate --suite` and `yatt evaluations` on a virtual run: figures by set, a history, and no repetition."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text, update
+
+from db.core.engine import Fence
+from db.core.suite_models import SuiteEvaluation
+from db.ledger import Ledger
+from flows.run.home import Home
+from ops.cli.commands.checkpoints.following import follow
+from tests.evaluation.test_suites import write_suite
+from tests.ops.cli.test_evaluate import run as run
+from tests.ops.conftest import Yatt
+from yatt_core.evaluation.estimators import pass_at_k
+
+
+@pytest.fixture
+def pinned(home: Home, run: str) -> str:
+    """Gives the run's two checkpoints digests of their own, and ends its driver."""
+    with Ledger.open(home.ledger) as ledger:
+        with ledger._database.write() as connection:
+            connection.execute(text("UPDATE checkpoint SET weights_digest = 'weights-of-' || iteration"))
+        ledger.leases.release(Fence(run, 1))
+    return run
+
+
+def test_a_suite_is_evaluated_once_for_the_same_weights(yatt: Yatt, home: Home, pinned: str, tmp_path: Path) -> None:
+    suite = write_suite(tmp_path, sampling={"samples": 4, "pass_at": [2]})
+    options = ("evaluate", pinned, "--suite", str(suite), "--iteration", "0")
+    document = yatt(*options, "-o", "json").document
+    assert (document["suite"], document["iteration"], document["weights_digest"]) == ("mixed", 0, "weights-of-0")
+    figures, counts = document["figures"], [task["correct"] for task in document["results"]]
+    assert figures["tasks"] == len(counts) == 9 and figures["low"] <= figures["accuracy"] <= figures["high"]
+    assert figures["pass_at_2"]["value"] == pytest.approx(sum(pass_at_k(4, c, 2) for c in counts) / 9)
+    assert {name: each["tasks"] for name, each in figures["sources"].items()} == {"words": 4, "spelling": 5}
+    again = yatt(*options, "-o", "json")
+    assert again.document == document and "evaluated on suite mixed before" in again.err
+    shown = yatt("evaluate", pinned, "--suite", str(suite))
+    assert f"{pinned}, iteration 2, suite mixed" in shown.out and "pass@2" in shown.out and "spelling: " in shown.out
+    history = yatt("evaluations", pinned, "-o", "json").document["suites"]
+    assert [(each["suite"], [point["iteration"] for point in each["points"]]) for each in history] == [
+        ("mixed", [0, 2])
+    ]
+    assert "mixed" in yatt("evaluations", pinned).out
+    assert yatt("evaluations", pinned, "--suite", "other", "-o", "json").document["suites"] == []
+    with Ledger.open(home.ledger) as ledger:
+        assert ledger.events.verify(pinned) is None and len(ledger.suites.of(pinned)) == 2
+
+
+def test_a_fall_is_told(yatt: Yatt, home: Home, pinned: str, tmp_path: Path) -> None:
+    suite = write_suite(tmp_path)
+    yatt("evaluate", pinned, "--suite", str(suite), "--iteration", "0")
+    with Ledger.open(home.ledger) as ledger:
+        (row,) = ledger.suites.of(pinned)
+        results = [dict(task) | {"correct": 1} for task in row.results]
+        with ledger._database.write() as connection:
+            connection.execute(update(SuiteEvaluation).values(results=results))
+    said = yatt("evaluate", pinned, "--suite", str(suite), "--iteration", "2").err
+    assert "iteration 2 is significantly worse than the best one, iteration 0 (p = " in said
+    assert "the best one, iteration 0" in yatt("evaluations", pinned).out
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [(("--samples", "4"), "--samples"), (("--greedy",), "--greedy"), (("--model", "x"), "--model")],
+)
+def test_options_that_a_suite_decides_are_refused(
+    yatt: Yatt, run: str, tmp_path: Path, options: tuple[str, ...], told: str
+) -> None:
+    answer = yatt("evaluate", run, "--suite", str(write_suite(tmp_path)), *options)
+    assert answer.code == 2 and "--suite and" in answer.err and told in answer.err
+
+
+def test_a_follower_evaluates_what_is_kept_and_ends_with_the_run(home: Home, pinned: str, tmp_path: Path) -> None:
+    suite = write_suite(tmp_path)
+    follow(home, pinned, suite, left_seconds=0.0)
+    with Ledger.open(home.ledger) as ledger:
+        assert [row.iteration for row in ledger.suites.of(pinned)] == [0, 2]
+    follow(home, pinned, suite, left_seconds=0.0)
+    with Ledger.open(home.ledger) as ledger:
+        assert len(ledger.suites.of(pinned)) == 2
+
+
+def test_one_follower_a_suite(home: Home, pinned: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = home.run_folder(pinned) / "suites" / "mixed.lock"
+    path.parent.mkdir()
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        follow(home, pinned, write_suite(tmp_path), left_seconds=0.0)
+    assert "another process follows it for suite mixed" in capsys.readouterr().err
+    with Ledger.open(home.ledger) as ledger:
+        assert ledger.suites.of(pinned) == []
+
+
+def test_following_needs_a_suite(yatt: Yatt, run: str) -> None:
+    answer = yatt("evaluate", run, "--follow")
+    assert answer.code == 2 and "--follow: needs --suite" in answer.err
+
+
+def test_a_run_without_evaluations_says_how_to_make_one(yatt: Yatt, run: str) -> None:
+    assert "`yatt evaluate toy-1 --suite SUITE`" in yatt("evaluations", run).out

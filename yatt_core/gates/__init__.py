@@ -1,0 +1,1 @@
+"""Gates: which questions a run must ask before it goes on."""
