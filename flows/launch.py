@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from db.ledger import Ledger
+from flows.billing.price_file import check_prices
 from flows.driver.context import RunContext
 from flows.driver.run_status import Outcome
 from flows.driver.services import FindServer, SessionServices, check_surroundings, server_of_environment
@@ -58,6 +59,7 @@ def run_session(
     if window is None:
         check_surroundings(find_server)
     run, spec = load_run(home, name)
+    check_prices(home, spec)
     trackers = {name: trackers[name] for name in spec.tracking.names if name in trackers}
     session = open_session(home, run, spec, observer, trackers, accept_drift, notifier, window, pages, until)
     services = SessionServices(session.context, find_server, in_flow_run=window is not None)

@@ -16,6 +16,8 @@ import psutil
 
 from db.core.errors import LedgerError, LedgerUnavailable
 from db.ledger import Ledger
+from flows.billing.price_file import price_path
+from flows.billing.session_billing import SessionBilling
 from flows.driver.actors_start import ActorsStart
 from flows.driver.checkpoints import CheckpointKeeper
 from flows.driver.context import RunContext
@@ -64,11 +66,13 @@ class DriverSession:
         self.context, self.window, self._until = context, window, until
         self.meter, self.stops = BytesMeter(), StopRequests()
         self.machine = MachineMeter(context.home.folder)
-        self.guards = Guards(context.ledger, context.fence, spec, context.clock, context.observer, self.stops)
+        ledger, fence, clock = context.ledger, context.fence, context.clock
+        self.billing = SessionBilling(ledger, fence, spec, clock, price_path(context.home))
+        self.guards = Guards(ledger, fence, spec, clock, context.observer, self.stops, self.billing)
         self.deadlines = PhaseDeadlines(context.ledger, context.run, spec.recovery)
         self.prefetch = PlacementPrefetch(find_policy(spec.placement, constants_known(spec)))
         self.threads = DriverThreads(context, trackers or {}, notifier, self._beat)
-        self.start = ActorsStart(self.threads.check)
+        self.start = ActorsStart(self.threads.check, self.billing.devices_known)
         self.claimed = False
         """True once the flow has taken the session over."""
         self.outcome: Outcome | None = None

@@ -20,7 +20,19 @@ from typer.main import get_command
 from ops.cli import failures
 from ops.cli.commands.checkpoints import evaluate, export, promote
 from ops.cli.commands.driving import branches, deletion, deploy, train
-from ops.cli.commands.inspection import alarms, audit, compare, logs, pages, placement, rollouts, runs, show, watch
+from ops.cli.commands.inspection import (
+    alarms,
+    audit,
+    compare,
+    costs,
+    logs,
+    pages,
+    placement,
+    rollouts,
+    runs,
+    show,
+    watch,
+)
 from ops.cli.commands.planning import check, doctor, init, plan, schema
 from ops.cli.commands.services import dashboard, group, tokens
 from ops.cli.commands.soups import soup
@@ -52,6 +64,7 @@ for module in (
     runs,
     show,
     compare,
+    costs,
     watch,
     pages,
     alarms,

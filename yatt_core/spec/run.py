@@ -16,6 +16,7 @@ from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, VirtualJ
 from yatt_core.spec.rewards.scheme import RewardSpec
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.algorithm import AlgorithmSpec, CriticSpec
+from yatt_core.spec.sections.billing import BillingSpec
 from yatt_core.spec.sections.data import DataSpec
 from yatt_core.spec.sections.dynamic_sampling import AllGroups, DynamicSamplingSpec, misfits
 from yatt_core.spec.sections.evaluation import EvaluationSpec
@@ -83,6 +84,7 @@ class RunSpec(SpecModel):
     retention: RetentionSpec = RetentionSpec()
     storage: StorageSpec = StorageSpec()
     tracking: TrackingSpec = TrackingSpec()
+    billing: BillingSpec = BillingSpec()
 
     @property
     def digest(self) -> str:

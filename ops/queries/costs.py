@@ -1,0 +1,181 @@
+"""What runs cost, summed by run, project, owner, phase, cause or device, for commands, pages and metrics.
+
+Consumes the ledger; produces `Costs`. The charges of a run are computed again only once its audit chain has a new link or
+while it has a driver.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Literal, get_args
+from weakref import WeakKeyDictionary
+
+from db.ledger import Ledger
+from flows.reports.costs import charges_of
+from yatt_core.costs.charging import MS_PER_HOUR, Amounts, Place, rounded
+
+Dimension = Literal["run", "project", "owner", "phase", "cause", "device"]
+DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
+RUNS = 1_000
+"""Maximum number of runs that are summed; the newest ones."""
+NOBODY = "none"
+"""The name of what has none, such as a run without a project."""
+GRAMS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CostRow:
+    """A sum. All numbers are decimal text.
+
+    names: one for each of the dimensions.
+    currency: empty for devices without a known price.
+    unpriced_device_hours: hours times devices whose price is unknown.
+    unmetered_device_hours: those whose power or emission is unknown.
+    """
+
+    names: tuple[str, ...]
+    currency: str
+    cost: str
+    device_hours: str
+    unpriced_device_hours: str
+    energy_kwh: str
+    carbon_kg: str
+    unmetered_device_hours: str
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What runs cost.
+
+    by: the dimensions.
+    rows: by falling cost, then by falling device hours.
+    totals: one row for each currency, and one for devices without a price.
+    unpriced: the runs of which some time has no known price.
+    runs: number of runs that are summed; `left_out` is the number of older ones that are not.
+    since: milliseconds since 1970; None: from the beginning.
+    """
+
+    by: tuple[Dimension, ...]
+    rows: tuple[CostRow, ...]
+    totals: tuple[CostRow, ...]
+    unpriced: tuple[str, ...]
+    runs: int
+    left_out: int
+    since: int | None
+
+
+class _Kept:
+    """The charges of a ledger's runs; one thread at a time computes."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.runs: dict[tuple[str, int | None], tuple[int, dict[Place, Amounts]]] = {}
+
+
+_kept: WeakKeyDictionary[Ledger, _Kept] = WeakKeyDictionary()
+
+
+def run_charges(ledger: Ledger, run: str, since: int | None = None, driven: bool = True) -> dict[Place, Amounts]:
+    """Returns the charges of a run, by its full id. Raises `RunNotFound`.
+
+    driven: whether the run has a driver, so that its time goes on between two links of its audit chain.
+    """
+    head = ledger.events.head(run).seq
+    kept = _kept.setdefault(ledger, _Kept())
+    with kept.lock:
+        seq, found = kept.runs.get((run, since), (-1, {}))
+        if driven or seq != head:
+            found = charges_of(ledger, run, since)
+            kept.runs = {key: value for key, value in kept.runs.items() if key[0] != run}
+            kept.runs[run, since] = head, found
+    return found
+
+
+def costs(
+    ledger: Ledger,
+    by: Sequence[Dimension] = ("run",),
+    since: int | None = None,
+    runs: Sequence[str] | None = None,
+    done: Callable[[int, int], None] = lambda done, total: None,
+) -> Costs:
+    """Returns what runs cost, by default all runs of the ledger. Raises `RunNotFound`.
+
+    runs: full ids.
+    done: receives the number of runs that are summed, and of all.
+    """
+    known = [row.id for row in ledger.runs.list(RUNS + 1)] if runs is None else list(runs)
+    chosen = known[:RUNS]
+    left_out = ledger.run_list.page("", None, 1, 0, ()).total - RUNS if len(known) > RUNS else 0
+    driven = ledger.leases.holders()
+    groups: dict[tuple[tuple[str, ...], str], Amounts] = {}
+    totals: dict[str, Amounts] = {}
+    unpriced = []
+    for number, run in enumerate(chosen, 1):
+        charges = run_charges(ledger, run, since, run in driven)
+        for place, amounts in charges.items():
+            key = tuple(getattr(place, name) or NOBODY for name in by), place.currency
+            groups[key] = groups.get(key, Amounts()) + amounts
+            totals[place.currency] = totals.get(place.currency, Amounts()) + amounts
+        if any(amounts.unpriced_ms for amounts in charges.values()):
+            unpriced.append(run)
+        done(number, len(chosen))
+    ordered = sorted(groups.items(), key=lambda item: (-item[1].cost, -item[1].device_ms, item[0]))
+    return Costs(
+        by=tuple(by),
+        rows=tuple(_row(names, currency, amounts) for (names, currency), amounts in ordered),
+        totals=tuple(_row((), currency, amounts) for currency, amounts in sorted(totals.items(), reverse=True)),
+        unpriced=tuple(unpriced),
+        runs=len(chosen),
+        left_out=left_out,
+        since=since,
+    )
+
+
+def csv_of(found: Costs) -> str:
+    """Returns the rows as CSV with a header. A text that a spreadsheet would take for a formula gets an apostrophe."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    columns = [name for name in CostRow.__slots__ if name != "names"]
+    writer.writerow([*found.by, *columns])
+    for row in found.rows:
+        names = [f"'{name}" if name[:1] in "=+-@\t\r" else name for name in row.names]
+        writer.writerow([*names, *(getattr(row, column) for column in columns)])
+    return stream.getvalue()
+
+
+def amounts_by_cause(found: Costs) -> Iterator[tuple[str, str, dict[str, Decimal]]]:
+    """Yields name, unit and amounts by cause for each name of the first dimension; the last one must be `cause`.
+
+    The amounts are money where the price is known, else device hours.
+    """
+    stacks: dict[tuple[str, str], dict[str, Decimal]] = {}
+    for row in found.rows:
+        unit = row.currency or "device-hours"
+        amount = Decimal(row.cost if row.currency else row.device_hours)
+        stack = stacks.setdefault((row.names[0], unit), {})
+        stack[row.names[-1]] = stack.get(row.names[-1], Decimal(0)) + amount
+    for (name, unit), stack in stacks.items():
+        yield name, unit, stack
+
+
+def _row(names: tuple[str, ...], currency: str, amounts: Amounts) -> CostRow:
+    return CostRow(
+        names=names,
+        currency=currency,
+        cost=format(amounts.cost, "f"),
+        device_hours=format(amounts.device_hours, "f"),
+        unpriced_device_hours=_hours(amounts.unpriced_ms),
+        energy_kwh=format(amounts.energy_kwh, "f"),
+        carbon_kg=format(amounts.carbon_g / GRAMS, "f"),
+        unmetered_device_hours=_hours(amounts.unmetered_ms),
+    )
+
+
+def _hours(milliseconds: int) -> str:
+    return format(rounded(Fraction(milliseconds, MS_PER_HOUR)), "f")
