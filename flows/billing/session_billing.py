@@ -11,6 +11,7 @@ import getpass
 import logging
 import os
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 
 from db.core.engine import Fence
@@ -23,6 +24,7 @@ from yatt_core.costs.prices import PriceFile, read_prices, tariffs
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import RunSpec
 
+GRAMS = 1000
 log = logging.getLogger("yatt_core.flow")
 STARTED_BY = "resume_requested"
 """The kind of the link that names who started a run through the dashboard."""
@@ -75,6 +77,21 @@ class SessionBilling:
         """Returns what the run was charged so far, without causes and phases."""
         now = Piece(self._since, self._now(), "", "")
         return charge(self._fence.run, [*self._before, now], self.records)
+
+    def gauges(self) -> dict[str, float]:
+        """Returns the metrics of the run's costs so far; none without a price file."""
+        if self.prices is None:
+            return {}
+        total = sum(self.charges().values(), Amounts())
+        figures = {
+            "device_hours": total.device_hours,
+            "energy_kwh": total.energy_kwh,
+            "carbon_kg": total.carbon_g / GRAMS,
+        }
+        money = sum(
+            (amounts.cost for place, amounts in self.charges().items() if place.currency == self.currency), Decimal(0)
+        )
+        return {f"costs/{name}": float(value) for name, value in ({**figures, "cost": money}).items()}
 
     def devices_known(self, kinds: Mapping[str, int]) -> None:
         """Records what the run is charged for the devices that its actors got.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -27,6 +27,7 @@ RUNS = 1_000
 NOBODY = "none"
 """The name of what has none, such as a run without a project."""
 GRAMS = 1000
+DEVICE_HOURS = "device-hours"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +71,35 @@ class Costs:
     since: int | None
 
 
+Compute = Callable[[Ledger, str, int | None], dict[Place, Amounts]]
+
+
 class _Kept:
-    """The charges of a ledger's runs; one thread at a time computes."""
+    """The charges of a ledger's runs, by what computed them; one thread at a time computes."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.runs: dict[tuple[str, int | None], tuple[int, dict[Place, Amounts]]] = {}
+        self.runs: dict[tuple[Compute, str], tuple[int, int | None, dict[Place, Amounts]]] = {}
 
 
 _kept: WeakKeyDictionary[Ledger, _Kept] = WeakKeyDictionary()
 
 
-def run_charges(ledger: Ledger, run: str, since: int | None = None, driven: bool = True) -> dict[Place, Amounts]:
+def run_charges(
+    ledger: Ledger, run: str, since: int | None = None, driven: bool = True, compute: Compute = charges_of
+) -> dict[Place, Amounts]:
     """Returns the charges of a run, by its full id. Raises `RunNotFound`.
 
     driven: whether the run has a driver, so that its time goes on between two links of its audit chain.
+    compute: `charges_of`, or `total_charges`, which takes the same time however long the run is.
     """
     head = ledger.events.head(run).seq
     kept = _kept.setdefault(ledger, _Kept())
     with kept.lock:
-        seq, found = kept.runs.get((run, since), (-1, {}))
-        if driven or seq != head:
-            found = charges_of(ledger, run, since)
-            kept.runs = {key: value for key, value in kept.runs.items() if key[0] != run}
-            kept.runs[run, since] = head, found
+        seq, from_time, found = kept.runs.get((compute, run), (-1, None, {}))
+        if driven or seq != head or from_time != since:
+            found = compute(ledger, run, since)
+            kept.runs[compute, run] = head, since, found
     return found
 
 
@@ -149,19 +155,17 @@ def csv_of(found: Costs) -> str:
     return stream.getvalue()
 
 
-def amounts_by_cause(found: Costs) -> Iterator[tuple[str, str, dict[str, Decimal]]]:
-    """Yields name, unit and amounts by cause for each name of the first dimension; the last one must be `cause`.
+def stacks_of(found: Costs) -> dict[str, dict[str, dict[str, Decimal]]]:
+    """Returns amounts by cause, by name, by unit: money in each currency, and the device hours without a price.
 
-    The amounts are money where the price is known, else device hours.
+    found: by a dimension and by cause.
     """
-    stacks: dict[tuple[str, str], dict[str, Decimal]] = {}
+    units: dict[str, dict[str, dict[str, Decimal]]] = {}
     for row in found.rows:
-        unit = row.currency or "device-hours"
+        name, cause = row.names
         amount = Decimal(row.cost if row.currency else row.device_hours)
-        stack = stacks.setdefault((row.names[0], unit), {})
-        stack[row.names[-1]] = stack.get(row.names[-1], Decimal(0)) + amount
-    for (name, unit), stack in stacks.items():
-        yield name, unit, stack
+        units.setdefault(row.currency or DEVICE_HOURS, {}).setdefault(name, {})[cause] = amount
+    return units
 
 
 def _row(names: tuple[str, ...], currency: str, amounts: Amounts) -> CostRow:

@@ -38,7 +38,7 @@ TIMING_METRICS = frozenset(
     }
 )  # fmt: skip
 """Metrics that depend on timing, load and attempts."""
-TIMING_FAMILIES = ("seconds/", "system/", "devices/")
+TIMING_FAMILIES = ("seconds/", "system/", "devices/", "costs/")
 
 
 def is_timing(metric: str) -> bool:

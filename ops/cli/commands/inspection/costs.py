@@ -18,6 +18,7 @@ import typer
 from ops.cli.completion import complete_run
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, examples
+from ops.presentation.cost_words import figures
 from ops.presentation.output import message, write, write_json, write_table
 from yatt_core.errors import ConfigurationError
 
@@ -120,10 +121,10 @@ def _write(found: Costs) -> None:
         write("no device has been used yet")
         return
     highest = max(_size(row) for row in found.rows)
-    rows = [(*row.names, *_figures(row), _bar(row, highest)) for row in found.rows]
+    rows = [(*row.names, *figures(row), _bar(row, highest)) for row in found.rows]
     write_table((*found.by, "cost", "device-hours", "kWh", "kg CO2", ""), rows)
     for row in found.totals:
-        cost, hours, energy, carbon = _figures(row)
+        cost, hours, energy, carbon = figures(row)
         write(f"total: {cost or 'no known price'}, {hours} device-hours, {energy or '?'} kWh, {carbon or '?'} kg CO2")
     if found.unpriced:
         named = ", ".join(found.unpriced[:LISTED])
@@ -131,15 +132,6 @@ def _write(found: Costs) -> None:
         message(f"the price of some device time is unknown: {named}{more}; see docs/costs.md")
     if found.left_out:
         message(f"{found.left_out} older runs are left out; name them to see their costs")
-
-
-def _figures(row: CostRow) -> tuple[str, str, str, str]:
-    """Returns the cells of a row; a figure that is unknown for some time has a `+`, one that is unknown is empty."""
-    cost = f"{Decimal(row.cost):,.2f} {row.currency}" if row.currency else ""
-    whole = row.unmetered_device_hours == row.device_hours
-    mark = "" if Decimal(row.unmetered_device_hours) == 0 else "+"
-    energy, carbon = (f"{Decimal(value):,.2f}{mark}" for value in (row.energy_kwh, row.carbon_kg))
-    return cost, f"{Decimal(row.device_hours):,.2f}", "" if whole else energy, "" if whole else carbon
 
 
 def _size(row: CostRow) -> tuple[bool, Decimal]:

@@ -1,0 +1,163 @@
+"""What a whole simulated run with killed drivers is charged: by records in its audit chain, in parts that add up."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from db.write.lease import LOST
+from flows.billing.held_time import held_spans, total_charges
+from flows.branching.branches import revise
+from flows.reports.costs import charges_of
+from flows.run.home import Home
+from flows.run.results import run_results
+from tests.flows.simulated import Simulation
+from yatt_core.costs.billing import BILLING, BillingRecord
+from yatt_core.costs.charging import FAULTS, TRAINING, Amounts, rounded
+from yatt_core.errors import ConfigurationError, ExitCode
+
+PRICES = """
+currency: EUR
+pue: 1.2
+carbon_g_per_kwh: 400
+devices:
+  - {device: H100, per_hour: PRICE, watts: 700}
+"""
+KILLS = ("collect:2", "learn:3", "commit:4")
+
+
+def with_prices(folder: Path, price: str = "3.60", more: str = "") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "prices.yaml").write_text(PRICES.replace("PRICE", price) + more)
+
+
+def killed_thrice(simulation: Simulation) -> None:
+    for place in KILLS:
+        assert simulation.drive(killed_at=place) is None
+    outcome = simulation.drive()
+    assert outcome is not None and outcome.state == "completed"
+
+
+def records(simulation: Simulation) -> list[BillingRecord]:
+    with simulation.ledger() as ledger:
+        return [BillingRecord.of(link.body) for link in ledger.events.of_kind(simulation.run, BILLING)]
+
+
+def test_the_parts_of_a_killed_run_add_up_and_name_its_faults(tmp_path: Path) -> None:
+    with_prices(tmp_path)
+    simulation = Simulation.of(tmp_path, "billing.project=math", "billing.owner=ada", "iterations=6")
+    killed_thrice(simulation)
+    (record,) = records(simulation)
+    assert (record.project, record.owner, record.currency) == ("math", "ada", "EUR")
+    assert {kind: held.count for kind, held in record.devices.items()} == {"H100": 2}
+    with simulation.ledger() as ledger:
+        parts, totals = charges_of(ledger, simulation.run), total_charges(ledger, simulation.run)
+        spans = held_spans(ledger, simulation.run)
+        assert [row.outcome for row in ledger.overview.sessions(simulation.run)][:3] == [LOST] * 3
+        assert ledger.events.verify(simulation.run) is None
+    whole = sum(totals.values(), Amounts())
+    assert sum(parts.values(), Amounts()) == whole and whole.device_ms == 2 * sum(s.end - s.start for s in spans) > 0
+    assert whole.cost == (Decimal(whole.device_ms) / 1000).quantize(Decimal("0.000001")) * Decimal("0.001")
+    causes = {place.cause for place in parts}
+    assert {TRAINING, FAULTS} <= causes
+    assert {"collect", "learn", "recover"} <= {place.phase for place in parts if place.cause == FAULTS}
+
+
+def test_prices_change_no_result(tmp_path: Path) -> None:
+    digests = []
+    for name in ("plain", "priced"):
+        if name == "priced":
+            with_prices(tmp_path / name, "1000000", "budgets: [{scope: owner, name: ada, cost: 1, action: alert}]\n")
+        simulation = Simulation.of(tmp_path / name, "iterations=4")
+        simulation.drive()
+        with simulation.ledger() as ledger:
+            results = run_results(ledger, simulation.run)
+            digests.append((results.weights_digest, results.experience_digest, results.metrics_digest))
+    assert digests[0] == digests[1]
+
+
+def test_a_changed_price_file_applies_from_then_on_and_what_was_recorded_stays(tmp_path: Path) -> None:
+    with_prices(tmp_path, "3.60")
+    simulation = Simulation.of(tmp_path, "iterations=6")
+    simulation.drive(until=2)
+    with simulation.ledger() as ledger:
+        before = charges_of(ledger, simulation.run)
+    with_prices(tmp_path, "7.20")
+    simulation.drive(until=4)
+    first, second = records(simulation)
+    assert [each.devices["H100"].tariff.per_hour for each in (first, second)] == [Decimal("3.60"), Decimal("7.20")]
+    with simulation.ledger() as ledger:
+        after, spans = charges_of(ledger, simulation.run), held_spans(ledger, simulation.run)
+    assert second.since == spans[1].start
+    cheap, dear = (2 * (span.end - span.start) for span in spans)
+    assert sum(before.values(), Amounts()).cost == rounded_cost(cheap, "3.60")
+    assert sum(after.values(), Amounts()).cost == rounded_cost(cheap, "3.60", dear, "7.20")
+
+
+def rounded_cost(*terms: object) -> Decimal:
+    from fractions import Fraction
+
+    pairs = zip(terms[::2], terms[1::2], strict=True)
+    return rounded(sum((Fraction(int(str(ms)), 3_600_000) * Fraction(str(price)) for ms, price in pairs), Fraction(0)))
+
+
+def test_a_run_that_was_priced_late_says_which_part_is_unknown(tmp_path: Path) -> None:
+    simulation = Simulation.of(tmp_path, "iterations=4")
+    simulation.drive(until=2)
+    with_prices(tmp_path)
+    simulation.drive()
+    with simulation.ledger() as ledger:
+        charges, spans = charges_of(ledger, simulation.run), held_spans(ledger, simulation.run)
+    total = sum(charges.values(), Amounts())
+    assert total.unpriced_ms == 2 * (spans[0].end - spans[0].start)
+    assert total.cost == rounded_cost(2 * (spans[1].end - spans[1].start), "3.60")
+
+
+@pytest.mark.parametrize("scope", ["spec", "run", "project", "owner"])
+def test_a_used_up_budget_pauses_the_run_until_it_is_raised(tmp_path: Path, scope: str) -> None:
+    name = {"run": "virtual-1", "project": "math", "owner": "ada"}.get(scope, "")
+
+    def budget(limit: str) -> str:
+        return "" if scope == "spec" else f"budgets: [{{scope: {scope}, name: {name}, cost: {limit}}}]\n"
+
+    own = ["guards.budget={cost: 0.2}"] if scope == "spec" else []
+    with_prices(tmp_path, "3.60", budget("0.2"))
+    simulation = Simulation.of(tmp_path, "iterations=40", "billing={project: math, owner: ada}", *own)
+    outcome = simulation.drive()
+    assert outcome is not None and (outcome.state, outcome.exit_code) == ("paused", ExitCode.PAUSED)
+    assert 0 < outcome.iteration < 40 and "the budget is 0.2" in outcome.reason
+    with simulation.ledger() as ledger:
+        alarms = [(row.rule, row.action) for row in ledger.alarms.of(simulation.run)]
+        assert ledger.records.checkpoints(simulation.run)[0].iteration == outcome.iteration, "a safe point"
+        assert sum(total_charges(ledger, simulation.run).values(), Amounts()).cost >= Decimal("0.2")
+    assert alarms == [("budget", "alert"), ("budget", "pause")], "a warning first, each once"
+    again = simulation.drive()
+    assert again is not None and (again.state, again.iteration) == ("paused", outcome.iteration), "nothing is started"
+    with_prices(tmp_path, "3.60", budget("1000"))
+    if scope == "spec":
+        revise(Home(tmp_path), simulation.run, ["guards.budget.cost=1000"])
+    done = simulation.drive()
+    assert done is not None and (done.state, done.iteration) == ("completed", 40)
+
+
+def test_runs_of_a_project_share_its_budget(tmp_path: Path) -> None:
+    with_prices(tmp_path)
+    first = Simulation.of(tmp_path, "iterations=10", "billing.project=math")
+    first.drive()
+    with first.ledger() as ledger:
+        used = sum(total_charges(ledger, first.run).values(), Amounts()).cost
+    with_prices(tmp_path, more=f"budgets: [{{scope: project, name: math, cost: {used}}}]\n")
+    second, other = (Simulation.of(tmp_path, "iterations=2", f"billing.project={name}") for name in ("math", "code"))
+    outcome = second.drive()
+    assert outcome is not None and outcome.state == "paused" and outcome.iteration == 0
+    finished = other.drive()
+    assert finished is not None and finished.state == "completed"
+
+
+def test_a_budget_that_no_price_can_check_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "prices.yaml").write_text("currency: EUR\ndevices: [{device: core, per_hour: 1}]\n")
+    simulation = Simulation.of(tmp_path, "guards.budget.cost=5")
+    with pytest.raises(ConfigurationError, match="per_hour of device 'H100'"):
+        simulation.drive()
