@@ -5,6 +5,7 @@ Imports prefect only after its server's address has been put into the environmen
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from db.ledger import Ledger
@@ -28,6 +29,7 @@ from yatt_core.errors import InfrastructureError
 from yatt_core.logs import actor_logs
 from yatt_core.rewards.code_files import settle_code
 from yatt_core.spec import RunSpec
+from yatt_core.tracing.settings import tracing_settings
 
 
 def run_session(
@@ -60,6 +62,7 @@ def run_session(
         check_surroundings(find_server)
     run, spec = load_run(home, name)
     check_prices(home, spec)
+    tracing_settings(os.environ)
     trackers = {name: trackers[name] for name in spec.tracking.names if name in trackers}
     session = open_session(home, run, spec, observer, trackers, accept_drift, notifier, window, pages, until)
     services = SessionServices(session.context, find_server, in_flow_run=window is not None)

