@@ -67,7 +67,7 @@ class DriverSession:
         spec = context.spec
         self.context, self.window, self._until = context, window, until
         self.meter, self.stops = BytesMeter(), StopRequests()
-        self.tracing = SessionTracing(context.ledger, context.fence, context.branch)
+        self.tracing = SessionTracing(context.ledger, context.fence, context.branch, context.clock)
         self.machine = MachineMeter(context.home.folder)
         ledger, fence, clock = context.ledger, context.fence, context.clock
         self.billing = SessionBilling(ledger, fence, spec, clock, price_path(context.home))

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from db.core.engine import Fence
 from db.ledger import Ledger
 from db.write.lease import DRIVER_LOST
-from db.write.phases import DONE, AttemptRow
+from db.write.phases import AttemptRow
+from flows.run.clock import Clock
 from flows.run.owner import owner_of
 from yatt_core.tracing.calls import BRANCH, RUN
 from yatt_core.tracing.identity import SpanPlace, attempt_place, iteration_place
@@ -23,14 +24,14 @@ from yatt_core.tracing.spans import begin_tracing, end_tracing, record_span, spa
 
 END_SECONDS = 5.0
 COMMITS = ("commit", "commit_start")
-RECOVERIES = ("start", "recover")
+START, RECOVER = "start", "recover"
 
 
 class SessionTracing:
     """The traces of one session; without effect unless the environment asks for traces."""
 
-    def __init__(self, ledger: Ledger, fence: Fence, branch: int) -> None:
-        self._ledger, self._fence = ledger, fence
+    def __init__(self, ledger: Ledger, fence: Fence, branch: int, clock: Clock) -> None:
+        self._ledger, self._fence, self._clock = ledger, fence, clock
         settings = tracing_settings(os.environ)
         self._on = settings is not None
         self._owner = owner_of(ledger, fence.run) if self._on else ""
@@ -43,15 +44,15 @@ class SessionTracing:
         """Traces an attempt at a phase."""
         root = iteration_place(self._owner, branch, iteration)
         attributes = self._attributes(branch, iteration, self._fence.term) | {"yatt.attempt": number}
-        if self._on and name in RECOVERIES:
+        if self._on and name in (START, RECOVER):
             self._record_lost(root, branch, iteration)
-        with span(name, root, place=attempt_place(root, name, number), **attributes) as opened:
+        with span(name, root, place=attempt_place(root, name, number), attributes=attributes) as opened:
             try:
                 yield
             finally:
                 if opened is not None:
                     opened.attributes["yatt.outcome"] = "failed" if opened.failure else "done"
-        if self._on and name in (*COMMITS, *RECOVERIES):
+        if self._on and name in (*COMMITS, RECOVER):
             self._record_iteration(root, branch, iteration)
 
     def end(self) -> int:
@@ -62,9 +63,8 @@ class SessionTracing:
     def _record_iteration(self, root: SpanPlace, branch: int, iteration: int) -> None:
         """Sends the span of a committed iteration; one that is sent again has the same identity and contents."""
         attempts = self._ledger.phases.attempts(self._fence.run, branch, iteration)
-        ends = [
-            row.ended_at for row in attempts if row.phase in COMMITS and row.state == DONE and row.ended_at is not None
-        ]
+        # The attempt at the commit that is ending now has no end in the ledger yet.
+        ends = [row.ended_at or self._clock.time_ms() for row in attempts if row.phase in COMMITS]
         if ends:
             start = min(row.planned_at for row in attempts)
             attributes = self._attributes(branch, iteration, attempts[-1].term)

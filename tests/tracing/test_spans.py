@@ -40,7 +40,7 @@ def test_identities_follow_from_what_they_name() -> None:
 
 def test_spans_nest_and_carry_their_resource_and_failure(receiver: Received) -> None:
     begin(receiver)
-    with pytest.raises(KeyError), span("learn", ROOT, place=attempt_place(ROOT, "learn", 1), count=3):
+    with pytest.raises(KeyError), span("learn", ROOT, place=attempt_place(ROOT, "learn", 1), attributes={"count": 3}):
         with span("inner", kind="client"):
             pass
         raise KeyError("the text of a prompt")

@@ -100,7 +100,7 @@ def span(
     parent: SpanPlace | None = None,
     kind: str = "internal",
     place: SpanPlace | None = None,
-    **attributes: str | int,
+    attributes: Values | None = None,
 ) -> Iterator[OpenSpan | None]:
     """Traces the work inside; yields None while tracing is off.
 
@@ -111,7 +111,7 @@ def span(
     if output is None or above is None:
         yield None
         return
-    opened = OpenSpan(place or SpanPlace(above.trace_id, _ids.getrandbits(64) or 1), dict(attributes))
+    opened = OpenSpan(place or SpanPlace(above.trace_id, _ids.getrandbits(64) or 1), dict(attributes or {}))
     token, start = _current.set(opened.place), time.time_ns()
     try:
         yield opened
