@@ -73,10 +73,10 @@ class SessionBilling:
             self.records[0].owner if self.records and self.records[0].owner else starter(self._ledger, self._fence.run)
         )
 
-    def charges(self) -> dict[Place, Amounts]:
-        """Returns what the run was charged so far, without causes and phases."""
-        now = Piece(self._since, self._now(), "", "")
-        return charge(self._fence.run, [*self._before, now], self.records)
+    def charges(self, since: int | None = None) -> dict[Place, Amounts]:
+        """Returns what the run was charged so far, without causes and phases; `since` as in `total_charges`."""
+        now = Piece(self._since, self.now(), "", "")
+        return charge(self._fence.run, [*self._before, now], self.records, since)
 
     def gauges(self) -> dict[str, float]:
         """Returns the metrics of the run's costs so far; none without a price file."""
@@ -103,14 +103,14 @@ class SessionBilling:
         self._devices = dict(kinds)
         self._check_budget(kinds)
         started = not self.records or self.records[-1].since < self._since
-        self._record(self._since if started else self._now())
+        self._record(self._since if started else self.now())
 
     def refresh(self) -> None:
         """Records new prices, if a price began or ended since the last check or the price file has changed."""
         changed = self._read()
         if self._devices is None or self.prices is None:
             return
-        now = self._now()
+        now = self.now()
         passed = [at for at in self.prices.boundaries() if self._checked < at <= now]
         for at in passed:
             self._record(at)
@@ -158,7 +158,7 @@ class SessionBilling:
         return not first and self.prices != before
 
     def _check_budget(self, kinds: Mapping[str, int]) -> None:
-        budget, at = self._spec.guards.budget, self._now()
+        budget, at = self._spec.guards.budget, self.now()
         for kind, tariff in tariffs(self.prices, kinds, self._spec.billing.spot, at).items():
             price = "spot_per_hour" if self._spec.billing.spot else "per_hour"
             wanted = {
@@ -173,7 +173,7 @@ class SessionBilling:
                     "checked; add it, or remove the limit"
                 )
 
-    def _now(self) -> int:
+    def now(self) -> int:
         """Returns the time by the ledger's clock at the beginning of the lease and this process's clock since then."""
         return self._since + max(0, round(1000 * (self._clock.monotonic() - self._began)))
 

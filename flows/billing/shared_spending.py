@@ -22,25 +22,25 @@ class SharedSpending:
 
     def __init__(self, ledger: Ledger, run: str, clock: Clock) -> None:
         self._ledger, self._run, self._clock = ledger, run, clock
-        self._read_at = -math.inf
-        self._charges: dict[Place, Amounts] = {}
-        self._kept: dict[str, tuple[int, dict[Place, Amounts]]] = {}
+        self._read: dict[int | None, tuple[float, dict[Place, Amounts]]] = {}
+        self._kept: dict[tuple[str, int | None], tuple[int, dict[Place, Amounts]]] = {}
 
-    def charges(self) -> dict[Place, Amounts]:
-        """Returns the charges, without causes and phases."""
-        if self._clock.monotonic() - self._read_at >= SECONDS:
-            self._read_at = self._clock.monotonic()
+    def charges(self, since: int | None) -> dict[Place, Amounts]:
+        """Returns the charges, without causes and phases; `since` as in `total_charges`."""
+        read_at, charges = self._read.get(since, (-math.inf, {}))
+        if (now := self._clock.monotonic()) - read_at >= SECONDS:
             driven = self._ledger.leases.holders()
             runs = [row.id for row in self._ledger.runs.list(RUNS) if row.id != self._run]
-            self._charges = {}
+            charges = {}
             for run in runs:
-                self._charges |= self._of(run, run in driven)
-        return self._charges
+                charges |= self._of(run, since, run in driven)
+            self._read[since] = now, charges
+        return charges
 
-    def _of(self, run: str, driven: bool) -> dict[Place, Amounts]:
+    def _of(self, run: str, since: int | None, driven: bool) -> dict[Place, Amounts]:
         head = self._ledger.events.head(run).seq
-        seq, charges = self._kept.get(run, (-1, {}))
+        seq, charges = self._kept.get((run, since), (-1, {}))
         if driven or seq != head:
-            charges = total_charges(self._ledger, run)
-            self._kept[run] = head, charges
+            charges = total_charges(self._ledger, run, since)
+            self._kept[run, since] = head, charges
         return charges

@@ -17,7 +17,7 @@ from flows.driver.spending import Spending
 from flows.run.clock import Clock
 from yatt_core.costs.budgets import Bound, Limit, judge_limit, limits_of, spent_in, unit_of
 from yatt_core.costs.charging import Amounts
-from yatt_core.costs.prices import SharedBudget
+from yatt_core.costs.prices import SharedBudget, milliseconds
 from yatt_core.guards.budget import judge_budget
 from yatt_core.guards.findings import Alarm
 from yatt_core.spec import RunSpec
@@ -60,9 +60,10 @@ class Budgets:
         billing, prices = self._billing, self._billing.prices
         names = {"run": self._run, "project": billing.project, "owner": billing.owner}
         for budget in prices.budgets if prices else ():
-            if names[budget.scope] == budget.name:
-                charges = billing.charges()
+            if names[budget.scope] == budget.name and budget.holds(billing.now()):
+                since = None if budget.valid_from is None else milliseconds(budget.valid_from)
+                charges = billing.charges(since)
                 if budget.scope != "run":
-                    charges |= self._others.charges()
+                    charges |= self._others.charges(since)
                 for limit in limits_of(budget, billing.currency, billing.file):
                     yield limit, spent_in(charges, budget, billing.currency)

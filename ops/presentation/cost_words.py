@@ -5,6 +5,9 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Protocol
 
+SECONDS = 3600
+"""Of an hour."""
+
 
 class Sums(Protocol):
     """Decimal text of a row's sums."""
@@ -14,13 +17,13 @@ class Sums(Protocol):
     @property
     def cost(self) -> str: ...
     @property
-    def device_hours(self) -> str: ...
+    def device_seconds(self) -> str: ...
     @property
     def energy_kwh(self) -> str: ...
     @property
     def carbon_kg(self) -> str: ...
     @property
-    def unmetered_device_hours(self) -> str: ...
+    def unmetered_device_seconds(self) -> str: ...
 
 
 def figures(row: Sums) -> tuple[str, str, str, str]:
@@ -29,10 +32,11 @@ def figures(row: Sums) -> tuple[str, str, str, str]:
     A figure that is known only for a part of the time has a `+`.
     """
     cost = f"{amount(row.cost)} {row.currency}" if row.currency else ""
-    if row.unmetered_device_hours == row.device_hours:
-        return cost, amount(row.device_hours), "", ""
-    mark = "" if Decimal(row.unmetered_device_hours) == 0 else "+"
-    return cost, amount(row.device_hours), amount(row.energy_kwh) + mark, amount(row.carbon_kg) + mark
+    hours = amount(str(Decimal(row.device_seconds) / SECONDS))
+    if row.unmetered_device_seconds == row.device_seconds:
+        return cost, hours, "", ""
+    mark = "" if Decimal(row.unmetered_device_seconds) == 0 else "+"
+    return cost, hours, amount(row.energy_kwh) + mark, amount(row.carbon_kg) + mark
 
 
 def amount(text: str) -> str:

@@ -12,13 +12,12 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from fractions import Fraction
 from typing import Literal, get_args
 from weakref import WeakKeyDictionary
 
 from db.ledger import Ledger
 from flows.reports.costs import charges_of
-from yatt_core.costs.charging import MS_PER_HOUR, Amounts, Place, rounded
+from yatt_core.costs.charging import Amounts, Place
 
 Dimension = Literal["run", "project", "owner", "phase", "cause", "device"]
 DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
@@ -36,18 +35,18 @@ class CostRow:
 
     names: one for each of the dimensions.
     currency: empty for devices without a known price.
-    unpriced_device_hours: hours times devices whose price is unknown.
-    unmetered_device_hours: those whose power or emission is unknown.
+    unpriced_device_seconds: seconds times devices whose price is unknown.
+    unmetered_device_seconds: those whose power or emission is unknown.
     """
 
     names: tuple[str, ...]
     currency: str
     cost: str
-    device_hours: str
-    unpriced_device_hours: str
+    device_seconds: str
+    unpriced_device_seconds: str
     energy_kwh: str
     carbon_kg: str
-    unmetered_device_hours: str
+    unmetered_device_seconds: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +162,7 @@ def stacks_of(found: Costs) -> dict[str, dict[str, dict[str, Decimal]]]:
     units: dict[str, dict[str, dict[str, Decimal]]] = {}
     for row in found.rows:
         name, cause = row.names
-        amount = Decimal(row.cost if row.currency else row.device_hours)
+        amount = Decimal(row.cost) if row.currency else hours_of(row.device_seconds)
         units.setdefault(row.currency or DEVICE_HOURS, {}).setdefault(name, {})[cause] = amount
     return units
 
@@ -173,13 +172,18 @@ def _row(names: tuple[str, ...], currency: str, amounts: Amounts) -> CostRow:
         names=names,
         currency=currency,
         cost=format(amounts.cost, "f"),
-        device_hours=format(amounts.device_hours, "f"),
-        unpriced_device_hours=_hours(amounts.unpriced_ms),
+        device_seconds=_seconds(amounts.device_ms),
+        unpriced_device_seconds=_seconds(amounts.unpriced_ms),
         energy_kwh=format(amounts.energy_kwh, "f"),
         carbon_kg=format(amounts.carbon_g / GRAMS, "f"),
-        unmetered_device_hours=_hours(amounts.unmetered_ms),
+        unmetered_device_seconds=_seconds(amounts.unmetered_ms),
     )
 
 
-def _hours(milliseconds: int) -> str:
-    return format(rounded(Fraction(milliseconds, MS_PER_HOUR)), "f")
+def _seconds(milliseconds: int) -> str:
+    return format(Decimal(milliseconds) / 1000, "f")
+
+
+def hours_of(seconds: str) -> Decimal:
+    """Returns seconds as hours."""
+    return Decimal(seconds) / 3600

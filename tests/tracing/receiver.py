@@ -7,13 +7,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+import grpc
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2_grpc import (
+    LogsServiceServicer,
+    add_LogsServiceServicer_to_server,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
 
 
 @dataclass(frozen=True)
@@ -64,6 +77,38 @@ def logs_in(body: bytes) -> Iterator[tuple[str, str, dict[str, Any]]]:
         for scope in resource.scope_logs:
             for record in scope.log_records:
                 yield record.body.string_value, record.trace_id.hex(), values(record.attributes)
+
+
+class _Traces(TraceServiceServicer):
+    def __init__(self, received: Received) -> None:
+        self._received = received
+
+    def Export(self, request: Any, context: Any) -> Any:
+        self._received.spans += spans_in(request.SerializeToString())
+        return ExportTraceServiceResponse()
+
+
+class _Logs(LogsServiceServicer):
+    def __init__(self, received: Received) -> None:
+        self._received = received
+
+    def Export(self, request: Any, context: Any) -> Any:
+        self._received.logs += logs_in(request.SerializeToString())
+        return ExportLogsServiceResponse()
+
+
+@contextmanager
+def grpc_receiver() -> Iterator[Received]:
+    """The same over gRPC, with the services of the official protocol."""
+    server = grpc.server(ThreadPoolExecutor(2))
+    received = Received(f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+    add_TraceServiceServicer_to_server(_Traces(received), server)
+    add_LogsServiceServicer_to_server(_Logs(received), server)
+    server.start()
+    try:
+        yield received
+    finally:
+        server.stop(None)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.tracing.receiver import Received, otlp_receiver
+from tests.tracing.receiver import Received, grpc_receiver, otlp_receiver
 from yatt_core.tracing.calls import CallTerm, ReceivedTerm, call_term, traced_call
 from yatt_core.tracing.identity import SpanPlace, attempt_place, iteration_place
 from yatt_core.tracing.log_export import export_logs, keep_logs
@@ -101,3 +101,13 @@ def test_a_receiver_that_refuses_costs_nothing_but_the_spans(receiver: Received)
             pass
     assert end_tracing(30.0) >= 10
     assert receiver.spans == [] and receiver.requests <= 4
+
+
+def test_the_same_arrives_by_grpc() -> None:
+    with grpc_receiver() as received:
+        begin_tracing(TracingSettings(received.address, "grpc"), {"yatt.run": "toy-1"})
+        with span("learn", ROOT):
+            pass
+        assert end_tracing(30.0) == 0
+        (sent,) = received.spans
+        assert (sent.name, sent.resource["yatt.run"]) == ("learn", "toy-1")

@@ -69,6 +69,6 @@ def traced_call(actor: str, method: str, term: int) -> Iterator[None]:
         return
     output = begin_tracing(term.settings, {**term.origin, "yatt.actor": actor})
     export_logs(output, actor)
-    name, attributes = f"{actor.partition('-')[0]}.{method}", {"yatt.actor": actor, "yatt.term": int(term)}
-    with span(name, term.place, "server", attributes=attributes):
+    attributes: Values = {"yatt.actor": actor, "yatt.term": int(term)}
+    with span(f"{actor.partition('-')[0]}.{method}", term.place, "server", attributes=attributes):
         yield

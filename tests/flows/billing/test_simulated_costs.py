@@ -165,3 +165,13 @@ def test_a_budget_that_no_price_can_check_is_refused(tmp_path: Path) -> None:
     simulation = Simulation.of(tmp_path, "guards.budget.cost=5")
     with pytest.raises(ConfigurationError, match="per_hour of device 'H100'"):
         simulation.drive()
+
+
+@pytest.mark.parametrize(
+    ("period", "state"), [("valid_from: 2001-01-01", "paused"), ("valid_until: 2001-01-01", "completed")]
+)
+def test_a_budget_applies_in_its_period(tmp_path: Path, period: str, state: str) -> None:
+    """Simulated time begins in 2023."""
+    with_prices(tmp_path, more=f"budgets: [{{scope: owner, name: ada, cost: 0.000001, {period}}}]\n")
+    outcome = Simulation.of(tmp_path, "iterations=2", "billing.owner=ada").drive()
+    assert outcome is not None and outcome.state == state

@@ -135,7 +135,7 @@ def _write(found: Costs) -> None:
 
 
 def _size(row: CostRow) -> tuple[bool, Decimal]:
-    return bool(row.currency), Decimal(row.cost if row.currency else row.device_hours)
+    return bool(row.currency), Decimal(row.cost if row.currency else row.device_seconds)
 
 
 def _bar(row: CostRow, highest: tuple[bool, Decimal]) -> str:
