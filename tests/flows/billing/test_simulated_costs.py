@@ -10,14 +10,17 @@ import pytest
 
 from db.write.lease import LOST
 from flows.billing.held_time import held_spans, total_charges
+from flows.billing.price_file import check_prices
 from flows.branching.branches import revise
 from flows.reports.costs import charges_of
 from flows.run.home import Home
 from flows.run.results import run_results
 from tests.flows.simulated import Simulation
+from tests.services import ROOT
 from yatt_core.costs.billing import BILLING, BillingRecord
 from yatt_core.costs.charging import FAULTS, TRAINING, Amounts, rounded
 from yatt_core.errors import ConfigurationError, ExitCode
+from yatt_core.spec import load_spec
 
 PRICES = """
 currency: EUR
@@ -175,3 +178,11 @@ def test_a_budget_applies_in_its_period(tmp_path: Path, period: str, state: str)
     with_prices(tmp_path, more=f"budgets: [{{scope: owner, name: ada, cost: 0.000001, {period}}}]\n")
     outcome = Simulation.of(tmp_path, "iterations=2", "billing.owner=ada").drive()
     assert outcome is not None and outcome.state == state
+
+
+def test_a_budget_without_a_price_file_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    spec = load_spec(ROOT / "tests" / "specs" / "virtual.yaml", ["guards.budget.carbon_kg=5"])
+    with pytest.raises(ConfigurationError, match=r"guards\.budget\.carbon_kg: there are no prices"):
+        check_prices(Home(tmp_path), spec)
+    with_prices(tmp_path)
+    check_prices(Home(tmp_path), spec)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+import pytest
+
 from tests.flows.tools import Driver, same_result
 from tests.tracing.receiver import otlp_receiver
 
@@ -11,16 +13,23 @@ PHASES = ("place", "collect", "prepare", "learn", "sync", "commit")
 LAST = 4
 
 
-def test_a_killed_and_resumed_run_has_one_trace_for_each_iteration(driver: Driver) -> None:
-    plain = driver.create("virtual.yaml", f"iterations={LAST}")
+@pytest.mark.verify
+def test_traces_change_no_result(driver: Driver) -> None:
+    plain, traced = (driver.create("virtual.yaml", f"iterations={LAST}") for _ in range(2))
     driver.drive(plain)
+    with otlp_receiver() as received:
+        driver.environment |= {"YATT_OTLP": "1", "OTEL_EXPORTER_OTLP_ENDPOINT": received.address}
+        driver.drive(traced)
+    assert received.spans and same_result(driver.results(traced), driver.results(plain))
+
+
+def test_a_killed_and_resumed_run_has_one_trace_for_each_iteration(driver: Driver) -> None:
     with otlp_receiver() as received:
         driver.environment |= {"YATT_OTLP": "1", "OTEL_EXPORTER_OTLP_ENDPOINT": received.address}
         run = driver.create("virtual.yaml", f"iterations={LAST}")
         driver.drive_until_killed(run, "learn:2")
         driver.end_actors(run)
         driver.drive(run)
-    assert same_result(driver.results(run), driver.results(plain)), "traces change no result"
     traces: dict[str, list[str]] = defaultdict(list)
     for span in received.spans:
         if "yatt.iteration" in span.attributes and not span.name.startswith("iteration "):
