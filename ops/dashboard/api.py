@@ -37,7 +37,7 @@ Buckets = Annotated[int, Query(ge=1, le=series.BUCKETS, description="Maximum num
 State = Annotated[str, one_of(STATES)]
 Level = Annotated[str, one_of(LEVELS)]
 Tags = Annotated[list[Text] | None, Query(max_length=TAGS, description="Tags that a run must have.")]
-By = Annotated[list[costs.Dimension], Query(max_length=6, description="What to sum by.")]
+By = Annotated[list[costs.Dimension] | None, Query(max_length=6, description="What to sum by.")]
 Since = Annotated[int | None, Query(ge=0, le=2**53, description="Only from this time on, in milliseconds since 1970.")]
 Place = Annotated[
     Annotated[str, Like(r"^\d{1,9}\.\d{1,9}\.\d{1,9}$", "the previous page's `next`, such as 2.0.1")] | None,
@@ -59,7 +59,7 @@ def list_runs(
 
 
 @router.get("/costs", tags=["costs"])
-def sum_costs(served: Served, by: By | None = None, since: Since = None) -> costs.Costs:
+def sum_costs(served: Served, by: By = None, since: Since = None) -> costs.Costs:
     """Returns what the newest runs cost, summed by the given dimensions, by default by run. Amounts are decimal text."""
     return costs.costs(served.ledger, tuple(dict.fromkeys(by or ("run",))), since)
 
