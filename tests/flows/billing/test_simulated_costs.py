@@ -186,3 +186,17 @@ def test_a_budget_without_a_price_file_is_refused_before_anything_starts(tmp_pat
         check_prices(Home(tmp_path), spec)
     with_prices(tmp_path)
     check_prices(Home(tmp_path), spec)
+
+
+def test_a_price_with_a_date_applies_from_that_moment_within_a_session(tmp_path: Path) -> None:
+    """Simulated time begins at 22:13:20; each iteration takes 300 s."""
+    with_prices(tmp_path, more="  - {device: H100, per_hour: 7.20, valid_from: 2023-11-14T22:23:20+00:00}\n")
+    simulation = Simulation.of(tmp_path, "iterations=6")
+    simulation.drive()
+    first, second = records(simulation)
+    assert second.since - first.since == 600_000, "not when the driver noticed it"
+    with simulation.ledger() as ledger:
+        charges, (span,) = total_charges(ledger, simulation.run), held_spans(ledger, simulation.run)
+    dear = span.end - span.start - 600_000
+    assert dear > 0
+    assert sum(charges.values(), Amounts()).cost == rounded_cost(600_000, "3.60", dear, "7.20")
