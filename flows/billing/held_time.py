@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from db.ledger import Ledger
 from db.read.history import DriverSessionTimes, RunHistory
 from flows.run.session_times import SessionSpan, session_spans
-from yatt_core.costs.billing import BILLING, BillingRecord, HeldDevices
+from yatt_core.costs.billing import BILLING, UNRECORDED, BillingRecord, HeldDevices
 from yatt_core.costs.charging import Amounts, Piece, Place, charge
 from yatt_core.costs.prices import UNKNOWN
 from yatt_core.spec import parse_spec
@@ -43,7 +43,7 @@ def _unrecorded(ledger: Ledger, run: str, until: int | None) -> list[BillingReco
         revision = ledger.runs.revision(run, number)
         if until is None or number == 1 or revision.created_at < until:
             spec = parse_spec(dict(revision.spec), f"revision {number} of the spec of run {run}")
-            billing, devices = spec.billing, {"": HeldDevices(spec.devices, UNKNOWN)}
+            billing, devices = spec.billing, {UNRECORDED: HeldDevices(spec.devices, UNKNOWN)}
             since = 0 if number == 1 else revision.created_at
             found.append(BillingRecord(since, billing.project or "", billing.owner or "", "", devices))
     return found

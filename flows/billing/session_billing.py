@@ -122,9 +122,7 @@ class SessionBilling:
         assert self._devices is not None, "the devices are known"
         known = tariffs(self.prices, self._devices, self._spec.billing.spot, at)
         devices = {kind: HeldDevices(count, known[kind]) for kind, count in self._devices.items()}
-        last = self.records[-1] if self.records else None
-        # Unpriced time before the first record has a stand-in, which is no record.
-        last = None if last is not None and "" in last.devices else last
+        last = self.records[-1] if self.records and not self.records[-1].stands_in else None
         since = at if last is None else max(at, last.since)
         record = BillingRecord(since, self.project, self.owner, self.currency, devices)
         if not record.same_as(last):

@@ -14,6 +14,8 @@ from yatt_core.costs.prices import Tariff
 
 BILLING = "billing"
 """The kind of these links."""
+UNRECORDED = ""
+"""The kind of devices that nobody recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,11 @@ class BillingRecord:
     owner: str
     currency: str
     devices: Mapping[str, HeldDevices]
+
+    @property
+    def stands_in(self) -> bool:
+        """True if this is no record, but stands for devices of unknown kind that nobody recorded."""
+        return UNRECORDED in self.devices
 
     def same_as(self, other: BillingRecord | None) -> bool:
         """Returns True if another record differs at most in its time."""
