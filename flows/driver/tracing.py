@@ -1,6 +1,6 @@
 """The traces of a session: one for each iteration, with a span for each attempt at a phase.
 
-Consumes attempts as the phases make them, and those of lost drivers from the ledger. The identities follow from run,
+Consumes attempts as the phases make them, and those of earlier drivers from the ledger. The identities follow from run,
 branch, iteration, phase and attempt, so a driver continues the traces of the one before it.
 """
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from db.core.engine import Fence
 from db.ledger import Ledger
 from db.write.lease import DRIVER_LOST
-from db.write.phases import AttemptRow
+from db.write.phases import DONE, AttemptRow
 from flows.run.clock import Clock
 from flows.run.owner import owner_of
 from yatt_core.tracing.calls import BRANCH, RUN
@@ -45,7 +45,7 @@ class SessionTracing:
         root = iteration_place(self._owner, branch, iteration)
         attributes = self._attributes(branch, iteration, self._fence.term) | {"yatt.attempt": number}
         if self._on and name in (START, RECOVER):
-            self._record_lost(root, branch, iteration)
+            self._record_earlier(branch, iteration)
         with span(name, root, place=attempt_place(root, name, number), attributes=attributes) as opened:
             try:
                 yield
@@ -70,21 +70,26 @@ class SessionTracing:
             attributes = self._attributes(branch, iteration, attempts[-1].term)
             record_span(f"iteration {iteration}", root, None, start, max(ends), "", attributes)
 
-    def _record_lost(self, root: SpanPlace, branch: int, iteration: int) -> None:
-        """Sends the spans of the attempts that the last driver could not finish: at this iteration and at the next."""
-        for number in (iteration, iteration + 1):
-            place = iteration_place(self._owner, branch, number) if number != iteration else root
-            for row in self._ledger.phases.attempts(self._fence.run, branch, number):
-                if row.reason == DRIVER_LOST and row.ended_at is not None:
-                    self._record_attempt(place, row)
+    def _record_earlier(self, branch: int, iteration: int) -> None:
+        """Sends the attempts of earlier drivers at an iteration and the next one, as the ledger has them.
 
-    def _record_attempt(self, root: SpanPlace, row: AttemptRow) -> None:
+        A killed driver has not sent what it was working on, nor what it still had queued. What it did send has the same
+        identity.
+        """
+        for number in (iteration, iteration + 1):
+            root = iteration_place(self._owner, branch, number)
+            for row in self._ledger.phases.attempts(self._fence.run, branch, number):
+                if row.term < self._fence.term and row.ended_at is not None:
+                    self._record_attempt(root, row, row.ended_at)
+
+    def _record_attempt(self, root: SpanPlace, row: AttemptRow, ended_at: int) -> None:
+        lost = row.reason == DRIVER_LOST
+        outcome = DRIVER_LOST if lost else "done" if row.state == DONE else "failed"
         attributes = self._attributes(row.branch, row.iteration, row.term)
-        attributes |= {"yatt.attempt": row.number, "yatt.outcome": DRIVER_LOST}
-        end = row.ended_at or row.planned_at
-        record_span(
-            row.phase, attempt_place(root, row.phase, row.number), root, row.planned_at, end, DRIVER_LOST, attributes
-        )
+        attributes |= {"yatt.attempt": row.number, "yatt.outcome": outcome}
+        failure = "" if outcome == "done" else DRIVER_LOST if lost else row.failure_class or outcome
+        place = attempt_place(root, row.phase, row.number)
+        record_span(row.phase, place, root, row.planned_at, ended_at, failure, attributes)
 
     def _attributes(self, branch: int, iteration: int, term: int) -> dict[str, str | int]:
         return {RUN: self._fence.run, BRANCH: branch, "yatt.iteration": iteration, "yatt.term": term}
