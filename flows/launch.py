@@ -5,9 +5,11 @@ Imports prefect only after its server's address has been put into the environmen
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from db.ledger import Ledger
+from flows.billing.price_file import check_prices
 from flows.driver.context import RunContext
 from flows.driver.run_status import Outcome
 from flows.driver.services import FindServer, SessionServices, check_surroundings, server_of_environment
@@ -28,6 +30,7 @@ from yatt_core.errors import InfrastructureError
 from yatt_core.logs import actor_logs
 from yatt_core.rewards.code_files import settle_code
 from yatt_core.spec import RunSpec
+from yatt_core.tracing.settings import tracing_settings
 
 
 def run_session(
@@ -59,6 +62,8 @@ def run_session(
     if window is None:
         check_surroundings(find_server)
     run, spec = load_run(home, name)
+    check_prices(home, spec)
+    tracing_settings(os.environ)
     trackers = {name: trackers[name] for name in spec.tracking.names if name in trackers}
     with with_callbacks(observer, run, spec.callbacks, home.ledger) as (observer, tell_end):
         session = open_session(home, run, spec, observer, trackers, accept_drift, notifier, window, pages, until)

@@ -20,7 +20,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".yatt-setup"
 ENGINES_STAMP = VENV / ".yatt-engines"
-EXTRAS = "dev,math,postgresql,s3,server,tensorboard,wandb"
+EXTRAS = "dev,math,otel,postgresql,s3,server,tensorboard,wandb"
 # vLLM's CPU build requires these but never uses them, and their PyPI builds do not work with torch's CPU build.
 NEVER_ON_CPU = ("torchvision", "torchaudio", "torchcodec", "triton")
 

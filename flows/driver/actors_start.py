@@ -21,10 +21,11 @@ from flows.driver.context import RunContext
 from flows.placement.disks import DISKS, disks_of, last_disks
 from flows.placement.seats import SEATS, identity_of, last_seats
 from flows.prefect_io.secret_blocks import blocks_of
-from yatt_core.cluster.devices import inventory, measured_gpus
+from yatt_core.cluster.devices import Device, inventory, measured_gpus
 from yatt_core.errors import ConfigurationError, DataError, FencedError, InfrastructureError
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
 from yatt_core.planning.cluster import cluster_of, read_cards, without_card
+from yatt_core.planning.device_kinds import kinds_of
 from yatt_core.planning.memory.device_memory import check_device_memory
 from yatt_core.protocols.receipts import InputsReceipt
 from yatt_core.run_actors.actors_state import ActorsState
@@ -41,10 +42,14 @@ class ActorsStart:
     """Starts, repairs and ends the actors of one session.
 
     check: raises `FencedError` if the driver may no longer act.
+    charge: receives the number of devices of each kind that the actors got.
     """
 
-    def __init__(self, check: Callable[[], None]) -> None:
-        self._check = check
+    def __init__(
+        self, check: Callable[[], None], charge: Callable[[Mapping[str, int]], None] = lambda kinds: None
+    ) -> None:
+        self._check, self._charge = check, charge
+        self._inventory: tuple[Device, ...] = ()
         self._connect: Callable[[], None] | None = None
         self._starting: Future[ActorsState] | None = None
         self._ending = Event()
@@ -143,7 +148,7 @@ class ActorsStart:
             )
         context.observer.stage("loading engines and trainer")
         standing = actors.load(self._inputs)
-        self._book_seats()
+        self._charge(self._book_seats())
         self.environment = actors.environment()
         self._checkpoints.attach(standing.checkpoint_in_flight)
         return standing
@@ -155,7 +160,7 @@ class ActorsStart:
         trainer's ranks; `InfrastructureError` if they could when the session began.
         """
         context, devices, cards = self._context, inventory(), read_cards()
-        self.devices = len(devices)
+        self.devices, self._inventory = len(devices), devices
         if unknown := without_card(devices, cards):
             devices = measured_gpus(devices, unknown)
         cluster = cluster_of(devices, cards)
@@ -198,13 +203,17 @@ class ActorsStart:
         self._context.ledger.events.append(fence.run, CONTROLLERS, body, fence)
         self._context.observer.stage(f"{count} controllers on {len(by_node)} nodes")
 
-    def _book_seats(self) -> None:
-        """Records where the actors are whenever that has changed since the run's last record."""
+    def _book_seats(self) -> Mapping[str, int]:
+        """Records where the actors are whenever that has changed since the run's last record.
+
+        Returns the number of devices of each kind that they use.
+        """
         context = self._context
         seats = self._actors.seats()
         recorded = last_seats(context.ledger, context.run)
         if recorded is None or [identity_of(seat) for seat in recorded] != [identity_of(seat) for seat in seats]:
             context.ledger.events.append(context.run, SEATS, {"seats": [asdict(seat) for seat in seats]}, context.fence)
+        return kinds_of(self._inventory, seats, context.spec.devices, read_cards())
 
     def _book_disks(self) -> None:
         """Records which nodes have a folder of their own for the run, whenever that changes."""

@@ -18,13 +18,14 @@ from db.ledger import Ledger
 from db.write.alarms import ALERT, ROLLBACK, AlarmRow
 from db.write.metrics import Metric
 from db.write.outbox import OutboxEntry
+from flows.billing.session_billing import SessionBilling
 from flows.delivery.notifications import alarm_entry
-from flows.driver.spending import Spending
+from flows.driver.budgets import Budgets
 from flows.driver.stopping import StopRequests
 from flows.run.clock import Clock
 from flows.run.protocols import Observer
 from yatt_core.errors import ExitCode
-from yatt_core.guards.budget import BUDGET, judge_budget
+from yatt_core.guards.budget import BUDGET
 from yatt_core.guards.findings import Alarm
 from yatt_core.guards.judging import History, Judge
 from yatt_core.guards.stalls import PhaseUnderWay
@@ -71,16 +72,24 @@ class Guards:
     """The guards of one session.
 
     stops: receives a stop request if the session should end without waiting for the current phase.
+    billing: what the run is charged, for its budgets.
     """
 
     def __init__(
-        self, ledger: Ledger, fence: Fence, spec: RunSpec, clock: Clock, observer: Observer, stops: StopRequests
+        self,
+        ledger: Ledger,
+        fence: Fence,
+        spec: RunSpec,
+        clock: Clock,
+        observer: Observer,
+        stops: StopRequests,
+        billing: SessionBilling,
     ) -> None:
         self._ledger, self._fence, self._spec, self._clock = ledger, fence, spec, clock
         self._observer, self._stops = observer, stops
         self._judge = Judge(spec.guards, spec.rollout, spec.replays_support)
         self._history, self._place = History.of(self._judge.rules), (-1, -1)
-        self._spending = Spending(ledger, fence, spec.devices, clock) if spec.guards.budget.is_limited else None
+        self._budgets = Budgets(ledger, fence, spec, clock, billing)
         self._told: set[str] = set()
         self._under_way: tuple[int, PhaseUnderWay] | None = None
         self._stalled: PhaseUnderWay | None = None
@@ -181,20 +190,19 @@ class Guards:
         return self.over_budget(branch, iteration)
 
     def over_budget(self, branch: int, iteration: int) -> Ending | None:
-        """Returns how the session must end because the run's budget is used up; None if it may continue.
+        """Returns how the session must end because a budget is used up; None if it may continue.
 
-        Raises one alarm for each limit that was reached.
+        Raises one alarm for each limit that was reached or nearly reached.
         """
-        budget, ending = self._spec.guards.budget, None
-        if self._spending is None or iteration >= self._spec.iterations:
+        if iteration >= self._spec.iterations:
             return None
-        for alarm in judge_budget(budget, self._spending.so_far(), iteration):
+        ending = None
+        for alarm in self._budgets.alarms(iteration):
             if alarm.name not in self._told:
                 self.report(alarm, branch, iteration)
                 self._told.add(alarm.name)
-            if budget.action != ALERT:
-                raised = f"to continue, raise it: yatt resume {self._fence.run} --set guards.budget.KEY=HOURS"
-                ending = Ending.of(budget.action, f"guard {BUDGET}: {alarm.finding.text}; {raised}")
+            if alarm.action != ALERT:
+                ending = Ending.of(alarm.action, f"guard {BUDGET}: {alarm.finding.text}")
         return ending
 
     def to_roll_back(self) -> AlarmRow | None:

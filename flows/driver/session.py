@@ -16,6 +16,8 @@ import psutil
 
 from db.core.errors import LedgerError, LedgerUnavailable
 from db.ledger import Ledger
+from flows.billing.price_file import price_path
+from flows.billing.session_billing import SessionBilling
 from flows.driver.actors_start import ActorsStart
 from flows.driver.checkpoints import CheckpointKeeper
 from flows.driver.context import RunContext
@@ -26,6 +28,7 @@ from flows.driver.machine_meter import MachineMeter
 from flows.driver.run_status import Outcome, conclude, set_state
 from flows.driver.stopping import StopRequests
 from flows.driver.threads import DriverThreads
+from flows.driver.tracing import SessionTracing
 from flows.driver.windows import Window
 from flows.gates.candidates import judge_checkpoints
 from flows.gates.promotions import settle
@@ -40,6 +43,7 @@ from yatt_core.errors import ExitCode
 from yatt_core.logs import redact
 from yatt_core.placement.policies.registry import find_policy
 from yatt_core.run_actors.run_actors import RunActors
+from yatt_core.tracing.calls import call_term
 
 log = logging.getLogger("yatt_core.flow")
 LEDGER_POLL_SECONDS = 1.0
@@ -66,13 +70,16 @@ class DriverSession:
         spec = context.spec
         self.context, self.window, self._until = context, window, until
         self.meter, self.stops = BytesMeter(), StopRequests()
+        self.tracing = SessionTracing(context.ledger, context.fence, context.branch, context.clock)
         self.machine = MachineMeter(context.home.folder)
-        self.guards = Guards(context.ledger, context.fence, spec, context.clock, context.observer, self.stops)
-        self.gates = Gates(context.ledger, context.fence, spec, context.clock)
+        ledger, fence, clock = context.ledger, context.fence, context.clock
+        self.billing = SessionBilling(ledger, fence, spec, clock, price_path(context.home))
+        self.guards = Guards(ledger, fence, spec, clock, context.observer, self.stops, self.billing)
+        self.gates = Gates(ledger, fence, spec, clock)
         self.deadlines = PhaseDeadlines(context.ledger, context.run, spec.recovery)
         self.prefetch = PlacementPrefetch(find_policy(spec.placement, constants_known(spec)))
         self.threads = DriverThreads(context, trackers or {}, notifier, self._beat)
-        self.start = ActorsStart(self.threads.check)
+        self.start = ActorsStart(self.threads.check, self.billing.devices_known)
         self.claimed = False
         """True once the flow has taken the session over."""
         self.outcome: Outcome | None = None
@@ -83,7 +90,7 @@ class DriverSession:
         """Switches to a branch; the previous branch's actors end when this branch's actors are made ready."""
         self.context = context = replace(self.context, branch=branch)
         folder, fence = context.folder, context.fence
-        self.actors = actors or RunActors(context.spec, folder, fence.term, branch, self.meter, self.stops)
+        self.actors = actors or RunActors(context.spec, folder, call_term(fence.term), branch, self.meter, self.stops)
         self.actors.when_extended(self._extended)
         self.checkpoints = CheckpointKeeper(context.ledger, fence, self.actors, folder, context.spec, context.store)
         self.start.enter_branch(context, self.actors, self.checkpoints)
@@ -199,6 +206,7 @@ class DriverSession:
         self.start.end()
         self.machine.stop()
         self.threads.end()
+        self.tracing.end()
         try:
             seconds = self.context.clock.time_ms() / 1000 - psutil.Process().create_time()
             ledger.events.append(fence.run, SESSION_ENDED, {"term": fence.term, "seconds": seconds}, fence)

@@ -63,6 +63,7 @@ def phase(body: Callable[Concatenate[DriverSession, int, P], R]) -> Callable[Con
                 log_context(iteration=iteration, phase=name),
                 session.guards.phase(session.context.branch, iteration, name, attempt.number, session.actors.deadline),
                 session.stops.phase(name),
+                session.tracing.phase(session.context.branch, iteration, name, attempt.number),
             ):
                 result = body(session, iteration, *args, **kwargs)
         except FencedError:

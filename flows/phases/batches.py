@@ -15,6 +15,7 @@ from flows.run.control_state import ControlState
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.stream import Cursor, draw
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, PromptRef
+from yatt_core.tracing.calls import call_term
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,8 @@ def batch_task(context: RunContext, branch: int, iteration: int, name: str, batc
     """Builds the trainer's task for a phase over what an iteration learns from."""
     key = WorkKey(context.run, branch, iteration, name)
     if isinstance(batch, DrawnRows):
-        return BatchTask(key, context.fence.term, (), rows=batch.rows)
-    return BatchTask(key, context.fence.term, batch.shards, batch.admission)
+        return BatchTask(key, call_term(context.fence.term), (), rows=batch.rows)
+    return BatchTask(key, call_term(context.fence.term), batch.shards, batch.admission)
 
 
 def prepared_columns(

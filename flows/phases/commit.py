@@ -148,7 +148,13 @@ def _timing_metrics(
     context, collected = session.context, results.collected
     sums = collected.experience.sums
     used = {f"devices/{name}/utilization_percentage": use for name, use in session.actors.device_use().items()}
-    gauges = {**collected.gauges, **sync_gauges(results.synced), **session.machine.read(), **used}
+    gauges = {
+        **collected.gauges,
+        **sync_gauges(results.synced),
+        **session.machine.read(),
+        **used,
+        **session.billing.gauges(),
+    }
     metrics = timing_metrics(seconds, meter.seconds, sums["loss_tokens"], sums["samples"], meter.driver_bytes, gauges)
     tools, judges = context.spec.rollout.tools is not None, bool(context.spec.rewards.judges)
     if tools or judges:

@@ -27,6 +27,7 @@ from yatt_core.experience.telemetry import write_telemetry
 from yatt_core.keys import WorkKey, wave_name
 from yatt_core.prompts.stream import Cursor, draw
 from yatt_core.protocols.receipts import PEAK_BYTES, Admission, GroupFacts, PromptRef, ShardReceipt, ShardRef, ShardTask
+from yatt_core.tracing.calls import call_term
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +257,7 @@ def _make(
     Writes the timings of the stages to a telemetry file.
     """
     context = session.context
-    number, term = wave.plan.wave, context.fence.term
+    number, term = wave.plan.wave, call_term(context.fence.term)
     keys = {shard: WorkKey(context.run, branch, iteration, "collect", wave=number, shard=shard) for shard in shards}
     tasks = [ShardTask(key, term, prompts[shard], iteration - 1) for shard, key in keys.items()]
     telemetry = {}

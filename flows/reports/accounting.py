@@ -31,7 +31,7 @@ from statistics import median
 
 from db.read.history import AttemptTimes, RunHistory
 from db.write.lease import DRIVER_LOST
-from flows.reports.session_times import SessionSpan, Span, clip, session_spans, span_of
+from flows.run.session_times import SessionSpan, Span, clip, session_spans, span_of
 
 PRODUCTIVE, REDONE, CHECKPOINT, START, RESTART, WAITING, IDLE = BUCKETS = (
     "productive",

@@ -11,7 +11,7 @@ from statistics import median
 
 from db.read.history import AttemptTimes, RunHistory
 from flows.reports.accounting import Accounts
-from flows.reports.session_times import SessionSpan, session_spans
+from flows.run.session_times import SessionSpan, session_spans
 from yatt_core.checkpoints.interval import checkpoint_interval, overhead
 
 ASSUMED_SECONDS_BETWEEN_FAILURES = 24 * 3600.0

@@ -21,7 +21,19 @@ from ops.cli import failures
 from ops.cli.commands.checkpoints import evaluate, export, promote, suites
 from ops.cli.commands.driving import branches, deletion, deploy, train
 from ops.cli.commands.gates import approvals
-from ops.cli.commands.inspection import alarms, audit, compare, logs, pages, placement, rollouts, runs, show, watch
+from ops.cli.commands.inspection import (
+    alarms,
+    audit,
+    compare,
+    costs,
+    logs,
+    pages,
+    placement,
+    rollouts,
+    runs,
+    show,
+    watch,
+)
 from ops.cli.commands.planning import check, doctor, init, plan, schema
 from ops.cli.commands.services import dashboard, group, tokens, users
 from ops.cli.commands.soups import soup
@@ -55,6 +67,7 @@ for module in (
     runs,
     show,
     compare,
+    costs,
     watch,
     pages,
     alarms,

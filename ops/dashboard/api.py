@@ -18,6 +18,7 @@ from ops.dashboard.texts import Like, Text, one_of
 from ops.queries import (
     checkpoints,
     compare,
+    costs,
     devices,
     faults,
     lineage,
@@ -37,6 +38,8 @@ Buckets = Annotated[int, Query(ge=1, le=series.BUCKETS, description="Maximum num
 State = Annotated[str, one_of(STATES)]
 Level = Annotated[str, one_of(LEVELS)]
 Tags = Annotated[list[Text] | None, Query(max_length=TAGS, description="Tags that a run must have.")]
+By = Annotated[list[costs.Dimension] | None, Query(max_length=6, description="What to sum by.")]
+Since = Annotated[int | None, Query(ge=0, le=2**53, description="Only from this time on, in milliseconds since 1970.")]
 Place = Annotated[
     Annotated[str, Like(r"^\d{1,9}\.\d{1,9}\.\d{1,9}$", "the previous page's `next`, such as 2.0.1")] | None,
     Query(description="The value of `next` on the previous page."),
@@ -54,6 +57,12 @@ def list_runs(
 ) -> run_list.RunList:
     """Lists the runs in a given state, with all given tags, whose id contains a text: running ones first."""
     return run_list.run_list(served.ledger, text, state, limit, offset, tag or ())
+
+
+@router.get("/costs", tags=["costs"])
+def sum_costs(served: Served, by: By = None, since: Since = None) -> costs.Costs:
+    """Returns what the newest runs cost, summed by the given dimensions, by default by run. Amounts are decimal text."""
+    return costs.costs(served.ledger, tuple(dict.fromkeys(by or ("run",))), since)
 
 
 @router.get("/runs/{run_id}", tags=["run"])

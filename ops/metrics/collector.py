@@ -17,9 +17,11 @@ from db.core.errors import LedgerUnavailable
 from db.core.migrate import HEAD
 from db.ledger import Ledger
 from db.write.runs import STATES
+from flows.billing.held_time import total_charges
 from ops.metrics import names
 from ops.metrics.names import MetricName
 from ops.queries.accounts import accounts
+from ops.queries.costs import run_charges
 from ops.queries.run import HEALTH, THROUGHPUT
 from ops.queries.run_list import DRIVEN, LOST, ListedRun, RunList, run_list
 
@@ -64,7 +66,25 @@ class LedgerCollector(Collector):
             names.FAILED, {(run, *key): count for run, counts in failed.items() for key, count in counts.items()}
         )
         yield _filled(names.ALARMS, self._ledger.run_list.alarms(runs))
+        yield from self._costs(found.runs)
         yield from self._times([run.id for run in found.runs if run.driver == DRIVEN][:ACCOUNTED])
+
+    def _costs(self, runs: Sequence[ListedRun]) -> Iterator[Metric]:
+        cost: dict[tuple[str, ...], float] = {}
+        seconds: dict[tuple[str, ...], float] = {}
+        carbon: dict[tuple[str, ...], float] = {}
+        for run in runs:
+            charges = run_charges(self._ledger, run.id, driven=run.driver == DRIVEN, compute=total_charges)
+            for place, amounts in charges.items():
+                key = place.run, place.project, place.owner
+                seconds[key] = seconds.get(key, 0.0) + amounts.device_ms / 1000
+                if place.currency:
+                    cost[*key, place.currency] = cost.get((*key, place.currency), 0.0) + float(amounts.cost)
+                if amounts.carbon_g:
+                    carbon[key] = carbon.get(key, 0.0) + float(amounts.carbon_g)
+        yield _filled(names.COST, cost)
+        yield _filled(names.DEVICE_SECONDS, seconds)
+        yield _filled(names.CARBON, carbon)
 
     def _times(self, runs: Sequence[str]) -> Iterator[Metric]:
         ratios: dict[tuple[str, ...], float] = {}

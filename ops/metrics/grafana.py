@@ -72,6 +72,22 @@ ALL_RUNS = (
         "timeseries",
         ((f"sum by (run, rule) (increase({of(names.ALARMS)}[1d])) > 0", "{{run}} {{rule}}"),),
     ),
+    Panel(
+        "Cost per hour by project",
+        "timeseries",
+        (
+            (
+                f"sum by (project, currency) (clamp_min(deriv({of(names.COST)}[1h]), 0)) * 3600",
+                "{{project}} {{currency}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Devices held by owner",
+        "timeseries",
+        ((f"sum by (owner) (deriv({of(names.DEVICE_SECONDS)}[15m]))", "{{owner}}"),),
+    ),
+    Panel("Carbon by project", "timeseries", ((f"sum by (project) ({of(names.CARBON)})", "{{project}}"),), "massg"),
     Panel("Undelivered outbox rows", "timeseries", ((f"{of(names.OUTBOX)} > 0", "{{run}}"),)),
     Panel("Runs without their own series", "stat", ((of(names.RUNS_LEFT_OUT), "left out"),), columns=6),
     Panel("Version", "stat", ((of(names.BUILD), "{{version}}, ledger {{ledger}}"),), columns=6),
@@ -104,6 +120,7 @@ ONE_RUN = (
         "timeseries",
         ((f"increase({of(names.FAILED, RUN)}[1h])", "{{phase}} {{failure_class}}"),),
     ),
+    Panel("Cost so far", "timeseries", ((of(names.COST, RUN), "{{run}} {{currency}}"),)),
     Panel("Alarms so far", "timeseries", ((of(names.ALARMS, RUN), "{{run}} {{rule}} {{action}}"),)),
     Panel("Time since the last checkpoint", "timeseries", ((f"time() - {of(names.CHECKPOINT, RUN)}", "{{run}}"),), "s"),
     Panel(

@@ -64,6 +64,18 @@ FAILED = MetricName(
 ALARMS = MetricName(
     "yatt_run_alarms", "counter", ("run", "rule", "action"), "Alarms raised by guards, by requested action."
 )
+COST = MetricName(
+    "yatt_run_cost", "gauge", ("run", "project", "owner", "currency"), "Money charged for the run so far."
+)
+DEVICE_SECONDS = MetricName(
+    "yatt_run_device_seconds",
+    "gauge",
+    ("run", "project", "owner"),
+    "Seconds times devices that the run has held so far.",
+)
+CARBON = MetricName(
+    "yatt_run_carbon_grams", "gauge", ("run", "project", "owner"), "Grams of CO2 emitted for the run so far."
+)
 ETTR = MetricName(
     "yatt_run_effective_training_time_ratio",
     "gauge",

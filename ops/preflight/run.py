@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+from flows.billing.price_file import check_prices
+from flows.run.home import Home
 from ops.preflight.home_folder import check_folder
 from ops.preflight.remarks import remarks
 from ops.preflight.reward_trial import Trial, check_rewards
@@ -72,6 +74,7 @@ def check_before_start(
         with problems.noting():
             further()
     problems.raise_as_configuration()
+    check_prices(Home(home), spec)
     _check_surroundings(home, spec)
     return Checked(trials, remarks(spec))
 

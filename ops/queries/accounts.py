@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from db.ledger import Ledger
 from db.read.history import RunHistory
 from flows.reports.accounting import Accounts, Crash, accounts_of, book, crashes_of
-from flows.reports.session_times import session_spans
+from flows.run.session_times import session_spans
 
 ATTEMPTS = 2_000
 """Maximum number of attempts that the accounts are computed from: about 250 iterations."""

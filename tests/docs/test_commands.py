@@ -26,7 +26,7 @@ from tests.placement.recorded_run import judged_spec, record_run
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = typer.main.get_command(app)
-READERS = {"runs", "show", "watch", "compare", "alarms", "aliases", "lineage", "placement", "logs"}
+READERS = {"runs", "show", "costs", "watch", "compare", "alarms", "aliases", "lineage", "placement", "logs"}
 LEDGER_ONLY = READERS | {"fork", "rollback", "rm", "token"}
 """Commands that need neither services nor a model with weights; tests of their own run the others."""
 yatt = yatt_fixture

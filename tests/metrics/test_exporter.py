@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ from tests.db.tools import holder
 from tests.metrics.exported import METRICS
 from tests.ops.cli.test_branches import seed_checkpoint
 from tests.ops.seeding import seed_run, toy_spec
+from yatt_core.costs.billing import BILLING, BillingRecord, HeldDevices
+from yatt_core.costs.prices import Tariff
 from yatt_core.guards.findings import Alarm, Finding
 
 KILLED = """
@@ -63,6 +66,10 @@ def test_every_promised_metric_is_exported(client: TestClient, home: Home) -> No
         failing = ledger.phases.plan(fence, 0, 2, "collect")
         ledger.phases.dispatch(fence, failing)
         ledger.phases.fail(fence, failing, "infrastructure", "lost")
+        record = BillingRecord(
+            0, "math", "ada", "EUR", {"H100": HeldDevices(8, Tariff(*map(Decimal, (9, 700, 1, 400))))}
+        )
+        ledger.events.append(run, BILLING, record.body(), fence)
         raised = Alarm("kl", "kl", "pause", Finding("too high", 1, {}))
         assert ledger.alarms.record(fence, raised.body(run, 0, 1)) and not ledger.alarms.record(
             fence, raised.body(run, 0, 1)
@@ -81,6 +88,10 @@ def test_every_promised_metric_is_exported(client: TestClient, home: Home) -> No
     assert sum(value for labels, value in found["yatt_run_time_ratio"].items() if "toy-2" in labels) == pytest.approx(1)
     assert list(found["yatt_run_failed_attempts_total"].values()) == [1]
     assert found["yatt_run_alarms_total"] == {("pause", "kl", run): 1}, "labels by their names"
+    assert found["yatt_run_cost"].keys() == {("EUR", "ada", "math", run)}
+    held = found["yatt_run_device_seconds"]["ada", "math", run]
+    assert found["yatt_run_cost"]["EUR", "ada", "math", run] == pytest.approx(held * 9 / 3600, abs=1e-6)
+    assert found["yatt_run_carbon_grams"]["ada", "math", run] == pytest.approx(held * 0.28 / 3.6, rel=1e-3)
     assert found["yatt_run_left_seconds"]["toy-2",] == 2 * 512
 
 

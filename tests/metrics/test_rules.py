@@ -90,7 +90,19 @@ def test_names_follow_the_conventions() -> None:
     for metric in METRICS:
         assert re.fullmatch(r"yatt_[a-z_]+", metric.name)
         assert not metric.name.endswith(("_total", "_info"))
-        assert set(metric.labels) <= {"run", "state", "metric", "phase", "failure_class", "bucket", "rule", "action"}
+        assert set(metric.labels) <= {
+            "run",
+            "state",
+            "metric",
+            "phase",
+            "failure_class",
+            "bucket",
+            "rule",
+            "action",
+            "project",
+            "owner",
+            "currency",
+        }
         assert not re.search(r"_(ms|milliseconds|minutes|percent|mb)(_|$)", metric.name)
     assert len(EXPORTED) == len(METRICS)
     assert set(BUCKETS) == {"productive", "redone", "checkpoint", "start", "restart", "waiting", "idle"}

@@ -28,6 +28,7 @@ from yatt_core.engines.train.ranks.waiting import NOTHING, current_waits
 from yatt_core.errors import InfrastructureError
 from yatt_core.fence import TermFence
 from yatt_core.progress import latest_words, seconds_since_progress
+from yatt_core.tracing.calls import traced_call
 
 POLL_SECONDS = 0.5
 ANSWER_SECONDS = 10.0
@@ -95,7 +96,8 @@ class Presence:
         thread = threading.get_ident()
         self._works[thread] = _Work(method, time.monotonic(), thread)
         try:
-            yield
+            with traced_call(self._actor, method, term):
+                yield
         finally:
             del self._works[thread]
 

@@ -22,12 +22,19 @@ class Spent:
         return Spent(self.wall_hours + other.wall_hours, self.device_hours + other.device_hours)
 
 
-def judge_budget(budget: BudgetGuard, spent: Spent, iteration: int) -> Iterator[Alarm]:
-    """Yields an alarm for each limit that is reached; the alarm keeps its name as long as the limit is unchanged."""
+def judge_budget(budget: BudgetGuard, run: str, spent: Spent, iteration: int) -> Iterator[Alarm]:
+    """Yields an alarm for each limit of hours that is reached, and an alert for each of which `warn_at` is reached.
+
+    An alarm keeps its name as long as the limit is unchanged.
+    """
     for name, words in (("wall_hours", "hours of wall time"), ("device_hours", "device-hours")):
         limit, used = getattr(budget, name), getattr(spent, name)
-        if limit is not None and used >= limit:
-            text = f"the run has used {used:.4g} {words}; its budget is {limit:g}"
-            evidence = {"bound": name, "observed": used, "threshold": limit}
-            found = Finding(text, iteration, evidence)
-            yield Alarm(BUDGET, f"{BUDGET}.{name}.{limit:g}", budget.action, found, lasting=True)
+        if limit is None or used < budget.warn_at * limit:
+            continue
+        reached = used >= limit
+        text = f"the run has used {used:.4g} {words}; its budget is {limit:g}"
+        if reached and budget.action != "alert":
+            text += f"; to continue, raise it: yatt resume {run} --set guards.budget.{name}=HOURS"
+        found = Finding(text, iteration, {"bound": name, "observed": used, "threshold": limit})
+        action, suffix = (budget.action, "") if reached else ("alert", ".warning")
+        yield Alarm(BUDGET, f"{BUDGET}.{name}.{limit:g}{suffix}", action, found, lasting=True)

@@ -17,6 +17,7 @@ from yatt_core.spec.rewards.scheme import RewardSpec
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.algorithm import AlgorithmSpec, CriticSpec
 from yatt_core.spec.sections.callbacks import CallbackSpec
+from yatt_core.spec.sections.billing import BillingSpec
 from yatt_core.spec.sections.data import DataSpec
 from yatt_core.spec.sections.dynamic_sampling import AllGroups, DynamicSamplingSpec, misfits
 from yatt_core.spec.sections.evaluation import EvaluationSpec
@@ -88,6 +89,7 @@ class RunSpec(SpecModel):
     tracking: TrackingSpec = TrackingSpec()
     callbacks: tuple[CallbackSpec, ...] = ()
     """Observers of your own, which are told of commits and cannot change a result."""
+    billing: BillingSpec = BillingSpec()
 
     @property
     def digest(self) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from db.ledger import Ledger
 from db.write.outbox import PEOPLE
+from flows.billing.session_billing import SessionBilling
 from flows.branching.branches import revise
 from flows.driver.guards import Guards
 from flows.driver.run_status import set_state
@@ -175,7 +176,9 @@ def test_a_non_finite_update_raises_an_alarm_under_every_policy(opener: Opener, 
 
 
 def guards_of(session: DriverSession, clock: HandClock, stops: StopRequests) -> Guards:
-    return Guards(session.context.ledger, session.context.fence, session.context.spec, clock, SilentObserver(), stops)
+    ledger, fence, spec = session.context.ledger, session.context.fence, session.context.spec
+    billing = SessionBilling(ledger, fence, spec, clock, None)
+    return Guards(ledger, fence, spec, clock, SilentObserver(), stops, billing)
 
 
 @pytest.mark.parametrize("action", ["alert", "pause"])
@@ -217,7 +220,9 @@ def test_budgets_count_every_session_and_are_reported_once_per_limit(opener: Ope
     clock.now = 2.1 * 3600
     assert guards.ending(0, 5) is not None
     rows = session.context.ledger.alarms.of(run)
-    assert [row.evidence["bound"] for row in rows] == ["device_hours", "wall_hours"]
+    assert [(row.evidence["bound"], row.action) for row in rows] == [
+        ("wall_hours", "alert"), ("device_hours", "pause"), ("wall_hours", "pause"),
+    ], "a warning at 0.8 of a limit"  # fmt: skip
     opener.end(session)
     revise(opener.home, run, ["guards.budget={wall_hours: 9.0}"])
     assert opener.again(run).guards.ending(0, 5) is None, "a raised budget requests nothing"

@@ -119,7 +119,8 @@ def test_a_budget_counts_what_killed_drivers_used_and_ends_the_run_until_it_is_r
     assert "guard budget: the run has used" in ended.reason
     again = simulation.drive()
     assert again is not None and (again.state, again.iteration) == ("paused", ended.iteration)
-    (alarm,) = alarms(simulation)
+    warning, alarm = alarms(simulation)
+    assert (warning.action, warning.evidence["threshold"]) == ("alert", 0.25)
     assert (alarm.rule, alarm.evidence["bound"], alarm.evidence["threshold"]) == ("budget", "wall_hours", 0.25)
     revise(simulation.home, simulation.run, ["guards.budget={wall_hours: 99.0}"])
     raised = simulation.drive()

@@ -6,6 +6,7 @@ Every guard is enabled, with defaults well outside the range of a healthy run; `
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -181,11 +182,27 @@ class BudgetGuard(SpecModel):
     trainer ranks, whichever is larger. `null`: no limit."""
     wall_hours: PositiveFloat | None = None
     """Hours in driver sessions. `null`: no limit."""
+    cost: Decimal | None = Field(default=None, gt=0, le=10**12, decimal_places=9)
+    """Money, in the currency of the price file. `null`: no limit."""
+    carbon_kg: Decimal | None = Field(default=None, gt=0, le=10**12, decimal_places=9)
+    """Emission in kg of CO2, by the price file. `null`: no limit."""
+    warn_at: float = Field(default=0.8, gt=0.0, lt=1.0)
+    """Fraction of a limit at which an alarm with the action `alert` is raised."""
 
     @property
     def is_limited(self) -> bool:
         """True if there is a limit."""
+        return self.limits_hours or self.needs_prices
+
+    @property
+    def limits_hours(self) -> bool:
+        """True if there is a limit of hours."""
         return self.device_hours is not None or self.wall_hours is not None
+
+    @property
+    def needs_prices(self) -> bool:
+        """True if a limit can be checked only with a price file."""
+        return self.cost is not None or self.carbon_kg is not None
 
 
 class NotifySpec(SpecModel):

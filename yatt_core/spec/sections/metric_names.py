@@ -35,6 +35,7 @@ TIMING_METRICS = frozenset(
         "tools/seconds", "sft/seconds", "tokens_per_second", "driver_bytes_per_sample",
         "controllers/peak_bytes_in_flight", "sync/bytes", "sync/buckets", "sync/dirty_seconds",
         "object_store/spilled_bytes", "judge/tokens", "judge/prompt_tokens", "judge/device_seconds",
+        "costs/cost", "costs/device_hours", "costs/energy_kwh", "costs/carbon_kg",
     }
 )  # fmt: skip
 """Metrics that depend on timing, load and attempts."""

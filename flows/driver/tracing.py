@@ -1,0 +1,95 @@
+"""The traces of a session: one for each iteration, with a span for each attempt at a phase.
+
+Consumes attempts as the phases make them, and those of earlier drivers from the ledger. The identities follow from run,
+branch, iteration, phase and attempt, so a driver continues the traces of the one before it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from db.core.engine import Fence
+from db.ledger import Ledger
+from db.write.lease import DRIVER_LOST
+from db.write.phases import DONE, AttemptRow
+from flows.run.clock import Clock
+from flows.run.owner import owner_of
+from yatt_core.tracing.calls import BRANCH, RUN
+from yatt_core.tracing.identity import SpanPlace, attempt_place, iteration_place
+from yatt_core.tracing.log_export import export_logs, keep_logs
+from yatt_core.tracing.settings import tracing_settings
+from yatt_core.tracing.spans import begin_tracing, end_tracing, record_span, span
+
+END_SECONDS = 5.0
+COMMITS = ("commit", "commit_start")
+START, RECOVER = "start", "recover"
+
+
+class SessionTracing:
+    """The traces of one session; without effect unless the environment asks for traces."""
+
+    def __init__(self, ledger: Ledger, fence: Fence, branch: int, clock: Clock) -> None:
+        self._ledger, self._fence, self._clock = ledger, fence, clock
+        settings = tracing_settings(os.environ)
+        self._on = settings is not None
+        self._owner = owner_of(ledger, fence.run) if self._on else ""
+        if settings is not None:
+            output = begin_tracing(settings, {RUN: fence.run, BRANCH: branch, "yatt.actor": "driver"})
+            export_logs(output, "driver")
+
+    @contextmanager
+    def phase(self, branch: int, iteration: int, name: str, number: int) -> Iterator[None]:
+        """Traces an attempt at a phase."""
+        root = iteration_place(self._owner, branch, iteration)
+        attributes = self._attributes(branch, iteration, self._fence.term) | {"yatt.attempt": number}
+        if self._on and name in (START, RECOVER):
+            self._record_earlier(branch, iteration)
+        with span(name, root, place=attempt_place(root, name, number), attributes=attributes) as opened:
+            try:
+                yield
+            finally:
+                if opened is not None:
+                    opened.attributes["yatt.outcome"] = "failed" if opened.failure else "done"
+        if self._on and name in (*COMMITS, RECOVER):
+            self._record_iteration(root, branch, iteration)
+
+    def end(self) -> int:
+        """Sends what is queued, for a few seconds at most; returns how much was never sent."""
+        keep_logs()
+        return end_tracing(END_SECONDS) if self._on else 0
+
+    def _record_iteration(self, root: SpanPlace, branch: int, iteration: int) -> None:
+        """Sends the span of a committed iteration; one that is sent again has the same identity and contents."""
+        attempts = self._ledger.phases.attempts(self._fence.run, branch, iteration)
+        # The attempt at the commit that is ending now has no end in the ledger yet.
+        ends = [row.ended_at or self._clock.time_ms() for row in attempts if row.phase in COMMITS]
+        if ends:
+            start = min(row.planned_at for row in attempts)
+            attributes = self._attributes(branch, iteration, attempts[-1].term)
+            record_span(f"iteration {iteration}", root, None, start, max(ends), "", attributes)
+
+    def _record_earlier(self, branch: int, iteration: int) -> None:
+        """Sends the attempts of earlier drivers at an iteration and the next one, as the ledger has them.
+
+        A killed driver has not sent what it was working on, nor what it still had queued. What it did send has the same
+        identity.
+        """
+        for number in (iteration, iteration + 1):
+            root = iteration_place(self._owner, branch, number)
+            for row in self._ledger.phases.attempts(self._fence.run, branch, number):
+                if row.term < self._fence.term and row.ended_at is not None:
+                    self._record_attempt(root, row, row.ended_at)
+
+    def _record_attempt(self, root: SpanPlace, row: AttemptRow, ended_at: int) -> None:
+        lost = row.reason == DRIVER_LOST
+        outcome = DRIVER_LOST if lost else "done" if row.state == DONE else "failed"
+        attributes = self._attributes(row.branch, row.iteration, row.term)
+        attributes |= {"yatt.attempt": row.number, "yatt.outcome": outcome}
+        failure = "" if outcome == "done" else DRIVER_LOST if lost else row.failure_class or outcome
+        place = attempt_place(root, row.phase, row.number)
+        record_span(row.phase, place, root, row.planned_at, ended_at, failure, attributes)
+
+    def _attributes(self, branch: int, iteration: int, term: int) -> dict[str, str | int]:
+        return {RUN: self._fence.run, BRANCH: branch, "yatt.iteration": iteration, "yatt.term": term}

@@ -1,0 +1,144 @@
+"""`yatt costs`: what runs cost by run, project, owner, phase, cause or device, as a table, JSON or CSV.
+
+Consumes the ledger through `ops.queries.costs`, as the dashboard does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops.cli.completion import complete_run
+from ops.cli.lookup import find_run, opened_ledger
+from ops.cli.options import HomeOption, examples
+from ops.presentation.cost_words import figures
+from ops.presentation.output import message, write, write_json, write_table
+from yatt_core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ops.queries.costs import CostRow, Costs
+
+LISTED = 5
+"""Number of runs without a price that are named."""
+BAR = 20
+
+
+class By(StrEnum):
+    """What costs are summed by."""
+
+    RUN = "run"
+    PROJECT = "project"
+    OWNER = "owner"
+    PHASE = "phase"
+    CAUSE = "cause"
+    DEVICE = "device"
+
+
+class Format(StrEnum):
+    """Output format."""
+
+    TEXT = "text"
+    JSON = "json"
+    CSV = "csv"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to the program."""
+    lines = (
+        "yatt costs",
+        "yatt costs --by project --by cause --since 2026-11-01",
+        "yatt costs latest --by phase",
+        "yatt costs --by owner -o csv > owners.csv",
+    )
+    app.command(epilog=examples(*lines))(costs)
+
+
+def costs(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN...]",
+            help="Ids of runs, unique prefixes, or `latest`. Default: all.",
+            autocompletion=complete_run,
+        ),
+    ] = None,
+    by: Annotated[list[By] | None, typer.Option("--by", help="What to sum by; may be given more than once.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="DATE", help="Only from this time on, such as 2026-11-01, in UTC.")
+    ] = None,
+    home: HomeOption = None,
+    output: Annotated[Format, typer.Option("--output", "-o", help="Output format.")] = Format.TEXT,
+) -> None:
+    """Show what runs cost: money, device hours, energy and carbon, by the prices in force at the time."""
+    from flows.run.home import Home
+    from ops.queries import costs as query
+
+    dimensions: list[query.Dimension] = [each.value for each in dict.fromkeys(by or [By.RUN])]
+    with opened_ledger(Home.locate(home)) as ledger:
+        names = list(dict.fromkeys(find_run(ledger, run) for run in runs)) if runs else None
+        found = query.costs(ledger, dimensions, None if since is None else moment_of(since), names, _progress())
+    if output is Format.CSV:
+        sys.stdout.write(query.csv_of(found))
+    elif output is Format.JSON:
+        write_json(asdict(found))
+    else:
+        _write(found)
+
+
+def moment_of(text: str) -> int:
+    """Returns a date or time as milliseconds since 1970; without a time zone, in UTC. Raises `ConfigurationError`."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"--since {text:.40}: expected a date or a time, such as 2026-11-01 or 2026-11-01T08:00+01:00"
+        ) from None
+    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _progress() -> Callable[[int, int], None]:
+    """Returns a function that shows the number of summed runs on a terminal."""
+    if not sys.stderr.isatty():
+        return lambda done, total: None
+
+    def show(done: int, total: int) -> None:
+        end = "\r\x1b[K" if done == total else ""
+        sys.stderr.write(f"\r{done}/{total} runs{end}")
+        sys.stderr.flush()
+
+    return show
+
+
+def _write(found: Costs) -> None:
+    if not found.rows:
+        write("no device has been used yet")
+        return
+    highest = max(_size(row) for row in found.rows)
+    rows = [(*row.names, *figures(row), _bar(row, highest)) for row in found.rows]
+    write_table((*found.by, "cost", "device-hours", "kWh", "kg CO2", ""), rows)
+    for row in found.totals:
+        cost, hours, energy, carbon = figures(row)
+        write(f"total: {cost or 'no known price'}, {hours} device-hours, {energy or '?'} kWh, {carbon or '?'} kg CO2")
+    if found.unpriced:
+        named = ", ".join(found.unpriced[:LISTED])
+        more = f" and {len(found.unpriced) - LISTED} more" if len(found.unpriced) > LISTED else ""
+        message(f"the price of some device time is unknown: {named}{more}; see docs/costs.md")
+    if found.left_out:
+        message(f"{found.left_out} older runs are left out; name them to see their costs")
+
+
+def _size(row: CostRow) -> tuple[bool, Decimal]:
+    return bool(row.currency), Decimal(row.cost if row.currency else row.device_seconds)
+
+
+def _bar(row: CostRow, highest: tuple[bool, Decimal]) -> str:
+    """Returns a bar in proportion to the largest row; without a price next to priced rows, none."""
+    priced, size = _size(row)
+    return "█" * round(BAR * size / highest[1]) if priced == highest[0] and highest[1] else ""

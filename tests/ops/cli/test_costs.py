@@ -1,0 +1,63 @@
+"""`yatt costs` on the ledger of a simulated run: tables, JSON, CSV, and what is wrong with its options."""
+
+from __future__ import annotations
+
+import csv
+import io
+from decimal import Decimal
+
+import pytest
+
+from flows.run.home import Home
+from tests.flows.simulated import Simulation
+from tests.ops.conftest import Yatt
+
+PRICES = "currency: EUR\ncarbon_g_per_kwh: 400\ndevices: [{device: H100, per_hour: 3.60, watts: 700}]\n"
+
+
+@pytest.fixture
+def runs(home: Home) -> list[str]:
+    """Drives a run without prices, then one with them, whose project looks like a formula."""
+    plain = Simulation.of(home.folder, "iterations=2")
+    plain.drive()
+    (home.folder / "prices.yaml").write_text(PRICES)
+    priced = Simulation.of(home.folder, "iterations=2", "billing={project: math, owner: ada}")
+    priced.drive()
+    return [plain.run, priced.run]
+
+
+def test_costs_add_up_in_every_format(yatt: Yatt, runs: list[str]) -> None:
+    by_run = yatt("costs", "-o", "json").document
+    assert [(row["names"], row["currency"]) for row in by_run["rows"]] == [([runs[1]], "EUR"), ([runs[0]], "")]
+    assert (by_run["runs"], by_run["unpriced"]) == (2, [runs[0]])
+    (priced,) = [row for row in by_run["rows"] if row["currency"]]
+    parts = yatt("costs", "--by", "cause", "--by", "phase", "-o", "json").document["rows"]
+    for figure in ("cost", "device_seconds", "energy_kwh", "carbon_kg"):
+        whole = sum(Decimal(row[figure]) for row in by_run["totals"])
+        assert whole == sum(Decimal(row[figure]) for row in by_run["rows"])
+        assert sum(Decimal(row[figure]) for row in parts) == whole
+    rows = list(csv.DictReader(io.StringIO(yatt("costs", "--by", "project", "--by", "owner", "-o", "csv").out)))
+    assert {(row["project"], row["owner"]): row["cost"] for row in rows if row["currency"]} == {
+        ("math", "ada"): priced["cost"]
+    }
+    text = yatt("costs")
+    assert "EUR" in text.out and runs[1] in text.out and f"unknown: {runs[0]}" in text.err
+
+
+def test_only_some_runs_and_only_since_a_time(yatt: Yatt, runs: list[str]) -> None:
+    assert [row["names"] for row in yatt("costs", runs[1], "-o", "json").document["rows"]] == [[runs[1]]]
+    later = yatt("costs", "--since", "2999-01-01", "-o", "json").document
+    assert later["rows"] == [] and yatt("costs", "--since", "2999-01-01").out == "no device has been used yet\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--since", "soon"), "--since soon: expected a date"),
+        (("--by", "colour"), "colour"),
+        (("no-such-run",), "no-such-run"),
+    ],
+)
+def test_bad_input_is_refused(yatt: Yatt, runs: list[str], words: tuple[str, ...], said: str) -> None:
+    done = yatt("costs", *words)
+    assert said in done.err and done.code in (1, 2)
