@@ -5,7 +5,7 @@ Consumes runs of a home. Produces their committed iterations and a checkpoint at
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Any
@@ -16,6 +16,7 @@ from db.ledger import Ledger
 from db.write.commit import IterationCommit
 from db.write.records import CheckpointRow
 from flows.branching.branches import operator_lease
+from flows.members.driving import Goals
 from flows.run.control_state import ControlState
 from flows.run.creation import current_spec
 from flows.run.home import Home
@@ -72,7 +73,7 @@ class LocalStream:
 
 
 class LocalRuns:
-    """Drives runs one after another in this process; `flows.soups.runner.Drives`.
+    """Drives runs one after another in this process; `flows.members.driving.Drives`.
 
     iterations: number of iterations trained so far.
     """
@@ -80,9 +81,10 @@ class LocalRuns:
     def __init__(self, home: Home, ledger: Ledger) -> None:
         self._home, self._ledger, self.iterations = home, ledger, 0
 
-    def __call__(self, runs: Sequence[str], until: int) -> None:
-        """Trains each run until it has committed an iteration."""
-        for run in runs:
+    def __call__(self, goals: Goals) -> None:
+        """Trains runs until no goals are left."""
+        while left := goals():
+            run, until = next(iter(left.items()))
             with operator_lease(self._ledger, run, f"benchmark of {run}") as fence:
                 self._train(fence, until)
                 self._ledger.runs.set_state(fence, "stopped")

@@ -23,7 +23,7 @@ Setting = Mapping[str, Any]
 """A value for each key of the space, by dotted key."""
 DIGITS = 4
 """Significant digits of a proposed number, so that people can read and repeat it."""
-MOST_POINTS = 10_000
+MOST_TRIALS = 1000
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 RANGE = re.compile(rf"({NUMBER})\.\.({NUMBER})((?::(?:log|\d+))*)")
 

@@ -20,7 +20,7 @@ from yatt_core.spec.reading.documents import read_document
 from yatt_core.spec.reading.mistakes import parse_model
 from yatt_core.spec.sections.metric_names import is_known, is_timing, nearest_metric
 from yatt_core.sweeps.rungs import rungs_of
-from yatt_core.sweeps.space import MOST_POINTS, Choices, Dimension, Setting, Space, grid, grid_size
+from yatt_core.sweeps.space import MOST_TRIALS, Choices, Dimension, Setting, Space, grid, grid_size
 
 ACCURACY = "evaluation/accuracy"
 DEFAULT_TRIALS = 16
@@ -55,7 +55,7 @@ class SweepSpec(SpecModel):
     learns from the trials before."""
     asha: AshaSpec | None = None
     """Early stopping; `null`: each trial runs to its end."""
-    trials: PositiveInt | None = None
+    trials: int | None = Field(default=None, ge=1, le=MOST_TRIALS)
     """Number of trials; by default the whole grid, or 16."""
     seeds: tuple[NonNegativeInt, ...] = Field(default=(), max_length=100)
     """Seeds that each trial runs with; the mean over them decides. By default the seed of the runs' spec."""
@@ -81,8 +81,8 @@ class SweepSpec(SpecModel):
         for key, each in self.space.items():
             if each.values is None and each.points is None:
                 raise ValueError(f"space.{key}: a grid needs values, or a range with its number of points")
-        if (size := grid_size(self.domains)) > MOST_POINTS:
-            raise ValueError(f"space: a grid of {size:,} settings; expected at most {MOST_POINTS:,}")
+        if (size := grid_size(self.domains)) > MOST_TRIALS:
+            raise ValueError(f"space: a grid of {size:,} settings; expected at most {MOST_TRIALS:,}")
         if self.trials is not None and self.trials > size:
             raise ValueError(f"trials: {self.trials} is more than the {size} settings of the grid")
         return self

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from db.core.errors import RunNotFound
-from flows.soups.record import soup_of
+from flows.soups.record import SOUP
 from ops.dashboard.context import RunId
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.pages.soup_pictures import front_picture
@@ -28,7 +28,7 @@ def show_soup(visit: Visited, run_id: RunId) -> Response:
     """Shows the soup to which a run belongs."""
     ledger = visit.served.ledger
     run = ledger.runs.find(run_id).id
-    if soup_of(ledger, run) is None:
+    if SOUP.record_of(ledger, run) is None:
         raise RunNotFound(f"run {run!r} belongs to no soup")
     view = soup_view(ledger, run)
     return visit.render(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.commit import IterationCommit
 from db.write.records import CheckpointRow
+from flows.members.driving import Drives, Goals
 from flows.run.control_state import ControlState
 from flows.run.creation import current_spec
 from flows.run.home import Home
@@ -85,12 +86,12 @@ class Kitchen:
         home = Home(folder)
         return cls(home, create_soup(home, parse_soup({**SOUP, **changes}, "soup"), parse_spec(RUN, "run")), inputs)
 
-    def cook(self, drive: Callable[[Sequence[str], int], None] | None = None) -> None:
+    def cook(self, drive: Drives | None = None) -> None:
         with Ledger.open(self.home.ledger) as ledger:
             SoupRunner(self.home, ledger, self.soup, drive or self.drive, lambda *_: self, self.said.append).run()
 
-    def drive(self, runs: Sequence[str], until: int) -> None:
-        for run in runs:
+    def drive(self, goals: Goals) -> None:
+        for run, until in goals().items():
             self._call()
             self.driven.append((run, until))
             drive_run(self, run, until)
