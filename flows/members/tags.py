@@ -6,7 +6,7 @@ record's run and what the member is, so that a member is found, and not made twi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from db.ledger import Ledger
@@ -49,31 +49,33 @@ class Family:
         """Returns the changes to a spec that make its run a member, as KEY=VALUE."""
         return [f"tracking.tags.{self.kind}={record}", f"tracking.tags.{self.member_tag}={member}"]
 
-    def members(self, ledger: Ledger, record: str, runs: Iterable[str]) -> dict[str, str]:
-        """Returns the members among some runs, by what they are; of two that are the same, the first."""
+    def member_of(self, record: str, tags: Mapping[str, str]) -> str | None:
+        """Returns what the run with these tags is in a record; None if it is no member."""
+        return tags.get(self.member_tag) if tags.get(self.kind) == record else None
+
+    def forks(self, ledger: Ledger, record: str) -> dict[str, str]:
+        """Returns the members that are forks of the record's run, by what they are; of two that are the same, the first."""
         found: dict[str, str] = {}
-        for run in runs:
-            tags = tags_of(ledger, run)
-            if tags.get(self.kind) == record and self.member_tag in tags:
-                found.setdefault(tags[self.member_tag], run)
+        for each in ledger.overview.forks(record):
+            member = self.member_of(record, tags_of(ledger, each.run))
+            if member is not None:
+                found.setdefault(member, each.run)
         return found
-
-    def forks(self, ledger: Ledger, record: str, start: str) -> dict[str, str]:
-        """Returns the members that are forks of a run, by what they are."""
-        return self.members(ledger, record, (each.run for each in ledger.overview.forks(start)))
-
-    def fork(
-        self, home: Home, ledger: Ledger, record: str, start: str, member: str, overrides: Sequence[str] = ()
-    ) -> str:
-        """Returns the member that forks a run at iteration 0, which is created, or its creation finished, if need be."""
-        run = self.forks(ledger, record, start).get(member)
-        if run is not None:
-            finish_fork(home, ledger, run)
-            return run
-        return fork(home, start, 0, [*overrides, *self.tags(record, member)]).run
 
 
 def tags_of(ledger: Ledger, run: str) -> Mapping[str, str]:
     """Returns the tags in the spec that a run began with."""
     tags: Mapping[str, str] = ledger.runs.revision(run, 1).spec["tracking"]["tags"]
     return tags
+
+
+def whole_fork(home: Home, ledger: Ledger, run: str | None, start: str, overrides: Sequence[str]) -> str:
+    """Returns a fork of a run at iteration 0.
+
+    run: the fork, whose creation is finished if need be; None if it is to be created.
+    overrides: changes to the spec, as KEY=VALUE.
+    """
+    if run is None:
+        return fork(home, start, 0, overrides).run
+    finish_fork(home, ledger, run)
+    return run

@@ -76,7 +76,7 @@ class SoupRecord:
         named = {
             member.name(self.spec): member for beta in {*self.spec.betas, 1.0} for member in self.plan.members(beta)
         }
-        forks = SOUP.forks(self.ledger, self.name, self.name)
+        forks = SOUP.forks(self.ledger, self.name)
         return {named[name]: run for name, run in forks.items() if name in named}
 
     def facts(self) -> SoupFacts:

@@ -15,6 +15,7 @@ from db.ledger import Ledger
 from flows.branching.branches import LEASE_SECONDS, operator_lease
 from flows.files.storage import store_of, verify_kept
 from flows.members.driving import Drives, Tell, ended_early, goals_of
+from flows.members.tags import whole_fork
 from flows.run.home import Home
 from flows.soups.outcome import merge_terms
 from flows.soups.plan import REWARDED, Choose, Drive, Measure, Member, PointKey, Supervise
@@ -88,8 +89,8 @@ class SoupRunner:
         record = self._record
         spec = record.spec
         row = mixing_matrix(len(spec.objectives), member.beta)[member.objective]
-        weights = spec.mixed_weights(record.run_spec, row)
-        return SOUP.fork(self._home, self._ledger, record.name, record.name, member.name(spec), weights)
+        changes = [*spec.mixed_weights(record.run_spec, row), *SOUP.tags(record.name, member.name(spec))]
+        return whole_fork(self._home, self._ledger, record.members().get(member), record.name, changes)
 
     def _measure(self, step: Measure) -> None:
         record = self._record

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import safetensors.numpy
@@ -15,6 +15,7 @@ from db.core.engine import Fence
 from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.commit import IterationCommit
+from db.write.metrics import Metric
 from db.write.records import CheckpointRow
 from flows.members.driving import Drives, Goals
 from flows.run.control_state import ControlState
@@ -59,6 +60,10 @@ SOUP: dict[str, Any] = {
     "betas": [0.6, 0.8],
     "grid_points": 3,
 }
+
+
+Measured = Callable[[RunSpec, int], Sequence[Metric]]
+"""The metrics of a simulated run at an iteration."""
 
 
 class Killed(Exception):
@@ -108,7 +113,18 @@ class Kitchen:
             raise Killed
 
 
-def drive_run(kitchen: Kitchen, run: str, until: int) -> None:
+class Place(Protocol):
+    """A home, and the inputs of its runs."""
+
+    home: Home
+    inputs: Path
+
+
+def nothing_measured(spec: RunSpec, iteration: int) -> Sequence[Metric]:
+    return ()
+
+
+def drive_run(kitchen: Place, run: str, until: int, measured: Measured = nothing_measured) -> None:
     """Commits a run's iterations up to one, and takes its checkpoint there."""
     with Ledger.open(kitchen.home.ledger) as ledger:
         spec, folder = current_spec(ledger, run), kitchen.home.run_folder(run)
@@ -118,7 +134,9 @@ def drive_run(kitchen: Kitchen, run: str, until: int) -> None:
         for iteration in range(ledger.runs.find(run).iteration + 1, until + 1):
             state = replace(ControlState.initial(spec.data), iteration=iteration)
             digest = weights_digest(weights_of(spec, iteration))
-            ledger.commits.commit(fence, IterationCommit(0, iteration, state.to_json(), 1, weights_digest=digest))
+            metrics = measured(spec, iteration)
+            commit = IterationCommit(0, iteration, state.to_json(), 1, weights_digest=digest, metrics=metrics)
+            ledger.commits.commit(fence, commit)
         take_checkpoint(ledger, fence, spec, folder, until)
         ledger.runs.set_state(fence, "stopped")
         ledger.leases.release(fence)
