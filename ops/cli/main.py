@@ -24,6 +24,7 @@ from ops.cli.commands.inspection import alarms, audit, compare, logs, pages, pla
 from ops.cli.commands.planning import check, doctor, init, plan, schema
 from ops.cli.commands.services import dashboard, group, tokens
 from ops.cli.commands.soups import soup
+from ops.cli.commands.sweeps import sweep
 from ops.cli.options import HomeOption, examples
 from ops.presentation.words import shortened
 from yatt_core.errors import ConfigurationError, ExitCode
@@ -62,6 +63,7 @@ for module in (
     export,
     promote,
     soup,
+    sweep,
     audit,
     group,
     dashboard,

@@ -168,14 +168,16 @@ def load_sweep(
     """Returns a sweep's spec and the spec of its runs.
 
     path: a sweep's file, which has the key `space`, or the spec of a run.
-    options: values that replace those of the file; the keys of `space` are replaced one by one.
+    options: values that replace those of the file; those of `space` and `asha` key by key.
     overrides: changes to the spec of the runs, as KEY=VALUE.
     """
     tree, given = read_document(path), dict(options or {})
     if "space" not in tree:
         tree = {"base": path.name}
-    space = {**tree.get("space", {}), **given.pop("space", {})}
-    sweep = parse_sweep({**tree, **given, "space": space}, str(path))
+    for section in ("space", "asha"):
+        if section in given:
+            given[section] = {**(tree.get(section) or {}), **given[section]}
+    sweep = parse_sweep({"space": {}, **tree, **given}, str(path))
     run = load_spec(path.parent / sweep.base, overrides, with_files=True)
     if mistakes := list(sweep.mistakes(run)):
         raise ConfigurationError("\n".join(f"{path}: {line}" for line in mistakes))

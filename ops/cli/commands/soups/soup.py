@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ops.cli.lookup import find_record, opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, examples
+from ops.cli.options import AtOnceOption, HomeOption, Output, OutputOption, OverridesOption, examples
 from ops.presentation.output import message, write, write_json
 from ops.process import keep_caches_inside
 
@@ -34,11 +34,6 @@ SoupArgument = Annotated[
     str,
     typer.Argument(metavar="SOUP", help="Id of the soup's supervised run, or of any other of its runs; or `latest`."),
 ]
-AtOnceOption = Annotated[
-    int | None,
-    typer.Option("--at-once", metavar="N", min=1, help="Runs driven at a time. Default: as many as the devices hold."),
-]
-
 RUN = ("yatt soup run examples/soup/soup.yaml", "yatt soup run examples/soup/soup.yaml --set iterations=40 --at-once 1")
 RESUME = ("yatt soup resume latest", "yatt soup resume polite-1 -o json")
 SHOW = ("yatt soup show latest", "yatt soup show polite-1 --out front.png")
