@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
-from benchmarks.soup.training import LocalRuns
+from benchmarks.local_runs import LocalRuns
 from db.ledger import Ledger
 from flows.run.home import Home
 from flows.soups.record import SOUP, SoupRecord, create_soup

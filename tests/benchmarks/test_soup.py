@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.local_runs import LocalRuns
 from benchmarks.soup import __main__ as benchmark
-from benchmarks.soup.training import LocalRuns
 
 
 @pytest.mark.verify
