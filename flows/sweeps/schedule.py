@@ -76,6 +76,9 @@ class Schedule:
         """Returns the number of settled trials of a rung, failed ones included."""
         return sum(job.rung == rung for job in self.settled)
 
+    def _failures(self, rung: int) -> int:
+        return self.count(rung) - len(self.ranks[rung])
+
     def best(self) -> Job | None:
         """Returns the best job of the latest rung that has a value; None if there is no value at all."""
         rungs = (rung for rung in reversed(range(len(self.ranks))) if self.ranks[rung])
@@ -94,8 +97,8 @@ class Schedule:
         begun = sum(job.rung == 0 for job in self.decided)
         for rung in reversed(range(len(self.ranks) - 1)):
             can_come = begun < self.rule.trials or any(job.rung <= rung for job in self.open)
-            # Once no other trial can come to a rung, at least one goes on from there.
-            promoted = max(0 if can_come else 1, self.count(rung) // self.rule.reduction)
+            # Once no other trial can come to a rung, at least one goes on; one that fails gives its place to the next.
+            promoted = max(0 if can_come else 1, self.count(rung) // self.rule.reduction) + self._failures(rung + 1)
             for _, trial in self.ranks[rung][:promoted]:
                 if Job(trial, rung + 1) not in self.decided:
                     return Job(trial, rung + 1)
