@@ -13,8 +13,8 @@ from db.ledger import Ledger
 Goals = Callable[[], Mapping[str, int]]
 """Returns the runs to drive, most urgent first, each with the iteration that it is to commit; empty once none is left.
 
-It is asked again whenever a driver ends, since what a run has reached may call for other runs. A run that is a goal still,
-although its driver has ended, has ended too early.
+It is asked again whenever a driver ends, since what a run has reached may call for more. A run that is a goal still, although
+its driver has ended before the iteration, has ended too early.
 """
 Tell = Callable[[str], None]
 """Receives each step as words, for people."""

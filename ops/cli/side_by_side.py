@@ -117,9 +117,8 @@ class _Work:
         ended: drivers that have ended; a goal that one of them did not reach has failed.
         """
         goals = {} if self._stopping else self._goals()
-        self.failed += [
-            each.failure(self._home, self._ledger) for run, each in ended.items() if run in goals and each.own
-        ]
+        short = [each for run, each in ended.items() if run in goals and each.is_short(self._ledger)]
+        self.failed += [each.failure(self._home, self._ledger) for each in short]
         driven = {each.run for each in self._driven.values()}
         waiting = [] if self.failed else [run for run in goals if run not in driven]
         for place in list(self._places.keys() - self._driven.keys())[: len(waiting)]:
@@ -153,9 +152,9 @@ class _Driven:
     until: int
     process: subprocess.Popen[bytes] | None
 
-    @property
-    def own(self) -> bool:
-        return self.process is not None
+    def is_short(self, ledger: Ledger) -> bool:
+        """Returns True if a driver of our own has ended before the iteration was committed."""
+        return self.process is not None and ledger.runs.find(self.run).iteration < self.until
 
     def failure(self, home: Home, ledger: Ledger) -> str:
         from flows.members.driving import ended_early
