@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from db.core.engine import Fence
+from db.core.errors import LeaseHeld
 from db.ledger import Ledger
 from db.write.runs import RunRow
 from flows.branching.branches import operator_lease
@@ -16,6 +17,7 @@ from flows.members.driving import Drives, Tell
 from flows.members.tags import whole_fork
 from flows.run.creation import create_run, finish_run
 from flows.run.home import Home
+from flows.run.lease import DRIVER
 from flows.sweeps.plan import Conclude, Drive, Promote, Propose, Settle, Step
 from flows.sweeps.record import SWEEP, SweepRecord, trial_name
 from flows.sweeps.schedule import Job
@@ -54,14 +56,18 @@ class SweepRunner:
     def goals(self) -> Mapping[str, int]:
         """Takes all steps up to the next one that needs runs driven; returns these runs and their iterations."""
         record = self._record
-        first = self._ledger.runs.find(record.name)
-        if not record.starts.keys and first.iteration < 0:  # its driver needs the lease that the other steps take
-            return {record.name: 0}
-        with operator_lease(self._ledger, record.name, f"yatt sweep of {record.name}") as fence:
-            while (step := record.plan.next_step(record.facts())) is not None:
-                if isinstance(step, Drive):
-                    return self._runs(step.jobs)
-                self._take(fence, step)
+        if not record.starts.keys and self._ledger.runs.find(record.name).iteration < 0:
+            return {record.name: 0}  # its driver needs the lease that all other steps take
+        try:
+            with operator_lease(self._ledger, record.name, f"yatt sweep of {record.name}") as fence:
+                while (step := record.plan.next_step(record.facts())) is not None:
+                    if isinstance(step, Drive):
+                        return self._runs(step.jobs)
+                    self._take(fence, step)
+        except LeaseHeld as error:
+            if not error.holder.startswith(DRIVER):
+                raise
+            return {record.name: 0}  # the driver that a killed command has left behind will soon have ended
         return {}
 
     def _take(self, fence: Fence, step: Step) -> None:

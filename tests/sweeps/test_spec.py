@@ -61,7 +61,7 @@ def test_options_replace_keys_of_a_file(tmp_path: Path) -> None:
             "trials: 3 is more than",
         ),
         ({**SPACE, "metric": "seconds/collect"}, "depends on timing"),
-        ({**SPACE, "metric": "reward/meen"} | {"metric": "acuracy"}, "did you mean 'accuracy'"),
+        ({**SPACE, "metric": "accuracies"}, "did you mean 'accuracy'"),
         ({**SPACE, "seeds": [1, 1]}, "seeds: each seed can be listed once only"),
         ({**SPACE, "asha": {"first_rung": 200}}, "no rung before the end"),
     ],

@@ -168,6 +168,21 @@ def test_two_commands_do_not_decide_at_a_time(tmp_path: Path, undisturbed: Lab) 
     assert not any(kind == TRIAL for kind, _ in lab.chain())
 
 
+def test_a_driver_that_a_killed_command_has_left_behind_is_waited_for(tmp_path: Path, undisturbed: Lab) -> None:
+    lab = Lab.of(tmp_path / "runs", undisturbed.inputs)
+    drive_run(lab, lab.sweep, 0, measured)
+    with Ledger.open(lab.home.ledger) as ledger:
+        fence = ledger.leases.acquire(lab.sweep, this_process(f"yatt driver of {lab.sweep}"), 600)
+
+        def drive(goals: Goals) -> None:
+            assert goals() == {lab.sweep: 0}
+            ledger.leases.release(fence)
+            lab.drive(goals)
+
+        lab.run(drive)
+    assert lab.chain() == undisturbed.chain()
+
+
 def test_a_metric_that_the_evaluation_lacks_is_refused_before_any_trial_is_driven(
     tmp_path: Path, undisturbed: Lab
 ) -> None:

@@ -88,11 +88,14 @@ def test_the_pages_show_the_trials(home: Home) -> None:
     [
         (["--grid", "--over", f"{RATE}=1e-4..1e-2:log"], "number of points"),
         (["--asha"], "space"),
-        (["--over", "rollout.temperatur=0.7,1.0"], "did you mean 'temperature'"),
+        (["--over", "rollout.temprature=0.7,1.0"], "did you mean 'temperature'"),
         (["--over", f"{TEMPERATURE}"], "expected KEY=VALUE"),
         (["--over", f"{TEMPERATURE}=0.7,1.0", "--grid", "--random"], "--grid and --random"),
         (["--over", f"{TEMPERATURE}=0.7,1.0", "--seeds", "0,a"], "--seeds"),
-        (["--over", f"{TEMPERATURE}=0.7,1.0", "--metric", "evaluation/acuracy"], "did you mean 'evaluation/accuracy'"),
+        (
+            ["--over", f"{TEMPERATURE}=0.7,1.0", "--metric", "evaluation/accuracies"],
+            "did you mean 'evaluation/accuracy'",
+        ),
         (["--over", f"{TEMPERATURE}=0.7,1.0", "--asha", "--set", "evaluation.every=0"], "no rung before the end"),
         (["--over", "seed=1,2"], "`seeds`"),
     ],
