@@ -39,7 +39,7 @@ def home(swept: Lab, tmp_path: Path) -> Home:
 def test_the_sweep_is_shown_by_any_of_its_runs(yatt: Yatt, home: Home, swept: Lab) -> None:
     shown = yatt("sweep", "show", "latest", "-o", "json").document
     assert shown["sweep"] == "swept-1" and shown["rungs"] == [2, 8, 32] and not shown["following"]
-    assert [trial["state"] for trial in shown["trials"]].count("stopped") == 6
+    assert [trial["state"] for trial in shown["trials"]].count("stopped") == 7
     assert shown["iterations"] == 8 * 2 + 2 * 6 + 24 and shown["iterations_fraction"] == pytest.approx(52 / 256)
     (winner,) = [body for kind, body in swept.chain() if kind == WINNER]
     assert (shown["winner"], shown["winner_setting"]) == (winner["trial"], winner["setting"])
