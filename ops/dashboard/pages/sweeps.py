@@ -5,10 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from db.core.errors import RunNotFound
 from flows.sweeps.record import SWEEP
 from ops.dashboard.context import RunId
-from ops.dashboard.pages.frame import Visited
+from ops.dashboard.pages.frame import Visited, record_behind
 from ops.dashboard.pages.sweep_pictures import coordinates_picture
 from ops.presentation.setting_words import short_keys, value_text
 from ops.queries.sweep_axes import coordinates_of
@@ -26,11 +25,7 @@ def show_sweeps(visit: Visited) -> Response:
 @router.get("/{run_id}")
 def show_sweep(visit: Visited, run_id: RunId) -> Response:
     """Shows the sweep to which a run belongs."""
-    ledger = visit.served.ledger
-    run = ledger.runs.find(run_id).id
-    if SWEEP.record_of(ledger, run) is None:
-        raise RunNotFound(f"run {run!r} belongs to no sweep")
-    view = sweep_view(ledger, run)
+    view = sweep_view(visit.served.ledger, record_behind(visit, SWEEP, run_id))
     found = coordinates_of(view)
     return visit.render(
         "sweep.html",
