@@ -25,10 +25,10 @@ from typing import Any
 import torch
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
-from benchmarks.soup.training import LocalRuns
+from benchmarks.local_runs import LocalRuns
 from db.ledger import Ledger
 from flows.run.home import Home
-from flows.soups.record import SoupRecord, create_soup, soups
+from flows.soups.record import SOUP, SoupRecord, create_soup
 from flows.soups.runner import SoupRunner
 from ops.queries.soups import SoupView, soup_view
 from yatt_core.soups.evaluation import RewardMeter
@@ -76,7 +76,7 @@ def _soup(home: Home, count: int, seed: int, iterations: int | None) -> SoupView
     name = f"soup-of-{count}-seed-{seed}"
     home.folder.mkdir(parents=True, exist_ok=True)
     with Ledger.open(home.ledger) as ledger:
-        known = [soup for soup in soups(ledger) if SoupRecord(ledger, soup).spec.name == name]
+        known = [soup for soup in SOUP.records(ledger) if SoupRecord(ledger, soup).spec.name == name]
         soup = known[0] if known else _create(home, name, count, seed, iterations)
         runs = LocalRuns(home, ledger)
         SoupRunner(home, ledger, soup, runs, RewardMeter, progress).run()

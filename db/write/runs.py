@@ -134,11 +134,15 @@ class Runs:
 
     def list(self, limit: int = 1000) -> tuple[RunRow, ...]:
         """Returns the newest runs, newest first."""
+        newest = select(*RUN_COLUMNS).order_by(Run.created_at.desc(), Run.number.desc(), Run.id).limit(limit)
         with self._database.read() as connection:
-            rows = connection.execute(
-                select(*RUN_COLUMNS).order_by(Run.created_at.desc(), Run.number.desc(), Run.id).limit(limit)
-            )
-            return tuple(RunRow(**row._mapping) for row in rows)
+            return tuple(RunRow(**row._mapping) for row in connection.execute(newest))
+
+    def named(self, spec_name: str) -> tuple[RunRow, ...]:
+        """Returns all runs of specs with this name, oldest first."""
+        query = select(*RUN_COLUMNS).where(Run.spec_name == spec_name).order_by(Run.number)
+        with self._database.read() as connection:
+            return tuple(RunRow(**row._mapping) for row in connection.execute(query))
 
     def revision(self, run: str, number: int | None = None) -> Revision:
         """Returns a revision of the run's spec, by default the newest. Raises `RunNotFound`."""

@@ -29,11 +29,19 @@ def create_run(home: Home, spec: RunSpec, copies: Path | None = None, by: str = 
     with Ledger.open(home.ledger) as ledger:
         document = spec.model_dump(mode="json")
         run = ledger.runs.create(spec.name, document, spec.digest, spec.iterations, by=by).id
+    finish_run(home, run, spec, copies)
+    return run
+
+
+def finish_run(home: Home, run: str, spec: RunSpec, copies: Path | None = None) -> None:
+    """Gives a run that was created in the ledger its folder and its copies of reward files; safe to repeat.
+
+    copies: folder of another run from which to copy reward files.
+    """
     folder = home.run_folder(run)
     durable.make_folder(folder)
     write_spec(folder, spec)
     settle_code(spec.rewards, folder, NoStore(), copies)
-    return run
 
 
 def write_spec(folder: Path, spec: RunSpec) -> None:

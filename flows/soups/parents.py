@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from db.ledger import Ledger
-from flows.soups.record import MERGED, soup_of
+from flows.soups.record import MERGED, SOUP
 
 MERGE = "merge"
 """Kind of the link that names the models from which a run's weights were merged."""
@@ -20,7 +20,7 @@ def merge_of(ledger: Ledger, run: str) -> Mapping[str, Any] | None:
 
 def merged_from(ledger: Ledger, run: str) -> tuple[str, ...]:
     """Returns the runs of merged models of which a run is a parent, oldest first."""
-    soup = soup_of(ledger, run)
+    soup = SOUP.record_of(ledger, run)
     if soup is None:
         return ()
     made = [link.body["run"] for link in ledger.events.of_kind(soup, MERGED)]

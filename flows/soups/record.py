@@ -19,6 +19,7 @@ from typing import Any
 from db.core.engine import Fence
 from db.ledger import Ledger
 from db.write.records import CheckpointRow
+from flows.members.tags import Family
 from flows.run.creation import create_run
 from flows.run.home import Home
 from flows.soups.plan import Member, PointKey, SoupFacts, SoupPlan
@@ -26,32 +27,16 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.soups.spec import SoupSpec, parse_soup
 from yatt_core.spec import RunSpec, parse_spec
 
-BEGUN, POINT, CHOICE, MERGED = "soup", "soup_point", "soup_choice", "soup_merged"
-TAG, MEMBER_TAG = "soup", "soup_member"
-"""Tags in the spec of a member: the soup, and which of its members this is."""
-SEARCHED = 1000
-"""Number of newest runs among which soups are searched."""
+SOUP = Family("soup", "soup_member")
+POINT, CHOICE, MERGED = "soup_point", "soup_choice", "soup_merged"
 
 
 def create_soup(home: Home, soup: SoupSpec, run: RunSpec) -> str:
     """Creates a soup with its supervised run, which names it; returns the run's id."""
     name = create_run(home, run)
     with Ledger.open(home.ledger) as ledger:
-        ledger.events.append(name, BEGUN, {"spec": soup.model_dump(mode="json")})
+        ledger.events.append(name, SOUP.kind, {"spec": soup.model_dump(mode="json")})
     return name
-
-
-def soups(ledger: Ledger) -> list[str]:
-    """Returns the soups among the newest runs, newest first."""
-    return [row.id for row in ledger.runs.list(SEARCHED) if ledger.events.of_kind(row.id, BEGUN)]
-
-
-def soup_of(ledger: Ledger, run: str) -> str | None:
-    """Returns the soup to which a run belongs; None if it belongs to none."""
-    if ledger.events.of_kind(run, BEGUN):
-        return run
-    tags: Mapping[str, str] = ledger.runs.revision(run, 1).spec["tracking"]["tags"]
-    return tags.get(TAG)
 
 
 @dataclass(frozen=True)
@@ -67,16 +52,14 @@ class SoupRecord:
     @classmethod
     def of(cls, ledger: Ledger, run: str) -> SoupRecord:
         """Opens the soup to which a run belongs. Raises `ConfigurationError` if it belongs to none."""
-        name = soup_of(ledger, run)
-        if name is None:
-            known = ", ".join(soups(ledger)) or "none yet"
-            raise ConfigurationError(f"run {run} belongs to no soup; soups: {known}")
-        return cls(ledger, name)
+        return cls(ledger, SOUP.require_record(ledger, run))
 
     @cached_property
     def spec(self) -> SoupSpec:
         """The soup's spec."""
-        return parse_soup(self.ledger.events.of_kind(self.name, BEGUN)[0].body["spec"], f"the spec of soup {self.name}")
+        return parse_soup(
+            self.ledger.events.of_kind(self.name, SOUP.kind)[0].body["spec"], f"the spec of soup {self.name}"
+        )
 
     @cached_property
     def run_spec(self) -> RunSpec:
@@ -93,13 +76,8 @@ class SoupRecord:
         named = {
             member.name(self.spec): member for beta in {*self.spec.betas, 1.0} for member in self.plan.members(beta)
         }
-        found: dict[Member, str] = {}
-        for fork in self.ledger.overview.forks(self.name):
-            tags = self.ledger.runs.revision(fork.run, 1).spec["tracking"]["tags"]
-            member = named.get(tags.get(MEMBER_TAG, "")) if tags.get(TAG) == self.name else None
-            if member is not None:
-                found.setdefault(member, fork.run)
-        return found
+        forks = SOUP.forks(self.ledger, self.name)
+        return {named[name]: run for name, run in forks.items() if name in named}
 
     def facts(self) -> SoupFacts:
         """Returns what the soup has reached."""

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from db.ledger import Ledger
-from flows.branching.branches import LEASE_SECONDS, finish_fork, fork, operator_lease
+from flows.branching.branches import LEASE_SECONDS, operator_lease
 from flows.files.storage import store_of, verify_kept
+from flows.members.driving import Drives, Tell, ended_early, goals_of
+from flows.members.tags import whole_fork
 from flows.run.home import Home
 from flows.soups.outcome import merge_terms
 from flows.soups.plan import REWARDED, Choose, Drive, Measure, Member, PointKey, Supervise
-from flows.soups.record import MEMBER_TAG, TAG, SoupRecord
+from flows.soups.record import SOUP, SoupRecord
 from yatt_core.checkpoints.contents import WEIGHTS, open_tensors
 from yatt_core.digests import ordered_weights_digest
 from yatt_core.errors import InfrastructureError
@@ -30,15 +32,6 @@ from yatt_core.storage.lacking import fetch_lacking
 from yatt_core.wire.part_files import PartFiles
 
 
-class Drives(Protocol):
-    """Drives runs until each has committed an iteration, side by side if it can.
-
-    Raises `InfrastructureError` if one ends before, and `KeyboardInterrupt` once all have stopped on request.
-    """
-
-    def __call__(self, runs: Sequence[str], until: int) -> None: ...
-
-
 class Meter(Protocol):
     """Measures weights: returns the mean value of each function of the reward."""
 
@@ -47,7 +40,6 @@ class Meter(Protocol):
 
 OpenMeter = Callable[[RunSpec, str, Path, int], Meter]
 """Opens a meter for a spec, a run's id and folder, and a number of responses to each prompt."""
-Tell = Callable[[str], None]
 
 
 class SoupRunner:
@@ -86,26 +78,19 @@ class SoupRunner:
                     self._tell(f"{record.name}: beta is {beta:g}")
 
     def _drive_to(self, runs: Sequence[str], until: int) -> None:
-        self._drive(runs, until)
-        for run in runs:
-            row = self._ledger.runs.find(run)
-            if row.iteration < until:
-                raise InfrastructureError(
-                    f"soup {self._record.name}: run {run} is {row.state} at iteration {row.iteration} of {until}"
-                    f"{f' ({row.state_reason})' if row.state_reason else ''}; `yatt soup resume {self._record.name}` goes on"
-                )
+        goals, name = goals_of(self._ledger, runs, until), self._record.name
+        self._drive(goals)
+        for run in goals():
+            said = ended_early(self._ledger, run, until)
+            raise InfrastructureError(f"soup {name}: {said}; `yatt soup resume {name}` goes on")
 
     def _member(self, member: Member) -> str:
         """Returns the run of a member, which is created, or its creation finished, if need be."""
         record = self._record
-        run = record.members().get(member)
-        if run is not None:
-            finish_fork(self._home, self._ledger, run)
-            return run
         spec = record.spec
         row = mixing_matrix(len(spec.objectives), member.beta)[member.objective]
-        tags = [f"tracking.tags.{TAG}={record.name}", f"tracking.tags.{MEMBER_TAG}={member.name(spec)}"]
-        return fork(self._home, record.name, 0, [*spec.mixed_weights(record.run_spec, row), *tags]).run
+        changes = [*spec.mixed_weights(record.run_spec, row), *SOUP.tags(record.name, member.name(spec))]
+        return whole_fork(self._home, self._ledger, record.members().get(member), record.name, changes)
 
     def _measure(self, step: Measure) -> None:
         record = self._record

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from db.ledger import Ledger
     from db.write.records import CheckpointRow
+    from flows.members.tags import Family
     from flows.run.home import Home
     from yatt_core.spec import RunSpec
 
@@ -56,6 +57,22 @@ def find_run(ledger: Ledger, name: str) -> str:
     if not newest:
         raise RunNotFound("there are no runs in this ledger yet; start one with `yatt train SPEC`")
     return newest[0].id
+
+
+def find_record(ledger: Ledger, family: Family, name: str) -> str:
+    """Returns the record, such as a soup, to which the named run belongs, or for `latest` the newest.
+
+    Raises `RunNotFound`, and `ConfigurationError` if there is no such record.
+    """
+    from yatt_core.errors import ConfigurationError
+
+    if name != LATEST:
+        return family.require_record(ledger, find_run(ledger, name))
+    if not (known := family.records(ledger)):
+        raise ConfigurationError(
+            f"there are no {family.kind}s in this ledger yet; start one with `yatt {family.kind} run SPEC`"
+        )
+    return known[0]
 
 
 def kept_checkpoint(ledger: Ledger, run: str, iteration: int | None) -> CheckpointRow:

@@ -37,6 +37,7 @@ from ops.cli.commands.inspection import (
 from ops.cli.commands.planning import check, doctor, init, plan, schema
 from ops.cli.commands.services import dashboard, group, tokens, users
 from ops.cli.commands.soups import soup
+from ops.cli.commands.sweeps import sweep
 from ops.cli.options import HomeOption, examples
 from ops.cli.people import guard
 from ops.cli.permissions import permission_of
@@ -80,6 +81,7 @@ for module in (
     promote,
     approvals,
     soup,
+    sweep,
     audit,
     group,
     dashboard,

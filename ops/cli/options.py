@@ -45,6 +45,10 @@ RunArgument = Annotated[
     str,
     typer.Argument(metavar="RUN", help="Run id, a unique prefix of it, or `latest`.", autocompletion=complete_run),
 ]
+AtOnceOption = Annotated[
+    int | None,
+    typer.Option("--at-once", metavar="N", min=1, help="Runs driven at a time. Default: as many as the devices hold."),
+]
 KeptOption = Annotated[int | None, typer.Option(min=0, help="Iteration of a kept checkpoint. Default: the newest one.")]
 
 

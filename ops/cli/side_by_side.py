@@ -1,7 +1,7 @@
-"""Drives several runs to an iteration, each in a background process, as many at a time as the devices allow.
+"""Drives several runs, each in a background process, as many at a time as the devices allow.
 
-Consumes runs of a ledger. Produces their iterations; a run that another process drives already is waited for. Ctrl-C asks all
-drivers to stop in order and waits for them; the second one leaves them to themselves.
+Consumes goals: runs of a ledger, and the iterations that they are to commit. A run that another process drives is waited
+for. Ctrl-C asks all drivers to stop in order and waits for them; the second one leaves them to themselves.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ops.cli.detached import LOG
 from ops.cli.people import acting_name, identity
@@ -21,11 +22,14 @@ from yatt_core.errors import InfrastructureError
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
+    from flows.members.driving import Goals
     from flows.run.home import Home
     from yatt_core.spec import RunSpec
 
 POLL_SECONDS = 0.3
 RAY_VARIABLE = "YATT_RAY_ADDRESS"
+Show = Callable[[str, int, int], None]
+"""Shows a run's target and iteration."""
 
 
 def runs_at_once(spec: RunSpec) -> tuple[int, list[str | None]]:
@@ -46,8 +50,16 @@ def runs_at_once(spec: RunSpec) -> tuple[int, list[str | None]]:
     return places, [None] * places
 
 
+def places_of(spec: RunSpec, at_once: int | None) -> list[str | None]:
+    """Returns the GPUs of each place for a run; by default there are as many places as the devices hold runs."""
+    count, devices = runs_at_once(spec)
+    if at_once is None or at_once == count:
+        return devices
+    return devices[:at_once] if at_once < count else [None] * at_once
+
+
 class SideBySide:
-    """Drives runs of a home.
+    """Drives runs of a home; `flows.members.driving.Drives`.
 
     places: for each run that may be driven at a time, the GPUs that it gets; None for all.
     """
@@ -55,13 +67,13 @@ class SideBySide:
     def __init__(self, home: Home, ledger: Ledger, places: Sequence[str | None]) -> None:
         self._home, self._ledger, self._places = home, ledger, tuple(places)
 
-    def __call__(self, runs: Sequence[str], until: int) -> None:
-        """Drives runs until each has committed an iteration.
+    def __call__(self, goals: Goals) -> None:
+        """Drives runs until no goals are left.
 
-        Raises `InfrastructureError` for a driver that failed, once the others have ended, and `KeyboardInterrupt`.
+        Raises `InfrastructureError` for runs that ended too early, once the others have ended, and `KeyboardInterrupt`.
         """
-        work = _Work(self._home, self._ledger, until, list(runs), dict(enumerate(self._places)))
-        with _bars(runs, until) as bars:
+        work = _Work(self._home, self._ledger, goals, dict(enumerate(self._places)))
+        with _bars() as bars:
             try:
                 work.until_ended(bars)
             except KeyboardInterrupt:
@@ -74,64 +86,102 @@ class SideBySide:
 
 
 class _Work:
-    """The drivers of one call, by place."""
+    """The drivers of one call, by place.
 
-    def __init__(
-        self, home: Home, ledger: Ledger, until: int, waiting: list[str], places: dict[int, str | None]
-    ) -> None:
-        self._home, self._ledger, self._until, self._waiting, self._places = home, ledger, until, waiting, places
-        self._driven: dict[int, tuple[str, subprocess.Popen[bytes] | None]] = {}
+    failed: what became of the runs that ended too early; after the first one, no other run is started.
+    """
+
+    def __init__(self, home: Home, ledger: Ledger, goals: Goals, places: dict[int, str | None]) -> None:
+        self._home, self._ledger, self._goals, self._places = home, ledger, goals, places
+        self._driven: dict[int, _Driven] = {}
+        self._stopping = False
         self.failed: list[str] = []
 
-    def until_ended(self, bars: Any) -> None:
+    def until_ended(self, show: Show) -> None:
         """Starts and watches drivers until none is left."""
-        while self._driven or (self._waiting and not self.failed):
-            for place in self._places.keys() - self._driven.keys():
-                if self._waiting and not self.failed:
-                    self._start(place, self._waiting.pop(0))
-            for place, (run, process) in list(self._driven.items()):
-                bars(run, self._ledger.runs.find(run).iteration)
-                if process is None and not self._is_held(run):
-                    del self._driven[place]
-                    if self._ledger.runs.find(run).iteration < self._until:
-                        self._waiting.append(run)  # its driver was another's, and has ended too early
-                elif process is not None and process.poll() is not None:
-                    del self._driven[place]
-                    self._conclude(run, process.returncode)
+        self._start_waiting({})
+        while self._driven:
+            ended = [place for place, driven in self._driven.items() if self._has_ended(driven, show)]
+            if ended:
+                self._start_waiting({each.run: each for each in map(self._driven.pop, ended)})
             time.sleep(POLL_SECONDS)
 
     def stop(self) -> None:
         """Asks all drivers to stop, and starts no others."""
-        self._waiting.clear()
-        for run, _ in self._driven.values():
-            self._ledger.runs.ask_to_stop(run, "yatt soup was interrupted", by=acting_name())
+        self._stopping = True
+        for driven in self._driven.values():
+            reason = "the command that drives several runs was interrupted"
+            self._ledger.runs.ask_to_stop(driven.run, reason, by=acting_name())
 
-    def _start(self, place: int, run: str) -> None:
+    def _start_waiting(self, ended: Mapping[str, _Driven]) -> None:
+        """Starts drivers for the goals that have none, as long as there are places.
+
+        ended: drivers that have ended; a goal that one of them did not reach has failed.
+        """
+        goals = {} if self._stopping else self._goals()
+        short = [each for run, each in ended.items() if run in goals and each.is_short(self._ledger)]
+        self.failed += [each.failure(self._home, self._ledger) for each in short]
+        driven = {each.run for each in self._driven.values()}
+        waiting = [] if self.failed else [run for run in goals if run not in driven]
+        for place in list(self._places.keys() - self._driven.keys())[: len(waiting)]:
+            run = waiting.pop(0)
+            self._driven[place] = self._start(place, run, goals[run])
+
+    def _start(self, place: int, run: str, until: int) -> _Driven:
         if self._is_held(run):
-            self._driven[place] = (run, None)
-            return
+            return _Driven(run, until, None)
         with open_log(self._home, run, LOG) as log:
-            process = start_driver_process(self._home, run, log, False, self._until, self._places[place], identity())
-        self._driven[place] = (run, process)
+            places = self._places[place]
+            process = start_driver_process(self._home, run, log, False, until, places, identity())
+        return _Driven(run, until, process)
+
+    def _has_ended(self, driven: _Driven, show: Show) -> bool:
+        show(driven.run, driven.until, self._ledger.runs.find(driven.run).iteration)
+        return not self._is_held(driven.run) if driven.process is None else driven.process.poll() is not None
 
     def _is_held(self, run: str) -> bool:
         from ops.queries.run_list import DRIVEN, driver_of
 
         return driver_of(self._ledger.overview.line(run)) == DRIVEN
 
-    def _conclude(self, run: str, code: int) -> None:
-        if code:
-            log = self._home.run_folder(run) / LOG
-            self.failed.append(f"run {run}: its driver ended with exit code {code}; its output is in {log}")
+
+@dataclass(frozen=True)
+class _Driven:
+    """A run that is driven to an iteration.
+
+    process: its driver; None if another command drives the run, which is then waited for.
+    """
+
+    run: str
+    until: int
+    process: subprocess.Popen[bytes] | None
+
+    def is_short(self, ledger: Ledger) -> bool:
+        """Returns True if a driver of our own has ended before the iteration was committed."""
+        return self.process is not None and ledger.runs.find(self.run).iteration < self.until
+
+    def failure(self, home: Home, ledger: Ledger) -> str:
+        from flows.members.driving import ended_early
+
+        code = self.process.returncode if self.process else None
+        log = home.run_folder(self.run) / LOG
+        said = ended_early(ledger, self.run, self.until)
+        return f"{said}; its driver ended with exit code {code}, and its output is in {log}"
 
 
 @contextmanager
-def _bars(runs: Sequence[str], until: int) -> Iterator[Any]:
+def _bars() -> Iterator[Show]:
     """Shows a progress bar for each run, on terminals only."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
     screen = console(to_stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=screen, disable=not screen.is_terminal) as bars:
-        tasks = {run: bars.add_task(run, total=until or 1) for run in runs}
-        yield lambda run, iteration: bars.update(tasks[run], completed=max(0, iteration))
+        tasks: dict[str, TaskID] = {}
+
+        def show(run: str, until: int, iteration: int) -> None:
+            if run not in tasks:
+                tasks[run] = bars.add_task(run)
+            bars.update(tasks[run], total=until or 1, completed=max(0, iteration))
+
+        yield show

@@ -12,7 +12,7 @@ from typing import Any
 from db.ledger import Ledger
 from flows.soups.outcome import SoupFigures, hypervolume_ratio, measured_soups
 from flows.soups.plan import Choose, Drive, Measure, Step, Supervise
-from flows.soups.record import SoupRecord, soups
+from flows.soups.record import SOUP, SoupRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def soup_view(ledger: Ledger, run: str) -> SoupView:
 
 def soup_list(ledger: Ledger) -> tuple[SoupView, ...]:
     """Returns the soups among the newest runs, newest first."""
-    return tuple(soup_view(ledger, name) for name in soups(ledger))
+    return tuple(soup_view(ledger, name) for name in SOUP.records(ledger))
 
 
 def _in_words(step: Step | None) -> str:

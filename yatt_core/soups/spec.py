@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.soups.mixing import FEWEST, MOST, mixing_matrix
 from yatt_core.spec import RunSpec, load_spec
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.reading.documents import read_document
-from yatt_core.spec.reading.mistakes import mistakes_in
+from yatt_core.spec.reading.mistakes import parse_model
 
 SINGLE = 1.0
 """The beta of a run that is trained on its own objective alone, as for Rewarded Soup."""
@@ -111,8 +111,4 @@ def parse_soup(tree: Any, origin: str) -> SoupSpec:
 
     origin: the tree's name in error messages.
     """
-    try:
-        return SoupSpec.model_validate(tree)
-    except ValidationError as error:
-        lines = [f"{origin}: {mistake}" for mistake in mistakes_in(error, SoupSpec)]
-        raise ConfigurationError("\n".join(lines)) from None
+    return parse_model(SoupSpec, tree, origin)

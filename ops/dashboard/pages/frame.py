@@ -12,7 +12,9 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 from starlette.responses import Response
 
+from db.core.errors import RunNotFound
 from flows.branching.branches import BEFORE_FIRST, PHASES, RECOVER, iteration_of
+from flows.members.tags import Family
 from ops.dashboard.access import session_person
 from ops.dashboard.context import Context, Served
 from ops.dashboard.pages.templating import make_templates
@@ -138,3 +140,13 @@ def visit(request: Request, served: Served) -> Visit:
 
 
 Visited = Annotated[Visit, Depends(visit)]
+
+
+def record_behind(visit: Visit, family: Family, run_id: str) -> str:
+    """Returns the record, such as a soup, to which a page's run belongs. Raises `RunNotFound` if it belongs to none."""
+    ledger = visit.served.ledger
+    run = ledger.runs.find(run_id).id
+    record = family.record_of(ledger, run)
+    if record is None:
+        raise RunNotFound(f"run {run!r} belongs to no {family.kind}")
+    return record

@@ -10,7 +10,19 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from ops.dashboard.access import READING
-from ops.dashboard.pages import acting, approvals, costs, devices, errors, rollouts, run, run_list, signing_in, soups
+from ops.dashboard.pages import (
+    acting,
+    approvals,
+    costs,
+    devices,
+    errors,
+    rollouts,
+    run,
+    run_list,
+    signing_in,
+    soups,
+    sweeps,
+)
 from ops.dashboard.pages.templating import STATIC, STATIC_PATH
 
 FOR_GOOD = "public, max-age=31536000, immutable"
@@ -29,7 +41,7 @@ class DigestedFiles(StaticFiles):
 
 def install(app: FastAPI) -> None:
     """Adds the pages; must be called after all other error handlers have been added."""
-    modules: tuple[Any, ...] = (run_list, soups, approvals, costs, run, devices, rollouts, acting)
+    modules: tuple[Any, ...] = (run_list, soups, sweeps, approvals, costs, run, devices, rollouts, acting)
     for module in modules:
         app.include_router(module.router, dependencies=READING)
     app.include_router(signing_in.router)

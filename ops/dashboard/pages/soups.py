@@ -5,10 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from db.core.errors import RunNotFound
-from flows.soups.record import soup_of
+from flows.soups.record import SOUP
 from ops.dashboard.context import RunId
-from ops.dashboard.pages.frame import Visited
+from ops.dashboard.pages.frame import Visited, record_behind
 from ops.dashboard.pages.soup_pictures import front_picture
 from ops.presentation.soup_words import SOUP_NAMES, preference_text
 from ops.queries.soup_fronts import panels_of
@@ -26,11 +25,7 @@ def show_soups(visit: Visited) -> Response:
 @router.get("/{run_id}")
 def show_soup(visit: Visited, run_id: RunId) -> Response:
     """Shows the soup to which a run belongs."""
-    ledger = visit.served.ledger
-    run = ledger.runs.find(run_id).id
-    if soup_of(ledger, run) is None:
-        raise RunNotFound(f"run {run!r} belongs to no soup")
-    view = soup_view(ledger, run)
+    view = soup_view(visit.served.ledger, record_behind(visit, SOUP, run_id))
     return visit.render(
         "soup.html",
         soup=view,

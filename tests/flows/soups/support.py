@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import safetensors.numpy
@@ -15,7 +15,9 @@ from db.core.engine import Fence
 from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.commit import IterationCommit
+from db.write.metrics import Metric
 from db.write.records import CheckpointRow
+from flows.members.driving import Drives, Goals
 from flows.run.control_state import ControlState
 from flows.run.creation import current_spec
 from flows.run.home import Home
@@ -60,6 +62,10 @@ SOUP: dict[str, Any] = {
 }
 
 
+Measured = Callable[[RunSpec, int], Sequence[Metric]]
+"""The metrics of a simulated run at an iteration."""
+
+
 class Killed(Exception):
     """The process that carries the soup is gone."""
 
@@ -85,12 +91,12 @@ class Kitchen:
         home = Home(folder)
         return cls(home, create_soup(home, parse_soup({**SOUP, **changes}, "soup"), parse_spec(RUN, "run")), inputs)
 
-    def cook(self, drive: Callable[[Sequence[str], int], None] | None = None) -> None:
+    def cook(self, drive: Drives | None = None) -> None:
         with Ledger.open(self.home.ledger) as ledger:
             SoupRunner(self.home, ledger, self.soup, drive or self.drive, lambda *_: self, self.said.append).run()
 
-    def drive(self, runs: Sequence[str], until: int) -> None:
-        for run in runs:
+    def drive(self, goals: Goals) -> None:
+        for run, until in goals().items():
             self._call()
             self.driven.append((run, until))
             drive_run(self, run, until)
@@ -107,7 +113,18 @@ class Kitchen:
             raise Killed
 
 
-def drive_run(kitchen: Kitchen, run: str, until: int) -> None:
+class Place(Protocol):
+    """A home, and the inputs of its runs."""
+
+    home: Home
+    inputs: Path
+
+
+def nothing_measured(spec: RunSpec, iteration: int) -> Sequence[Metric]:
+    return ()
+
+
+def drive_run(kitchen: Place, run: str, until: int, measured: Measured = nothing_measured) -> None:
     """Commits a run's iterations up to one, and takes its checkpoint there."""
     with Ledger.open(kitchen.home.ledger) as ledger:
         spec, folder = current_spec(ledger, run), kitchen.home.run_folder(run)
@@ -117,7 +134,9 @@ def drive_run(kitchen: Kitchen, run: str, until: int) -> None:
         for iteration in range(ledger.runs.find(run).iteration + 1, until + 1):
             state = replace(ControlState.initial(spec.data), iteration=iteration)
             digest = weights_digest(weights_of(spec, iteration))
-            ledger.commits.commit(fence, IterationCommit(0, iteration, state.to_json(), 1, weights_digest=digest))
+            metrics = measured(spec, iteration)
+            commit = IterationCommit(0, iteration, state.to_json(), 1, weights_digest=digest, metrics=metrics)
+            ledger.commits.commit(fence, commit)
         take_checkpoint(ledger, fence, spec, folder, until)
         ledger.runs.set_state(fence, "stopped")
         ledger.leases.release(fence)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -11,8 +10,9 @@ import pytest
 from db.core.errors import LeaseHeld
 from db.core.holder import this_process
 from db.ledger import Ledger
+from flows.members.driving import Goals
 from flows.run.creation import current_spec
-from flows.soups.record import POINT, SoupRecord, soups
+from flows.soups.record import POINT, SOUP, SoupRecord
 from tests.flows.soups.support import Killed, Kitchen, drive_run
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
@@ -43,7 +43,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, inputs: Path) -> Kitch
 def test_a_soup_trains_its_members_on_mixed_rewards(undisturbed: Kitchen) -> None:
     with Ledger.open(undisturbed.home.ledger) as ledger:
         record = SoupRecord.of(ledger, undisturbed.soup)
-        assert soups(ledger) == [undisturbed.soup]
+        assert SOUP.records(ledger) == [undisturbed.soup]
         weights = {}
         for member, run in record.members().items():
             spec = current_spec(ledger, run)
@@ -78,8 +78,8 @@ def test_a_member_whose_creation_was_interrupted_is_completed(tmp_path: Path, un
 def test_a_run_that_stops_early_ends_the_command_and_a_later_one_goes_on(tmp_path: Path, undisturbed: Kitchen) -> None:
     kitchen = Kitchen.of(tmp_path / "runs", undisturbed.inputs, betas=[0.7], rewarded_soup=False)
 
-    def lazy(runs: Sequence[str], until: int) -> None:
-        for run in runs:
+    def lazy(goals: Goals) -> None:
+        for run, until in goals().items():
             drive_run(kitchen, run, min(until, 3))
 
     with pytest.raises(InfrastructureError, match="brew-2 is stopped at iteration 3 of 10"):
@@ -92,9 +92,10 @@ def test_a_run_that_stops_early_ends_the_command_and_a_later_one_goes_on(tmp_pat
 def test_two_commands_do_not_measure_at_a_time(tmp_path: Path, undisturbed: Kitchen) -> None:
     kitchen = Kitchen.of(tmp_path / "runs", undisturbed.inputs, betas=[0.7], rewarded_soup=False)
 
-    def drive(runs: Sequence[str], until: int) -> None:
-        kitchen.drive(runs, until)
-        if until:
+    def drive(goals: Goals) -> None:
+        begun = 0 not in goals().values()
+        kitchen.drive(goals)
+        if begun:
             with Ledger.open(kitchen.home.ledger) as ledger:
                 ledger.leases.acquire(kitchen.soup, this_process("yatt soup of another"), 600)
 

@@ -1,95 +1,106 @@
-"""Drivers side by side: how many at a time, on which GPUs, and what happens to failures and to runs that others drive."""
+"""Runs side by side: as many drivers as there are places, new goals after each end, and failures that name the log."""
 
 from __future__ import annotations
 
 import subprocess
-import sys
-import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from db.core.holder import this_process
 from db.ledger import Ledger
+from flows.members.driving import goals_of
 from flows.run.home import Home
 from ops.cli import side_by_side
-from ops.cli.side_by_side import SideBySide, runs_at_once
-from tests.ops.seeding import seed_run, toy_spec
+from ops.cli.side_by_side import SideBySide
 from yatt_core.errors import InfrastructureError
-
-SECONDS = 60.0
 
 
 class Drivers:
-    """Stands in for the processes of drivers; each ends once the test says so, or at once."""
+    """Stands in for drivers: processes that end at once, whose runs reach what the test says."""
 
-    def __init__(self, codes: dict[str, int]) -> None:
-        self.codes, self.started, self.at_once, self.most = codes, list[tuple[str, str | None]](), 0, 0
-        self._processes: list[subprocess.Popen[bytes]] = []
+    def __init__(self, ledger: Ledger, reach: Callable[[str, int], int], code: int = 0) -> None:
+        self._ledger, self._reach, self._code = ledger, reach, code
+        self.started: list[tuple[str, int | None, str | None]] = []
 
-    def start(self, home: Home, run: str, log: Any, accept: bool, until: int, devices: str | None) -> Any:
-        self.started.append((run, devices))
-        code = f"import sys, time; time.sleep(0.2); sys.exit({self.codes.get(run, 0)})"
-        self._processes.append(subprocess.Popen([sys.executable, "-S", "-c", code]))
-        self.most = max(self.most, sum(process.poll() is None for process in self._processes))
-        return self._processes[-1]
+    def start(
+        self, home: Home, run: str, log: Any, drift: bool, until: int, devices: str | None
+    ) -> subprocess.Popen[bytes]:
+        self.started.append((run, until, devices))
+        fence = self._ledger.leases.acquire(run, this_process(f"yatt driver of {run}"), 60)
+        row = self._ledger.runs.find(run)
+        for iteration in range(row.iteration + 1, self._reach(run, until) + 1):
+            commit(self._ledger, fence, iteration)
+        self._ledger.leases.release(fence)
+        return subprocess.Popen(["sh", "-c", f"exit {self._code}"])
+
+
+def commit(ledger: Ledger, fence: Any, iteration: int) -> None:
+    from db.write.commit import IterationCommit
+
+    ledger.commits.commit(fence, IterationCommit(0, iteration, {}, 1))
 
 
 @pytest.fixture
-def ledger(home: Home) -> Iterator[Ledger]:
-    for _ in range(3):
-        seed_run(home, committed=0)
-    with Ledger.open(home.ledger) as ledger:
-        yield ledger
+def home(tmp_path: Path) -> Home:
+    (tmp_path / "runs").mkdir()
+    return Home(tmp_path / "runs")
 
 
-def drivers(monkeypatch: pytest.MonkeyPatch, **codes: int) -> Drivers:
-    found = Drivers({name.replace("_", "-"): code for name, code in codes.items()})
-    monkeypatch.setattr(side_by_side, "start_driver_process", found.start)
-    return found
+@pytest.fixture
+def ledger(home: Home) -> Any:
+    with Ledger.open(home.ledger) as opened:
+        for _ in range(3):
+            opened.runs.create("side", {"name": "side"}, "digest", 10)
+        yield opened
 
 
-def test_as_many_run_at_a_time_as_there_are_places(home: Home, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = drivers(monkeypatch)
-    SideBySide(home, ledger, ["0", "1"])(["toy-1", "toy-2", "toy-3"], 0)
-    assert [run for run, _ in found.started] == ["toy-1", "toy-2", "toy-3"]
-    assert {devices for _, devices in found.started} == {"0", "1"} and found.most == 2
+RUNS = ("side-1", "side-2", "side-3")
 
 
-def test_a_failure_is_reported_once_the_others_have_ended(
+def test_each_run_is_driven_once_to_its_goal(home: Home, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    drivers = Drivers(ledger, lambda run, until: until)
+    monkeypatch.setattr(side_by_side, "start_driver_process", drivers.start)
+    SideBySide(home, ledger, ["0", "1"])(goals_of(ledger, RUNS, 2))
+    assert sorted(drivers.started[:2]) == [("side-1", 2, "0"), ("side-2", 2, "1")] and drivers.started[2][0] == "side-3"
+    assert [ledger.runs.find(run).iteration for run in RUNS] == [2, 2, 2]
+
+
+def test_goals_that_arise_from_what_was_reached_are_driven_too(
     home: Home, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = drivers(monkeypatch, toy_1=3)
-    with pytest.raises(InfrastructureError, match=r"toy-1.*exit code 3"):
-        SideBySide(home, ledger, [None, None])(["toy-1", "toy-2", "toy-3"], 0)
-    assert {"toy-1", "toy-2"} <= {run for run, _ in found.started}
+    drivers = Drivers(ledger, lambda run, until: until)
+    monkeypatch.setattr(side_by_side, "start_driver_process", drivers.start)
+
+    def goals() -> Mapping[str, int]:
+        first = ledger.runs.find("side-1").iteration
+        return {"side-1": 1} if first < 1 else {run: 4 for run in RUNS if ledger.runs.find(run).iteration < 4}
+
+    SideBySide(home, ledger, [None])(goals)
+    assert drivers.started == [("side-1", 1, None), *((run, 4, None) for run in RUNS)]
 
 
-def test_a_run_that_is_driven_already_is_waited_for(
+def test_a_run_that_ends_too_early_is_named_with_its_log_and_no_other_is_started(
     home: Home, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = drivers(monkeypatch)
-    fence = ledger.leases.acquire("toy-1", this_process("yatt driver of toy-1"), 600)
-    ended = threading.Event()
-    thread = threading.Thread(target=lambda: (SideBySide(home, ledger, [None])(["toy-1"], 0), ended.set()))
-    thread.start()
-    time.sleep(3 * side_by_side.POLL_SECONDS)
-    assert not ended.is_set()
-    ledger.leases.release(fence)
-    assert ended.wait(SECONDS) and found.started == []
-    thread.join()
+    drivers = Drivers(ledger, lambda run, until: 1, code=1)
+    monkeypatch.setattr(side_by_side, "start_driver_process", drivers.start)
+    with pytest.raises(InfrastructureError, match=r"side-1 is created at iteration 1 of 2.*exit code 1.*detached\.log"):
+        SideBySide(home, ledger, [None])(goals_of(ledger, RUNS, 2))
+    assert [run for run, _, _ in drivers.started] == ["side-1"]
 
 
-def test_gpus_are_divided_among_the_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("YATT_RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("yatt_core.cluster.gpus.local_gpus", lambda: [("card", 1)] * 5)
-    spec = toy_spec()
-    assert spec.devices == 2
-    assert runs_at_once(spec) == (2, ["0,1", "2,3"])
-    monkeypatch.setattr("yatt_core.cluster.gpus.local_gpus", list)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(7))
-    assert runs_at_once(spec) == (3, [None] * 3)
-    monkeypatch.setenv("YATT_RAY_ADDRESS", "127.0.0.1:1")
-    assert runs_at_once(spec) == (1, [None])
+def test_a_driver_that_failed_is_forgiven_if_its_run_is_no_goal_any_longer(
+    home: Home, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drivers = Drivers(ledger, lambda run, until: 0 if run == "side-1" else until, code=4)
+    monkeypatch.setattr(side_by_side, "start_driver_process", drivers.start)
+
+    def goals() -> Mapping[str, int]:
+        failed = ledger.runs.find("side-1").iteration == 0
+        return {run: 2 for run in RUNS if ledger.runs.find(run).iteration < 2 and not (failed and run == "side-1")}
+
+    SideBySide(home, ledger, [None])(goals)
+    assert [run for run, _, _ in drivers.started] == list(RUNS)

@@ -9,14 +9,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from yatt_core.errors import ConfigurationError
 from yatt_core.spec.reading.documents import described
 
 Models = tuple[type[BaseModel], ...]
+Document = TypeVar("Document", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,18 @@ class _Spot:
     place: tuple[str | int, ...]
     owners: Models
     models: Models
+
+
+def parse_model(model: type[Document], tree: Any, origin: str) -> Document:
+    """Returns the document in a tree of plain values. Raises `ConfigurationError` with a line per mistake.
+
+    origin: the tree's name in error messages.
+    """
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        lines = [f"{origin}: {mistake}" for mistake in mistakes_in(error, model)]
+        raise ConfigurationError("\n".join(lines)) from None
 
 
 def mistakes_in(error: ValidationError, root: type[BaseModel]) -> Iterator[Mistake]:
@@ -113,7 +127,8 @@ def _locate(location: Sequence[str | int], root: type[BaseModel]) -> _Spot:
             continue
         place.append(part)
         owners, chosen = models, False
-        if isinstance(part, str):
+        is_key = any(part in model.model_fields for model in models)
+        if isinstance(part, str) and (is_key or step == len(location) - 1):  # else a key of a mapping of sections
             models = tuple(models_at(models, part))
     return _Spot(tuple(place), owners, models)
 

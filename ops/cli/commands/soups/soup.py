@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ops.cli.lookup import find_run, opened_ledger
-from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, examples
+from ops.cli.lookup import find_record, opened_ledger
+from ops.cli.options import AtOnceOption, HomeOption, Output, OutputOption, OverridesOption, examples
 from ops.presentation.output import message, write, write_json
 from ops.process import keep_caches_inside
 
@@ -34,11 +34,6 @@ SoupArgument = Annotated[
     str,
     typer.Argument(metavar="SOUP", help="Id of the soup's supervised run, or of any other of its runs; or `latest`."),
 ]
-AtOnceOption = Annotated[
-    int | None,
-    typer.Option("--at-once", metavar="N", min=1, help="Runs driven at a time. Default: as many as the devices hold."),
-]
-
 RUN = ("yatt soup run examples/soup/soup.yaml", "yatt soup run examples/soup/soup.yaml --set iterations=40 --at-once 1")
 RESUME = ("yatt soup resume latest", "yatt soup resume polite-1 -o json")
 SHOW = ("yatt soup show latest", "yatt soup show polite-1 --out front.png")
@@ -160,40 +155,25 @@ def merge(
 
 def _find(ledger: Ledger, name: str) -> str:
     """Returns the soup of a run, or the newest soup."""
-    from flows.soups.record import SoupRecord, soups
-    from ops.cli.lookup import LATEST
-    from yatt_core.errors import ConfigurationError
+    from flows.soups.record import SOUP
 
-    if name != LATEST:
-        return SoupRecord.of(ledger, find_run(ledger, name)).name
-    if not (known := soups(ledger)):
-        raise ConfigurationError("there are no soups in this ledger yet; start one with `yatt soup run SPEC`")
-    return known[0]
+    return find_record(ledger, SOUP, name)
 
 
 def _carry_on(home: Home, soup: str, at_once: int | None, output: Output) -> None:
     """Takes all steps of a soup that are left, and shows it."""
     from flows.soups.record import SoupRecord
     from flows.soups.runner import SoupRunner
-    from ops.cli.side_by_side import SideBySide
+    from ops.cli.side_by_side import SideBySide, places_of
     from ops.queries.soups import soup_view
     from yatt_core.rewards.process import reward_process
 
     reward_process().close()  # the checks before the start may have started it
     keep_caches_inside(home)
     with opened_ledger(home) as ledger:
-        places = _places(SoupRecord.of(ledger, soup).run_spec, at_once)
+        places = places_of(SoupRecord.of(ledger, soup).run_spec, at_once)
         SoupRunner(home, ledger, soup, SideBySide(home, ledger, places), _open_meter, message).run()
         _print(soup_view(ledger, soup), output)
-
-
-def _places(spec: RunSpec, at_once: int | None) -> list[str | None]:
-    from ops.cli.side_by_side import runs_at_once
-
-    count, devices = runs_at_once(spec)
-    if at_once is None or at_once == count:
-        return devices
-    return devices[:at_once] if at_once < count else [None] * at_once
 
 
 def _open_meter(spec: RunSpec, run: str, folder: Path, samples: int) -> Any:

@@ -1,21 +1,24 @@
-"""Trains the runs of a soup in this process: the product's collector, engines, trainer, checkpoints and ledger, without Ray.
+"""Trains runs in this process: the product's collector, engines, trainer, checkpoints and ledger, without Ray.
 
-Consumes runs of a home. Produces their committed iterations and a checkpoint at the last one, as drivers do.
+Consumes runs of a home. Produces their committed iterations and a checkpoint at the last one, as drivers do. Iterations are
+committed once a run is where it is to go, so that a kill leaves a run at a checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.common import progress
 from db.core.engine import Fence
 from db.ledger import Ledger
 from db.write.commit import IterationCommit
+from db.write.metrics import Metric
 from db.write.records import CheckpointRow
 from flows.branching.branches import operator_lease
+from flows.members.driving import Goals
 from flows.run.control_state import ControlState
 from flows.run.creation import current_spec
 from flows.run.home import Home
@@ -29,7 +32,7 @@ from yatt_core.inputs.reader import Inputs
 from yatt_core.keys import WorkKey, checkpoint_folder
 from yatt_core.prompts.codec import open_codec
 from yatt_core.prompts.stream import draw
-from yatt_core.protocols.engines import RankContext, RolloutEngine, TrainEngine
+from yatt_core.protocols.engines import RankContext, RolloutEngine, Tensors, TrainEngine
 from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.protocols.receipts import BatchTask, ShardRef, ShardTask
 from yatt_core.rewards.scoring import RewardScorer
@@ -37,6 +40,15 @@ from yatt_core.spec import RunSpec
 from yatt_core.tools.toolbox import Toolbox
 
 CHECKPOINT_BYTES = 16 << 20
+Measure = Callable[[Tensors], Sequence[Metric]]
+
+
+class Done(NamedTuple):
+    """An iteration that is to be committed."""
+
+    state: ControlState
+    weights_digest: str
+    metrics: Sequence[Metric]
 
 
 class LocalStream:
@@ -72,17 +84,19 @@ class LocalStream:
 
 
 class LocalRuns:
-    """Drives runs one after another in this process; `flows.soups.runner.Drives`.
+    """Drives runs one after another in this process; `flows.members.driving.Drives`.
 
+    measure: returns the metrics of an evaluation; by default none is made.
     iterations: number of iterations trained so far.
     """
 
-    def __init__(self, home: Home, ledger: Ledger) -> None:
-        self._home, self._ledger, self.iterations = home, ledger, 0
+    def __init__(self, home: Home, ledger: Ledger, measure: Measure | None = None) -> None:
+        self._home, self._ledger, self._measure, self.iterations = home, ledger, measure, 0
 
-    def __call__(self, runs: Sequence[str], until: int) -> None:
-        """Trains each run until it has committed an iteration."""
-        for run in runs:
+    def __call__(self, goals: Goals) -> None:
+        """Trains runs until no goals are left."""
+        while left := goals():
+            run, until = next(iter(left.items()))
             with operator_lease(self._ledger, run, f"benchmark of {run}") as fence:
                 self._train(fence, until)
                 self._ledger.runs.set_state(fence, "stopped")
@@ -101,8 +115,12 @@ class LocalRuns:
             with closing(Toolbox(spec.rollout.tools)) as toolbox:
                 scorer = RewardScorer(spec.rewards, folder)
                 collector = Collector(spec, folder, inputs, open_codec(spec, model), scorer, toolbox)
+                done: list[Done] = []
                 while state.iteration < until:
                     state = self._iterate(fence, spec, collector, engine, trainer, state)
+                    done.append(self._done(spec, state, trainer))
+            for each in done:
+                self._commit(fence, each)
             _take_checkpoint(ledger, fence, spec, trainer, self._home, until)
         progress(f"{run}: iteration {until}")
 
@@ -113,7 +131,7 @@ class LocalRuns:
             if spec.sft is not None:
                 trainer.sft()
             state = replace(ControlState.initial(spec.data), iteration=0)
-            self._commit(fence, state, trainer)
+            self._commit(fence, self._done(spec, state, trainer))
             _take_checkpoint(self._ledger, fence, spec, trainer, self._home, 0)
             return state
         row = next(row for row in self._ledger.records.checkpoints(fence.run) if row.is_meant(commit.iteration))
@@ -150,13 +168,18 @@ class LocalRuns:
         assert prepared is not None, "the only rank returns the receipt"
         trainer.learn(replace(task, key=replace(key, phase="learn")), prepared)
         after = replace(state, iteration=iteration, cursor=cursor, reward_moments=prepared.reward_moments)
-        self._commit(fence, after, trainer)
         self.iterations += 1
         return after
 
-    def _commit(self, fence: Fence, state: ControlState, trainer: TrainEngine) -> None:
-        digest = trainer.weights_digest()
-        commit = IterationCommit(0, state.iteration, state.to_json(), 0, weights_digest=digest)
+    def _done(self, spec: RunSpec, state: ControlState, trainer: TrainEngine) -> Done:
+        every, at = spec.evaluation.every, state.iteration
+        due = at == spec.iterations or (every > 0 and at % every == 0)
+        metrics = self._measure(dict(trainer.stream_weights())) if due and self._measure is not None else ()
+        return Done(state, trainer.weights_digest(), metrics)
+
+    def _commit(self, fence: Fence, done: Done) -> None:
+        iteration, state = done.state.iteration, done.state.to_json()
+        commit = IterationCommit(0, iteration, state, 0, weights_digest=done.weights_digest, metrics=done.metrics)
         self._ledger.commits.commit(fence, commit)
 
 

@@ -1,0 +1,149 @@
+"""Carries a sweep from where it stands to its end: has settings proposed and runs driven, and records values and decisions.
+
+Consumes a sweep's record and something that drives runs. Produces starts, forks of them, and links of the first run's audit
+chain. It may be killed at any line: the next one asks the plan again, which continues from what is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from db.core.engine import Fence
+from db.core.errors import LeaseHeld
+from db.ledger import Ledger
+from db.write.runs import RunRow
+from flows.branching.branches import operator_lease
+from flows.members.driving import Drives, Tell
+from flows.members.tags import whole_fork
+from flows.run.creation import create_run, finish_run
+from flows.run.home import Home
+from flows.run.lease import DRIVER
+from flows.sweeps.plan import Conclude, Drive, Promote, Propose, Settle, Step
+from flows.sweeps.record import SWEEP, SweepRecord, trial_name
+from flows.sweeps.schedule import Job
+from flows.sweeps.starts import Start
+from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.spec import override_spec
+from yatt_core.sweeps.proposals import propose
+from yatt_core.sweeps.spec import overrides_of
+
+EVALUATION = "evaluation/"
+
+
+class SweepRunner:
+    """Drives one sweep.
+
+    tell: called with each step, for people.
+    """
+
+    def __init__(self, home: Home, ledger: Ledger, sweep: str, drive: Drives, tell: Tell) -> None:
+        self._home, self._ledger, self._record = home, ledger, SweepRecord.of(ledger, sweep)
+        self._drive, self._tell = drive, tell
+
+    def run(self) -> None:
+        """Takes all steps that are left.
+
+        Raises `InfrastructureError` for a run that ends early, `db.core.errors.LeaseHeld` if another command works on
+        this sweep, and `ConfigurationError` if the runs do not have the sweep's metric.
+        """
+        self._drive(self.goals)
+        if left := self.goals():
+            name = self._record.name
+            raise InfrastructureError(
+                f"sweep {name}: {', '.join(left)} ended early; `yatt sweep resume {name}` goes on"
+            )
+
+    def goals(self) -> Mapping[str, int]:
+        """Takes all steps up to the next one that needs runs driven; returns these runs and their iterations."""
+        record = self._record
+        if not record.starts.keys and self._ledger.runs.find(record.name).iteration < 0:
+            return {record.name: 0}  # its driver needs the lease that all other steps take
+        try:
+            with operator_lease(self._ledger, record.name, f"yatt sweep of {record.name}") as fence:
+                while (step := record.plan.next_step(record.facts())) is not None:
+                    if isinstance(step, Drive):
+                        return self._runs(step.jobs)
+                    self._take(fence, step)
+        except LeaseHeld as error:
+            if not error.holder.startswith(DRIVER):
+                raise
+            return {record.name: 0}  # the driver that a killed command has left behind will soon have ended
+        return {}
+
+    def _take(self, fence: Fence, step: Step) -> None:
+        record = self._record
+        match step:
+            case Propose(trial, history):
+                setting = propose(record.spec, record.run_spec.seed, trial, history)
+                record.add_trial(fence, step, setting)
+                self._tell(f"trial {trial}: {', '.join(overrides_of(setting))}")
+            case Promote(job, rank, among):
+                record.add_promotion(fence, step)
+                self._tell(f"trial {job.trial} goes on to iteration {self._rung(job)}: rank {rank} of {among}")
+            case Settle(job, failed):
+                self._settle(fence, job, failed)
+            case Conclude(best):
+                record.add_winner(fence, best)
+                self._tell("all trials have failed" if best is None else f"trial {best.trial} is the best")
+
+    def _settle(self, fence: Fence, job: Job, failed: bool) -> None:
+        record, runs = self._record, self._record.runs_of(job.trial, self._record.members())
+        if not failed:
+            values = {seed: record.measured(row.id, self._rung(job)) for seed, row in runs.items()}
+            record.add_value(fence, job, values)
+            said = ", ".join(f"{value:.5g}" for value in values.values())
+            self._tell(f"trial {job.trial} at iteration {self._rung(job)}: {record.spec.metric} {said}")
+            return
+        reasons = [record.trials()[job.trial].refusal, *(record.failure(row) for row in runs.values())]
+        reason = next(each for each in reasons if each is not None)
+        record.add_value(fence, job, {}, reason)
+        self._tell(f"trial {job.trial} has failed: {reason}")
+
+    def _rung(self, job: Job) -> int:
+        return self._record.plan.rule.rungs[job.rung]
+
+    def _runs(self, jobs: tuple[Job, ...]) -> dict[str, int]:
+        """Returns the runs that jobs are waiting for, with their iterations: starts first made, then forks of them."""
+        goals: dict[str, int] = {}
+        record, trials = self._record, self._record.trials()
+        for job in jobs:
+            for seed in record.seeds:
+                setting = trials[job.trial].setting
+                start = self._start(record.starts.start(setting, seed))
+                if start.iteration < 0:
+                    goals[start.id] = 0
+                    continue
+                run = self._fork(start, job.trial, seed, record.starts.own_overrides(setting))
+                if self._ledger.runs.find(run).iteration < self._rung(job):
+                    goals[run] = self._rung(job)
+        return goals
+
+    def _start(self, start: Start) -> RunRow:
+        """Returns the run of a start, which is created, or its creation finished, if need be."""
+        record = self._record
+        row = record.members().get(start.name)
+        changes = [*start.overrides(), *SWEEP.tags(record.name, start.name)]
+        if row is None:
+            spec = override_spec(record.run_spec, changes, f"the spec of sweep {record.name}")
+            return self._ledger.runs.find(create_run(self._home, spec, self._home.run_folder(record.name)))
+        if row.state == "created" and row.id != record.name:
+            spec = override_spec(record.run_spec, changes, f"the spec of sweep {record.name}")
+            finish_run(self._home, row.id, spec, self._home.run_folder(record.name))
+        if row.iteration == 0:
+            self._require_metric(row.id)
+        return row
+
+    def _fork(self, start: RunRow, trial: int, seed: int, overrides: list[str]) -> str:
+        record, name = self._record, trial_name(trial, seed)
+        row = record.members().get(name)
+        changes = [*overrides, *SWEEP.tags(record.name, name)]
+        return whole_fork(self._home, self._ledger, row.id if row else None, start.id, changes)
+
+    def _require_metric(self, start: str) -> None:
+        """Raises `ConfigurationError` if an evaluation does not measure what it has to."""
+        metric = self._record.spec.metric
+        known = [each.key for each in self._ledger.series.keys(start) if each.key.startswith(EVALUATION)]
+        if metric.startswith(EVALUATION) and metric not in known:
+            raise ConfigurationError(
+                f"sweep {self._record.name}: metric {metric}: the runs' evaluation measures {', '.join(known) or 'nothing'}"
+            )

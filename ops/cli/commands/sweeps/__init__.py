@@ -1,0 +1,1 @@
+"""Commands about sweeps: `sweep SPEC`, `sweep resume`, `sweep show`."""

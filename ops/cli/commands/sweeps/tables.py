@@ -1,0 +1,48 @@
+"""A sweep as tables: its trials, best first, and its winner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ops.presentation.output import write, write_table
+from ops.presentation.setting_words import short_keys, value_text
+
+if TYPE_CHECKING:
+    from ops.queries.sweeps import SweepView, TrialView
+
+
+def print_sweep(view: SweepView) -> None:
+    """Writes a sweep."""
+    stopping = f"rungs {', '.join(map(str, view.rungs))}" if view.asha else f"{view.rungs[-1]} iterations each"
+    write(f"{view.sweep}: {view.planned} trials by {view.sampler}, {stopping}; {view.goal} {view.metric}")
+    if len(view.seeds) > 1:
+        write(f"seeds {', '.join(map(str, view.seeds))}; values are means over them")
+    names = short_keys(view.keys)
+    columns = ("trial", *names.values(), *(f"at {rung}" for rung in view.rungs), "state", "runs")
+    write_table(columns, [_row(view, trial) for trial in sorted(view.trials, key=lambda trial: _order(view, trial))])
+    for trial in view.trials:
+        if trial.failure is not None:
+            write(f"trial {trial.trial} has failed: {trial.failure}")
+    write(f"{view.iterations} iterations, {view.iterations_fraction:.1%} of those of all trials run to their ends")
+    if view.winner_setting is not None:
+        setting = " ".join(f"--set {key}={value_text(value)}" for key, value in view.winner_setting.items())
+        write(f"best: trial {view.winner}, {view.metric} {view.winner_value:.5g}: {setting}")
+    if view.following:
+        write(f"next: {view.following}; `yatt sweep resume {view.sweep}` goes on")
+
+
+def _row(view: SweepView, trial: TrialView) -> tuple[object, ...]:
+    settings = (value_text(trial.setting[key]) for key in view.keys)
+    return (
+        trial.trial,
+        *settings,
+        *(trial.values.get(rung, "") for rung in view.rungs),
+        trial.state,
+        " ".join(trial.runs.values()),
+    )
+
+
+def _order(view: SweepView, trial: TrialView) -> tuple[float, float, int]:
+    """Orders the winner first, then by the last rung that was reached, and by the value there."""
+    value = 0.0 if trial.value is None else trial.value
+    return (-len(trial.values), -value if view.goal == "maximize" else value, trial.trial)

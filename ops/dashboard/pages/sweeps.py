@@ -1,0 +1,36 @@
+"""The pages about sweeps: the list, and one sweep with its trials as parallel coordinates and as a table."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from flows.sweeps.record import SWEEP
+from ops.dashboard.context import RunId
+from ops.dashboard.pages.frame import Visited, record_behind
+from ops.dashboard.pages.sweep_pictures import coordinates_picture
+from ops.presentation.setting_words import short_keys, value_text
+from ops.queries.sweep_axes import coordinates_of
+from ops.queries.sweeps import sweep_list, sweep_view
+
+router = APIRouter(prefix="/sweeps", include_in_schema=False)
+
+
+@router.get("")
+def show_sweeps(visit: Visited) -> Response:
+    """Shows the sweeps among the newest runs."""
+    return visit.render("sweeps.html", sweeps=sweep_list(visit.served.ledger))
+
+
+@router.get("/{run_id}")
+def show_sweep(visit: Visited, run_id: RunId) -> Response:
+    """Shows the sweep to which a run belongs."""
+    view = sweep_view(visit.served.ledger, record_behind(visit, SWEEP, run_id))
+    found = coordinates_of(view)
+    return visit.render(
+        "sweep.html",
+        sweep=view,
+        picture=None if found is None else coordinates_picture(found),
+        names=short_keys(view.keys),
+        value_text=value_text,
+    )
