@@ -22,6 +22,7 @@ from db.read.audit import Audits
 from db.read.browse import Browser
 from db.read.lines import Lines
 from db.read.overview import Overviews
+from db.read.queueing import QueueReader
 from db.read.run_list import RunListReader
 from db.read.series import SeriesReader
 from db.write.alarms import Alarms
@@ -35,9 +36,11 @@ from db.write.lease import Leases
 from db.write.metrics import Metrics
 from db.write.outbox import Deliveries
 from db.write.phases import Phases
+from db.write.queueing import Submissions
 from db.write.records import Records
 from db.write.runs import Runs
 from db.write.suites import Suites
+from db.write.scheduling import Scheduling
 
 
 class Ledger:
@@ -61,6 +64,9 @@ class Ledger:
         self.approvals = Approvals(database)
         self.suites = Suites(database)
         self.deletions = Deletions(database)
+        self.queue = QueueReader(database)
+        self.submissions = Submissions(database)
+        self.scheduling = Scheduling(database)
         self.overview = Overviews(database)
         self.run_list = RunListReader(database)
         self.series = SeriesReader(database)

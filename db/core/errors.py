@@ -94,3 +94,11 @@ class ApprovalRefused(LedgerError):
 
 class ApprovalForbidden(ApprovalRefused):
     """This person may not decide the approval."""
+
+
+class QueueRefused(LedgerError):
+    """The queue cannot do that: the run is in the queue already, or not, or its devices are taken."""
+
+
+class SchedulerHeld(LedgerError):
+    """Another process schedules the queue, and is alive."""

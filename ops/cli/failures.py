@@ -14,6 +14,7 @@ from db.core.errors import (
     LedgerError,
     LedgerReadOnly,
     LedgerVersionError,
+    QueueRefused,
     RunNotFound,
 )
 from ops.presentation.words import shortened
@@ -27,7 +28,7 @@ def exit_code(error: BaseException) -> int:
         return error.exit_code
     if isinstance(error, LeaseHeld | Fenced):
         return ExitCode.LEASE_HELD
-    wrong_input = RunNotFound | ApprovalNotFound | ApprovalRefused
+    wrong_input = RunNotFound | ApprovalNotFound | ApprovalRefused | QueueRefused
     if isinstance(error, wrong_input | LedgerAddressError | LedgerReadOnly | LedgerVersionError):
         return ExitCode.CONFIGURATION
     return ExitCode.FAILURE

@@ -35,6 +35,7 @@ from ops.cli.commands.inspection import (
     watch,
 )
 from ops.cli.commands.planning import check, doctor, init, plan, schema
+from ops.cli.commands.queueing import queue
 from ops.cli.commands.services import dashboard, group, tokens, users
 from ops.cli.commands.soups import soup
 from ops.cli.commands.sweeps import sweep
@@ -82,6 +83,7 @@ for module in (
     approvals,
     soup,
     sweep,
+    queue,
     audit,
     group,
     dashboard,

@@ -22,7 +22,19 @@ from db.ledger import Ledger
 from flows.prefect_io.secret_blocks import read_block
 from flows.run.home import Home
 from flows.run.pages import Pages
-from ops.dashboard import access, actions, annotating, api, approving, live, metrics, problems, rollouts_api, starting
+from ops.dashboard import (
+    access,
+    actions,
+    annotating,
+    api,
+    approving,
+    live,
+    metrics,
+    problems,
+    queueing_api,
+    rollouts_api,
+    starting,
+)
 from ops.dashboard.context import Context, OpenStreams
 from ops.dashboard.pages import routes as pages
 from ops.dashboard.security import Guard
@@ -84,7 +96,7 @@ def create_app(
     app.state.context = Context(place, ledger, tokens, Sessions(tokens), OpenStreams(), pages_of, required, provider)
     problems.install(app)
     app.include_router(access.router)
-    for part in (api, rollouts_api, actions, annotating, approving, starting, live, metrics):
+    for part in (api, rollouts_api, queueing_api, actions, annotating, approving, starting, live, metrics):
         app.include_router(part.router, dependencies=access.READING)
     app.get("/health", tags=["service"])(health)
     pages.install(app)

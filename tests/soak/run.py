@@ -124,6 +124,7 @@ MODULES = (
     "mlflow",
     "dashboard",
     "keeper",
+    "ops.group.scheduler",
     "supervisor",
     "gcs_server",
     "raylet",

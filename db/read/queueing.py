@@ -1,0 +1,83 @@
+"""What the queue's tables say: entries, allocations, outages, forecasts, and who schedules. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, Select, or_, select
+
+from db.core.engine import Database
+from db.core.holder import holder_of
+from db.core.queue_models import QueueAllocation, QueueEntry, QueueForecast, QueueOutage, QueueScheduler
+from db.core.queue_rows import (
+    ALLOCATION,
+    ENTRY,
+    FORECAST,
+    OUTAGE,
+    AllocationRow,
+    EntryRow,
+    ForecastRow,
+    OutageRow,
+    QueueRows,
+    SchedulerRow,
+)
+
+
+class QueueReader:
+    """Reads the queue."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def rows(self) -> QueueRows:
+        """Returns the queue as it is now."""
+        with self._database.read() as connection:
+            now = int(connection.execute(select(self._database.now())).scalar_one())
+            entries = select(*ENTRY).where(QueueEntry.ended_at.is_(None)).order_by(QueueEntry.seq)
+            held = select(*ALLOCATION).where(QueueAllocation.ended_at.is_(None)).order_by(QueueAllocation.run)
+            away = select(*OUTAGE).where(QueueOutage.ended_at.is_(None)).order_by(QueueOutage.pool, QueueOutage.device)
+            return QueueRows(
+                now,
+                tuple(EntryRow(**row._mapping) for row in connection.execute(entries)),
+                _allocations(connection, held),
+                tuple(OutageRow(**row._mapping) for row in connection.execute(away)),
+            )
+
+    def entry(self, run: str) -> EntryRow | None:
+        """Returns a run's entry; None if it was never submitted."""
+        with self._database.read() as connection:
+            row = connection.execute(select(*ENTRY).where(QueueEntry.run == run)).one_or_none()
+        return None if row is None else EntryRow(**row._mapping)
+
+    def ended(self, limit: int) -> tuple[EntryRow, ...]:
+        """Returns the entries that ended last, newest first."""
+        query = select(*ENTRY).where(QueueEntry.ended_at.is_not(None))
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(QueueEntry.ended_at.desc(), QueueEntry.run).limit(limit))
+            return tuple(EntryRow(**row._mapping) for row in rows)
+
+    def allocations(self, since: int = 0, runs: Sequence[str] | None = None) -> tuple[AllocationRow, ...]:
+        """Returns the stretches that are open or ended at a time or later, in the order of their beginning."""
+        query = select(*ALLOCATION).where(or_(QueueAllocation.ended_at.is_(None), QueueAllocation.ended_at >= since))
+        if runs is not None:
+            query = query.where(QueueAllocation.run.in_(runs))
+        with self._database.read() as connection:
+            return _allocations(connection, query.order_by(QueueAllocation.started_at, QueueAllocation.run))
+
+    def forecasts(self, runs: Sequence[str] | None = None) -> tuple[ForecastRow, ...]:
+        """Returns predictions, by run and time."""
+        query = select(*FORECAST).order_by(QueueForecast.run, QueueForecast.tenth)
+        with self._database.read() as connection:
+            rows = connection.execute(query if runs is None else query.where(QueueForecast.run.in_(runs)))
+            return tuple(ForecastRow(**row._mapping) for row in rows)
+
+    def scheduler(self) -> SchedulerRow | None:
+        """Returns who schedules; None if nobody ever has."""
+        query = select(*QueueScheduler.__table__.columns, self._database.now().label("now"))
+        with self._database.read() as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else SchedulerRow(row.term, holder_of(row), (row.expires_at - row.now) / 1000)
+
+
+def _allocations(connection: Connection, query: Select[tuple[object, ...]]) -> tuple[AllocationRow, ...]:
+    return tuple(AllocationRow(**row._mapping) for row in connection.execute(query))
