@@ -129,8 +129,8 @@ def test_an_engine_of_several_devices_has_them_on_one_node() -> None:
     layout = pool_layout(rollout_spec(2, 2))
     assert (layout.ranks, layout.together, rollout_spec(2, 2).devices) == (4, 2, 4)
     nodes = [node for node, _ in seat_order({"a": 3, "b": 3}, RankLayout(4, shares=True))]
-    assert instance_seats(nodes, layout) == [(0, 1), (3, 4)], "the third device of each node has no neighbour left"
-    assert instance_seats(["a", "b"], pool_layout(rollout_spec(3, 1))) == [(0,), (1,), (0,)], (
+    assert instance_seats(nodes, layout) == [((0, 1),), ((3, 4),)], "the third device of each node has no neighbour left"
+    assert instance_seats(["a", "b"], pool_layout(rollout_spec(3, 1))) == [((0,),), ((1,),), ((0,),)], (
         "single devices are shared"
     )
 

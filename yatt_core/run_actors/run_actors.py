@@ -168,7 +168,10 @@ class RunActors:
         ranks = [] if self.resident else self._load_ranks(inputs)
         if ranks:
             self._move_ranks("offload")
-        loading += [engine.load.remote(self._term, inputs.model_path, self.resident) for engine in self._engines]
+        for name, engine in zip(self._members(ROLLOUT), self._engines, strict=True):
+            followers = self._registry.followers_of(name)
+            more = (followers,) if followers else ()
+            loading.append(engine.load.remote(self._term, inputs.model_path, self.resident, *more))
         versions = [engine.version.remote(self._term) for engine in self._engines]
         ranks = ranks or self._load_ranks(inputs)
         names = self._members(ROLLOUT, ENDPOINT, CONTROLLER)
