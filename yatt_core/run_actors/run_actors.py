@@ -41,11 +41,12 @@ from yatt_core.protocols.receipts import (
     SyncReceipt,
     UpdateReceipt,
 )
-from yatt_core.run_actors.actor_registry import DISPATCHER, ENDPOINT, ROLLOUT, TRAINER, ActorFailure, ActorRegistry
+from yatt_core.run_actors.actor_registry import DISPATCHER, ENDPOINT, TRAINER, ActorFailure, ActorRegistry
 from yatt_core.run_actors.actors_state import ActorsState
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.controller_layout import CONTROLLER
 from yatt_core.run_actors.device_use import device_use
+from yatt_core.run_actors.instances import ROLLOUT
 from yatt_core.run_actors.node_files import NodeFiles
 from yatt_core.run_actors.rank_files import agreed, tidy
 from yatt_core.run_actors.shard_assignment import evaluate_tasks

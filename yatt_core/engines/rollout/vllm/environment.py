@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from yatt_core.engines.train.ranks.network import DEVICES, network_device
+from yatt_core.engines.network import DEVICES, network_device
 
 SETTINGS: Mapping[str, str] = MappingProxyType(
     {
