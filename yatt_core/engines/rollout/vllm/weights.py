@@ -6,6 +6,7 @@ no second copy of the model is made. Tensors have Hugging Face names.
 
 from __future__ import annotations
 
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,10 @@ from yatt_core.wire.parts import Sizes
 VISION_ARCHITECTURE = "YattVisionLanguageModel"
 # Every worker imports this module before it looks up its model's class, which is imported only if it is needed.
 ModelRegistry.register_model(VISION_ARCHITECTURE, "yatt_core.engines.rollout.vllm.vision_model:VisionLanguageModel")
+
+if parent_process() is not None:
+    # A worker that waits for those of another node would not notice that its engine's process has ended.
+    end_with_parent()
 
 
 class WorkerWeights:
@@ -92,9 +97,7 @@ class WorkerMethods:
     distributed_init_method: str
 
     def settle_in(self) -> None:
-        """Makes sure that a worker in a process of its own ends with its engine's process, and leaves no files."""
-        if self.parallel_config.world_size > 1:
-            end_with_parent()
+        """Leaves no files behind, and makes what vLLM makes only when it measures a batch."""
         forget_names(self.distributed_init_method)
         self._make_stage_inputs()
 
