@@ -11,7 +11,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -164,13 +164,18 @@ class VllmRolloutEngine(WeightTaker):
             raise
 
     def _begin(self, version: int) -> Wanted:
+        with suppress(InfrastructureError):
+            # The last bucket of an update that failed; if the process is lost, the next call says so.
+            self._core.settle()
         self._core.call("begin_update")
         return Wanted(self._layout.shapes, self._layout.own_name)
 
     def _take(self, bucket: WeightBucket) -> None:
         super().take(bucket)
         incoming, self._incoming = self._incoming, None
-        self._core.call("take", self._memory.share(bucket))
+        # While the workers load this bucket, the next one arrives and is checked.
+        self._core.settle()
+        self._core.begin("take", self._memory.share(bucket))
         self._incoming = incoming
 
     def _put(self, piece: Piece) -> None:
@@ -178,6 +183,7 @@ class VllmRolloutEngine(WeightTaker):
 
     def _complete(self, version: int) -> None:
         recompute = bool(self._open) and (self._recomputes or self._spoilt)
+        self._core.settle()
         self._memory.empty()
         self._core.call("end_update", version, recompute, self._spoilt)
         self._spoilt = False

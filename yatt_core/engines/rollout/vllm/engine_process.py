@@ -59,7 +59,7 @@ class EngineProcess:
         started: Callable[[EngineProcess], None] = lambda _: None,
     ) -> None:
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
-        self._seconds, self._lost, self._why = seconds, "", ""
+        self._seconds, self._lost, self._why, self._begun = seconds, "", "", ""
         own, other = socket.socketpair()
         with other:
             self._connection = Connection(own.detach())
@@ -81,6 +81,19 @@ class EngineProcess:
         """Returns what a method of `VllmCore` returns. Raises what it raises."""
         return self._ask(method, arguments, self._seconds)
 
+    def begin(self, method: str, *arguments: Any) -> None:
+        """Begins a call whose value nobody needs. The next call waits until it has ended, and raises what it raises."""
+        self._send(method, arguments)
+        self._begun = method
+
+    def settle(self) -> None:
+        """Waits for a call that was begun. Raises what it raises."""
+        if self._lost:
+            raise InfrastructureError(self._lost)
+        if begun := self._begun:
+            self._begun = ""
+            self._answer(begun, self._seconds)
+
     def end(self, why: str) -> None:
         """Ends the process at once, from any thread: the call in progress, or else the next one, fails with this reason."""
         self._why = self._why or why
@@ -98,10 +111,23 @@ class EngineProcess:
         self._keeper.end(END_SECONDS)
 
     def _ask(self, method: str, arguments: tuple[Any, ...], seconds: float) -> Any:
-        if self._lost:
-            raise InfrastructureError(self._lost)
+        self._send(method, arguments)
+        return self._answer(method, seconds)
+
+    def _send(self, method: str, arguments: tuple[Any, ...]) -> None:
+        self.settle()
         try:
             self._connection.send((method, arguments))
+        except OSError:
+            raise self._give_up("ended") from None
+        except BaseException:
+            # The process may have got a part of the call.
+            self._give_up(f"was interrupted in {method!r}")
+            raise
+
+    def _answer(self, method: str, seconds: float) -> Any:
+        """Returns what the call in progress returns. Raises what it raises."""
+        try:
             if not self._connection.poll(seconds):
                 raise TimeoutError
             failed, value = self._connection.recv()
