@@ -24,7 +24,7 @@ from yatt_core.wire.buckets import buckets_of
 from yatt_core.wire.parts import whole_box
 from yatt_core.wire.transfer_plan import Rectangle
 
-pytestmark = [NEEDS_VLLM, pytest.mark.verify, pytest.mark.timeout(400)]
+pytestmark = [NEEDS_VLLM, pytest.mark.verify, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
