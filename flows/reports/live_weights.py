@@ -25,7 +25,8 @@ from yatt_core.cluster.driver_signs import newest_term
 from yatt_core.cluster.metering import BytesMeter, metered_get
 from yatt_core.cluster.ray_head import SERVICE_NAME
 from yatt_core.errors import ConfigurationError, InfrastructureError
-from yatt_core.run_actors.actor_registry import ROLLOUT, TRAINER
+from yatt_core.run_actors.actor_registry import TRAINER
+from yatt_core.run_actors.instances import ROLLOUT
 from yatt_core.run_actors.sync_parties import SyncParties
 from yatt_core.run_actors.weight_check import Comparison, EngineWeights, compare_weights
 from yatt_core.spec import RunSpec

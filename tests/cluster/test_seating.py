@@ -129,10 +129,78 @@ def test_an_engine_of_several_devices_has_them_on_one_node() -> None:
     layout = pool_layout(rollout_spec(2, 2))
     assert (layout.ranks, layout.together, rollout_spec(2, 2).devices) == (4, 2, 4)
     nodes = [node for node, _ in seat_order({"a": 3, "b": 3}, RankLayout(4, shares=True))]
-    assert instance_seats(nodes, layout) == [(0, 1), (3, 4)], "the third device of each node has no neighbour left"
-    assert instance_seats(["a", "b"], pool_layout(rollout_spec(3, 1))) == [(0,), (1,), (0,)], (
+    assert instance_seats(nodes, layout) == [((0, 1),), ((3, 4),)], (
+        "the third device of each node has no neighbour left"
+    )
+    assert instance_seats(["a", "b"], pool_layout(rollout_spec(3, 1))) == [((0,),), ((1,),), ((0,),)], (
         "single devices are shared"
     )
+
+
+def staged_spec(instances: int, tensors: int, stages: int, judge: int = 0) -> RunSpec:
+    engine = (
+        f"{{kind: vllm, instances: {instances}, tensor_parallel_size: {tensors}, pipeline_parallel_size: {stages}}}"
+    )
+    judged = f"rewards.parts.1.engine={{kind: vllm, tensor_parallel_size: {judge}}}"
+    changes = [f"rollout.engine={engine}", "exact=false", *([judged] if judge else [])]
+    return load_spec(ROOT / "configs" / ("genrm.yaml" if judge else "vllm.yaml"), changes)
+
+
+def test_pipeline_stages_are_on_several_nodes_only_if_no_node_holds_them() -> None:
+    layout = pool_layout(staged_spec(2, 2, 4))
+    assert instance_seats("a" * 8 + "b" * 9, layout) == [(tuple(range(8)),), (tuple(range(8, 16)),)]
+    halves = [((0, 1, 2, 3), (5, 6, 7, 8)), ((10, 11, 12, 13), (15, 16, 17, 18))]
+    assert instance_seats("aaaaabbbbbcccccddddd", layout) == halves, "a tensor-parallel group is never divided"
+    quarters = instance_seats("aaabbbcccddd" + "eeefffggghhh", layout)
+    assert [len(parts) for parts in quarters] == [4, 4]
+    assert quarters[0] == ((0, 1), (3, 4), (6, 7), (9, 10)), "the third device of each node has no neighbour left"
+
+
+def test_stages_that_the_nodes_cannot_hold_are_refused_by_the_key_to_change() -> None:
+    check_seats({"a": 2, "b": 2}, pool_layout(staged_spec(1, 2, 2)))
+    for nodes, spec, message in (
+        ({"a": 1, "b": 1}, staged_spec(1, 2, 2), r"tensor_parallel_size: 2 devices of one node.* 1\b"),
+        ({"a": 2, "b": 3}, staged_spec(1, 2, 4), r"pipeline_parallel_size: .* needs 8 devices, in groups of 2 .* 2\b"),
+        ({"a": 2, "b": 2}, staged_spec(2, 2, 2), r"instances: .* 8 devices, in groups of 2 on one node.* 1\b"),
+    ):
+        with pytest.raises(ConfigurationError, match=r"^rollout\.engine\." + message):
+            check_seats(nodes, pool_layout(spec))
+
+
+def test_a_judge_has_the_devices_of_one_node() -> None:
+    layout = pool_layout(staged_spec(1, 1, 4, judge=2))
+    assert instance_seats("aabb", layout) == [((0, 1), (2, 3))]
+    with pytest.raises(ConfigurationError, match="4 devices, in groups of 2 on one node"):
+        check_seats({"a": 3, "b": 1}, layout)
+    with pytest.raises(ConfigurationError, match=r"^rewards\.parts\.1\.engine\.tensor_parallel_size"):
+        check_seats({"a": 2, "b": 2}, pool_layout(staged_spec(1, 1, 2, judge=4)))
+
+
+@given(
+    nodes=st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 9), min_size=1),
+    tensors=st.sampled_from((1, 2, 4)),
+    stages=st.sampled_from((1, 2, 3, 4, 6)),
+    instances=st.integers(1, 3),
+)
+def test_every_dealt_instance_is_whole_and_no_seat_is_dealt_twice(
+    nodes: dict[str, int], tensors: int, stages: int, instances: int
+) -> None:
+    layout = pool_layout(staged_spec(instances, tensors, stages))
+    if layout.together == 1:
+        return
+    seats = [node for node, count in nodes.items() for _ in range(count)]
+    dealt = instance_seats(seats, layout)
+    flat = [seat for parts in dealt for part in parts for seat in part]
+    assert len(flat) == len(set(flat)) == len(dealt) * layout.together
+    for parts in dealt:
+        assert len({len(part) for part in parts}) == 1 and stages % len(parts) == 0
+        assert all(len({seats[seat] for seat in part}) == 1 and len(part) % tensors == 0 for part in parts)
+    try:
+        check_seats(nodes, layout)
+    except ConfigurationError:
+        assert len(dealt) < instances
+    else:
+        assert len(dealt) == instances
 
 
 def test_engines_that_the_nodes_cannot_hold_are_refused_by_the_key_to_change() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.hosts.link import Link
 from tests.hosts.namespaces import Inside, NoHostsError, Room, inner
-from yatt_core.engines.train.ranks.network import DEVICES
+from yatt_core.engines.network import DEVICES
 
 NETWORK = "10.77.0."
 DISKS = "/run/disks"

@@ -15,8 +15,8 @@ import psutil
 import torch
 from torch import distributed
 
+from yatt_core.engines.network import DEVICES
 from yatt_core.engines.train.ranks.collective import Collective
-from yatt_core.engines.train.ranks.network import DEVICES
 from yatt_core.engines.train.ranks.process_group import close_process_group, open_process_group
 from yatt_core.engines.train.ranks.rendezvous import hold_address
 

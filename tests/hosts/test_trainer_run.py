@@ -96,6 +96,31 @@ def test_vllm_on_two_devices_answers_beside_a_trainer_over_two_hosts(bed: Bed) -
     assert {seat.device for seat in seats if seat.actor == "rollout-0"} == {"core0, core1"}
 
 
+@pytest.mark.verify
+@pytest.mark.timeout(1200)
+@NEEDS_VLLM
+def test_a_vllm_engine_over_two_hosts_loses_one_and_ends_with_the_bits_of_one_host(bed: Bed) -> None:
+    rollout = "{kind: vllm, instances: 1, dtype: float32, max_num_seqs: 32, pipeline_parallel_size: 2}"
+    engines = (f"rollout.engine={rollout}", "trainer.engine={kind: torch, ranks: 2}")
+    spec = load_spec(ROOT / "configs" / "quickstart.yaml", [*engines, *SHAPE, *bed.overrides])
+    one, two, *_ = bed.compute
+    quiet = Operator(bed, create_run(bed.home, spec), [one], cpus=2)
+    finish(bed, quiet, spec)
+    operator = Operator(bed, create_run(bed.home, spec), [one, two], cpus=1)
+    tend_until_in(bed, operator, "collect", 2)
+    two.power_off(keep_disk=False)
+    two.power_on()
+    finish(bed, operator, spec)
+    with Ledger.open(bed.ledger) as ledger:
+        assert same_result(run_results(ledger, quiet.run), run_results(ledger, operator.run))
+        gaps = [value for _, value in ledger.metrics.history(operator.run, "train_rollout_logprob_diff_max")]
+        seats, whole = (last_seats(ledger, each.run) or () for each in (operator, quiet))
+    assert len(gaps) == spec.iterations and 0 < max(gaps) < 1e-4, "both stages have the weights of every iteration"
+    parts = {seat.actor: (seat.node, seat.device) for seat in seats}
+    assert (parts["rollout-0"], parts["follower-0"]) == (("h1", "core0"), ("h2", "core0"))
+    assert {seat.device for seat in whole if seat.actor == "rollout-0"} == {"core0, core1"}
+
+
 def tend_until_in(bed: Bed, operator: Operator, name: str, iteration: int) -> None:
     """Tends a run until it is in a phase of an iteration."""
     watch, deadline = LedgerWatch(bed.ledger, operator.run), time.monotonic() + SECONDS

@@ -146,6 +146,16 @@ def test_a_judge_is_a_separate_role():
     assert [total.stage for total in found.totals] == [COLLECT, JUDGE, PREPARE, LEARN, SYNC]
 
 
+def test_pipeline_stages_may_be_on_several_nodes_but_a_tensor_parallel_group_may_not():
+    sizes = ("rollout.engine.tensor_parallel_size=4", "rollout.engine.pipeline_parallel_size=2")
+    assert demand(*sizes, devices="8xH200,2 nodes").instances == 2
+    assert demand(*sizes, devices="4xH200,4 nodes").instances == 2, "a stage on each node"
+    with pytest.raises(ConfigurationError, match=r"^rollout\.engine\.tensor_parallel_size: 4 devices of one node"):
+        demand(*sizes, "trainer.engine.tensor_model_parallel_size=2", devices="2xH200,8 nodes")
+    with pytest.raises(ConfigurationError, match=r"^rollout\.engine\.instances: .* expected at most 2"):
+        demand(*sizes, "rollout.engine.instances=3", devices="4xH200,4 nodes")
+
+
 def test_the_torch_engines_take_turns_on_a_gpu_through_host_memory():
     engines = ("rollout.engine={kind: torch, dtype: bfloat16}", "trainer.engine={kind: torch, ranks: 1}")
     found = demand(*engines, devices="1xH200")

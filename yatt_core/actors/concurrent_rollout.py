@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ray
 
+from yatt_core.actors.follower import spanned_by
 from yatt_core.actors.holdings import VISIBLE
 from yatt_core.actors.rollout import RolloutActor
 from yatt_core.engines.rollout.vllm.engine import VllmRolloutEngine
+from yatt_core.engines.rollout.vllm.span import Spanned
 from yatt_core.judges.generative import GenerativeJudge
 from yatt_core.judges.loading import held_verdicts
 from yatt_core.placement.actions import JUDGE, ROLLOUT
@@ -40,9 +42,14 @@ class ConcurrentRolloutActor(RolloutActor):
             os.environ[VISIBLE] = ",".join(gpus)
         super().__init__(spec_json, run_folder, instance, term)
         self._one_by_one = threading.Lock()
+        self._followers: Sequence[Any] = ()
 
-    def load(self, term: int, model_path: str, resident: bool) -> ActorIdentity:
-        """Builds the engine and the judges, again if the process of one of their engines has ended."""
+    def load(self, term: int, model_path: str, resident: bool, followers: Sequence[Any] = ()) -> ActorIdentity:
+        """Builds the engine and the judges, again if the process of one of their engines has ended.
+
+        followers: the actors of the engine's other nodes.
+        """
+        self._followers = followers
         found = [self._engine, *map(self._shared, self._judges)]
         own = [engine for engine in found if isinstance(engine, VllmRolloutEngine)]
         if any(engine.is_lost for engine in own):
@@ -50,6 +57,10 @@ class ConcurrentRolloutActor(RolloutActor):
                 engine.close()
             self._engine, self._judges = None, {}
         return super().load(term, model_path, resident)
+
+    def _spanned(self, term: int) -> Spanned | None:
+        """See `RolloutActor`."""
+        return spanned_by(self._followers, term) if self._followers else None
 
     @ray.method(concurrency_group=WORK)  # type: ignore[untyped-decorator]
     def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece]:

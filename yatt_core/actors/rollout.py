@@ -19,6 +19,7 @@ from yatt_core.actors.transfers import TransferEnd
 from yatt_core.actors.use_meter import UseMeter
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.rollout.incoming import WeightTaker
+from yatt_core.engines.rollout.vllm.span import Spanned
 from yatt_core.engines.sync.delta import received_changes
 from yatt_core.engines.sync.receiving import received_weights
 from yatt_core.errors import ConfigurationError, InfrastructureError
@@ -68,7 +69,7 @@ class RolloutActor:
         with self._presence.serving("load", term):
             self._resident = resident
             if self._engine is None:
-                engine = build_rollout_engine(self._spec, model_path, self._folder / INPUTS)
+                engine = build_rollout_engine(self._spec, model_path, self._folder / INPUTS, self._spanned(term))
                 self._model_folder = Path(model_path)
                 if not resident:
                     engine.sleep()
@@ -83,6 +84,10 @@ class RolloutActor:
             self._engine.capabilities,
             own_holdings(),
         )
+
+    def _spanned(self, term: int) -> Spanned | None:
+        """Returns the nodes of an engine that has several."""
+        return None
 
     def _taker_of(self, engine: RolloutEngine) -> RolloutEngine | WeightTaker:
         """Returns the object that takes the weights from the trainer: the engine, unless only adapters are sent."""

@@ -28,7 +28,16 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from yatt_core.cluster.devices import Device, inventory
 from yatt_core.cluster.gcs import recall, remember
-from yatt_core.cluster.seating import RankLayout, by_size, check_seats, fewest_nodes, labels_of, seat_order, together
+from yatt_core.cluster.seating import (
+    RankLayout,
+    by_size,
+    check_seats,
+    divided,
+    fewest_nodes,
+    labels_of,
+    seat_order,
+    together,
+)
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
 log = logging.getLogger(__name__)
@@ -93,6 +102,7 @@ def reserve(wanted: int, avoided: Collection[str], layout: RankLayout, pool: Ran
     groups = _groups()
     for part in (layout, pool):
         _check(devices, groups, avoided, part)
+    pool = divided(_usable(devices, groups, avoided), pool)
     if lost := groups.keys() - living:
         for node in lost:
             remove_placement_group(groups.pop(node).handle)
@@ -164,16 +174,21 @@ def _check(
     devices: Sequence[Device], groups: Mapping[str, Group], avoided: Collection[str], layout: RankLayout
 ) -> None:
     """Raises `reserve`'s errors about nodes that cannot hold the ranks, before anything is reserved."""
-    counts = Counter({node: group.count for node, group in groups.items()})
-    counts.update(device.node for device in devices if device.node not in groups)
     names = labels_of(devices)
-    usable = {names[node]: count for node, count in counts.items() if node in names and node not in avoided}
     try:
-        check_seats(usable, layout)
+        check_seats({names[node]: count for node, count in _usable(devices, groups, avoided).items()}, layout)
     except ConfigurationError as error:
         if not groups and not avoided:
             raise
         raise InfrastructureError(f"nodes of the run are lost or quarantined. {error}") from error
+
+
+def _usable(devices: Sequence[Device], groups: Mapping[str, Group], avoided: Collection[str]) -> dict[str, int]:
+    """Returns how many devices of each living node that is not avoided the run has or may reserve."""
+    counts = Counter({node: group.count for node, group in groups.items()})
+    counts.update(device.node for device in devices if device.node not in groups)
+    living = {device.node for device in devices}
+    return {node: count for node, count in counts.items() if node in living and node not in avoided}
 
 
 def _groups() -> dict[str, Group]:

@@ -3,8 +3,8 @@
 Ranks of a tensor-parallel group exchange activations in every layer, so they are on one node. Groups, pipeline
 stages and replicas follow in the order of the ranks, on as few nodes as possible; of several choices, the one that
 leaves the fewest devices of these nodes without a rank. Rank 0 and its group are on the first node. Rollout engines take
-the same devices in the same order, each as many of one node as it needs. Imports neither Ray nor torch, because plans use
-this module too.
+the same devices in the same order: each as many of one node as it needs, or, if no nodes have as many, its pipeline
+stages in equal parts, each on one node. Imports neither Ray nor torch, because plans use this module too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from yatt_core.errors import ConfigurationError
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 LABEL_DIGITS = 8
 LISTED_NODES = 8
 """Nodes of equal size that a message names; more are counted."""
+POLICY, WHO = "rollout.engine", "the rollout engines need"
 TENSOR, PIPELINE = "trainer.engine.tensor_model_parallel_size", "trainer.engine.pipeline_model_parallel_size"
 
 
@@ -39,8 +40,12 @@ class RankLayout:
     together: consecutive ranks that must be on one node.
     stages: groups of such ranks that hold one copy of the model.
     shares: whether ranks may share a device if there are not enough.
+    parts: into how many parts `together` may be divided, each on one node, if the nodes are too small: an engine's
+        pipeline stages.
+    least: the fewest devices of a part; a part is a multiple of it.
     key: the setting that determines the number of ranks.
     size_key: the setting that determines how many must be together.
+    stages_key: the setting that determines the number of stages.
     who: whom a message says to need the devices.
     """
 
@@ -48,8 +53,11 @@ class RankLayout:
     together: int = 1
     stages: int = 1
     shares: bool = False
+    parts: int = 1
+    least: int = 1
     key: str = "trainer.engine.ranks"
     size_key: str = TENSOR
+    stages_key: str = PIPELINE
     who: str = "the trainer needs"
 
     @property
@@ -74,22 +82,59 @@ def pool_layout(spec: RunSpec) -> RankLayout:
     """
     if not spec.samples_responses:
         return RankLayout(0, shares=True)
-    engines: list[tuple[str, object]] = [("rollout.engine", spec.rollout.engine)]
-    engines += [
-        (f"rewards.parts.{number}.engine", part.engine)
-        for number, part in enumerate(spec.rewards.parts)
-        if isinstance(part, GenerativePart)
-    ]
-    sizes = [(engine.devices, key) for key, engine in engines if isinstance(engine, VllmRollout)]
-    size, key = max(sizes, default=(1, "rollout.engine"), key=lambda pair: pair[0])
-    return RankLayout(
-        spec.rollout.engine.instances * size,
-        size,
-        shares=size == 1,
-        key="rollout.engine.instances",
-        size_key=f"{key}.tensor_parallel_size",
-        who="the rollout engines need",
+    policy, judges = (
+        spec.rollout.engine,
+        [
+            (f"rewards.parts.{number}.engine", part.engine)
+            for number, part in enumerate(spec.rewards.parts)
+            if isinstance(part, GenerativePart) and isinstance(part.engine, VllmRollout)
+        ],
     )
+    if isinstance(policy, VllmRollout):
+        layout = engine_layout(policy, POLICY, policy.instances)
+    else:
+        layout = RankLayout(policy.instances, shares=True, key=f"{POLICY}.instances", who=WHO)
+    key, largest = max(judges, default=("", None), key=lambda judge: judge[1].devices)
+    if largest is None:
+        return layout
+    if largest.devices > layout.together:
+        # Only the policy's engine may be on several nodes.
+        return replace(engine_layout(largest, key, policy.instances), parts=1, key=f"{POLICY}.instances")
+    return replace(layout, least=max(layout.least, largest.devices))
+
+
+def engine_layout(engine: VllmRollout, key: str, instances: int) -> RankLayout:
+    """Returns the layout of instances with an engine.
+
+    key: the engine's key in the spec.
+    """
+    return RankLayout(
+        instances * engine.devices,
+        engine.devices,
+        shares=engine.devices == 1,
+        parts=engine.pipeline_parallel_size,
+        least=engine.tensor_parallel_size,
+        key=f"{key}.instances",
+        size_key=f"{key}.tensor_parallel_size",
+        stages_key=f"{key}.pipeline_parallel_size",
+        who=WHO,
+    )
+
+
+def divided(devices: Mapping[str, int], layout: RankLayout) -> RankLayout:
+    """Returns a layout whose instances are in as few parts as the nodes require; in the most if nothing suffices.
+
+    devices: number of devices by node.
+    """
+    found = layout
+    for parts in range(1, layout.parts + 1):
+        size = layout.together // parts
+        if layout.parts % parts or size < layout.least:
+            continue
+        found = replace(layout, together=size, stages=parts * layout.stages, parts=1)
+        if max(1, layout.ranks) <= _held(devices, found):
+            break
+    return found
 
 
 def together(first: RankLayout, second: RankLayout) -> RankLayout:
@@ -98,8 +143,8 @@ def together(first: RankLayout, second: RankLayout) -> RankLayout:
     return RankLayout(-(-max(first.ranks, second.ranks) // size) * size, size, shares=first.shares and second.shares)
 
 
-def instance_seats(nodes: Sequence[str], layout: RankLayout) -> list[tuple[int, ...]]:
-    """Returns the seats of each rollout instance, by their numbers.
+def instance_seats(nodes: Sequence[str], layout: RankLayout) -> list[tuple[tuple[int, ...], ...]]:
+    """Returns the seats of each rollout instance by their numbers, in parts that are on one node each.
 
     nodes: the node of each seat.
 
@@ -107,13 +152,13 @@ def instance_seats(nodes: Sequence[str], layout: RankLayout) -> list[tuple[int, 
     """
     wanted = layout.ranks // layout.together
     if layout.together == 1:
-        return [(number % len(nodes),) for number in range(wanted)]
-    found: list[tuple[int, ...]] = []
+        return [((number % len(nodes),),) for number in range(wanted)]
+    dealt, parts = divided(Counter(nodes), layout), list[tuple[int, ...]]()
+    size, count = dealt.together, dealt.stages
     for node in dict.fromkeys(nodes):
         own = [number for number, each in enumerate(nodes) if each == node]
-        whole = len(own) // layout.together * layout.together
-        found += [tuple(own[start : start + layout.together]) for start in range(0, whole, layout.together)]
-    return found[:wanted]
+        parts += [tuple(own[start : start + size]) for start in range(0, len(own) // size * size, size)]
+    return [tuple(parts[start : start + count]) for start in range(0, len(parts) // count * count, count)][:wanted]
 
 
 def most_ranks(devices: Mapping[str, int], layout: RankLayout) -> int:
@@ -121,6 +166,10 @@ def most_ranks(devices: Mapping[str, int], layout: RankLayout) -> int:
 
     devices: number of devices by the node's name.
     """
+    return _held(devices, divided(devices, layout))
+
+
+def _held(devices: Mapping[str, int], layout: RankLayout) -> int:
     groups = sum(count // layout.together for count in devices.values())
     return groups // layout.stages * layout.stages * layout.together
 
@@ -132,7 +181,8 @@ def check_seats(devices: Mapping[str, int], layout: RankLayout) -> None:
     """
     if layout.shares:
         return
-    most = most_ranks(devices, layout)
+    layout = divided(devices, layout)
+    most = _held(devices, layout)
     if layout.ranks <= most and most > 0:
         return
     size, held = layout.together, f"the nodes have {_listed(devices)}"
@@ -145,7 +195,7 @@ def check_seats(devices: Mapping[str, int], layout: RankLayout) -> None:
     within = f", in groups of {size} on one node" if size > 1 else ""
     if layout.stages > groups:
         raise ConfigurationError(
-            f"{PIPELINE}: a copy of the model needs {layout.stages * size} devices{within}, but {held}; expected at "
+            f"{layout.stages_key}: a copy of the model needs {layout.stages * size} devices{within}, but {held}; expected at "
             f"most {groups}"
         )
     copies = most // (size * layout.stages)

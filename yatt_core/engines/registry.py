@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import assert_never
 
+from yatt_core.engines.rollout.vllm.span import Spanned
 from yatt_core.prompts.codec import positions
 from yatt_core.protocols.engines import RankContext, RolloutEngine, TrainEngine
 from yatt_core.spec import RunSpec
@@ -14,10 +15,13 @@ from yatt_core.spec.sections.rollout import TorchRollout, VirtualRollout
 from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
 
 
-def build_rollout_engine(spec: RunSpec, model_path: str, inputs_folder: Path) -> RolloutEngine:
+def build_rollout_engine(
+    spec: RunSpec, model_path: str, inputs_folder: Path, spanned: Spanned | None = None
+) -> RolloutEngine:
     """Builds the rollout engine of a spec; its weights arrive later.
 
     inputs_folder: the run's inputs, from which the engine reads images.
+    spanned: the nodes of an engine that has several.
     """
     engine = spec.rollout.engine
     match engine:
@@ -47,6 +51,7 @@ def build_rollout_engine(spec: RunSpec, model_path: str, inputs_folder: Path) ->
                 longest_context(spec, model_path),
                 spec.rollout.max_new_tokens,
                 inputs_folder=inputs_folder,
+                spanned=spanned,
             )
         case _:
             assert_never(engine)

@@ -23,6 +23,7 @@ from yatt_core.actors.concurrent_rollout import WORK, ConcurrentRolloutActor
 from yatt_core.actors.controller import Controller
 from yatt_core.actors.dispatcher import CONCURRENT_CALLS, Dispatcher
 from yatt_core.actors.endpoint import EndpointActor
+from yatt_core.actors.follower import SERVING, SERVING_THREADS, FollowerActor
 from yatt_core.actors.rollout import RolloutActor
 from yatt_core.actors.trainer import TrainerActor
 from yatt_core.actors.virtual import ContinuousActor
@@ -31,19 +32,20 @@ from yatt_core.cluster.driver_signs import announce, forget_drivers, require_new
 from yatt_core.cluster.gcs import node_of_actor
 from yatt_core.cluster.nodes import avoided_nodes, elsewhere, node_names, on_node
 from yatt_core.cluster.reservation import Seat, gpus_of, release, reserve
-from yatt_core.cluster.seating import instance_seats, layout_of, pool_layout
+from yatt_core.cluster.seating import RankLayout, layout_of, pool_layout
 from yatt_core.code_revision import code_revision
 from yatt_core.dispatch.pool import WORK_THREADS
 from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.protocols.receipts import ActorIdentity, ActorSeat, Holdings
 from yatt_core.run_actors.controller_layout import CONTROLLER, lay_out_controllers
+from yatt_core.run_actors.instances import FOLLOWER, ROLLOUT, InstanceSeats
 from yatt_core.spec import RunSpec
 from yatt_core.spec.roles import endpoint_judges
 
 log = logging.getLogger(__name__)
 NAME_SECONDS = 30.0
 """How long the name of an ended actor may remain taken."""
-DISPATCHER, ROLLOUT, ENDPOINT, TRAINER = "dispatcher", "rollout", "endpoint", "trainer"
+DISPATCHER, ENDPOINT, TRAINER = "dispatcher", "endpoint", "trainer"
 CONTINUOUS, CONCURRENT_ROLLOUT = "continuous", "concurrent"
 """Classes of the rollout actors whose engines use continuous batching: virtual and real."""
 CLASSES: dict[str, type] = {
@@ -52,6 +54,7 @@ CLASSES: dict[str, type] = {
     ROLLOUT: RolloutActor,
     CONTINUOUS: ContinuousActor,
     CONCURRENT_ROLLOUT: ConcurrentRolloutActor,
+    FOLLOWER: FollowerActor,
     ENDPOINT: EndpointActor,
     TRAINER: TrainerActor,
 }
@@ -59,7 +62,7 @@ CLASSES: dict[str, type] = {
 
 CONCURRENT = {DISPATCHER: CONCURRENT_CALLS, CONTINUOUS: CONCURRENT_CALLS}
 """Maximum number of concurrent calls by role. For an endpoint, its reward part sets it; other actors take one call."""
-GROUPS = {CONCURRENT_ROLLOUT: {WORK: WORK_THREADS}}
+GROUPS = {CONCURRENT_ROLLOUT: {WORK: WORK_THREADS}, FOLLOWER: {SERVING: SERVING_THREADS}}
 """Ray's method groups with threads of their own, and the number of threads."""
 
 
@@ -120,15 +123,17 @@ class ActorRegistry:
             DISPATCHER: int(spec.samples_responses),
             CONTROLLER: 0,
             ROLLOUT: spec.rollout.engine.instances if spec.samples_responses else 0,
+            FOLLOWER: 0,
             ENDPOINT: len(endpoint_judges(spec)),
             TRAINER: spec.trainer.engine.ranks,
         }
         self._endpoint_calls = [part.max_concurrent_requests for part in endpoint_judges(spec)]
-        self._seated = () if spec.virtual else (ROLLOUT, TRAINER)
+        self._seated = () if spec.virtual else (ROLLOUT, FOLLOWER, TRAINER)
         self._seats: tuple[Seat, ...] = ()
+        self._instances = InstanceSeats((), RankLayout(0, shares=True))
         self._layout, self._pool = layout_of(spec.trainer.engine), pool_layout(spec)
         self._devices = 0 if spec.virtual else spec.devices
-        # The controllers' names are as of the last `gather`, which looks up the nodes.
+        # The names of controllers and followers are as of the last `gather`, which looks up the nodes.
         self._wanted = {role: [f"{role}-{i}" for i in range(count)] for role, count in counts.items()}
         self._members: dict[str, Member] = {}
         self._holdings: dict[str, Holdings] = {}
@@ -204,7 +209,8 @@ class ActorRegistry:
     def gather(self, avoid_nodes: frozenset[str]) -> tuple[str, ...]:
         """Keeps live actors that fit, creates missing ones without waiting for them, and returns the new names.
 
-        The trainer's ranks are kept or created as a whole group. Raises `InfrastructureError` if no node is
+        The trainer's ranks are kept or created as a whole group, and so are the actors of an instance over several nodes.
+        Raises `InfrastructureError` if no node is
         left or the name of an ended actor remains taken, and `FencedError` in a driver that was replaced.
         """
         announce(self.store, self._term)
@@ -213,8 +219,11 @@ class ActorRegistry:
         self.examine(self._living, avoided)
         if self._devices:
             self._seats = reserve(self._devices, avoided, self._layout, self._pool)
+            self._instances = InstanceSeats([seat.node for seat in self._seats], self._pool)
+            self._wanted[FOLLOWER] = self._instances.followers
         found = self._find(avoided)
         self._book_lost(found)
+        self._end(found.pop(name) for name in self._instances.broken({n: m.node for n, m in found.items()}))
         ranks = self._wanted[TRAINER]
         if not all(name in found for name in ranks):
             self._end(found.pop(name) for name in ranks if name in found)
@@ -293,8 +302,11 @@ class ActorRegistry:
         role, _, index = name.partition("-")
         if role == TRAINER:
             return (self._seats[int(index) % len(self._seats)],)
-        found = instance_seats([seat.node for seat in self._seats], self._pool)
-        return tuple(self._seats[number] for number in found[int(index)])
+        return tuple(self._seats[number] for number in self._instances.of(name))
+
+    def followers_of(self, name: str) -> list[Any]:
+        """Returns the handles of the actors on the other nodes of an instance, in the order of the nodes."""
+        return [self._members[each].handle for each in self._instances.members_of(name)[1:] if each in self._members]
 
     # -- internals ----------------------------------------------------------------------------------------------------
 
@@ -315,7 +327,7 @@ class ActorRegistry:
                 handle = ray.get_actor(registered)
                 name, _, generation = registered.rpartition(".")
                 member = Member(name, handle, node_of_actor(handle._actor_id.hex()))
-                fits = generation == self._generation and (name in fixed or _role(name) == CONTROLLER)
+                fits = generation == self._generation and (name in fixed or _role(name) in (CONTROLLER, FOLLOWER))
                 if fits and member.actor_id not in self._ended and member.node not in avoided:
                     found[member.name] = member
                 else:

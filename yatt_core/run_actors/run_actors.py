@@ -41,11 +41,12 @@ from yatt_core.protocols.receipts import (
     SyncReceipt,
     UpdateReceipt,
 )
-from yatt_core.run_actors.actor_registry import DISPATCHER, ENDPOINT, ROLLOUT, TRAINER, ActorFailure, ActorRegistry
+from yatt_core.run_actors.actor_registry import DISPATCHER, ENDPOINT, TRAINER, ActorFailure, ActorRegistry
 from yatt_core.run_actors.actors_state import ActorsState
 from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.controller_layout import CONTROLLER
 from yatt_core.run_actors.device_use import device_use
+from yatt_core.run_actors.instances import ROLLOUT
 from yatt_core.run_actors.node_files import NodeFiles
 from yatt_core.run_actors.rank_files import agreed, tidy
 from yatt_core.run_actors.shard_assignment import evaluate_tasks
@@ -170,7 +171,10 @@ class RunActors:
         ranks = [] if self.resident else self._load_ranks(inputs)
         if ranks:
             self._move_ranks("offload")
-        loading += [engine.load.remote(self._term, inputs.model_path, self.resident) for engine in self._engines]
+        for name, engine in zip(self._members(ROLLOUT), self._engines, strict=True):
+            followers = self._registry.followers_of(name)
+            more = (followers,) if followers else ()
+            loading.append(engine.load.remote(self._term, inputs.model_path, self.resident, *more))
         versions = [engine.version.remote(self._term) for engine in self._engines]
         ranks = ranks or self._load_ranks(inputs)
         names = self._members(ROLLOUT, ENDPOINT, CONTROLLER)

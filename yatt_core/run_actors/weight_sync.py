@@ -18,8 +18,9 @@ from yatt_core.engines.train.ranks.rendezvous import meeting_host
 from yatt_core.errors import InfrastructureError, ReplayError, StuckError
 from yatt_core.protocols.receipts import DIRECT, THROUGH_STORE, SyncReceipt
 from yatt_core.protocols.transfers import Member, TransferTask
-from yatt_core.run_actors.actor_registry import ROLLOUT, TRAINER, ActorRegistry
+from yatt_core.run_actors.actor_registry import TRAINER, ActorRegistry
 from yatt_core.run_actors.calls import ActorCalls
+from yatt_core.run_actors.instances import ROLLOUT
 from yatt_core.run_actors.sync_parties import SyncParties
 from yatt_core.run_actors.weight_check import compare_weights, named
 from yatt_core.spec.sections.trainer import TrainerSpec

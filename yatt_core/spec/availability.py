@@ -65,11 +65,6 @@ def _vllm_obstacles(place: str, engine: VllmRollout) -> Iterator[str]:
             "GPUs, or "
             "use torch"
         )
-    if engine.pipeline_parallel_size > 1 and has_distribution(VLLM_FOR_CPUS):
-        yield (
-            f"{place}.pipeline_parallel_size: vLLM's build for CPUs cannot divide a model into "
-            f"{engine.pipeline_parallel_size} stages; expected 1, with tensor_parallel_size if one device is too small"
-        )
 
 
 def _vllm_rollout_obstacles(spec: RunSpec, engine: VllmRollout) -> Iterator[str]:

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import distributed
 
+from yatt_core.engines.network import bind_libraries, own_address
 from yatt_core.engines.sync.lending import Lending
 from yatt_core.engines.sync.routes import NCCL, Route, plan_routes
 from yatt_core.engines.train.ranks.collective import GLOO, HOST, PREFIX_STORE, TCP_STORE, gpu_name
-from yatt_core.engines.train.ranks.network import bind_libraries, own_address
 from yatt_core.engines.train.ranks.rendezvous import hold_address, split_address, take_listener
 from yatt_core.engines.train.ranks.time_limits import time_limit
 from yatt_core.engines.train.ranks.waiting import waiting_for_actors

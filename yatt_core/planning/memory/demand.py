@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from yatt_core.cluster.seating import check_seats, pool_layout
 from yatt_core.planning.account import (
     COLLECT,
     JUDGE,
@@ -200,6 +201,7 @@ def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> I
     memory = engine_memory(roles.rollout, roles.policy, asked_of_policy(roles), cluster, assumed, others)
     instances = instances_on(cluster.by_node, memory.devices, roles.rollout, "rollout.engine")
     yield Engines("rollout", COLLECT, memory, instances)
+    check_seats(cluster.by_node, pool_layout(roles.spec))
     for judge in roles.judges:
         memory = engine_memory(judge.engine, judge.shape, asked_of_judge(roles, judge), cluster, assumed, others)
         count = instances_on(cluster.by_node, memory.devices, judge.engine, f"{judge.place}.engine")

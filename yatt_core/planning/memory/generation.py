@@ -6,9 +6,9 @@ Consumes roles and cluster; produces the `EngineMemory` of each role, and the nu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from yatt_core.cluster.seating import RankLayout, check_seats, most_ranks
+from yatt_core.cluster.seating import POLICY, check_seats, engine_layout, most_ranks
 from yatt_core.planning.account import NOTHING
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import CORE, DescribedCluster
@@ -105,21 +105,18 @@ def _decode_batch(spec: RunSpec) -> int:
 
 
 def instances_on(by_node: Mapping[str, int], each: int, engine: GenerationEngine, key: str) -> int:
-    """Returns the number of engines on the devices; an engine takes `each` devices of one node.
+    """Returns the number of engines on the devices; the pipeline stages of the policy's may be on several nodes.
 
     by_node: number of devices by the node's name.
+    each: number of devices of an engine.
     key: spec key with which the message starts.
 
     Raises `ConfigurationError` if the nodes cannot hold the engines.
     """
     if not isinstance(engine, VllmRollout):
         return engine.instances
-    layout = RankLayout(
-        engine.instances * each,
-        each,
-        key=f"{key}.instances",
-        size_key=f"{key}.tensor_parallel_size",
-        who="the engines need",
-    )
+    layout = replace(engine_layout(engine, key, engine.instances), shares=False, who="the engines need")
+    if key != POLICY:
+        layout = replace(layout, parts=1)
     check_seats(by_node, layout)
     return engine.instances or most_ranks(by_node, layout) // each

@@ -27,8 +27,8 @@ class VllmRollout(SpecModel):
     tensor_parallel_size: PositiveInt = 1
     """Devices of one node that share each layer of an engine; must divide the model's number of attention heads."""
     pipeline_parallel_size: PositiveInt = 1
-    """Pipeline stages that the layers of an engine are divided into, each on `tensor_parallel_size` devices of the same
-    node. vLLM's build for CPUs supports only 1."""
+    """Pipeline stages that the layers of an engine are divided into, each on `tensor_parallel_size` devices of one node.
+    The stages of the policy's engine are on several nodes if no node can hold all of them."""
     dtype: Precision = "bfloat16"
     """Precision of weights and computation."""
     kv_cache_dtype: Literal["auto", "fp8"] = "auto"

@@ -15,7 +15,7 @@ class LocalCore:
 
     is_lost = False
 
-    def __init__(self, opening, environment) -> None:
+    def __init__(self, opening, environment, **_: object) -> None:
         os.environ.update(environment)
         sys.modules["torch._dynamo.config"].disable = True  # its variable has already been read
         from yatt_core.engines.rollout.vllm.core import VllmCore
@@ -24,6 +24,10 @@ class LocalCore:
 
     def call(self, method: str, *arguments: Any) -> Any:
         return getattr(self.core, method)(*arguments)
+
+    begin = call
+
+    def settle(self) -> None: ...
 
 
 def core_of(case: Case) -> Any:

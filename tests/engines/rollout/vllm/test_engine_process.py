@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -80,12 +81,44 @@ def test_a_process_that_ends_is_reported_with_its_last_lines(process: EngineProc
         process.call("echo", 1)
 
 
+def test_a_call_that_was_begun_ends_before_the_next_one(process: EngineProcess) -> None:
+    process.begin("echo", 1)
+    process.begin("echo", 2)
+    assert process.call("echo", 3) == 3, "not the answer to an earlier call"
+    process.begin("refuse", "not like this")
+    with pytest.raises(ConfigurationError, match=r"^not like this$"):
+        process.call("echo", 4)
+    assert process.call("echo", 5) == 5 and not process.is_lost
+    process.begin("fail")
+    with pytest.raises(InfrastructureError, match="nobody expects"):
+        process.settle()
+    with pytest.raises(InfrastructureError, match="nobody expects"):
+        process.begin("echo", 6)
+
+
 def test_a_process_that_hangs_is_ended_and_reported() -> None:
     process = EngineProcess((), os.environ, seconds=0.3)
     process.call("say", "about to hang")
     with pytest.raises(InfrastructureError, match=r"'hang' for 0\.3 s(.|\n)*about to hang"):
         process.call("hang")
     assert process.is_lost and is_gone(process.pid)
+
+
+def test_another_thread_ends_the_process_with_a_reason(process: EngineProcess) -> None:
+    threading.Thread(target=process.end, args=["its second node is lost"]).start()
+    with pytest.raises(InfrastructureError, match=r"^its second node is lost"):
+        process.call("hang")
+    assert process.is_lost and is_gone(process.pid)
+
+
+def test_an_idle_process_that_was_ended_is_lost_at_once(process: EngineProcess) -> None:
+    process.end("its second node is lost")
+    assert process.is_lost and "its second node is lost" in process.wait()
+
+
+def test_the_process_can_be_ended_while_it_is_opened() -> None:
+    with pytest.raises(InfrastructureError, match=r"^never mind"):
+        EngineProcess(("no such model",), os.environ, started=lambda process: process.end("never mind"))
 
 
 def test_the_process_ends_with_its_actor_even_if_that_is_killed() -> None:

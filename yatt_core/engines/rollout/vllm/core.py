@@ -17,6 +17,7 @@ from yatt_core.engines.rollout.vllm.opening import open_engine, sampling_of
 from yatt_core.engines.rollout.vllm.responses import Ended, Step, ended_of
 from yatt_core.engines.rollout.vllm.shared_bucket import SharedBucket
 from yatt_core.engines.rollout.vllm.sleeping import Part, Sleep
+from yatt_core.engines.rollout.vllm.span import Span
 from yatt_core.engines.rollout.vllm.vision import Pictures
 from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.spec.sections.accelerated import VllmRollout
@@ -29,13 +30,20 @@ class VllmCore:
 
     version: version of the weights in the model folder.
     inputs_folder: folder of the images that requests name by address; None: prompts have no images.
+    span: the engine's nodes; None if it has one.
     """
 
     def __init__(
-        self, model_path: str, spec: VllmRollout, longest: int, version: int, inputs_folder: Path | None = None
+        self,
+        model_path: str,
+        spec: VllmRollout,
+        longest: int,
+        version: int,
+        inputs_folder: Path | None = None,
+        span: Span | None = None,
     ) -> None:
         self._pictures = Pictures(model_path, inputs_folder)
-        self._engine = open_engine(model_path, spec, longest)
+        self._engine = open_engine(model_path, spec, longest, span)
         self._engine.collective_rpc("settle_in")
         forget_names("")
         self._engine.set_weight_version(str(version))

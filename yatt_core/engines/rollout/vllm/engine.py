@@ -11,7 +11,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from yatt_core.engines.rollout.vllm.environment import engine_environment
 from yatt_core.engines.rollout.vllm.layout import engine_layout
 from yatt_core.engines.rollout.vllm.responses import Ended, Response, Step, result_of
 from yatt_core.engines.rollout.vllm.shared_bucket import BucketMemory
+from yatt_core.engines.rollout.vllm.span import Spanned
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
 from yatt_core.installed import VLLM_FOR_CPUS, has_distribution
 from yatt_core.progress import advanced
@@ -56,6 +57,7 @@ class VllmRolloutEngine(WeightTaker):
     folder_version: version of the weights in the model folder; -1 if they only define the shapes and the
         first update supplies the weights.
     inputs_folder: folder of the images that requests name by address; None: prompts have no images.
+    spanned: the engine's nodes, if it has several.
 
     Raises `ConfigurationError` for a model that vLLM cannot run here.
     """
@@ -68,6 +70,7 @@ class VllmRolloutEngine(WeightTaker):
         max_new_tokens: int,
         folder_version: int = -1,
         inputs_folder: Path | None = None,
+        spanned: Spanned | None = None,
     ) -> None:
         processors = has_distribution(VLLM_FOR_CPUS)
         self._layout = engine_layout(Path(model_path))
@@ -76,8 +79,15 @@ class VllmRolloutEngine(WeightTaker):
         if self._layout.positions is not None:
             longest = min(longest, self._layout.positions)
         self._longest = longest
-        opening = model_path, spec, longest, folder_version, inputs_folder
-        self._core = EngineProcess(opening, engine_environment(processors))
+        self._spanned, span = spanned, None if spanned is None else spanned.span
+        environment = engine_environment(processors, "" if span is None else span.own)
+
+        def join(process: EngineProcess) -> None:
+            if spanned is not None:
+                spanned.companions.join(model_path, spec, longest, spanned.span, process.end)
+
+        opening = model_path, spec, longest, folder_version, inputs_folder, span
+        self._core = EngineProcess(opening, environment, started=join)
         self._lock = EngineLock()
         self._open: dict[str, tuple[Arrived, int]] = {}
         self._numbers, self._updates = itertools.count(), 0
@@ -154,13 +164,18 @@ class VllmRolloutEngine(WeightTaker):
             raise
 
     def _begin(self, version: int) -> Wanted:
+        with suppress(InfrastructureError):
+            # The last bucket of an update that failed; if the process is lost, the next call says so.
+            self._core.settle()
         self._core.call("begin_update")
         return Wanted(self._layout.shapes, self._layout.own_name)
 
     def _take(self, bucket: WeightBucket) -> None:
         super().take(bucket)
         incoming, self._incoming = self._incoming, None
-        self._core.call("take", self._memory.share(bucket))
+        # While the workers load this bucket, the next one arrives and is checked.
+        self._core.settle()
+        self._core.begin("take", self._memory.share(bucket))
         self._incoming = incoming
 
     def _put(self, piece: Piece) -> None:
@@ -168,6 +183,7 @@ class VllmRolloutEngine(WeightTaker):
 
     def _complete(self, version: int) -> None:
         recompute = bool(self._open) and (self._recomputes or self._spoilt)
+        self._core.settle()
         self._memory.empty()
         self._core.call("end_update", version, recompute, self._spoilt)
         self._spoilt = False
@@ -229,6 +245,8 @@ class VllmRolloutEngine(WeightTaker):
         """Ends the engine's process. Calls in progress fail."""
         self._core.close()
         self._memory.close()
+        if self._spanned is not None:
+            self._spanned.companions.leave()
 
     def _answers(self, request: GenerateRequest) -> Generator[list[tuple[int, Response]]]:
         """Yields the responses that have ended since the last time, in row order; an empty list if none have.

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import IO, Any
@@ -25,6 +25,8 @@ from yatt_core.progress import advanced
 
 log = logging.getLogger(__name__)
 MODULE = "yatt_core.engines.rollout.vllm.serving"
+OPEN, FOLLOW = "open", "follow"
+"""The first call: to open an engine, or an engine's workers on a node without its scheduler."""
 OPEN_SECONDS = 3600.0
 """Time limit for opening an engine, which includes reading its weights."""
 ANSWER_SECONDS = 300.0
@@ -39,28 +41,36 @@ LAST_LINES, LONGEST_LINE = 16, 400
 class EngineProcess:
     """An engine in a process of its own. One call at a time.
 
-    opening: the arguments of `VllmCore`.
+    opening: the arguments of `VllmCore`, or of what else the first call opens.
     environment: the environment of the process.
+    first: the first call, `OPEN` or `FOLLOW`.
+    started: called once the process has started, before the first call.
 
     Raises what opening the engine raises, and `InfrastructureError` if the process ends or does not answer. After that,
     every call raises the same `InfrastructureError`.
     """
 
     def __init__(
-        self, opening: tuple[Any, ...], environment: Mapping[str, str], seconds: float = ANSWER_SECONDS
+        self,
+        opening: tuple[Any, ...],
+        environment: Mapping[str, str],
+        seconds: float = ANSWER_SECONDS,
+        first: str = OPEN,
+        started: Callable[[EngineProcess], None] = lambda _: None,
     ) -> None:
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
-        self._seconds, self._lost = seconds, ""
+        self._seconds, self._lost, self._why, self._begun = seconds, "", "", ""
         own, other = socket.socketpair()
         with other:
             self._connection = Connection(own.detach())
             self._keeper = _Keeper(other.fileno(), environment, self._lines)
-        self._ask("open", opening, OPEN_SECONDS)
+        started(self)
+        self._ask(first, opening, OPEN_SECONDS)
 
     @property
     def is_lost(self) -> bool:
         """True once the process has ended or failed to answer; such an engine cannot be used again."""
-        return bool(self._lost)
+        return bool(self._lost or self._why)
 
     @property
     def pid(self) -> int:
@@ -71,6 +81,29 @@ class EngineProcess:
         """Returns what a method of `VllmCore` returns. Raises what it raises."""
         return self._ask(method, arguments, self._seconds)
 
+    def begin(self, method: str, *arguments: Any) -> None:
+        """Begins a call whose value nobody needs. The next call waits until it has ended, and raises what it raises."""
+        self._send(method, arguments)
+        self._begun = method
+
+    def settle(self) -> None:
+        """Waits for a call that was begun. Raises what it raises."""
+        if self._lost:
+            raise InfrastructureError(self._lost)
+        if begun := self._begun:
+            self._begun = ""
+            self._answer(begun, self._seconds)
+
+    def end(self, why: str) -> None:
+        """Ends the process at once, from any thread: the call in progress, or else the next one, fails with this reason."""
+        self._why = self._why or why
+        self._keeper.process.kill()
+
+    def wait(self) -> str:
+        """Returns why the process has ended, once it has; no call may be in progress."""
+        self._keeper.process.wait()
+        return str(self._give_up("ended"))
+
     def close(self) -> None:
         """Ends the process."""
         self._lost = self._lost or "the vLLM engine was closed"
@@ -78,10 +111,23 @@ class EngineProcess:
         self._keeper.end(END_SECONDS)
 
     def _ask(self, method: str, arguments: tuple[Any, ...], seconds: float) -> Any:
-        if self._lost:
-            raise InfrastructureError(self._lost)
+        self._send(method, arguments)
+        return self._answer(method, seconds)
+
+    def _send(self, method: str, arguments: tuple[Any, ...]) -> None:
+        self.settle()
         try:
             self._connection.send((method, arguments))
+        except OSError:
+            raise self._give_up("ended") from None
+        except BaseException:
+            # The process may have got a part of the call.
+            self._give_up(f"was interrupted in {method!r}")
+            raise
+
+    def _answer(self, method: str, seconds: float) -> Any:
+        """Returns what the call in progress returns. Raises what it raises."""
+        try:
             if not self._connection.poll(seconds):
                 raise TimeoutError
             failed, value = self._connection.recv()
@@ -103,7 +149,7 @@ class EngineProcess:
         # A process that has ended by itself tells more by its exit code than by being killed.
         code = self._keeper.end(END_SECONDS)
         reason = f"was ended by {SIGNALS.get(-code, f'signal {-code}')}" if code < 0 else f"ended with exit code {code}"
-        told = f"the vLLM engine's process {reason if what == 'ended' else what}"
+        told = self._why or f"the vLLM engine's process {reason if what == 'ended' else what}"
         lines = [line[:LONGEST_LINE] for line in self._lines]
         self._lost = "\n".join(
             [f"{told}; the last lines of its log:" if lines else f"{told}; it logged nothing", *lines]

@@ -1,7 +1,7 @@
 """The environment variables that vLLM reads, for the processes of one engine.
 
 The engine's scheduler and its caller are in one process, nothing is downloaded or reported, and sockets stay on this
-machine.
+machine, or on the network of an engine over several nodes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
+
+from yatt_core.engines.network import DEVICES, network_device
 
 SETTINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -37,9 +39,17 @@ ON_PROCESSORS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def engine_environment(processors: bool) -> dict[str, str]:
+def engine_environment(processors: bool, address: str = "") -> dict[str, str]:
     """Returns the environment of an engine's processes.
 
     processors: whether the installed build is the one for CPUs.
+    address: this node's address for an engine over several nodes.
+
+    Raises `InfrastructureError` if no network device has the address.
     """
-    return {**os.environ, **SETTINGS, **(ON_PROCESSORS if processors else {})}
+    found = {**os.environ, **SETTINGS, **(ON_PROCESSORS if processors else {})}
+    if address:
+        device = network_device(address)
+        named = {name: os.environ.get(name, form.format(device)) for name, form in DEVICES.items()}
+        found |= {"VLLM_HOST_IP": address, **named}
+    return found

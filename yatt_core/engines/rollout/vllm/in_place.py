@@ -14,6 +14,7 @@ import torch
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
+from vllm.model_executor.models.utils import is_pp_missing_parameter
 from vllm.platforms import current_platform
 
 from yatt_core.engines.rollout.tensor_bits import as_tensor
@@ -44,6 +45,7 @@ class TensorsInPlace(HeldTensors):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
+        self._model = model
         self._head = model.lm_head
         self._unpacked: dict[int, torch.Tensor] = {}
         self._missing: dict[int, int] = {}
@@ -51,7 +53,7 @@ class TensorsInPlace(HeldTensors):
 
     @torch.no_grad()
     def put(self, name: str, piece: Piece) -> None:
-        """Writes a piece, or what the worker has of it.
+        """Writes a piece, or what the worker has of it; nothing of a layer that another pipeline stage has.
 
         name: the model's own name of the tensor.
 
@@ -59,6 +61,8 @@ class TensorsInPlace(HeldTensors):
         """
         if piece.changed is not None:
             raise InfrastructureError(f"weights: only changes of {name} arrived, but the engine needs all of it")
+        if is_pp_missing_parameter(name, self._model):
+            return
         part, (module, _) = self.part(name, piece.shape), self.module_of(name)
         if part is None:
             raise InfrastructureError(f"weights: the vLLM worker has no tensor {name} of shape {piece.shape}")

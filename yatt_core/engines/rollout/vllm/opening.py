@@ -6,7 +6,9 @@ Imports vLLM, which reads the environment of its process (`environment`) when it
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +23,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from yatt_core.engines.rollout.vllm.failures import opening_failure
+from yatt_core.engines.rollout.vllm.span import Span
 from yatt_core.engines.rollout.vllm.vision import is_vision_model
 from yatt_core.engines.rollout.vllm.weights import VISION_ARCHITECTURE
 from yatt_core.protocols.generation import GenerateRequest
@@ -35,12 +38,46 @@ BLOCK_TOKENS = 32
 """Tokens per cache block on a CPU: vLLM's kernels need a multiple of this number, and prompts share whole blocks."""
 
 
-def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
+def open_engine(model_path: str, spec: VllmRollout, longest: int, span: Span | None = None) -> Any:
     """Opens an engine with the weights in a model folder.
 
     longest: maximum number of tokens of a sequence, including its prompt.
+    span: the engine's nodes; None if it has one.
 
     Raises `ConfigurationError` for a model that vLLM cannot run here, `InfrastructureError` for too little free memory.
+    """
+    with opening_errors(model_path) as stage:
+        config = engine_config(model_path, spec, longest, span)
+        stage.starting = True
+        return LLMEngine.from_vllm_config(config, disable_log_stats=True)
+
+
+@dataclass(slots=True)
+class Stage:
+    """How far an engine's opening has come.
+
+    starting: whether vLLM has accepted the model and its settings.
+    """
+
+    starting: bool = False
+
+
+@contextmanager
+def opening_errors(model_path: str) -> Iterator[Stage]:
+    """Raises YATT's errors for vLLM's while an engine is opened, as `open_engine` does."""
+    stage = Stage()
+    try:
+        yield stage
+    except (
+        ValueError, OSError, NotImplementedError, MemoryError, ModuleNotFoundError, torch.OutOfMemoryError,
+    ) as error:  # fmt: skip
+        raise opening_failure(model_path, error, stage.starting) from error
+
+
+def engine_config(model_path: str, spec: VllmRollout, longest: int, span: Span | None) -> Any:
+    """Returns vLLM's settings, the same on every node of an engine but for the node's number.
+
+    longest, span: see `open_engine`.
     """
     processors, vision = bool(current_platform.is_cpu()), is_vision_model(model_path)
     arguments = EngineArgs(
@@ -71,27 +108,31 @@ def open_engine(model_path: str, spec: VllmRollout, longest: int) -> Any:
         disable_log_stats=True,
         seed=0,
         **(VISION_SETTINGS if vision else {}),
+        **_node_settings(span),
     )
-    starting = False
-    try:
-        if vision:
-            from yatt_core.engines.rollout.vllm.vision_model import VisionLanguageModel
+    if vision:
+        from yatt_core.engines.rollout.vllm.vision_model import VisionLanguageModel
 
-            # Given its class, vLLM need not inspect it in another process.
-            ModelRegistry.register_model(VISION_ARCHITECTURE, VisionLanguageModel)
-        elif processors:
-            _import_architectures(Path(model_path))
-        if processors and spec.devices == 1:
-            _open_own_group()
-        config = arguments.create_engine_config()
-        if processors and spec.kv_cache_memory_bytes is None:
-            config.cache_config.kv_cache_memory_bytes = _cache_bytes(config, spec.max_num_seqs, longest)
-        starting = True
-        return LLMEngine.from_vllm_config(config, disable_log_stats=True)
-    except (
-        ValueError, OSError, NotImplementedError, MemoryError, ModuleNotFoundError, torch.OutOfMemoryError,
-    ) as error:  # fmt: skip
-        raise opening_failure(model_path, error, starting) from error
+        # Given its class, vLLM need not inspect it in another process.
+        ModelRegistry.register_model(VISION_ARCHITECTURE, VisionLanguageModel)
+    elif processors:
+        _import_architectures(Path(model_path))
+    if processors and spec.devices == 1:
+        _open_own_group()
+    config = arguments.create_engine_config(headless=span is not None and span.rank > 0)
+    if processors and spec.kv_cache_memory_bytes is None:
+        config.cache_config.kv_cache_memory_bytes = _cache_bytes(config, spec.max_num_seqs, longest)
+    if processors and span is not None:
+        # From their number vLLM tells which workers are on one node.
+        config.parallel_config.assigned_physical_gpu_ids = list(range(spec.devices // span.nodes))
+    return config
+
+
+def _node_settings(span: Span | None) -> dict[str, Any]:
+    """Returns vLLM's settings for a node of an engine; none if it has only one."""
+    if span is None:
+        return {}
+    return {"nnodes": span.nodes, "node_rank": span.rank, "master_addr": span.host, "master_port": span.port}
 
 
 def sampling_of(request: GenerateRequest, limit: int, seed: int) -> Any:

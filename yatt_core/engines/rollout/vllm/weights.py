@@ -6,10 +6,12 @@ no second copy of the model is made. Tensors have Hugging Face names.
 
 from __future__ import annotations
 
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
 from vllm.config import set_current_vllm_config
+from vllm.distributed.parallel_state import get_pp_group
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.models.registry import ModelRegistry
@@ -21,13 +23,18 @@ from yatt_core.engines.rollout.vllm.held_weights import HeldPart, HeldTensors
 from yatt_core.engines.rollout.vllm.in_place import TensorsInPlace, takes_in_place
 from yatt_core.engines.rollout.vllm.layout import engine_layout
 from yatt_core.engines.rollout.vllm.nameless import forget_names
-from yatt_core.engines.rollout.vllm.shared_bucket import BucketReader, SharedBucket
+from yatt_core.engines.rollout.vllm.relay import BucketRelay
+from yatt_core.engines.rollout.vllm.shared_bucket import SharedBucket
 from yatt_core.orphans import end_with_parent
 from yatt_core.wire.parts import Sizes
 
 VISION_ARCHITECTURE = "YattVisionLanguageModel"
 # Every worker imports this module before it looks up its model's class, which is imported only if it is needed.
 ModelRegistry.register_model(VISION_ARCHITECTURE, "yatt_core.engines.rollout.vllm.vision_model:VisionLanguageModel")
+
+if parent_process() is not None:
+    # A worker that waits for those of another node would not notice that its engine's process has ended.
+    end_with_parent()
 
 
 class WorkerWeights:
@@ -39,14 +46,15 @@ class WorkerWeights:
         self._own_name = engine_layout(Path(self._config.model)).own_name
         self._in_place = takes_in_place(self._model, self._config.architectures)
         self._under_way: TensorsInPlace | Assembly | None = None
-        self._buckets = BucketReader()
+        parallel = worker.parallel_config
+        self._relay = BucketRelay(worker.rank, parallel.world_size, parallel.local_world_size)
         if self._in_place:
             # A packed matrix takes the place of the one that was dropped for it.
             keep_freed_memory()
 
     def begin(self) -> None:
         """Begins an update; the model cannot be used until it ends."""
-        self._buckets = BucketReader()
+        self._relay.forget()
         if self._in_place:
             self._under_way = TensorsInPlace(self._model)
             return
@@ -59,7 +67,7 @@ class WorkerWeights:
     def take(self, bucket: SharedBucket) -> None:
         """Loads a bucket; a layer takes its new weights at once, or when all of them have arrived."""
         under_way = self._under_way
-        for piece in self._buckets.open(bucket).pieces():
+        for piece in self._relay.open(bucket).pieces():
             name = self._own_name(piece.name)
             if isinstance(under_way, TensorsInPlace):
                 under_way.put(name, piece)
@@ -75,21 +83,34 @@ class WorkerWeights:
         else:
             finalize_layerwise_reload(self._model, self._config)
             refresh_tied_head(self._model)
-        self._under_way, self._buckets = None, BucketReader()
+        self._under_way = None
+        self._relay.forget()
 
 
 class WorkerMethods:
     """Methods of vLLM's workers, added by `worker_extension_cls` and called on all of them at once."""
 
     vllm_config: Any
+    parallel_config: Any
+    rank: int
     model_runner: Any
     distributed_init_method: str
 
     def settle_in(self) -> None:
-        """Makes sure that a worker in a process of its own ends with its engine's process, and leaves no files."""
-        if self.vllm_config.parallel_config.world_size > 1:
-            end_with_parent()
+        """Leaves no files behind, and makes what vLLM makes only when it measures a batch."""
         forget_names(self.distributed_init_method)
+        self._make_stage_inputs()
+
+    def _make_stage_inputs(self) -> None:
+        """Makes the memory in which a later pipeline stage takes the hidden states of the one before it.
+
+        vLLM makes it when it measures a batch, which it leaves out on CPUs (vLLM 0.32).
+        """
+        runner = self.model_runner
+        if runner.intermediate_tensors is None and not get_pp_group().is_first_rank:
+            runner.intermediate_tensors = runner.get_model().make_empty_intermediate_tensors(
+                batch_size=runner.max_num_tokens, dtype=runner.model_config.dtype, device=runner.device
+            )
 
     def begin_weights(self) -> None:
         """See `WorkerWeights.begin`."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from yatt_core.engines.train.ranks.network import bind_libraries, own_address
+from yatt_core.engines.network import bind_libraries, own_address
 from yatt_core.engines.train.ranks.rendezvous import LOOPBACK, split_address, take_listener
 from yatt_core.engines.train.ranks.time_limits import SUM, time_limit
 from yatt_core.engines.train.ranks.waiting import record_collectives, waiting_for

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import distributed
 
+from yatt_core.engines.network import bind_libraries
 from yatt_core.engines.train.ranks.collective import PREFIX_STORE, Collective
-from yatt_core.engines.train.ranks.network import bind_libraries
 from yatt_core.engines.train.ranks.time_limits import time_limit
 from yatt_core.engines.train.ranks.waiting import opened_process_group, record_collectives
 from yatt_core.errors import InfrastructureError

@@ -1,4 +1,4 @@
-"""Which of this machine's addresses and network devices the ranks use. Nothing here sends anything."""
+"""Which of this machine's addresses and network devices ranks and engines use. Nothing here sends anything."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def network_device(address: str) -> str:
     for name, addresses in psutil.net_if_addrs().items():
         if any(one.address == address for one in addresses):
             return name
-    raise InfrastructureError(f"no network device has the address {address}, at which the trainer's ranks meet")
+    raise InfrastructureError(f"no network device of this node has the address {address}, at which it meets others")
 
 
 def bind_libraries(address: str) -> None:

@@ -1,0 +1,65 @@
+"""Buckets of weights reach the workers of other nodes whole, or are refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from yatt_core.engines.rollout.vllm import relay as module
+from yatt_core.engines.rollout.vllm.relay import BucketRelay
+from yatt_core.engines.rollout.vllm.shared_bucket import BucketMemory
+from yatt_core.errors import InfrastructureError
+from yatt_core.wire.buckets import buckets_of
+
+TENSORS = {"a": np.arange(3000, dtype=np.float32), "b": np.ones((4, 5), np.float32)}
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """What is on its way; the ranks call one after another, the sender first."""
+    sent = list[torch.Tensor]()
+
+    def broadcast(tensor: torch.Tensor, source: int, group: list[int]) -> None:
+        assert (source, group) == (0, [0, 2, 3])
+        if sent:
+            tensor.copy_(sent[0])
+        else:
+            sent.append(tensor.clone())
+
+    fake = SimpleNamespace(new_group=lambda ranks, backend: ranks, broadcast=broadcast)
+    monkeypatch.setattr(module, "distributed", fake)
+    return sent
+
+
+def test_every_worker_opens_the_same_bucket(wire: list[torch.Tensor]) -> None:
+    memory, relays = BucketMemory(), [BucketRelay(rank, 4, 2) for rank in range(4)]
+    for bucket in buckets_of(TENSORS.items(), 8000):
+        wire.clear()
+        shared = memory.share(bucket)
+        for relay in relays:
+            opened = relay.open(shared)
+            assert np.array_equal(opened.data, bucket.data) and opened.places == bucket.places
+    assert wire[0].numel() == bucket.nbytes, "the last bucket was sent once, to all"
+
+
+def test_a_bucket_that_was_damaged_on_its_way_is_refused(wire: list[torch.Tensor]) -> None:
+    (bucket,) = buckets_of(TENSORS.items(), 1 << 20)
+    memory = BucketMemory()
+    shared = memory.share(bucket)
+    BucketRelay(0, 4, 2).open(shared)
+    wire[0][5] += 1
+    BucketRelay(1, 4, 2).open(shared)
+    with pytest.raises(InfrastructureError, match="damaged"):
+        BucketRelay(2, 4, 2).open(shared)
+
+
+def test_the_workers_of_one_node_send_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "distributed", None)
+    (bucket,) = buckets_of(TENSORS.items(), 1 << 20)
+    memory = BucketMemory()
+    shared = memory.share(bucket)
+    for rank in range(2):
+        assert np.array_equal(BucketRelay(rank, 2, 2).open(shared).data, bucket.data)
