@@ -42,7 +42,7 @@ def changes_of(kind: str, judge: Path) -> list[str]:
         "template": "{prompt}\n{steps}\n",
         "parse": {"kind": "wrong_steps"},
         "judgements": CRITIQUES,
-        "max_new_tokens": 40,
+        "max_new_tokens": 64,
     }
     if kind == ORACLE:
         return []
