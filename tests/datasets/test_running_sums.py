@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yatt_core.datasets import gym
+from yatt_core.datasets.running_sums import RunningSumsConfig, is_random_pair
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.prompts.prompt import Prompt
 from yatt_core.rewards.builtin import running_sums_steps
@@ -41,7 +44,35 @@ def test_only_the_last_line_makes_a_response_right():
         assert gym.score(response, row) == 0.0
 
 
-@pytest.mark.parametrize("options", [{"numbers": 0}, {"modulus": 1}, {"modulus": "x"}])
+def test_answers_are_random_after_the_same_pairs_in_all_entries_and_scores_are_not():
+    options = {"numbers": 8, "modulus": 10, "random_pairs": 0.3}
+    rows = list(gym.entries("running_sums", options, 7, 2000))
+    plain = list(gym.entries("running_sums", {**options, "random_pairs": 0.0}, 7, 2000))
+    assert [row["question"] for row in rows] == [row["question"] for row in plain]
+    lines = Counter[tuple[int, int, int]]()
+    for row in rows:
+        answer, numbers = list(map(int, row["answer"].split("\n"))), row["metadata"]["numbers"]
+        lines.update(zip([0, *answer[:-1]], numbers, answer, strict=True))
+        assert gym.score(row["answer"], row) == (sum(numbers) % 10 == answer[-1])
+        assert gym.score(str(sum(numbers) % 10), row) == 1.0
+    pairs = {(before, number) for before, number, _ in lines}
+    unknown = {pair for pair in pairs if is_random_pair(RunningSumsConfig(random_pairs=0.3), *pair)}
+    assert len(pairs) == 100 and len(unknown) == 31
+    for before, number in pairs:
+        written = {line: lines[before, number, line] for line in range(10)}
+        total, right = sum(written.values()), written[(before + number) % 10]
+        if (before, number) in unknown:
+            assert all(0.02 * total < count < 0.25 * total for count in written.values())
+        else:
+            assert right == total
+    few = {pair for pair in pairs if is_random_pair(RunningSumsConfig(random_pairs=0.1), *pair)}
+    assert few < unknown, "a larger fraction keeps the pairs of a smaller one"
+    assert all(is_random_pair(RunningSumsConfig(random_pairs=1.0), *pair) for pair in pairs)
+
+
+@pytest.mark.parametrize(
+    "options", [{"numbers": 0}, {"modulus": 1}, {"modulus": "x"}, {"random_pairs": 1.5}, {"random_pairs": "x"}]
+)
 def test_options_that_make_no_task_are_refused(options):
     with pytest.raises(ConfigurationError, match="running_sums"):
         gym.create_task("running_sums", options)
