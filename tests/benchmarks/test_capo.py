@@ -26,10 +26,17 @@ from yatt_core.rewards.builtin import running_sums_steps
 from yatt_core.spec import load_spec
 from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.spec.rewards.steps import Lines
+from yatt_core.spec.sections.data import ReasoningGymSource
+
+
+BASE = load_spec(SPEC)
+(SOURCE,) = BASE.data.sources
+assert isinstance(SOURCE, ReasoningGymSource)
+LINES = SOURCE.options["numbers"]
 
 
 def prompts(count: int) -> list[Prompt]:
-    rows = gym.entries("running_sums", {}, 1, count)
+    rows = gym.entries("running_sums", {"numbers": LINES}, 1, count)
     return [Prompt(0, place, "", row["question"], row["answer"], row) for place, row in enumerate(rows)]
 
 
@@ -47,17 +54,29 @@ def test_the_judge_is_shown_what_the_rule_says() -> None:
     assert critique_of(prompt, prompt.answer or "") == f"{''.join(two + two for two in sums)} []"
 
 
+def test_the_demonstrations_leave_a_gap_and_responses_have_all_lines() -> None:
+    rows = list(gym.entries("running_sums", SOURCE.options, 1, 2000))
+    assert 0.2 < sum(gym.score(row["answer"], row) for row in rows) / len(rows) < 0.3
+    assert BASE.sft is not None and BASE.sft.probe_every == BASE.sft.max_steps, "SFT runs to its end"
+    digits_and_breaks = 2 * LINES - 1
+    assert BASE.rollout.min_new_tokens == digits_and_breaks < BASE.rollout.max_new_tokens
+    (part,) = load_spec(SPEC, changes_of(CRITIC, Path("judge"))).rewards.judges
+    assert isinstance(part, GenerativePart)
+    (prompt,) = prompts(1)
+    all_wrong = critique_of(prompt, "\n".join("?" for _ in range(BASE.rollout.max_new_tokens // 2)))
+    assert all_wrong.count(",") >= LINES - 1 and len(all_wrong) < part.max_new_tokens
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_runs_differ_in_their_critiques_alone(kind: str, tmp_path: Path) -> None:
-    made, base = load_spec(SPEC, changes_of(kind, tmp_path)), load_spec(SPEC)
+    made = load_spec(SPEC, changes_of(kind, tmp_path))
     assert (made.rewards.critique is None) == (kind == GRPO)
     assert [part.kind for part in made.rewards.parts[1:]] == {
         GRPO: [],
         ORACLE: ["function"],
         CRITIC: ["generative"],
     }[kind]
-    rest = {"rewards": base.rewards}
-    assert made.model_copy(update=rest) == base
+    assert made.model_copy(update={"rewards": BASE.rewards}) == BASE
 
 
 def test_the_interval_is_students() -> None:
@@ -90,4 +109,4 @@ def test_a_trained_judge_can_be_asked(tmp_path: Path, monkeypatch: pytest.Monkey
     item = JudgeItem(0, prompt.text, prompt.answer or "", None, (1, 2, 3, 4), split_steps(prompt.answer or "", Lines()))
     (verdict,) = [verdict for piece in judge.judge(JudgeRequest((item,))) for verdict in piece]
     assert len(verdict.judgements) == 4 and not verdict.error
-    assert verdict.judgements[0].prompt_tokens < 40, "a line of the question is two tokens"
+    assert verdict.judgements[0].prompt_tokens < 44, "a line of the question is two tokens"
