@@ -28,7 +28,6 @@ from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.spec.rewards.steps import Lines
 from yatt_core.spec.sections.data import ReasoningGymSource
 
-
 BASE = load_spec(SPEC)
 (SOURCE,) = BASE.data.sources
 assert isinstance(SOURCE, ReasoningGymSource)
