@@ -55,7 +55,7 @@ def test_the_judge_is_shown_what_the_rule_says() -> None:
 
 def test_the_demonstrations_leave_a_gap_and_responses_have_all_lines() -> None:
     rows = list(gym.entries("running_sums", SOURCE.options, 1, 2000))
-    assert 0.2 < sum(gym.score(row["answer"], row) for row in rows) / len(rows) < 0.3
+    assert 0.1 < sum(gym.score(row["answer"], row) for row in rows) / len(rows) < 0.2
     assert BASE.sft is not None and BASE.sft.probe_every == BASE.sft.max_steps, "SFT runs to its end"
     digits_and_breaks = 2 * LINES - 1
     assert BASE.rollout.min_new_tokens == digits_and_breaks < BASE.rollout.max_new_tokens
