@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -32,12 +32,15 @@ class Watcher:
 
 
 @pytest.fixture
-def place(tmp_path: Path, service_environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns a home whose drivers use the shared services."""
+def place(tmp_path: Path, service_environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yields a home whose drivers use the shared services, and ends those that a failed test leaves."""
     for name, value in service_environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("YATT_HOME", str(tmp_path / "runs"))
-    return tmp_path / "runs"
+    yield tmp_path / "runs"
+    for run in yatt.runs(tmp_path / "runs") if (tmp_path / "runs").exists() else ():
+        if run.state.driver == "driven":
+            os.kill(_driver_of(run), signal.SIGKILL)
 
 
 def test_a_run_is_trained_and_followed(place: Path) -> None:

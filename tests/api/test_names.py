@@ -28,7 +28,7 @@ print(json.dumps({"own": own, "found": found, "error": ConfigurationError.__modu
 def run(folder: Path, *words: str, environment: Mapping[str, str] | None = None, code: int = 0) -> str:
     """Runs a program in a folder that is also the first on the path of every process."""
     given = {**os.environ, **(environment or {}), "PYTHONPATH": str(folder)}
-    done = subprocess.run([sys.executable, *words], cwd=folder, env=given, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, *words], cwd=folder, env=given, capture_output=True, text=True, timeout=570)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
@@ -48,8 +48,19 @@ def test_the_command_and_a_module_of_a_part_start_in_such_a_folder(tmp_path: Pat
     assert json.loads(run(folder, "-m", "yatt", "schema"))["title"] == "YATT run spec"
 
 
+def test_a_reward_file_imports_the_users_own_package(tmp_path: Path) -> None:
+    """`yatt check` calls the function, in the reward process."""
+    folder = hostile_folder(tmp_path / "mine")
+    reward = "rewards.parts=[{name: own, file: rewards.py:score}]"
+    words = ("check", str(ROOT / "configs" / "virtual.yaml"), "--set", reward, "-o", "json")
+    found = json.loads(
+        run(folder, "-m", "yatt", *words, environment={"YATT_HOME": str(tmp_path / "runs")}).splitlines()[-1]
+    )
+    assert "own" in json.dumps(found)
+
+
 @pytest.mark.verify
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_run_trains_in_such_a_folder_with_a_reward_that_imports_the_users_own_package(tmp_path: Path) -> None:
     """The run starts its own supervisor, Prefect server, Ray head and actors, all with that folder first on the path."""
     folder = hostile_folder(tmp_path / "mine")
