@@ -26,6 +26,8 @@ from yatt_core.gates.due import PROMOTION, DueGate
 from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
+BY_RULE = "candidate-"
+"""Beginning of the keys of questions that the rule asks."""
 JUDGED = "promotion_test"
 """The kind of the links that record tests."""
 RULE = "promotion rule"
@@ -94,11 +96,18 @@ def _record(
         ledger.aliases.promote(run, CANDIDATE, key, RULE, said, tell)
         gate = spec.gates.promotion
         if gate is not None:
-            question = DueGate(
-                PROMOTION, f"champion-b{key.branch}-i{key.iteration}-t{key.term}", f"make it champion? {said}", gate
-            )
+            name = f"{BY_RULE}b{key.branch}-i{key.iteration}-t{key.term}"
+            _withdraw_older(ledger, run, name, row.iteration)
+            question = DueGate(PROMOTION, name, f"make it champion? {said}", gate)
             proof = {**key._asdict(), "weights_digest": row.weights_digest, **evidence}
             ask(ledger, run, spec, question, proof, at_ms, fence)
     ledger.events.append(run, JUDGED, {"checkpoint": key._asdict(), "beats": beats, **evidence}, fence)
     log.info("%s", said)
     return said
+
+
+def _withdraw_older(ledger: Ledger, run: str, name: str, iteration: int) -> None:
+    """Closes the rule's open questions about earlier candidates."""
+    for each in ledger.approvals.of(run):
+        if each.decision is None and each.key.startswith(BY_RULE) and each.key != name:
+            ledger.approvals.withdraw(each.id, f"iteration {iteration} is the candidate now")

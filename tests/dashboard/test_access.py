@@ -20,6 +20,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/retry": {"iteration": 3, "phase": "collect"},
     "/rollback": {"to": 1},
     "/promote": {"to": "candidate", "why": "best"},
+    "/approvals/{number}": {"decision": "approve", "why": "good"},
 }
 """Bodies that routes need, so that a refusal is not due to a wrong body."""
 FREE = {"/api/v1/session"}
@@ -32,7 +33,7 @@ def changing(client: TestClient) -> list[tuple[str, str, dict[str, Any]]]:
     for path, operations in paths.items():
         for method in operations.keys() - {"get", "head"}:
             if path not in FREE:
-                filled = path.format(run_id="toy-2", iteration=1)
+                filled = path.format(run_id="toy-2", iteration=1, number=1)
                 body = next((body for end, body in BODIES.items() if path.endswith(end)), {})
                 found.append((method, filled, body))
     return found
@@ -48,7 +49,8 @@ def test_only_the_known_forms_are_missing_from_the_document(client: TestClient) 
         if method.lower() not in paths.get(route.path, {})
     }
     forms = {f"/runs/{{run_id}}/{action}" for action in ACTIONS}
-    assert hidden == {("POST", path) for path in forms | {"/new", "/sign-in", "/sign-out"}}
+    others = {"/new", "/sign-in", "/sign-out", "/approvals/{number}", "/approvals/{number}/link"}
+    assert hidden == {("POST", path) for path in forms | others}
 
 
 def events(served: Context, run: str = "toy-2") -> int:

@@ -55,7 +55,7 @@ def due_gates(gates: GatesSpec, place: Place) -> Iterator[DueGate]:
         text = f"continue on branch {place.branch}, which was opened by a rollback ({place.rolled_back})?"
         yield DueGate(ROLLBACK, f"rollback-b{place.branch}", text, gates.rollback)
     if gates.iterations is not None and place.iteration > 0 and place.iteration % gates.iterations.every == 0:
-        text = f"continue after {where}, with {place.target - place.iteration} iterations left?"
+        text = f"continue after {where}, of {place.target} iterations?"
         yield DueGate(ITERATIONS, f"iterations-b{place.branch}-i{place.iteration}", text, gates.iterations)
     if gates.spending is not None and (passed := math.floor(place.device_hours / gates.spending.device_hours)):
         amount = passed * gates.spending.device_hours

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.simulation.cluster import DriverKilled
-from db.core.approval_rules import APPROVED, REJECTED
+from db.core.approval_rules import APPROVED, REJECTED, WITHDRAWN
 from db.ledger import Ledger
 from db.write.aliases import Aliases, AliasMove, CheckpointKey
 from db.write.approvals import Approvals, Verdict
@@ -87,6 +87,12 @@ def test_a_rejected_candidate_stays_candidate(tmp_path: Path) -> None:
         ledger.approvals.decide(1, Verdict(REJECTED, "ann", "too wordy", "cli"))
     simulation.drive()
     assert facts(simulation)[0] == [("candidate", 2), ("candidate", 3)]
+
+
+def test_only_the_newest_candidate_waits_for_a_decision(tmp_path: Path) -> None:
+    simulation = Simulation.of(tmp_path, *RULE, GATE)
+    simulation.drive()
+    assert facts(simulation)[2] == [(2, WITHDRAWN), (3, None)]
 
 
 STEPS = ("promote", "ask", "append")
