@@ -131,10 +131,10 @@ def test_a_used_up_budget_pauses_the_run_until_it_is_raised(tmp_path: Path, scop
 
     own = ["guards.budget={cost: 0.2}"] if scope == "spec" else []
     with_prices(tmp_path, "3.60", budget("0.2"))
-    simulation = Simulation.of(tmp_path, "iterations=40", "billing={project: math, owner: ada}", *own)
+    simulation = Simulation.of(tmp_path, "iterations=4", "billing={project: math, owner: ada}", *own)
     outcome = simulation.drive()
     assert outcome is not None and (outcome.state, outcome.exit_code) == ("paused", ExitCode.PAUSED)
-    assert 0 <= outcome.iteration < 40 and "the budget is 0.2" in outcome.reason
+    assert 0 <= outcome.iteration < 4 and "the budget is 0.2" in outcome.reason
     with simulation.ledger() as ledger:
         alarms = [(row.rule, row.action) for row in ledger.alarms.of(simulation.run)]
         assert ledger.records.checkpoints(simulation.run)[0].iteration == outcome.iteration, "a safe point"
@@ -146,12 +146,12 @@ def test_a_used_up_budget_pauses_the_run_until_it_is_raised(tmp_path: Path, scop
     if scope == "spec":
         revise(Home(tmp_path), simulation.run, ["guards.budget.cost=1000"])
     done = simulation.drive()
-    assert done is not None and (done.state, done.iteration) == ("completed", 40)
+    assert done is not None and (done.state, done.iteration) == ("completed", 4)
 
 
 def test_runs_of_a_project_share_its_budget(tmp_path: Path) -> None:
     with_prices(tmp_path)
-    first = Simulation.of(tmp_path, "iterations=10", "billing.project=math")
+    first = Simulation.of(tmp_path, "iterations=2", "billing.project=math")
     first.drive()
     with first.ledger() as ledger:
         used = sum(total_charges(ledger, first.run).values(), Amounts()).cost

