@@ -27,8 +27,11 @@ def value_of(job: Job, salt: int) -> float | None:
 def carried(rule: Rule, salt: int, order: st.DataObject | None = None) -> Schedule:
     """Measures the jobs under way one by one, in an order of arrival that hypothesis chooses, until none is left."""
     values: dict[Job, float | None] = {}
+    decided: list[Job] = []
     while True:
         schedule = schedule_of(rule, values)
+        before, decided = decided, list(schedule.decided)
+        assert decided[: len(before)] == before, "no decision is taken back or overtaken by another"
         missing = sorted(job for job in schedule.open if job not in values)
         if not missing:
             return schedule
