@@ -1,0 +1,1 @@
+"""How well a queue shares devices: the scheduler's decisions over seven simulated days, beside a queue of whole runs."""

@@ -1,0 +1,249 @@
+"""Simulates the queue event by event: arrivals, commits, ends, reclaims. The decisions are those of the real scheduler.
+
+Consumes jobs, outages and a policy; produces an `Outcome`. Nothing depends on the machine or the clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from benchmarks.queue.simulated_run import SimulatedRun
+from benchmarks.queue.workload import DAYS, Job, Outage
+from yatt_core.queueing.ettr import failure_rate
+from yatt_core.queueing.facts import Decision, Entry, QueueFacts, Start, Stop
+from yatt_core.queueing.fair_share import Use, decayed_use
+from yatt_core.queueing.forecasts import forecast
+from yatt_core.queueing.limits import Stretch
+from yatt_core.queueing.pools import DAY, HOUR, PoolsSpec
+from yatt_core.queueing.standing import Standing, held
+
+Policy = Callable[[PoolsSpec, QueueFacts], Decision]
+TICK_SECONDS = 60.0
+FORECAST_AT = 0.1
+LIMIT = 60 * DAY
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What happened.
+
+    stretches: every stretch of devices that a run held.
+    away: device-seconds of outages within the days, by pool.
+    """
+
+    runs: Mapping[str, SimulatedRun]
+    stretches: list[Stretch] = field(default_factory=list)
+    away_seconds: float = 0.0
+    decisions: int = 0
+
+
+class Simulator:
+    """One simulation."""
+
+    def __init__(self, pools: PoolsSpec, jobs: Sequence[Job], outages: Sequence[Outage], policy: Policy) -> None:
+        self._pools, self._policy, self._jobs = pools, policy, jobs
+        self._runs: dict[str, SimulatedRun] = {}
+        self._order = {job.run: number for number, job in enumerate(jobs)}
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._serial = count()
+        self._away: dict[str, dict[int, float]] = {name: {} for name in pools.pools}
+        self._failures = dict.fromkeys(pools.pools, 0)
+        self._stops = dict.fromkeys(pools.pools, 0)
+        self._held = dict.fromkeys(pools.pools, (0.0, 0.0))
+        self._uses: list[Use] = []
+        self._now, self._changed, self._next_tick = 0.0, False, 0.0
+        self.outcome = Outcome(self._runs)
+        for job in jobs:
+            self._at(job.at, lambda job=job: self._arrive(job))
+        for outage in outages:
+            self._plan_outage(outage)
+
+    def run(self) -> Outcome:
+        """Simulates until every run has ended."""
+        while self._events and self._now < LIMIT:
+            self._now, _, happen = heapq.heappop(self._events)
+            happen()
+            if self._events and self._events[0][0] <= self._now:
+                continue
+            if self._changed or self._now >= self._next_tick:
+                self._decide()
+        return self.outcome
+
+    def _at(self, when: float, happen: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._serial), happen))
+
+    def _arrive(self, job: Job) -> None:
+        self._runs[job.run] = SimulatedRun(job, waiting_since=self._now)
+        self._changed = True
+
+    # Devices that go away and come back
+
+    def _plan_outage(self, outage: Outage) -> None:
+        if outage.notice:
+            self._at(outage.at, lambda: self._announce(outage))
+        self._at(outage.at + outage.notice, lambda: self._lose(outage))
+        self._at(outage.until, lambda: self._give_back(outage))
+        end = DAYS * DAY
+        away = max(0.0, min(outage.until, end) - min(outage.at + outage.notice, end))
+        self.outcome.away_seconds += away * len(outage.devices)
+
+    def _announce(self, outage: Outage) -> None:
+        self._mark(outage)
+        for run in self._on(outage):
+            self._stop(run, outage.notice)
+
+    def _lose(self, outage: Outage) -> None:
+        self._mark(outage)
+        self._failures[outage.pool] += len(outage.devices)
+        for run in self._on(outage):
+            run.interrupted += 1
+            self._release(run)
+
+    def _give_back(self, outage: Outage) -> None:
+        away = self._away[outage.pool]
+        for number in outage.devices:
+            if away.get(number, 0.0) <= outage.until:
+                away.pop(number, None)
+        self._changed = True
+
+    def _mark(self, outage: Outage) -> None:
+        away = self._away[outage.pool]
+        for number in outage.devices:
+            away[number] = max(away.get(number, 0.0), outage.until)
+        self._changed = True
+
+    def _on(self, outage: Outage) -> list[SimulatedRun]:
+        gone = set(outage.devices)
+        return [
+            run
+            for run in self._runs.values()
+            if run.job.pool == outage.pool and run.segment is not None and gone.intersection(run.segment.devices)
+        ]
+
+    # Runs
+
+    def _begin(self, start: Start) -> None:
+        run = self._runs[start.run]
+        run.choose_interval(self._rate(run.job.pool) * run.job.devices)
+        self._expect(run, run.begin(self._now, start.devices, start.level, start.backfilled))
+
+    def _expect(self, run: SimulatedRun, commit_at: float) -> None:
+        segment = run.segment
+        assert segment is not None
+        segment.wakes_at = commit_at
+        number = segment.number
+        self._at(commit_at, lambda: self._commit(run, number))
+
+    def _commit(self, run: SimulatedRun, number: int) -> None:
+        if run.segment is None or run.segment.number != number:
+            return
+        following = run.commit(self._now)
+        if not run.predicted and run.committed >= FORECAST_AT * len(run.job.iterations):
+            self._predict(run)
+        if following is None:
+            self._at(self._now + run.job.times.checkpoint, lambda: self._end(run, number))
+        else:
+            self._expect(run, following)
+
+    def _end(self, run: SimulatedRun, number: int) -> None:
+        if run.segment is not None and run.segment.number == number:
+            self._release(run)
+
+    def _stop(self, run: SimulatedRun, within: float | None) -> None:
+        """Asks a run to stop at its next commit, or within a bound in the middle of an iteration."""
+        segment = run.segment
+        assert segment is not None
+        segment.stopping = True
+        pause = run.job.times.checkpoint
+        if within is not None and segment.wakes_at + pause > self._now + within >= self._now + pause:
+            number = segment.number
+            self._at(self._now + within, lambda: self._cut(run, number))
+
+    def _cut(self, run: SimulatedRun, number: int) -> None:
+        if run.segment is not None and run.segment.number == number:
+            run.kept = run.committed  # the last checkpoint, of the newest commit
+            self._release(run)
+
+    def _release(self, run: SimulatedRun) -> None:
+        job, segment = run.job, run.release(self._now)
+        devices = segment.devices
+        self.outcome.stretches.append(
+            Stretch(job.run, job.pool, job.owner, job.project, devices, segment.started_at, self._now)
+        )
+        self._uses.append(Use(job.owner, job.project, len(devices), segment.started_at, self._now))
+        seconds, device_seconds = self._held[job.pool]
+        length = self._now - segment.started_at
+        self._held[job.pool] = seconds + length, device_seconds + length * len(devices)
+        self._changed = True
+
+    def _predict(self, run: SimulatedRun) -> None:
+        outlook = self._standing(run).outlook()
+        price = self._pools.pools[run.job.pool].price
+        if outlook is None or price is None or run.segment is None:
+            return
+        so_far = run.held_seconds + self._now - run.segment.started_at
+        cost = forecast(outlook, price.per_device_hour).cost
+        assert cost is not None
+        run.predicted["cost"] = cost + so_far / HOUR * run.job.devices * price.per_device_hour
+
+    # Decisions
+
+    def _rate(self, pool: str) -> float:
+        expected = self._pools.pools[pool].failures_per_device_day
+        return failure_rate(expected, self._failures[pool], self._held[pool][1])
+
+    def _standing(self, run: SimulatedRun) -> Standing:
+        pool = run.job.pool
+        seconds = self._held[pool][0]
+        stops = self._stops[pool] / seconds if seconds else 0.0
+        since = self._now - run.committed_at
+        return Standing(
+            run.times, run.left, run.every, run.job.devices, since, self._rate(pool) * run.job.devices, stops
+        )
+
+    def _entry(self, run: SimulatedRun) -> Entry:
+        job, segment, standing = run.job, run.segment, self._standing(run)
+        waited = run.waited + (0.0 if run.waiting_since is None else self._now - run.waiting_since)
+        holds = segment and held(
+            segment.devices,
+            segment.started_at,
+            segment.level,
+            standing,
+            self._now,
+            stopping=segment.stopping,
+            backfilled=segment.backfilled,
+            within=self._pools.stop_seconds,
+        )
+        return Entry(
+            job.run, job.pool, job.owner, job.project, job.priority, job.devices, self._order[job.run],
+            waited, standing.run_seconds(), held=holds,
+        )  # fmt: skip
+
+    def _decide(self) -> None:
+        self._changed, self._next_tick = False, self._now + TICK_SECONDS
+        current = [run for run in self._runs.values() if run.ended_at is None]
+        uses = [*self._uses, *(_use(run, self._now) for run in current if run.segment is not None)]
+        away = {name: frozenset(numbers) for name, numbers in self._away.items()}
+        used = decayed_use(self._pools.fair_share, uses, self._now)
+        facts = QueueFacts(self._now, tuple(self._entry(run) for run in current), away, used)
+        decision = self._policy(self._pools, facts)
+        self.outcome.decisions += 1
+        for stop in decision.stops:
+            self._carry_out(stop)
+        for start in decision.starts:
+            self._begin(start)
+
+    def _carry_out(self, stop: Stop) -> None:
+        run = self._runs[stop.run]
+        run.pre_empted += 1
+        self._stops[run.job.pool] += 1
+        self._stop(run, stop.within)
+
+
+def _use(run: SimulatedRun, now: float) -> Use:
+    segment = run.segment
+    assert segment is not None
+    return Use(run.job.owner, run.job.project, len(segment.devices), segment.started_at, now)

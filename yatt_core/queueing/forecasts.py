@@ -1,0 +1,67 @@
+"""Predictions of a run's end and cost, and their scores once the run has ended.
+
+Consumes a run's times, what is left of it, and rates of interruptions; produces a `Forecast`. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from yatt_core.queueing.ettr import RunTimes, ettr
+from yatt_core.queueing.pools import HOUR
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a forecast is made from.
+
+    left: iterations that are left.
+    every: iterations between checkpoints.
+    failures: unforeseen interruptions of the run in a second.
+    stops: pre-emptions of the run in a second that it holds devices; each costs a restart.
+    wait: mean seconds of waiting after an interruption of either kind in which the run lost its devices.
+    """
+
+    times: RunTimes
+    left: int
+    every: int
+    devices: int
+    failures: float = 0.0
+    stops: float = 0.0
+    wait: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A prediction.
+
+    held_seconds: time for which the run will hold its devices from now on.
+    end_seconds: time to its end, with waiting.
+    cost: of the devices from now on; None without a price.
+    ettr: predicted ratio of useful to held time.
+    """
+
+    held_seconds: float
+    end_seconds: float
+    cost: float | None
+    ettr: float
+
+
+def forecast(outlook: Outlook, per_device_hour: float | None) -> Forecast:
+    """Returns the prediction for a run that holds devices, or gets them now."""
+    times = outlook.times
+    ratio = ettr(times, outlook.every, outlook.failures)
+    planned = 1.0 - min(0.9, outlook.stops * (times.restart + times.checkpoint))
+    held = outlook.left * times.iteration / (ratio * planned)
+    cost = None if per_device_hour is None else held / HOUR * outlook.devices * per_device_hour
+    return Forecast(held, held * (1.0 + outlook.stops * outlook.wait), cost, ratio * planned)
+
+
+def relative_error(predicted: float, actual: float) -> float:
+    """Returns |predicted - actual| / actual; 0 if both are 0."""
+    return abs(predicted - actual) / actual if actual else abs(predicted)
+
+
+def useful_ratio(useful_seconds: float, held_seconds: float) -> float:
+    """Returns the ratio that a run has reached; 1 before it has held devices."""
+    return useful_seconds / held_seconds if held_seconds > 0 else 1.0

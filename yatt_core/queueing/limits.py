@@ -1,0 +1,92 @@
+"""The limits of persons and projects, counted during a decision, and checked afterwards on what was held.
+
+Consumes entries, or stretches of devices from the ledger; produces the reason why a run may not start, and violations.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from yatt_core.queueing.facts import Entry
+from yatt_core.queueing.pools import PoolsSpec
+
+
+class Limits:
+    """Devices held by each person, and by each project in each pool."""
+
+    def __init__(self, pools: PoolsSpec, entries: Iterable[Entry]) -> None:
+        self._pools = pools
+        self._owners: Counter[str] = Counter()
+        self._projects: Counter[tuple[str, str]] = Counter()
+        for entry in entries:
+            if entry.held is not None:
+                self._count(entry, len(entry.held.devices))
+
+    def add(self, entry: Entry) -> None:
+        """Counts a run that starts."""
+        self._count(entry, entry.devices)
+
+    def why_blocked(self, entry: Entry) -> str | None:
+        """Returns which limit keeps a run from starting; None if none does."""
+        limit = self._pools.limit_of(entry.owner)
+        if limit is not None and self._owners[entry.owner] + entry.devices > limit:
+            return f"{entry.owner} may hold {limit} devices, and holds {self._owners[entry.owner]}"
+        quota = self._pools.pools[entry.pool].quotas.get(entry.project)
+        held = self._projects[entry.pool, entry.project]
+        if quota is not None and held + entry.devices > quota:
+            return f"project {entry.project} may hold {quota} devices of {entry.pool}, and holds {held}"
+        return None
+
+    def _count(self, entry: Entry, devices: int) -> None:
+        self._owners[entry.owner] += devices
+        self._projects[entry.pool, entry.project] += devices
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Devices that a run held from one moment to another; `ended_at` is None while it holds them."""
+
+    run: str
+    pool: str
+    owner: str
+    project: str
+    devices: tuple[int, ...]
+    started_at: float
+    ended_at: float | None
+
+
+def violations(pools: PoolsSpec, stretches: Iterable[Stretch]) -> Iterator[str]:
+    """Yields each moment at which a device was held twice or a limit was exceeded.
+
+    A stretch that ends at the moment at which another begins does not overlap it.
+    """
+    known = list(stretches)
+    changes = [(stretch.started_at, 1, index) for index, stretch in enumerate(known)]
+    changes += [(each.ended_at, 0, index) for index, each in enumerate(known) if each.ended_at is not None]
+    holders: dict[tuple[str, int], str] = {}
+    owners: Counter[str] = Counter()
+    projects: Counter[tuple[str, str]] = Counter()
+    for at, begins, index in sorted(changes):
+        stretch, sign = known[index], 1 if begins else -1
+        owners[stretch.owner] += sign * len(stretch.devices)
+        projects[stretch.pool, stretch.project] += sign * len(stretch.devices)
+        for number in stretch.devices:
+            if not begins:
+                holders.pop((stretch.pool, number), None)
+            elif (other := holders.setdefault((stretch.pool, number), stretch.run)) != stretch.run:
+                yield f"at {at}: device {number} of {stretch.pool} is held by {other} and by {stretch.run}"
+        yield from _exceeded(pools, stretch, owners, projects, at)
+
+
+def _exceeded(
+    pools: PoolsSpec, stretch: Stretch, owners: Counter[str], projects: Counter[tuple[str, str]], at: float
+) -> Iterator[str]:
+    limit = pools.limit_of(stretch.owner)
+    if limit is not None and owners[stretch.owner] > limit:
+        yield f"at {at}: {stretch.owner} holds {owners[stretch.owner]} devices, the limit is {limit}"
+    quota = pools.pools[stretch.pool].quotas.get(stretch.project)
+    held = projects[stretch.pool, stretch.project]
+    if quota is not None and held > quota:
+        yield f"at {at}: project {stretch.project} holds {held} devices of {stretch.pool}, its quota is {quota}"

@@ -1,0 +1,83 @@
+"""Where a run stands, as facts for a decision: predicted end, time to its next safe point, what a stop would waste.
+
+Consumes a run's own times, from its phases or from a simulation; produces the numbers of `Entry` and `Held`. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+
+from yatt_core.queueing.ettr import RunTimes, stop_cost
+from yatt_core.queueing.facts import NEVER, Held
+from yatt_core.queueing.forecasts import Outlook, forecast
+
+RECENT = 20
+"""Newest iterations whose mean is the prediction for the next ones."""
+FEWEST = 3
+"""Iterations without which nothing is predicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a run stands.
+
+    times: None until enough iterations are committed.
+    left: iterations that are left.
+    every: iterations between checkpoints.
+    since_commit: seconds since its newest commit, or since it got its devices.
+    failures: unforeseen interruptions of the run in a second.
+    stops: pre-emptions of the run in a second.
+    """
+
+    times: RunTimes | None
+    left: int
+    every: int
+    devices: int
+    since_commit: float = 0.0
+    failures: float = 0.0
+    stops: float = 0.0
+
+    def outlook(self) -> Outlook | None:
+        """Returns what a forecast is made from; None while too little is known."""
+        if self.times is None:
+            return None
+        return Outlook(self.times, self.left, self.every, self.devices, self.failures, self.stops)
+
+    def run_seconds(self) -> float:
+        """Returns the predicted time from a start to the run's end; `NEVER` while too little is known."""
+        outlook = self.outlook()
+        return NEVER if outlook is None else outlook.times.restart + forecast(outlook, None).held_seconds
+
+
+def times_of(iterations: list[float], checkpoint: float, restart: float, replay: float) -> RunTimes | None:
+    """Returns a run's times; None while it has committed too few iterations.
+
+    iterations: seconds of each, oldest first.
+    """
+    if len(iterations) < FEWEST:
+        return None
+    return RunTimes(fmean(iterations[-RECENT:]), checkpoint, restart, replay)
+
+
+def held(
+    devices: tuple[int, ...],
+    started_at: float,
+    level: int,
+    standing: Standing,
+    now: float,
+    *,
+    stopping: bool = False,
+    backfilled: bool = False,
+    within: float | None = None,
+) -> Held:
+    """Returns what a run holds, as a fact for a decision.
+
+    within: seconds that a pre-empted run has.
+    """
+    outlook = standing.outlook()
+    if outlook is None:
+        return Held(devices, started_at, level, stopping, NEVER, now, now - started_at, backfilled)
+    seconds, wasted = stop_cost(outlook.times, standing.since_commit, within)
+    ends_at = now + forecast(outlook, None).held_seconds - min(standing.since_commit, outlook.times.iteration)
+    return Held(devices, started_at, level, stopping, max(now, ends_at), now + seconds, wasted, backfilled)
