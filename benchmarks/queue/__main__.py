@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
 from benchmarks.queue.fifo import decide_fifo
-from benchmarks.queue.simulated_run import SimulatedRun, undisturbed_digest
+from benchmarks.queue.simulated_run import undisturbed_digest
 from benchmarks.queue.simulator import Outcome, Policy, Simulator
 from benchmarks.queue.workload import DAYS, HIGH, jobs, outages, pools
 from yatt_core.queueing.decisions import decide
@@ -47,15 +47,11 @@ def waits(outcome: Outcome, priority: int) -> list[float]:
     return [run.waited / HOUR for run in outcome.runs.values() if run.job.priority == priority]
 
 
-def cost_errors(spec: PoolsSpec, outcome: Outcome) -> list[float]:
+def cost_errors(outcome: Outcome) -> list[float]:
     """Returns the relative error of each cost that was predicted at a tenth of the run."""
-    return [relative_error(run.predicted["cost"], _cost(spec, run)) for run in outcome.runs.values() if run.predicted]
-
-
-def _cost(spec: PoolsSpec, run: SimulatedRun) -> float:
-    price = spec.pools[run.job.pool].price
-    assert price is not None
-    return run.held_seconds / HOUR * run.job.devices * price.per_device_hour
+    return [
+        relative_error(run.predicted_cost, run.cost) for run in outcome.runs.values() if run.predicted_cost is not None
+    ]
 
 
 def simulate(seeds: Sequence[int], spec: PoolsSpec, policy: Policy, name: str) -> list[Outcome]:
@@ -89,7 +85,7 @@ def main() -> None:
     fifo = simulate(seeds, spec, decide_fifo, "FIFO")
     high = [hours for outcome in ours for hours in waits(outcome, HIGH)]
     high_fifo = [hours for outcome in fifo for hours in waits(outcome, HIGH)]
-    errors = [error for outcome in ours for error in cost_errors(spec, outcome)]
+    errors = [error for outcome in ours for error in cost_errors(outcome)]
     runs = [run for outcome in ours for run in outcome.runs.values()]
     p95, p95_fifo = float(np.quantile(high, 0.95)), float(np.quantile(high_fifo, 0.95))
     low = [hours for outcome in ours for hours in waits(outcome, 0)]

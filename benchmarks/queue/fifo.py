@@ -11,13 +11,21 @@ from yatt_core.queueing.reservations import PoolState
 def decide_fifo(pools: PoolsSpec, facts: QueueFacts) -> Decision:
     """Returns what a queue without priorities, pre-emption and backfilling does; interrupted runs are first again."""
     limits = Limits(pools, facts.entries)
+    states = {
+        name: PoolState.of(name, pool.numbers, facts.away.get(name, frozenset()), facts)
+        for name, pool in pools.pools.items()
+    }
     starts: list[Start] = []
-    for name, pool in pools.pools.items():
-        state = PoolState.of(name, pool.numbers, facts.away.get(name, frozenset()), facts)
-        waiting = [entry for entry in facts.entries if entry.pool == name and entry.held is None]
-        for entry in sorted(waiting, key=lambda each: each.order):
-            if entry.devices > len(state.free) or limits.why_blocked(entry) is not None:
+    closed: set[str] = set()
+    for entry in sorted(facts.entries, key=lambda each: each.order):
+        if entry.held is not None or closed.issuperset(entry.pools):
+            continue
+        for name in entry.pools:
+            fits = entry.devices <= len(states[name].free) and limits.why_blocked(entry, name) is None
+            if fits and name not in closed:
+                limits.add(entry, name)
+                starts.append(Start(entry.run, name, states[name].take(entry.devices), 0))
                 break
-            limits.add(entry)
-            starts.append(Start(entry.run, name, state.take(entry.devices), 0))
+        else:
+            closed.update(entry.pools)
     return Decision(tuple(starts), (), {})

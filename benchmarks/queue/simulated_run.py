@@ -5,7 +5,7 @@ Consumes a `Job`; produces the times of its next commits, and a digest over the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from benchmarks.queue.workload import Job
 from yatt_core.digests import json_digest
@@ -24,6 +24,7 @@ class Segment:
     """
 
     number: int
+    pool: str
     devices: tuple[int, ...]
     started_at: float
     level: int
@@ -40,8 +41,8 @@ class SimulatedRun:
     committed: iterations.
     kept: newest iteration with a checkpoint.
     digest: chained over the commits, so that one that is lost, repeated or out of order changes it.
-    held_seconds: of ended stretches.
-    forecast: predicted cost, made at a tenth of the run.
+    held_seconds, cost: of ended stretches.
+    predicted_cost: made at a tenth of the run.
     """
 
     job: Job
@@ -59,7 +60,8 @@ class SimulatedRun:
     pre_empted: int = 0
     interrupted: int = 0
     first_start: float | None = None
-    predicted: dict[str, float] = field(default_factory=dict)
+    cost: float = 0.0
+    predicted_cost: float | None = None
 
     @property
     def left(self) -> int:
@@ -72,7 +74,7 @@ class SimulatedRun:
         own = self.job.times
         return times_of(list(self.job.iterations[: self.committed]), own.checkpoint, own.restart, own.replay)
 
-    def begin(self, now: float, devices: tuple[int, ...], level: int, backfilled: bool) -> float:
+    def begin(self, now: float, pool: str, devices: tuple[int, ...], level: int, backfilled: bool) -> float:
         """Gives the run devices; returns the time of its next commit."""
         assert self.segment is None, self.job.run
         if self.waiting_since is not None:
@@ -80,7 +82,7 @@ class SimulatedRun:
         self.waiting_since = None
         self.first_start = now if self.first_start is None else self.first_start
         self.segments += 1
-        self.segment = Segment(self.segments, devices, now, level, backfilled)
+        self.segment = Segment(self.segments, pool, devices, now, level, backfilled)
         self.committed_at = now
         own = self.job.times
         replay = (self.committed - self.kept) * own.replay

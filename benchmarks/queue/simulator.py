@@ -120,15 +120,15 @@ class Simulator:
         return [
             run
             for run in self._runs.values()
-            if run.job.pool == outage.pool and run.segment is not None and gone.intersection(run.segment.devices)
+            if run.segment is not None and run.segment.pool == outage.pool and gone.intersection(run.segment.devices)
         ]
 
     # Runs
 
     def _begin(self, start: Start) -> None:
         run = self._runs[start.run]
-        run.choose_interval(self._rate(run.job.pool) * run.job.devices)
-        self._expect(run, run.begin(self._now, start.devices, start.level, start.backfilled))
+        run.choose_interval(self._rate(start.pool) * run.job.devices)
+        self._expect(run, run.begin(self._now, start.pool, start.devices, start.level, start.backfilled))
 
     def _expect(self, run: SimulatedRun, commit_at: float) -> None:
         segment = run.segment
@@ -141,7 +141,7 @@ class Simulator:
         if run.segment is None or run.segment.number != number:
             return
         following = run.commit(self._now)
-        if not run.predicted and run.committed >= FORECAST_AT * len(run.job.iterations):
+        if run.predicted_cost is None and run.committed >= FORECAST_AT * len(run.job.iterations):
             self._predict(run)
         if following is None:
             self._at(self._now + run.job.times.checkpoint, lambda: self._end(run, number))
@@ -171,23 +171,29 @@ class Simulator:
         job, segment = run.job, run.release(self._now)
         devices = segment.devices
         self.outcome.stretches.append(
-            Stretch(job.run, job.pool, job.owner, job.project, devices, segment.started_at, self._now)
+            Stretch(job.run, segment.pool, job.owner, job.project, devices, segment.started_at, self._now)
         )
         self._uses.append(Use(job.owner, job.project, len(devices), segment.started_at, self._now))
-        seconds, device_seconds = self._held[job.pool]
+        seconds, device_seconds = self._held[segment.pool]
         length = self._now - segment.started_at
-        self._held[job.pool] = seconds + length, device_seconds + length * len(devices)
+        self._held[segment.pool] = seconds + length, device_seconds + length * len(devices)
+        run.cost += length / HOUR * len(devices) * self._price(segment.pool)
         self._changed = True
 
     def _predict(self, run: SimulatedRun) -> None:
         outlook = self._standing(run).outlook()
-        price = self._pools.pools[run.job.pool].price
-        if outlook is None or price is None or run.segment is None:
+        segment = run.segment
+        if outlook is None or segment is None:
             return
-        so_far = run.held_seconds + self._now - run.segment.started_at
-        cost = forecast(outlook, price.per_device_hour).cost
+        price = self._price(segment.pool)
+        cost = forecast(outlook, price).cost
         assert cost is not None
-        run.predicted["cost"] = cost + so_far / HOUR * run.job.devices * price.per_device_hour
+        so_far = (self._now - segment.started_at) / HOUR * run.job.devices * price
+        run.predicted_cost = run.cost + so_far + cost
+
+    def _price(self, pool: str) -> float:
+        price = self._pools.pools[pool].price
+        return 0.0 if price is None else price.per_device_hour
 
     # Decisions
 
@@ -196,7 +202,7 @@ class Simulator:
         return failure_rate(expected, self._failures[pool], self._held[pool][1])
 
     def _standing(self, run: SimulatedRun) -> Standing:
-        pool = run.job.pool
+        pool = run.job.pools[0] if run.segment is None else run.segment.pool
         seconds = self._held[pool][0]
         stops = self._stops[pool] / seconds if seconds else 0.0
         since = self._now - run.committed_at
@@ -208,6 +214,7 @@ class Simulator:
         job, segment, standing = run.job, run.segment, self._standing(run)
         waited = run.waited + (0.0 if run.waiting_since is None else self._now - run.waiting_since)
         holds = segment and held(
+            segment.pool,
             segment.devices,
             segment.started_at,
             segment.level,
@@ -218,9 +225,17 @@ class Simulator:
             within=self._pools.stop_seconds,
         )
         return Entry(
-            job.run, job.pool, job.owner, job.project, job.priority, job.devices, self._order[job.run],
-            waited, standing.run_seconds(), held=holds,
-        )  # fmt: skip
+            run=job.run,
+            pools=job.pools,
+            owner=job.owner,
+            project=job.project,
+            priority=job.priority,
+            devices=job.devices,
+            order=self._order[job.run],
+            waited=waited,
+            run_seconds=standing.run_seconds(),
+            held=holds,
+        )
 
     def _decide(self) -> None:
         self._changed, self._next_tick = False, self._now + TICK_SECONDS
@@ -238,8 +253,9 @@ class Simulator:
 
     def _carry_out(self, stop: Stop) -> None:
         run = self._runs[stop.run]
+        assert run.segment is not None
         run.pre_empted += 1
-        self._stops[run.job.pool] += 1
+        self._stops[run.segment.pool] += 1
         self._stop(run, stop.within)
 
 

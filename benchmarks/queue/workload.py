@@ -20,6 +20,8 @@ SIZES = {"main": {8: 0.4, 16: 0.3, 32: 0.2, 64: 0.1}, "spot": {8: 0.5, 16: 0.3, 
 """Probability of each number of devices."""
 MEDIAN_SECONDS, SIGMA = 1.5 * HOUR, 1.0
 """Log-normal durations: their median, and the deviation of their logarithm."""
+EITHER_FRACTION = 0.5
+"""Fraction of the main pool's runs that accept spot devices; the runs of the spot pool accept all devices."""
 HIGH_FRACTION = 0.2
 NORMAL, HIGH = 0, 2
 ITERATION_SECONDS = (60.0, 240.0)
@@ -37,7 +39,7 @@ POOLS = {
             "devices": 96,
             "price": {"currency": "EUR", "per_device_hour": 2.5},
             "failures_per_device_day": FAILURES_PER_DEVICE_DAY,
-            "quotas": {"evaluation": 64},
+            "quotas": {"evaluation": 80},
         },
         "spot": {
             "devices": 32,
@@ -46,7 +48,7 @@ POOLS = {
             "failures_per_device_day": 0.02,
         },
     },
-    "owners": {"ada": 96},
+    "owners": {"ada": 112},
     "ageing_hours": 12,
     "stop_seconds": 300,
 }
@@ -57,11 +59,12 @@ OWNERS, PROJECTS = ("ada", "ben", "cleo", "dan"), ("chat", "code", "evaluation")
 class Job:
     """A run that arrives.
 
+    pools: those that it can use, the preferred one first.
     iterations: seconds of each.
     """
 
     run: str
-    pool: str
+    pools: tuple[str, ...]
     owner: str
     project: str
     priority: int
@@ -123,16 +126,21 @@ def _of_pool(seed: int, pool: str, devices: int) -> Iterator[Job]:
     each = seconds * float(np.dot(sizes, odds))
     for number, at in enumerate(_arrivals(random, each / (LOAD * devices))):
         duration = MEDIAN_SECONDS * float(np.exp(SIGMA * random.standard_normal()))
+        owner, project = str(random.choice(OWNERS)), str(random.choice(PROJECTS))
+        count = int(random.choice(sizes, p=odds))
+        other = "main" if pool == "spot" else "spot"
+        either = pool == "spot" or (count in SIZES[other] and random.random() < EITHER_FRACTION)
+        spans = (5.0, 30.0), (60.0, 180.0), (10.0, 30.0)
         yield Job(
             run=f"{pool}-{number}",
-            pool=pool,
-            owner=str(random.choice(OWNERS)),
-            project=str(random.choice(PROJECTS)),
+            pools=(pool, other) if either else (pool,),
+            owner=owner,
+            project=project,
             priority=HIGH if random.random() < HIGH_FRACTION else NORMAL,
-            devices=int(random.choice(sizes, p=odds)),
+            devices=count,
             at=at,
             iterations=_iterations(random, duration),
-            times=RunTimes(0.0, *(float(random.uniform(*span)) for span in ((5.0, 30.0), (60.0, 180.0), (10.0, 30.0)))),
+            times=RunTimes(0.0, *(float(random.uniform(*span)) for span in spans)),
         )
 
 

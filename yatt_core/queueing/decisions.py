@@ -52,22 +52,19 @@ class _Round:
         for stop in self._asked_to_leave():
             self._stop(stop)
         for entry in self._in_order():
-            reason = self._why_blocked(entry)
-            if reason is not None:
-                self._waiting[entry.run] = Waiting(reason)
-            elif not self._start(entry) and not self._pre_empt(entry):
-                self._reserve(entry)
+            self._place(entry)
         return Decision(tuple(self._starts), tuple(self._stops.values()), self._waiting)
 
     def _asked_to_leave(self) -> Iterator[Stop]:
         """Yields stops of runs that people hold back or remove, or whose devices are away."""
         for entry in self._facts.entries:
-            if entry.held is None or entry.held.stopping:
+            held = entry.held
+            if held is None or held.stopping:
                 continue
             if entry.wanted is not Wanted.RUN:
                 reason = HELD_BACK if entry.wanted is Wanted.HOLD else REMOVED
                 yield Stop(entry.run, reason, self._pools.stop_seconds)
-            elif not self._facts.away.get(entry.pool, frozenset()).isdisjoint(entry.held.devices):
+            elif not self._facts.away.get(held.pool, frozenset()).isdisjoint(held.devices):
                 yield Stop(entry.run, RECLAIMED, 0.0)
 
     def _in_order(self) -> Iterator[Entry]:
@@ -78,48 +75,61 @@ class _Round:
             left.remove(entry)
             yield entry
 
-    def _why_blocked(self, entry: Entry) -> str | None:
-        if entry.pool not in self._states:
-            return f"there is no pool {entry.pool}"
+    def _place(self, entry: Entry) -> None:
+        """Starts a run, makes room for it, or says why it waits."""
         if entry.not_before > self._now:
-            return "waits after a failure"
-        return self._limits.why_blocked(entry)
+            self._waiting[entry.run] = Waiting("waits after a failure", entry.not_before)
+            return
+        blocked = {name: self._why_blocked(entry, name) for name in entry.pools}
+        usable = [name for name, reason in blocked.items() if reason is None]
+        if not usable:
+            self._waiting[entry.run] = Waiting("; ".join(reason for reason in blocked.values() if reason))
+            return
+        if not (
+            any(self._start(entry, name, backfill=False) for name in usable)
+            or any(self._pre_empt(entry, name) for name in usable)
+            or any(self._start(entry, name, backfill=True) for name in usable)
+        ):
+            self._reserve(entry, usable[0])
 
-    def _start(self, entry: Entry) -> bool:
-        """Starts a run if all its devices are free; returns whether it did, or the run has to wait for a backfill's sake."""
-        state = self._states[entry.pool]
-        if entry.devices > len(state.free):
+    def _why_blocked(self, entry: Entry, pool: str) -> str | None:
+        if pool not in self._states:
+            return f"there is no pool {pool}"
+        return self._limits.why_blocked(entry, pool)
+
+    def _start(self, entry: Entry, pool: str, backfill: bool) -> bool:
+        """Starts a run if all its devices are free; returns whether it did.
+
+        backfill: start it even if that may delay the run with the reservation, which may stop it then.
+        """
+        state = self._states[pool]
+        kept = state.reservation is not None and not state.reservation.admits(entry, self._now)
+        if entry.devices > len(state.free) or (kept and not (backfill and self._is_worth_it(state))):
             return False
-        backfilled = False
-        if state.reservation is not None and not state.reservation.admits(entry, self._now):
-            if state.reservation.at - self._now < 2 * self._pools.protected_minutes * MINUTE:
-                self._waiting[entry.run] = Waiting(f"devices are kept for {state.reservation.run}")
-                return True
-            backfilled = True
-        devices = state.take(entry.devices)
-        if state.reservation is not None and not backfilled:
+        if state.reservation is not None and not kept:
             state.reservation = state.reservation.after(entry, self._now)
-        level = entry.level(self._ageing)
-        held = Held(devices, self._now, level, ends_at=self._now + entry.run_seconds, backfilled=backfilled)
+        devices, level = state.take(entry.devices), entry.level(self._ageing)
+        held = Held(pool, devices, self._now, level, ends_at=self._now + entry.run_seconds, backfilled=kept)
         state.running.append((replace(entry, held=held), held))
-        self._limits.add(entry)
-        self._charge(entry)
-        self._starts.append(Start(entry.run, entry.pool, devices, level, backfilled))
-        return True
-
-    def _charge(self, entry: Entry) -> None:
+        self._limits.add(entry, pool)
         account = account_of(self._pools.fair_share, entry.owner, entry.project)
         self._used[account] = self._used.get(account, 0.0) + entry.devices * HOUR
+        self._starts.append(Start(entry.run, pool, devices, level, kept))
+        return True
 
-    def _pre_empt(self, entry: Entry) -> bool:
+    def _is_worth_it(self, state: PoolState) -> bool:
+        """Returns True if the devices would lie idle long enough for a run that may be stopped again."""
+        protected = self._pools.protected_minutes * MINUTE
+        return state.reservation is not None and state.reservation.at - self._now >= 2 * protected
+
+    def _pre_empt(self, entry: Entry, pool: str) -> bool:
         """Makes room for a run; returns whether the devices that it needs are on their way."""
-        state = self._states[entry.pool]
+        state = self._states[pool]
         if state.reservation is not None and not state.reservation.admits(entry, self._now):
             return False
         lacking = entry.devices - len(state.free)
         if lacking > state.coming:
-            first = state.reservation is None
-            victims = cheapest(list(self._victims(entry, state.running, first)), lacking - state.coming)
+            victims = cheapest(list(self._victims(entry, state)), lacking - state.coming)
             if victims is None or self._ends_sooner(entry, state, victims):
                 return False
             for victim in victims:
@@ -128,13 +138,11 @@ class _Round:
         self._waiting[entry.run] = Waiting("its devices are being freed")
         return True
 
-    def _victims(
-        self, entry: Entry, running: Iterable[tuple[Entry, Held]], first: bool
-    ) -> Iterator[tuple[Entry, Held]]:
+    def _victims(self, entry: Entry, state: PoolState) -> Iterator[tuple[Entry, Held]]:
         level, protected = entry.level(self._ageing), self._pools.protected_minutes * MINUTE
-        for other, held in running:
-            lower = held.level < level or (first and held.backfilled and held.level <= level)
-            if lower and other.run not in self._stops and self._now - held.started_at >= protected:
+        for other, held in state.running:
+            given_way = state.reservation is None and held.backfilled and held.level <= level
+            if (held.level < level or given_way) and self._now - held.started_at >= protected:
                 yield other, held
 
     def _ends_sooner(self, entry: Entry, state: PoolState, victims: Iterable[Entry]) -> bool:
@@ -147,13 +155,12 @@ class _Round:
         for state in self._states.values():
             state.leaving(stop.run)
 
-    def _reserve(self, entry: Entry) -> None:
-        state = self._states[entry.pool]
+    def _reserve(self, entry: Entry, pool: str) -> None:
+        state = self._states[pool]
         reservation = reserve(entry, state, self._now)
         if state.reservation is None:
             state.reservation = reservation
-        self._waiting[entry.run] = Waiting(_lack(entry, state), reservation.at)
-
-
-def _lack(entry: Entry, state: PoolState) -> str:
-    return f"needs {entry.devices} devices, {len(state.free)} of {state.present} are free"
+        reason = f"needs {entry.devices} devices, {len(state.free)} of {state.present} are free"
+        if entry.devices <= len(state.free):
+            reason = f"devices of {pool} are kept for {state.reservation.run}"
+        self._waiting[entry.run] = Waiting(reason, reservation.at)

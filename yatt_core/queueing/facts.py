@@ -33,6 +33,7 @@ class Held:
     backfilled: True if it started although another run has a reservation, which may stop it.
     """
 
+    pool: str
     devices: tuple[int, ...]
     started_at: float
     level: int
@@ -47,6 +48,7 @@ class Held:
 class Entry:
     """A run in the queue.
 
+    pools: those from which it takes its devices, the preferred one first; all of its devices are of one pool.
     devices: how many it needs, all at once.
     waited: seconds that it has waited for devices so far, in all.
     order: position by submission; unique.
@@ -55,7 +57,7 @@ class Entry:
     """
 
     run: str
-    pool: str
+    pools: tuple[str, ...]
     owner: str
     project: str
     priority: int

@@ -22,26 +22,26 @@ class Limits:
         self._projects: Counter[tuple[str, str]] = Counter()
         for entry in entries:
             if entry.held is not None:
-                self._count(entry, len(entry.held.devices))
+                self._count(entry, entry.held.pool)
 
-    def add(self, entry: Entry) -> None:
-        """Counts a run that starts."""
-        self._count(entry, entry.devices)
+    def add(self, entry: Entry, pool: str) -> None:
+        """Counts a run that starts in a pool."""
+        self._count(entry, pool)
 
-    def why_blocked(self, entry: Entry) -> str | None:
-        """Returns which limit keeps a run from starting; None if none does."""
+    def why_blocked(self, entry: Entry, pool: str) -> str | None:
+        """Returns which limit keeps a run from starting in a pool; None if none does."""
         limit = self._pools.limit_of(entry.owner)
         if limit is not None and self._owners[entry.owner] + entry.devices > limit:
             return f"{entry.owner} may hold {limit} devices, and holds {self._owners[entry.owner]}"
-        quota = self._pools.pools[entry.pool].quotas.get(entry.project)
-        held = self._projects[entry.pool, entry.project]
+        quota = self._pools.pools[pool].quotas.get(entry.project)
+        held = self._projects[pool, entry.project]
         if quota is not None and held + entry.devices > quota:
-            return f"project {entry.project} may hold {quota} devices of {entry.pool}, and holds {held}"
+            return f"project {entry.project} may hold {quota} devices of {pool}, and holds {held}"
         return None
 
-    def _count(self, entry: Entry, devices: int) -> None:
-        self._owners[entry.owner] += devices
-        self._projects[entry.pool, entry.project] += devices
+    def _count(self, entry: Entry, pool: str) -> None:
+        self._owners[entry.owner] += entry.devices
+        self._projects[pool, entry.project] += entry.devices
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class PoolState:
     @classmethod
     def of(cls, name: str, numbers: tuple[int, ...], away: frozenset[int], facts: QueueFacts) -> PoolState:
         """Returns the state of a pool before the decision."""
-        holding = [(entry, entry.held) for entry in facts.entries if entry.pool == name and entry.held is not None]
+        holding = [(entry, entry.held) for entry in facts.entries if entry.held is not None and entry.held.pool == name]
         taken = {number for _, held in holding for number in held.devices}
         free = [number for number in numbers if number not in taken and number not in away]
         state = cls(free, [], [], len([number for number in numbers if number not in away]), away)

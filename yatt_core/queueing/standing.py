@@ -61,6 +61,7 @@ def times_of(iterations: list[float], checkpoint: float, restart: float, replay:
 
 
 def held(
+    pool: str,
     devices: tuple[int, ...],
     started_at: float,
     level: int,
@@ -77,7 +78,7 @@ def held(
     """
     outlook = standing.outlook()
     if outlook is None:
-        return Held(devices, started_at, level, stopping, NEVER, now, now - started_at, backfilled)
+        return Held(pool, devices, started_at, level, stopping, NEVER, now, now - started_at, backfilled)
     seconds, wasted = stop_cost(outlook.times, standing.since_commit, within)
     ends_at = now + forecast(outlook, None).held_seconds - min(standing.since_commit, outlook.times.iteration)
-    return Held(devices, started_at, level, stopping, max(now, ends_at), now + seconds, wasted, backfilled)
+    return Held(pool, devices, started_at, level, stopping, max(now, ends_at), now + seconds, wasted, backfilled)
