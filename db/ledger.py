@@ -34,8 +34,10 @@ from db.write.lease import Leases
 from db.write.metrics import Metrics
 from db.write.outbox import Deliveries
 from db.write.phases import Phases
+from db.write.queueing import Queue
 from db.write.records import Records
 from db.write.runs import Runs
+from db.write.scheduling import Scheduling
 
 
 class Ledger:
@@ -57,6 +59,8 @@ class Ledger:
         self.alarms = Alarms(database)
         self.annotations = Annotations(database)
         self.deletions = Deletions(database)
+        self.queue = Queue(database)
+        self.scheduling = Scheduling(database)
         self.overview = Overviews(database)
         self.run_list = RunListReader(database)
         self.series = SeriesReader(database)

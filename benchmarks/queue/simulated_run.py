@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from benchmarks.queue.workload import Job
 from yatt_core.digests import json_digest
 from yatt_core.queueing.ettr import RunTimes, best_interval
-from yatt_core.queueing.standing import times_of
+from yatt_core.queueing.standing import RECENT, times_of
 
 FIRST_INTERVAL, LONGEST_INTERVAL = 10, 50
 """Iterations between checkpoints before the run's times are known, and at most."""
@@ -71,8 +71,8 @@ class SimulatedRun:
     @property
     def times(self) -> RunTimes | None:
         """The run's times, from the iterations that it has committed."""
-        own = self.job.times
-        return times_of(list(self.job.iterations[: self.committed]), own.checkpoint, own.restart, own.replay)
+        own, newest = self.job.times, self.job.iterations[max(0, self.committed - RECENT) : self.committed]
+        return times_of(newest, own.checkpoint, own.restart, own.replay)
 
     def begin(self, now: float, pool: str, devices: tuple[int, ...], level: int, backfilled: bool) -> float:
         """Gives the run devices; returns the time of its next commit."""

@@ -6,7 +6,8 @@ Consumes jobs, outages and a policy; produces an `Outcome`. Nothing depends on t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -15,7 +16,7 @@ from benchmarks.queue.workload import DAYS, Job, Outage
 from yatt_core.queueing.ettr import failure_rate
 from yatt_core.queueing.facts import Decision, Entry, QueueFacts, Start, Stop
 from yatt_core.queueing.fair_share import Use, decayed_use
-from yatt_core.queueing.forecasts import forecast
+from yatt_core.queueing.forecasts import expected_price, forecast
 from yatt_core.queueing.limits import Stretch
 from yatt_core.queueing.pools import DAY, HOUR, PoolsSpec
 from yatt_core.queueing.standing import Standing, held
@@ -51,9 +52,11 @@ class Simulator:
         self._serial = count()
         self._away: dict[str, dict[int, float]] = {name: {} for name in pools.pools}
         self._failures = dict.fromkeys(pools.pools, 0)
-        self._stops = dict.fromkeys(pools.pools, 0)
-        self._held = dict.fromkeys(pools.pools, (0.0, 0.0))
-        self._uses: list[Use] = []
+        self._stops: Counter[tuple[str, int]] = Counter()
+        self._seconds: defaultdict[tuple[str, int], float] = defaultdict(float)
+        self._held = dict.fromkeys(pools.pools, 0.0)
+        self._used: dict[str, float] = {}
+        self._used_at = 0.0
         self._now, self._changed, self._next_tick = 0.0, False, 0.0
         self.outcome = Outcome(self._runs)
         for job in jobs:
@@ -93,13 +96,13 @@ class Simulator:
     def _announce(self, outage: Outage) -> None:
         self._mark(outage)
         for run in self._on(outage):
-            self._stop(run, outage.notice)
+            self._carry_out(Stop(run.job.run, "reclaimed", outage.notice))
 
     def _lose(self, outage: Outage) -> None:
         self._mark(outage)
-        self._failures[outage.pool] += len(outage.devices)
         for run in self._on(outage):
             run.interrupted += 1
+            self._failures[outage.pool] += 1
             self._release(run)
 
     def _give_back(self, outage: Outage) -> None:
@@ -173,22 +176,22 @@ class Simulator:
         self.outcome.stretches.append(
             Stretch(job.run, segment.pool, job.owner, job.project, devices, segment.started_at, self._now)
         )
-        self._uses.append(Use(job.owner, job.project, len(devices), segment.started_at, self._now))
-        seconds, device_seconds = self._held[segment.pool]
+        self._count_use(Use(job.owner, job.project, len(devices), segment.started_at, self._now))
         length = self._now - segment.started_at
-        self._held[segment.pool] = seconds + length, device_seconds + length * len(devices)
+        self._seconds[segment.pool, job.priority] += length
+        self._held[segment.pool] += length * len(devices)
         run.cost += length / HOUR * len(devices) * self._price(segment.pool)
         self._changed = True
 
     def _predict(self, run: SimulatedRun) -> None:
-        outlook = self._standing(run).outlook()
-        segment = run.segment
+        outlook, segment = self._standing(run).outlook(), run.segment
         if outlook is None or segment is None:
             return
-        price = self._price(segment.pool)
-        cost = forecast(outlook, price).cost
+        prices = {pool: self._price(pool) for pool in run.job.pools}
+        interruptions = (outlook.failures + outlook.stops) * forecast(outlook, None).held_seconds
+        cost = forecast(outlook, expected_price(prices, segment.pool, self._held, interruptions)).cost
         assert cost is not None
-        so_far = (self._now - segment.started_at) / HOUR * run.job.devices * price
+        so_far = (self._now - segment.started_at) / HOUR * run.job.devices * prices[segment.pool]
         run.predicted_cost = run.cost + so_far + cost
 
     def _price(self, pool: str) -> float:
@@ -199,12 +202,12 @@ class Simulator:
 
     def _rate(self, pool: str) -> float:
         expected = self._pools.pools[pool].failures_per_device_day
-        return failure_rate(expected, self._failures[pool], self._held[pool][1])
+        return failure_rate(expected, self._failures[pool], self._held[pool])
 
     def _standing(self, run: SimulatedRun) -> Standing:
         pool = run.job.pools[0] if run.segment is None else run.segment.pool
-        seconds = self._held[pool][0]
-        stops = self._stops[pool] / seconds if seconds else 0.0
+        key = pool, run.job.priority
+        stops = self._stops[key] / self._seconds[key] if self._seconds[key] else 0.0
         since = self._now - run.committed_at
         return Standing(
             run.times, run.left, run.every, run.job.devices, since, self._rate(pool) * run.job.devices, stops
@@ -240,9 +243,8 @@ class Simulator:
     def _decide(self) -> None:
         self._changed, self._next_tick = False, self._now + TICK_SECONDS
         current = [run for run in self._runs.values() if run.ended_at is None]
-        uses = [*self._uses, *(_use(run, self._now) for run in current if run.segment is not None)]
         away = {name: frozenset(numbers) for name, numbers in self._away.items()}
-        used = decayed_use(self._pools.fair_share, uses, self._now)
+        used = self._use_until_now(_use(run, self._now) for run in current if run.segment is not None)
         facts = QueueFacts(self._now, tuple(self._entry(run) for run in current), away, used)
         decision = self._policy(self._pools, facts)
         self.outcome.decisions += 1
@@ -251,11 +253,24 @@ class Simulator:
         for start in decision.starts:
             self._begin(start)
 
+    def _count_use(self, use: Use) -> None:
+        self._used = self._use_until_now([use])
+        self._used_at = self._now
+
+    def _use_until_now(self, more: Iterable[Use]) -> dict[str, float]:
+        """Returns the decayed use of each account; that of ended stretches is kept as a sum, since sums decay alike."""
+        fair = self._pools.fair_share
+        factor = 2.0 ** -((self._now - self._used_at) / (fair.half_life_hours * HOUR))
+        used = {account: seconds * factor for account, seconds in self._used.items()}
+        for account, seconds in decayed_use(fair, more, self._now).items():
+            used[account] = used.get(account, 0.0) + seconds
+        return used
+
     def _carry_out(self, stop: Stop) -> None:
         run = self._runs[stop.run]
         assert run.segment is not None
         run.pre_empted += 1
-        self._stops[run.segment.pool] += 1
+        self._stops[run.segment.pool, run.job.priority] += 1
         self._stop(run, stop.within)
 
 

@@ -45,7 +45,7 @@ POOLS = {
             "devices": 32,
             "spot": True,
             "price": {"currency": "EUR", "per_device_hour": 1.0},
-            "failures_per_device_day": 0.02,
+            "failures_per_device_day": 0.05,
         },
     },
     "owners": {"ada": 112},

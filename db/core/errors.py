@@ -82,3 +82,11 @@ class DeletionRefused(LedgerError):
 
 class AnnotationRefused(LedgerError):
     """A note or tag is invalid."""
+
+
+class QueueRefused(LedgerError):
+    """The queue cannot do that: the run is in the queue already, or not, or its devices are taken."""
+
+
+class SchedulerHeld(LedgerError):
+    """Another process schedules the queue, and is alive."""

@@ -5,7 +5,9 @@ Consumes a run's times, what is left of it, and rates of interruptions; produces
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import expm1
 
 from yatt_core.queueing.ettr import RunTimes, ettr
 from yatt_core.queueing.pools import HOUR
@@ -55,6 +57,23 @@ def forecast(outlook: Outlook, per_device_hour: float | None) -> Forecast:
     held = outlook.left * times.iteration / (ratio * planned)
     cost = None if per_device_hour is None else held / HOUR * outlook.devices * per_device_hour
     return Forecast(held, held * (1.0 + outlook.stops * outlook.wait), cost, ratio * planned)
+
+
+def expected_price(prices: Mapping[str, float], now: str, held: Mapping[str, float], interruptions: float) -> float:
+    """Returns the mean price of a run's devices over the rest of the run.
+
+    prices: of each pool that it can use.
+    now: the pool whose devices it holds.
+    held: device-seconds that runs have held in each pool, by which the pool after an interruption is predicted.
+    interruptions: expected number in the rest. As a Poisson process, they leave (1 - e^-n) / n of it to the first stretch.
+    """
+    weights = {pool: held.get(pool, 0.0) for pool in prices}
+    total = sum(weights.values())
+    if total <= 0.0 or interruptions <= 0.0:
+        return prices[now]
+    later = sum(price * weights[pool] for pool, price in prices.items()) / total
+    first = -expm1(-interruptions) / interruptions
+    return first * prices[now] + (1.0 - first) * later
 
 
 def relative_error(predicted: float, actual: float) -> float:

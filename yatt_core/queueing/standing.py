@@ -5,6 +5,7 @@ Consumes a run's own times, from its phases or from a simulation; produces the n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -50,7 +51,7 @@ class Standing:
         return NEVER if outlook is None else outlook.times.restart + forecast(outlook, None).held_seconds
 
 
-def times_of(iterations: list[float], checkpoint: float, restart: float, replay: float) -> RunTimes | None:
+def times_of(iterations: Sequence[float], checkpoint: float, restart: float, replay: float) -> RunTimes | None:
     """Returns a run's times; None while it has committed too few iterations.
 
     iterations: seconds of each, oldest first.
