@@ -14,7 +14,7 @@ from itertools import count
 from benchmarks.queue.simulated_run import SimulatedRun
 from benchmarks.queue.workload import DAYS, Job, Outage
 from yatt_core.queueing.ettr import failure_rate
-from yatt_core.queueing.facts import Decision, Entry, QueueFacts, Start, Stop
+from yatt_core.queueing.facts import NEVER, Decision, Entry, QueueFacts, Start, Stop
 from yatt_core.queueing.fair_share import Use, decayed_use
 from yatt_core.queueing.forecasts import expected_price, forecast
 from yatt_core.queueing.limits import Stretch
@@ -51,6 +51,7 @@ class Simulator:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = count()
         self._away: dict[str, dict[int, float]] = {name: {} for name in pools.pools}
+        self._lost: dict[str, dict[int, float]] = {name: {} for name in pools.pools}
         self._failures = dict.fromkeys(pools.pools, 0)
         self._stops: Counter[tuple[str, int]] = Counter()
         self._seconds: defaultdict[tuple[str, int], float] = defaultdict(float)
@@ -95,8 +96,6 @@ class Simulator:
 
     def _announce(self, outage: Outage) -> None:
         self._mark(outage)
-        for run in self._on(outage):
-            self._carry_out(Stop(run.job.run, "reclaimed", outage.notice))
 
     def _lose(self, outage: Outage) -> None:
         self._mark(outage)
@@ -110,12 +109,15 @@ class Simulator:
         for number in outage.devices:
             if away.get(number, 0.0) <= outage.until:
                 away.pop(number, None)
+                self._lost[outage.pool].pop(number, None)
         self._changed = True
 
     def _mark(self, outage: Outage) -> None:
         away = self._away[outage.pool]
         for number in outage.devices:
             away[number] = max(away.get(number, 0.0), outage.until)
+            lost = self._lost[outage.pool]
+            lost[number] = min(lost.get(number, NEVER), outage.at + outage.notice)
         self._changed = True
 
     def _on(self, outage: Outage) -> list[SimulatedRun]:
@@ -243,9 +245,8 @@ class Simulator:
     def _decide(self) -> None:
         self._changed, self._next_tick = False, self._now + TICK_SECONDS
         current = [run for run in self._runs.values() if run.ended_at is None]
-        away = {name: frozenset(numbers) for name, numbers in self._away.items()}
         used = self._use_until_now(_use(run, self._now) for run in current if run.segment is not None)
-        facts = QueueFacts(self._now, tuple(self._entry(run) for run in current), away, used)
+        facts = QueueFacts(self._now, tuple(self._entry(run) for run in current), self._lost, used)
         decision = self._policy(self._pools, facts)
         self.outcome.decisions += 1
         for stop in decision.stops:

@@ -22,6 +22,7 @@ from ops.cli.commands.checkpoints import evaluate, export, promote
 from ops.cli.commands.driving import branches, deletion, deploy, train
 from ops.cli.commands.inspection import alarms, audit, compare, logs, pages, placement, rollouts, runs, show, watch
 from ops.cli.commands.planning import check, doctor, init, plan, schema
+from ops.cli.commands.queueing import queue
 from ops.cli.commands.services import dashboard, group, tokens
 from ops.cli.commands.soups import soup
 from ops.cli.options import HomeOption, examples
@@ -62,6 +63,7 @@ for module in (
     export,
     promote,
     soup,
+    queue,
     audit,
     group,
     dashboard,

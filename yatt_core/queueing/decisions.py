@@ -39,7 +39,7 @@ class _Round:
         self._pools, self._facts, self._now = pools, facts, facts.now
         self._limits = Limits(pools, facts.entries)
         self._states = {
-            name: PoolState.of(name, pool.numbers, facts.away.get(name, frozenset()), facts)
+            name: PoolState.of(name, pool.numbers, frozenset(facts.away.get(name, ())), facts)
             for name, pool in pools.pools.items()
         }
         self._used = dict(facts.used)
@@ -64,8 +64,8 @@ class _Round:
             if entry.wanted is not Wanted.RUN:
                 reason = HELD_BACK if entry.wanted is Wanted.HOLD else REMOVED
                 yield Stop(entry.run, reason, self._pools.stop_seconds)
-            elif not self._facts.away.get(held.pool, frozenset()).isdisjoint(held.devices):
-                yield Stop(entry.run, RECLAIMED, 0.0)
+            elif gone := [at for number, at in self._facts.away.get(held.pool, {}).items() if number in held.devices]:
+                yield Stop(entry.run, RECLAIMED, max(0.0, min(gone) - self._now))
 
     def _in_order(self) -> Iterator[Entry]:
         """Yields the waiting runs; an account that just got devices falls back at once."""

@@ -79,13 +79,13 @@ class QueueFacts:
     """The queue at a moment.
 
     entries: runs that have not ended.
-    away: numbers of the devices that are reclaimed or broken, by pool.
+    away: devices that are reclaimed or broken, by pool and number, with the time at which they are or were lost.
     used: device-seconds that each account has used, decayed to now.
     """
 
     now: float
     entries: tuple[Entry, ...]
-    away: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    away: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     used: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -1,0 +1,178 @@
+"""Reads the facts of a decision from the ledger: the queue's rows, and the times of the runs in it.
+
+Consumes the ledger; produces `QueueFacts` in seconds, and the `Standing` of each run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+
+from db.ledger import Ledger
+from db.read.queueing import AllocationRow, EntryRow, QueueRows
+from flows.queueing.driver_signs import BROKEN, PRE_EMPTED
+from flows.run.creation import current_spec
+from yatt_core.queueing import standing as standings
+from yatt_core.queueing.ettr import failure_rate
+from yatt_core.queueing.facts import Entry, Held, QueueFacts, Wanted
+from yatt_core.queueing.fair_share import Use, decayed_use
+from yatt_core.queueing.limits import Stretch
+from yatt_core.queueing.pools import HOUR, PoolsSpec
+from yatt_core.queueing.standing import Standing
+
+HALF_LIVES = 10
+"""Use that is older is forgotten."""
+ITERATION = "seconds/iteration"
+STARTS = 5
+"""Newest starts of a run whose median is its restart time."""
+DEFAULT_RESTART_SECONDS = 60.0
+
+
+def stretch_of(row: AllocationRow) -> Stretch:
+    """Returns a stretch from the ledger, in seconds since 1970."""
+    ended = None if row.ended_at is None else row.ended_at / 1000
+    return Stretch(row.run, row.pool, row.owner, row.project, row.numbers, row.started_at / 1000, ended)
+
+
+def cost_of(rows: Iterable[AllocationRow], now: int) -> float | None:
+    """Returns what a run's stretches have cost until now (milliseconds); None if one has no price."""
+    total = 0.0
+    for row in rows:
+        if row.price is None:
+            return None
+        seconds = ((now if row.ended_at is None else row.ended_at) - row.started_at) / 1000
+        total += seconds / HOUR * len(row.numbers) * row.price
+    return total
+
+
+@dataclass(frozen=True)
+class QueueHistory:
+    """What the pools' stretches say about interruptions."""
+
+    pools: PoolsSpec
+    rows: Sequence[AllocationRow]
+    now: int
+
+    @cached_property
+    def device_seconds(self) -> dict[str, float]:
+        """Device-seconds that runs have held, by pool."""
+        found: dict[str, float] = defaultdict(float)
+        for row in self.rows:
+            found[row.pool] += self._seconds(row) * len(row.numbers)
+        return dict(found)
+
+    @cached_property
+    def _failures(self) -> Counter[str]:
+        return Counter(row.pool for row in self.rows if row.outcome == BROKEN)
+
+    @cached_property
+    def _stops(self) -> Counter[tuple[str, int]]:
+        return Counter((row.pool, row.priority) for row in self.rows if row.outcome == PRE_EMPTED)
+
+    @cached_property
+    def _held(self) -> dict[tuple[str, int], float]:
+        found: dict[tuple[str, int], float] = defaultdict(float)
+        for row in self.rows:
+            found[row.pool, row.priority] += self._seconds(row)
+        return dict(found)
+
+    def failure_rate(self, pool: str) -> float:
+        """Returns unforeseen interruptions of a device of a pool in a second."""
+        spec = self.pools.pools.get(pool)
+        expected = 0.0 if spec is None else spec.failures_per_device_day
+        return failure_rate(expected, self._failures[pool], self.device_seconds.get(pool, 0.0))
+
+    def stop_rate(self, pool: str, priority: int) -> float:
+        """Returns pre-emptions of a run of a priority in a second that it holds devices."""
+        held = self._held.get((pool, priority), 0.0)
+        return self._stops[pool, priority] / held if held else 0.0
+
+    def uses(self) -> list[Use]:
+        """Returns the stretches as use of shares."""
+        return [
+            Use(row.owner, row.project, len(row.numbers), row.started_at / 1000, (row.ended_at or self.now) / 1000)
+            for row in self.rows
+        ]
+
+    def _seconds(self, row: AllocationRow) -> float:
+        return ((self.now if row.ended_at is None else row.ended_at) - row.started_at) / 1000
+
+
+def standing_of(
+    ledger: Ledger, history: QueueHistory, entry: EntryRow, held: AllocationRow | None, now: int
+) -> Standing:
+    """Returns where a run stands."""
+    run = ledger.runs.find(entry.run)
+    iterations = [seconds for _, seconds in ledger.metrics.newest(entry.run, ITERATION, standings.RECENT)]
+    checkpoint, learn = (ledger.phases.history(entry.run, phase) for phase in ("checkpoint", "learn"))
+    restarts = [seconds for row in history.rows if row.run == entry.run and (seconds := _restart(ledger, row))]
+    times = standings.times_of(
+        iterations,
+        median(checkpoint or [0.0]),
+        median(restarts[-STARTS:] or [DEFAULT_RESTART_SECONDS]),
+        median(learn or [0.0]),
+    )
+    pool = entry.pools.split(",")[0] if held is None else held.pool
+    since = now if held is None else max(held.started_at, run.committed_at or 0)
+    return Standing(
+        times,
+        max(0, run.target_iterations - max(run.iteration, 0)),
+        current_spec(ledger, entry.run).checkpoints.every,
+        entry.devices,
+        (now - since) / 1000,
+        history.failure_rate(pool) * entry.devices,
+        history.stop_rate(pool, entry.priority),
+    )
+
+
+def _restart(ledger: Ledger, row: AllocationRow) -> float | None:
+    """Returns the seconds from a start to the session's begin; None if there was no session."""
+    sessions = ledger.overview.sessions(row.run)
+    begun = [session.started_at for session in sessions if session.term > row.lease_term]
+    return (begun[0] - row.started_at) / 1000 if begun else None
+
+
+def facts_of(pools: PoolsSpec, rows: QueueRows, history: QueueHistory, standing: dict[str, Standing]) -> QueueFacts:
+    """Returns the facts of a decision."""
+    held = {row.run: row for row in rows.held}
+    away: dict[str, dict[int, float]] = defaultdict(dict)
+    for outage in rows.outages:
+        away[outage.pool][outage.device] = outage.lost_at / 1000
+    now = rows.now / 1000
+    used = decayed_use(pools.fair_share, history.uses(), now)
+    entries = tuple(_entry(pools, row, held.get(row.run), standing[row.run], rows.now) for row in rows.open)
+    return QueueFacts(now, entries, dict(away), used)
+
+
+def _entry(pools: PoolsSpec, row: EntryRow, allocation: AllocationRow | None, standing: Standing, now: int) -> Entry:
+    return Entry(
+        run=row.run,
+        pools=tuple(row.pools.split(",")),
+        owner=row.owner,
+        project=row.project,
+        priority=row.priority,
+        devices=row.devices,
+        order=row.seq,
+        waited=row.waited(now),
+        run_seconds=standing.run_seconds(),
+        not_before=0.0 if row.not_before is None else row.not_before / 1000,
+        wanted=Wanted(row.wanted),
+        held=None if allocation is None else _held(pools, allocation, standing, now),
+    )
+
+
+def _held(pools: PoolsSpec, row: AllocationRow, standing: Standing, now: int) -> Held:
+    return standings.held(
+        row.pool,
+        row.numbers,
+        row.started_at / 1000,
+        row.level,
+        standing,
+        now / 1000,
+        stopping=row.stop_asked_at is not None,
+        backfilled=row.backfilled,
+        within=pools.stop_seconds,
+    )

@@ -1,0 +1,45 @@
+"""Predictions of a run's end and cost after each tenth of its iterations.
+
+Consumes where a run stands and the pools' history; produces a row of the ledger, which is scored once the run has ended.
+"""
+
+from __future__ import annotations
+
+from db.ledger import Ledger
+from db.read.queueing import AllocationRow, EntryRow, ForecastRow
+from flows.queueing.facts import QueueHistory, cost_of
+from yatt_core.queueing.forecasts import expected_price, forecast
+from yatt_core.queueing.pools import PoolsSpec
+from yatt_core.queueing.standing import Standing
+
+TENTHS = 10
+
+
+def predicted(
+    ledger: Ledger,
+    pools: PoolsSpec,
+    entry: EntryRow,
+    held: AllocationRow,
+    standing: Standing,
+    history: QueueHistory,
+) -> ForecastRow | None:
+    """Returns the prediction at the newest tenth; None while too little is known."""
+    run, outlook = ledger.runs.find(entry.run), standing.outlook()
+    tenth = TENTHS * max(run.iteration, 0) // run.target_iterations
+    if outlook is None or not 0 < tenth < TENTHS:
+        return None
+    plain = forecast(outlook, None)
+    prices = {name: price for name in entry.pools.split(",") if (price := _price(pools, name)) is not None}
+    cost = None
+    if held.pool in prices:
+        interruptions = (outlook.failures + outlook.stops) * plain.held_seconds
+        rest = forecast(outlook, expected_price(prices, held.pool, history.device_seconds, interruptions)).cost
+        so_far = cost_of(ledger.queue.allocations(runs=[entry.run]), history.now)
+        cost = None if rest is None or so_far is None else so_far + rest
+    end_at = history.now + round(plain.end_seconds * 1000)
+    return ForecastRow(entry.run, tenth, run.iteration, history.now, plain.ettr, end_at, cost, None, None)
+
+
+def _price(pools: PoolsSpec, name: str) -> float | None:
+    pool = pools.pools.get(name)
+    return None if pool is None or pool.price is None else pool.price.per_device_hour

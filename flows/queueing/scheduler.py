@@ -1,0 +1,208 @@
+"""The scheduler: reads the queue, watches the drivers of its runs, decides, and acts, round after round.
+
+Consumes the ledger, the pools file, and something that starts drivers. Produces stretches of devices in the ledger, drivers,
+and requests to stop. It may be killed at any line: drivers are processes of their own, and every fact is in the ledger, where
+the next scheduler finds it. Its writes carry the term of its lease.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from db.core.errors import LeaseHeld
+from db.core.holder import is_gone, this_process
+from db.ledger import Ledger
+from db.read.queueing import AllocationRow, EntryRow, QueueRows
+from db.write.queueing import AUTO, REMOVE, REMOVED
+from db.write.scheduling import Grant, SchedulerFence
+from flows.branching.branches import revise
+from flows.queueing.driver_signs import COMPLETED, DriverSigns, Keep, Release, StartDriver, judge
+from flows.queueing.facts import HALF_LIVES, QueueHistory, cost_of, facts_of, standing_of
+from flows.queueing.pools_file import read_pools
+from flows.queueing.predictions import predicted
+from flows.run.creation import current_spec
+from flows.run.home import Home
+from flows.run.lease import DRIVER
+from yatt_core.errors import YattError
+from yatt_core.logs import redact
+from yatt_core.queueing.decisions import decide
+from yatt_core.queueing.ettr import best_interval
+from yatt_core.queueing.facts import Start, Stop
+from yatt_core.queueing.pools import HOUR, PoolsSpec
+from yatt_core.queueing.standing import Standing
+
+log = logging.getLogger("yatt.queue")
+SCHEDULER = "yatt scheduler"
+LIFE_SECONDS = 15.0
+LONGEST_INTERVAL = 100
+
+
+class Drivers(Protocol):
+    """Starts drivers as processes of their own, and sees whether they are alive."""
+
+    def start(self, run: str, gpus: tuple[int, ...] | None) -> tuple[int, int]:
+        """Starts a driver of a run; returns its pid, and its start time as `Holder` has it.
+
+        gpus: those that it may use; None if the pool's devices are not GPUs.
+        """
+        ...
+
+    def is_alive(self, pid: int, process_start: int) -> bool:
+        """Returns True if the process still runs."""
+        ...
+
+
+class Scheduler:
+    """One holder of the scheduler's lease."""
+
+    def __init__(self, home: Home, ledger: Ledger, drivers: Drivers) -> None:
+        self._home, self._ledger, self._drivers = home, ledger, drivers
+        self._fence: SchedulerFence | None = None
+
+    def lead(self) -> None:
+        """Takes the scheduler's lease. Raises `SchedulerHeld`."""
+        self._fence = self._ledger.scheduling.lead(this_process(SCHEDULER), LIFE_SECONDS)
+
+    def resign(self) -> None:
+        """Releases the lease. Raises `Fenced`."""
+        if self._fence is not None:
+            self._ledger.scheduling.resign(self._fence)
+
+    def round(self) -> None:
+        """Watches, decides and acts once.
+
+        Raises `Fenced` if another scheduler has taken over, `ConfigurationError` for a bad pools file, `LedgerError`.
+        """
+        assert self._fence is not None, "lead first"
+        self._ledger.scheduling.renew(self._fence, LIFE_SECONDS)
+        pools = read_pools(self._home)
+        _Round(self._home, self._ledger, self._drivers, self._fence, pools).run()
+
+
+class _Round:
+    """One round."""
+
+    def __init__(self, home: Home, ledger: Ledger, drivers: Drivers, fence: SchedulerFence, pools: PoolsSpec) -> None:
+        self._home, self._ledger, self._drivers, self._fence, self._pools = home, ledger, drivers, fence, pools
+        self._scheduling = ledger.scheduling
+
+    def run(self) -> None:
+        rows = self._ledger.queue.rows()
+        entries = {entry.run: entry for entry in rows.open}
+        for held in rows.held:
+            self._watch(entries[held.run], held, rows)
+        for entry in rows.open:
+            if entry.wanted == REMOVE and entry.state == "waiting":
+                self._scheduling.end(self._fence, entry.run, REMOVED)
+        self._decide()
+
+    # -- watching -----------------------------------------------------------------------------------------------------
+
+    def _watch(self, entry: EntryRow, held: AllocationRow, rows: QueueRows) -> None:
+        verdict = judge(entry, held, self._signs(held, rows))
+        match verdict:
+            case Keep(ask_again=True):
+                self._ledger.runs.ask_to_stop(held.run, held.stop_reason or "", self._pools.stop_seconds)
+            case StartDriver():
+                self._start_driver(held)
+            case Release():
+                self._scheduling.release(
+                    self._fence,
+                    held,
+                    verdict.outcome,
+                    ends=verdict.ends,
+                    failures=verdict.failures,
+                    pause_seconds=verdict.pause_seconds,
+                )
+                log.info("%s: gives back devices %s of %s: %s", held.run, held.devices, held.pool, verdict.outcome)
+                if verdict.outcome == COMPLETED:
+                    own = self._ledger.queue.allocations(runs=[held.run])
+                    self._scheduling.score(self._fence, held.run, cost_of(own, rows.now))
+
+    def _signs(self, held: AllocationRow, rows: QueueRows) -> DriverSigns:
+        run, line = self._ledger.runs.find(held.run), self._ledger.overview.line(held.run)
+        holder = self._ledger.leases.holders().get(held.run)
+        driven = holder is not None and holder.text.startswith(DRIVER) and line.lease_expires_in > 0
+        newest = [row for row in self._ledger.overview.sessions(held.run, 1) if row.term > held.lease_term]
+        lost = {(each.pool, each.device) for each in rows.outages if each.lost_at <= rows.now}
+        started = held.pid is not None and held.process_start is not None
+        return DriverSigns(
+            driven=driven and holder is not None and not is_gone(holder),
+            starting=started and self._drivers.is_alive(held.pid or 0, held.process_start or 0),
+            session=newest[0].outcome if newest else None,
+            has_session=bool(newest),
+            state=run.state,
+            reason=run.state_reason,
+            desired=run.desired_state,
+            lost=self._ledger.leases.lost_in_a_row(held.run, DRIVER, held.started_at),
+            gone=any((held.pool, number) in lost for number in held.numbers),
+        )
+
+    # -- deciding -----------------------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        rows = self._ledger.queue.rows()
+        since = rows.now - round(HALF_LIVES * self._pools.fair_share.half_life_hours * HOUR * 1000)
+        history = QueueHistory(self._pools, self._ledger.queue.allocations(since), rows.now)
+        held = {row.run: row for row in rows.held}
+        standing = {
+            entry.run: standing_of(self._ledger, history, entry, held.get(entry.run), rows.now) for entry in rows.open
+        }
+        entries = {entry.run: entry for entry in rows.open}
+        for run, allocation in held.items():
+            self._predict(entries[run], allocation, standing[run], history)
+        decision = decide(self._pools, facts_of(self._pools, rows, history, standing))
+        for stop in decision.stops:
+            self._stop(held[stop.run], stop)
+        for start in decision.starts:
+            self._start(entries[start.run], start, standing[start.run])
+        reasons = {run: waiting.reason for run, waiting in decision.waiting.items()}
+        changed = {run: reason for run, reason in reasons.items() if entries[run].reason != reason}
+        if changed:
+            self._scheduling.note_reasons(self._fence, changed)
+
+    def _predict(self, entry: EntryRow, held: AllocationRow, standing: Standing, history: QueueHistory) -> None:
+        row = predicted(self._ledger, self._pools, entry, held, standing, history)
+        if row is not None:
+            self._scheduling.note_forecast(self._fence, row)
+
+    def _stop(self, held: AllocationRow, stop: Stop) -> None:
+        self._scheduling.note_stop(self._fence, held, stop.reason)
+        self._ledger.runs.ask_to_stop(held.run, stop.reason, stop.within)
+        log.info("%s: asked to stop: %s", held.run, stop.reason)
+
+    def _start(self, entry: EntryRow, start: Start, standing: Standing) -> None:
+        if entry.checkpoints == AUTO:
+            self._choose_interval(entry.run, standing)
+        price = self._pools.pools[start.pool].price
+        grant = Grant(
+            run=start.run,
+            pool=start.pool,
+            devices=start.devices,
+            level=start.level,
+            backfilled=start.backfilled,
+            price=None if price is None else price.per_device_hour,
+            currency=None if price is None else price.currency,
+        )
+        term = self._ledger.overview.line(start.run).term
+        held = self._scheduling.allocate(self._fence, grant, term)
+        log.info("%s: gets devices %s of %s", held.run, held.devices, held.pool)
+        self._start_driver(held)
+
+    def _start_driver(self, held: AllocationRow) -> None:
+        gpus = None if self._pools.pools[held.pool].gpus is None else held.numbers
+        pid, process_start = self._drivers.start(held.run, gpus)
+        self._scheduling.note_driver(self._fence, held, pid, process_start)
+
+    def _choose_interval(self, run: str, standing: Standing) -> None:
+        """Makes the interval of checkpoints that the model finds best a revision of the run's spec."""
+        if standing.times is None:
+            return
+        best = best_interval(standing.times, standing.failures, LONGEST_INTERVAL)
+        if best == current_spec(self._ledger, run).checkpoints.every:
+            return
+        try:
+            revise(self._home, run, [f"checkpoints.every={best}"])
+        except (YattError, LeaseHeld) as error:
+            log.warning("%s: keeps its checkpoint interval: %s", run, redact(str(error)))

@@ -1,0 +1,1 @@
+"""Commands about the queue over shared devices: `queue`, `queue submit`, `queue serve` and others."""

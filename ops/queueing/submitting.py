@@ -1,0 +1,62 @@
+"""Puts runs into the queue, for commands and the dashboard: checks what is asked against the pools before anything is written.
+
+Consumes a home, a run's spec and what is asked; produces an entry of the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from db.ledger import Ledger
+from db.write.queueing import AUTO, SPEC, Submission
+from flows.queueing.pools_file import read_pools
+from flows.run.home import Home
+from yatt_core.errors import ConfigurationError
+from yatt_core.spec import RunSpec
+
+HIGHEST = 100
+DEFAULT_PROJECT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked for a run; None for the default.
+
+    pools: the preferred one first; the only pool by default.
+    devices: those that its spec needs by default.
+    """
+
+    pools: Sequence[str] = ()
+    project: str = DEFAULT_PROJECT
+    priority: int = 0
+    devices: int | None = None
+    auto_checkpoints: bool = False
+
+
+def checked_submission(home: Home, spec: RunSpec, asked: Asked, owner: str) -> Submission:
+    """Returns the submission. Raises `ConfigurationError` if its devices could never be had."""
+    pools = read_pools(home)
+    names = tuple(asked.pools) or tuple(pools.pools)
+    if not asked.pools and len(names) > 1:
+        raise ConfigurationError(f"--pool: there are several pools; expected some of {', '.join(sorted(names))}")
+    if len(set(names)) < len(names):
+        raise ConfigurationError("--pool: each pool can be named once only")
+    if abs(asked.priority) > HIGHEST:
+        raise ConfigurationError(f"--priority {asked.priority}: expected a number from -{HIGHEST} to {HIGHEST}")
+    devices = spec.devices if asked.devices is None else asked.devices
+    for name in names:
+        most = pools.most_devices(name, owner, asked.project)
+        if devices > most:
+            raise ConfigurationError(
+                f"--pool {name}: the run needs {devices} devices, and {owner} can have at most {most} of them there"
+            )
+    checkpoints = AUTO if asked.auto_checkpoints else SPEC
+    return Submission(names, owner, asked.project, asked.priority, devices, checkpoints)
+
+
+def submit(home: Home, ledger: Ledger, run: str, spec: RunSpec, asked: Asked, by: str) -> Submission:
+    """Puts a run into the queue. Raises `ConfigurationError`, `QueueRefused`."""
+    submission = checked_submission(home, spec, asked, by)
+    ledger.queue.submit(run, submission, by)
+    return submission
