@@ -7,7 +7,7 @@ members that pydantic inserts between them) and messages that state what is wron
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
@@ -103,7 +103,7 @@ def _locate(location: Sequence[str | int], root: type[BaseModel]) -> _Spot:
     place: list[str | int] = []
     owners: Models = ()
     models: Models = (root,)
-    chosen = True
+    chosen, named = True, False
     for step, part in enumerate(location):
         if not models:
             # Below a free-form value, every second part of the location is the name of a JSON type.
@@ -112,8 +112,12 @@ def _locate(location: Sequence[str | int], root: type[BaseModel]) -> _Spot:
             models, chosen = members, True
             continue
         place.append(part)
+        if named:  # an item of a mapping, whose name the user chose
+            chosen = named = False
+            continue
         owners, chosen = models, False
         if isinstance(part, str):
+            named = any(_is_mapping(model, part) for model in models)
             models = tuple(models_at(models, part))
     return _Spot(tuple(place), owners, models)
 
@@ -123,6 +127,12 @@ def models_at(models: Models, key: str) -> Iterator[type[BaseModel]]:
     for model in models:
         if key in model.model_fields:
             yield from _models_in(model.model_fields[key].annotation)
+
+
+def _is_mapping(model: type[BaseModel], key: str) -> bool:
+    field = model.model_fields.get(key)
+    origin = None if field is None else get_origin(field.annotation)
+    return isinstance(origin, type) and issubclass(origin, Mapping)
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

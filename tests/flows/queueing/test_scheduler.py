@@ -1,0 +1,256 @@
+"""The scheduler on a real ledger: starts, pre-emption, lost drivers, people's wishes, lost devices, and its own death."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from db.core.errors import Fenced, QueueRefused, SchedulerHeld
+from db.write.queueing import Submission
+from flows.queueing.pools_file import pools_file
+from flows.queueing.scheduler import Scheduler
+from tests.flows.queueing.simulated import Killed, World
+from yatt_core.errors import ConfigurationError
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "runs")
+    with made.ledger:
+        yield made
+
+
+def test_runs_get_devices_of_their_own_and_leave_the_queue_when_they_are_complete(world: World) -> None:
+    one, two, three = (world.submit() for _ in range(3))
+    world.round()
+    assert world.held() == {one: "main:0,1", two: "main:2,3"}
+    world.rounds(16)
+    assert [world.outcome(run) for run in (one, two, three)] == ["completed"] * 3
+    assert [world.ledger.runs.find(run).iteration for run in (one, two, three)] == [4, 4, 4]
+    assert all(world.ledger.events.verify(run) is None for run in (one, two, three))
+
+
+def test_a_driver_sees_only_the_gpus_of_its_run(tmp_path: Path) -> None:
+    world = World(tmp_path / "runs", {"pools": {"main": {"gpus": [3, 5, 7]}}})
+    with world.ledger:
+        world.submit()
+        world.round()
+        assert [driver.gpus for driver in world.drivers.alive.values()] == [(3, 5)]
+
+
+def test_a_run_of_higher_priority_pre_empts_and_the_other_one_resumes_by_itself(world: World) -> None:
+    low = world.submit(4, iterations=6)
+    world.rounds(4)
+    high = world.submit(4, priority=1, iterations=2)
+    world.round()
+    assert world.ledger.runs.find(low).desired_state == "stop"
+    assert world.ledger.queue.rows().held[0].stop_reason == f"pre-empted by {high}"
+    world.rounds(16)
+    assert world.outcomes(low) == ["pre-empted", "completed"]
+    assert world.outcome(high) == world.outcome(low) == "completed"
+    assert world.ledger.runs.find(low).iteration == 6
+
+
+def test_a_stop_that_came_before_the_driver_had_the_lease_is_asked_again(world: World) -> None:
+    low = world.submit(4, iterations=9)
+    world.scheduler.round()  # the driver has not begun when it is pre-empted
+    world.clock.advance(1.0)
+    world.submit(4, priority=1, iterations=1)
+    world.rounds(12)
+    assert world.outcomes(low)[0] == "pre-empted"
+    assert world.outcome(low) is None
+
+
+def test_a_lost_driver_is_replaced_on_the_same_devices(world: World) -> None:
+    run = world.submit()
+    world.rounds(3)
+    world.drivers.kill(run)
+    world.rounds(8)
+    assert world.drivers.started == [run, run]
+    assert world.outcomes(run) == ["completed"]
+
+
+def test_a_run_whose_driver_does_not_start_leaves_the_queue_after_three_tries(world: World) -> None:
+    broken, other = world.submit(name="broken"), world.submit(4)
+    world.drivers.never.add(broken)
+    world.rounds(12)
+    assert world.drivers.started.count(broken) == 3
+    assert world.outcome(broken) == "its driver did not start"
+    assert world.outcome(other) == "completed"
+
+
+@pytest.mark.parametrize(("state", "reason"), [("paused", "guard loss"), ("failed", "out of memory")])
+def test_a_run_that_pauses_or_fails_leaves_the_queue_and_can_come_back(world: World, state: str, reason: str) -> None:
+    run = world.submit()
+    world.rounds(3)
+    world.drivers.end(run, state, reason)
+    world.round()
+    assert world.outcome(run) == f"{state}: {reason}"
+    world.ledger.queue.submit(run, Submission(("main",), "ada", "chat", 0, 2), "ada")
+    world.rounds(8)
+    assert world.outcome(run) == "completed"
+
+
+def test_a_run_that_people_stop_leaves_the_queue(world: World) -> None:
+    run = world.submit()
+    world.rounds(3)
+    world.ledger.runs.ask_to_stop(run, "by hand")
+    world.rounds(2)
+    assert world.outcome(run) == "stopped"
+
+
+def test_people_hold_runs_back_and_let_them_go_on(world: World) -> None:
+    run = world.submit(iterations=5)
+    world.rounds(3)
+    world.ledger.queue.change(run, "ben", wanted="hold")
+    world.rounds(4)
+    assert world.held() == {}
+    waited = world.ledger.queue.entry(run)
+    world.rounds(3)
+    assert waited is not None
+    later = world.ledger.queue.entry(run)
+    assert later is not None and later.waited_ms == waited.waited_ms and later.waiting_since is None
+    world.ledger.queue.change(run, "ben", wanted="run")
+    world.rounds(9)
+    assert world.outcomes(run) == ["held", "completed"]
+
+
+@pytest.mark.parametrize("rounds", [0, 3])
+def test_people_remove_runs_that_wait_and_runs_that_hold_devices(world: World, rounds: int) -> None:
+    run = world.submit(iterations=9)
+    world.rounds(rounds)
+    world.ledger.queue.change(run, "ben", wanted="remove")
+    with pytest.raises(QueueRefused, match="is being removed"):
+        world.ledger.queue.change(run, "ben", priority=3)
+    world.rounds(3)
+    assert world.outcome(run) == "removed"
+    assert world.held() == {}
+
+
+def test_a_run_can_be_in_the_queue_once_only(world: World) -> None:
+    run = world.submit()
+    with pytest.raises(QueueRefused, match="in the queue already"):
+        world.ledger.queue.submit(run, Submission(("main",), "ada", "chat", 0, 2), "ada")
+    with pytest.raises(QueueRefused, match="is not in the queue"):
+        world.ledger.queue.change(world.ledger.runs.create("lone", {}, "d", 1).id, "ada", priority=1)
+
+
+def test_a_run_on_reclaimed_devices_goes_on_elsewhere(world: World) -> None:
+    run = world.submit(pools=("spot", "main"), iterations=6)
+    world.rounds(3)
+    assert world.held() == {run: "spot:0,1"}
+    world.ledger.queue.report_outage("spot", [1], 120.0, "cloud")
+    world.rounds(3)
+    assert world.held() == {run: "main:0,1"}
+    world.ledger.queue.end_outage("spot", [1])
+    world.rounds(8)
+    assert world.outcomes(run) == ["reclaimed", "completed"]
+
+
+def test_a_driver_that_dies_with_its_devices_is_replaced_on_others(world: World) -> None:
+    run = world.submit(pools=("spot", "main"), iterations=6)
+    world.rounds(3)
+    world.ledger.queue.report_outage("spot", [0, 1], 0.0, "cloud")
+    world.drivers.kill(run)
+    world.rounds(12)
+    assert world.outcomes(run) == ["reclaimed", "completed"]
+    assert world.ledger.queue.allocations(runs=[run])[1].pool == "main"
+
+
+def test_predictions_are_recorded_and_scored(world: World) -> None:
+    run = world.submit(iterations=10)
+    world.rounds(18)
+    rows = world.ledger.queue.forecasts([run])
+    assert rows[0].tenth >= 2  # nothing is predicted before three iterations
+    assert all(row.actual_cost is not None and row.ended_at is not None for row in rows)
+    predicted, actual = rows[-1].cost, rows[-1].actual_cost
+    assert predicted is not None and actual is not None and abs(predicted - actual) / actual < 0.3
+
+
+def test_there_is_one_scheduler_and_a_newer_one_fences_the_older(world: World) -> None:
+    second = Scheduler(world.home, world.ledger, world.drivers)
+    world.scheduler.round()
+    with pytest.raises(SchedulerHeld, match="is scheduled by yatt scheduler"):
+        second.lead()
+    older, world.scheduler = world.scheduler, world.elect()
+    run = world.submit()
+    with pytest.raises(Fenced):
+        older.round()
+    assert world.held() == {}
+    world.round()
+    assert list(world.held()) == [run]
+
+
+def test_a_bad_pools_file_is_an_error_and_changes_nothing(world: World) -> None:
+    world.submit()
+    world.round()
+    pools_file(world.home).write_text("pools: {main: {device: 4}}\n")
+    with pytest.raises(ConfigurationError, match=r"pools\.yaml: pools\.main\.device: .*did you mean 'devices'"):
+        world.scheduler.round()
+    assert world.held()
+
+
+WRITES = ("allocate", "note_driver", "note_stop", "release", "end", "note_reasons", "note_forecast", "score", "renew")
+
+
+def killed_at(world: World, monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> Callable[[], int]:
+    """Makes the scheduler die after each of the given writes; returns the count of its writes."""
+    taken = 0
+
+    def dying(real: Callable[..., Any]) -> Callable[..., Any]:
+        def write(*arguments: Any, **options: Any) -> Any:
+            nonlocal taken
+            result = real(*arguments, **options)
+            taken += 1
+            if taken in steps:
+                raise Killed
+            return result
+
+        return write
+
+    for name in WRITES:
+        monkeypatch.setattr(world.ledger.scheduling, name, dying(getattr(world.ledger.scheduling, name)))
+    monkeypatch.setattr(world.drivers, "start", dying(world.drivers.start))
+    return lambda: taken
+
+
+def play(world: World) -> list[str]:
+    """Three runs over two pools, one of which is pre-empted and one reclaimed."""
+    runs = [world.submit(4, iterations=5), world.submit(2, pools=("spot", "main"), iterations=5, owner="ben")]
+    world.rounds(4)
+    runs.append(world.submit(4, priority=2, iterations=3))
+    world.ledger.queue.report_outage("spot", [0], 60.0, "cloud")
+    world.rounds(4)
+    world.ledger.queue.end_outage("spot", [0])
+    world.rounds(40)
+    return runs
+
+
+def assert_played(world: World, runs: list[str]) -> None:
+    assert [world.outcome(run) for run in runs] == ["completed"] * 3
+    assert [world.ledger.runs.find(run).iteration for run in runs] == [5, 5, 3]
+    assert not world.drivers.alive
+    assert all(world.ledger.events.verify(run) is None for run in runs)
+    assert "pre-empted" in world.outcomes(runs[0])
+
+
+def test_a_scheduler_that_dies_ten_times_loses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed_at(world, monkeypatch, set(range(3, 63, 6)))
+    assert_played(world, play(world))
+    assert world.deaths == 10
+
+
+@pytest.mark.verify
+def test_a_scheduler_may_die_after_any_of_its_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, done = 1, False
+    while not done:
+        world = World(tmp_path / f"step-{step}")
+        with world.ledger, monkeypatch.context() as patch:
+            count = killed_at(world, patch, {step})
+            assert_played(world, play(world))
+            done = count() < step
+        step += 1
+    assert step > 20
