@@ -56,6 +56,7 @@ class Simulator:
         self._stops: Counter[tuple[str, int]] = Counter()
         self._seconds: defaultdict[tuple[str, int], float] = defaultdict(float)
         self._held = dict.fromkeys(pools.pools, 0.0)
+        self._held_by: defaultdict[tuple[str, ...], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
         self._used: dict[str, float] = {}
         self._used_at = 0.0
         self._now, self._changed, self._next_tick = 0.0, False, 0.0
@@ -182,6 +183,7 @@ class Simulator:
         length = self._now - segment.started_at
         self._seconds[segment.pool, job.priority] += length
         self._held[segment.pool] += length * len(devices)
+        self._held_by[job.pools][segment.pool] += length * len(devices)
         run.cost += length / HOUR * len(devices) * self._price(segment.pool)
         self._changed = True
 
@@ -191,7 +193,7 @@ class Simulator:
             return
         prices = {pool: self._price(pool) for pool in run.job.pools}
         interruptions = (outlook.failures + outlook.stops) * forecast(outlook, None).held_seconds
-        cost = forecast(outlook, expected_price(prices, segment.pool, self._held, interruptions)).cost
+        cost = forecast(outlook, expected_price(prices, segment.pool, self._held_by[run.job.pools], interruptions)).cost
         assert cost is not None
         so_far = (self._now - segment.started_at) / HOUR * run.job.devices * prices[segment.pool]
         run.predicted_cost = run.cost + so_far + cost

@@ -54,6 +54,7 @@ class QueueAllocation(Base):
     """A stretch for which a run holds devices of a pool, until ended_at.
 
     devices: their numbers, separated by commas.
+    pools: those that the run could use.
     lease_term: term of the run's lease before the start; a driver that took it has a newer one.
     pid: the driver's process, once it is started.
     price: of a device for an hour, at the start.
@@ -73,6 +74,7 @@ class QueueAllocation(Base):
     run: Mapped[str] = run_key()
     number: Mapped[int] = key_part()
     pool: Mapped[str]
+    pools: Mapped[str]
     owner: Mapped[str]
     project: Mapped[str]
     priority: Mapped[int]

@@ -50,6 +50,7 @@ class AllocationRow:
     run: str
     number: int
     pool: str
+    pools: str
     owner: str
     project: str
     priority: int

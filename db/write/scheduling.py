@@ -109,6 +109,7 @@ class Scheduling:
                 run=grant.run,
                 number=int(connection.execute(newest).scalar_one()) + 1,
                 pool=grant.pool,
+                pools=entry.pools,
                 owner=entry.owner,
                 project=entry.project,
                 priority=entry.priority,

@@ -64,6 +64,14 @@ class QueueHistory:
             found[row.pool] += self._seconds(row) * len(row.numbers)
         return dict(found)
 
+    def device_seconds_of(self, pools: str) -> dict[str, float]:
+        """Returns device-seconds that runs which could use these pools have held in each of them."""
+        found: dict[str, float] = defaultdict(float)
+        for row in self.rows:
+            if row.pools == pools:
+                found[row.pool] += self._seconds(row) * len(row.numbers)
+        return dict(found)
+
     @cached_property
     def _failures(self) -> Counter[str]:
         return Counter(row.pool for row in self.rows if row.outcome == BROKEN)

@@ -33,7 +33,9 @@ def predicted(
     cost = None
     if held.pool in prices:
         interruptions = (outlook.failures + outlook.stops) * plain.held_seconds
-        rest = forecast(outlook, expected_price(prices, held.pool, history.device_seconds, interruptions)).cost
+        rest = forecast(
+            outlook, expected_price(prices, held.pool, history.device_seconds_of(entry.pools), interruptions)
+        ).cost
         so_far = cost_of(ledger.queue.allocations(runs=[entry.run]), history.now)
         cost = None if rest is None or so_far is None else so_far + rest
     end_at = history.now + round(plain.end_seconds * 1000)

@@ -20,7 +20,18 @@ from starlette.types import ASGIApp
 from db.ledger import Ledger
 from flows.run.home import Home
 from flows.run.pages import Pages
-from ops.dashboard import access, actions, annotating, api, live, metrics, problems, rollouts_api, starting
+from ops.dashboard import (
+    access,
+    actions,
+    annotating,
+    api,
+    live,
+    metrics,
+    problems,
+    queueing_api,
+    rollouts_api,
+    starting,
+)
 from ops.dashboard.context import Context, OpenStreams
 from ops.dashboard.pages import routes as pages
 from ops.dashboard.security import Guard
@@ -72,7 +83,7 @@ def create_app(home: Home | None = None, pages_of: Callable[[], Pages] = Pages) 
     )
     app.state.context = Context(place, ledger, tokens, Sessions(tokens), OpenStreams(), pages_of)
     problems.install(app)
-    for part in (api, rollouts_api, access, actions, annotating, starting, live, metrics):
+    for part in (api, rollouts_api, queueing_api, access, actions, annotating, starting, live, metrics):
         app.include_router(part.router)
     app.get("/health", tags=["service"])(health)
     pages.install(app)

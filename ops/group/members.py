@@ -1,4 +1,4 @@
-"""The members of the service group as services of a supervisor: Prefect, worker, MLflow, dashboard, keeper.
+"""The members of the service group as services of a supervisor: Prefect, worker, MLflow, dashboard, keeper, queue.
 
 Consumes a home and ports; produces `ServiceSpec`s. Pure, apart from what `databases` and `secrets` read.
 Database addresses may contain passwords, so they are passed only through the supervisor's environment, never in
@@ -19,10 +19,12 @@ from ops.group.password import password_of
 from yatt_core.supervisor.services import ServiceSpec
 
 PREFECT, WORKER, MLFLOW, DASHBOARD, KEEPER = prefect_server.NAME, prefect_server.WORKER, "mlflow", "dashboard", "keeper"
-ORDER = (PREFECT, WORKER, MLFLOW, DASHBOARD, KEEPER)
+QUEUE = "queue"
+ORDER = (PREFECT, WORKER, MLFLOW, DASHBOARD, KEEPER, QUEUE)
 LOOPBACK = "127.0.0.1"
 HEALTH = {PREFECT: "/api/health", WORKER: "/health", MLFLOW: "/health", DASHBOARD: "/health"}
 KEEPER_READY = "the keeper is ready"
+QUEUE_READY = "the queue's scheduler is ready"
 TELEMETRY_OFF = {
     "DO_NOT_TRACK": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -46,7 +48,7 @@ class Ports:
     worker: int
 
     def address(self, member: str) -> str:
-        """Returns the address of a member; empty for the keeper, which does not listen."""
+        """Returns the address of a member; empty for those that do not listen."""
         port = {PREFECT: self.prefect, MLFLOW: self.mlflow, DASHBOARD: self.dashboard, WORKER: self.worker}.get(member)
         return f"http://{LOOPBACK}:{port}" if port else ""
 
@@ -77,6 +79,7 @@ def members(home: Home, ports: Ports, surroundings: Mapping[str, str]) -> list[S
         _mlflow(home, ports.mlflow),
         _dashboard(home, ports.dashboard, shared),
         _keeper(home, ports, shared),
+        _queue(home, shared),
     ]
 
 
@@ -119,6 +122,19 @@ def _keeper(home: Home, ports: Ports, shared: Mapping[str, str]) -> ServiceSpec:
         environment={**shared, PREFECT_VARIABLE: f"{ports.address(PREFECT)}/api"},
         ready=f"log:{KEEPER_READY}",
         log_file=str(home.group / "logs" / "keeper.log"),
+        stop_seconds=30.0,
+        needs=(MLFLOW, PREFECT),
+    )
+
+
+def _queue(home: Home, shared: Mapping[str, str]) -> ServiceSpec:
+    """Describes the queue's scheduler; the drivers that it starts outlive it."""
+    return ServiceSpec(
+        name=QUEUE,
+        argv=(sys.executable, "-m", "ops.queueing.service"),
+        environment=shared,
+        ready=f"log:{QUEUE_READY}",
+        log_file=str(home.group / "logs" / "queue.log"),
         stop_seconds=30.0,
         needs=(MLFLOW, PREFECT),
     )

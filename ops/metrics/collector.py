@@ -6,6 +6,7 @@ limited number of runs have their own series: running ones first, then the newes
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 
@@ -16,6 +17,7 @@ from prometheus_client.registry import Collector
 from db.core.errors import LedgerUnavailable
 from db.core.migrate import HEAD
 from db.ledger import Ledger
+from db.write.queueing import RUNNING, WAITING
 from db.write.runs import STATES
 from ops.metrics import names
 from ops.metrics.names import MetricName
@@ -51,6 +53,7 @@ class LedgerCollector(Collector):
         found = run_list(self._ledger, limit=RUNS)
         runs = [run.id for run in found.runs]
         yield from _of_ledger(found)
+        yield from _of_queue(self._ledger)
         yield from _of_lines(found.runs)
         yield _filled(
             names.CHECKPOINT, {(run,): at / 1000 for run, at in self._ledger.run_list.newest_checkpoints(runs).items()}
@@ -88,6 +91,21 @@ def registry_of(ledger: Ledger) -> CollectorRegistry:
 def _of_ledger(found: RunList) -> Iterator[Metric]:
     yield _filled(names.RUNS, {(state,): float(found.states.get(state, 0)) for state in STATES})
     yield _filled(names.RUNS_LEFT_OUT, {(): float(found.total - len(found.runs))})
+
+
+def _of_queue(ledger: Ledger) -> Iterator[Metric]:
+    rows, scheduler = ledger.queue.rows(), ledger.queue.scheduler()
+    states = Counter(entry.state for entry in rows.open)
+    waits = [entry.waited(rows.now) for entry in rows.open if entry.waiting_since is not None]
+    held, away = Counter[str](), Counter(outage.pool for outage in rows.outages)
+    for allocation in rows.held:
+        held[allocation.pool] += len(allocation.numbers)
+    up = scheduler is not None and scheduler.holder is not None and scheduler.expires_in > 0
+    yield _filled(names.QUEUE_ENTRIES, {(state,): float(states[state]) for state in (WAITING, RUNNING)})
+    yield _filled(names.QUEUE_WAIT, {(): max(waits, default=0.0)})
+    yield _filled(names.QUEUE_HELD, {(pool,): float(count) for pool, count in sorted(held.items())})
+    yield _filled(names.QUEUE_AWAY, {(pool,): float(count) for pool, count in sorted(away.items())})
+    yield _filled(names.QUEUE_SCHEDULER, {(): float(up)})
 
 
 def _of_lines(runs: Sequence[ListedRun]) -> Iterator[Metric]:

@@ -17,12 +17,12 @@ from db.ledger import Ledger
 from flows.queueing.pools_file import pools_file
 from flows.queueing.scheduler import Scheduler
 from flows.run.home import Home
+from ops.group.members import QUEUE_READY
 from ops.queueing.processes import DriverProcesses
 from yatt_core.errors import YattError
 from yatt_core.logs import redact
 
 ROUND_SECONDS = 1.0
-READY = "the queue's scheduler is ready"
 log = logging.getLogger("yatt.queue")
 
 
@@ -40,7 +40,7 @@ class Service:
     def run(self) -> None:
         """Schedules until it is told to end; the drivers go on."""
         with Ledger.open(self._home.ledger) as ledger:
-            log.info(READY)
+            log.info(QUEUE_READY)
             while not self._ended.is_set():
                 scheduler = self._lead(ledger)
                 if scheduler is not None:

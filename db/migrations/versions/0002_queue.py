@@ -41,6 +41,7 @@ def upgrade() -> None:
         sa.Column("run", sa.Text(), nullable=False),
         sa.Column("number", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("pool", sa.Text(), nullable=False),
+        sa.Column("pools", sa.Text(), nullable=False),
         sa.Column("owner", sa.Text(), nullable=False),
         sa.Column("project", sa.Text(), nullable=False),
         sa.Column("priority", sa.BigInteger(), nullable=False),

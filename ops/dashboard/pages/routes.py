@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from ops.dashboard.pages import acting, devices, errors, rollouts, run, run_list, soups
+from ops.dashboard.pages import acting, devices, errors, queueing, rollouts, run, run_list, soups
 from ops.dashboard.pages.templating import STATIC, STATIC_PATH
 
 FOR_GOOD = "public, max-age=31536000, immutable"
@@ -28,7 +28,7 @@ class DigestedFiles(StaticFiles):
 
 def install(app: FastAPI) -> None:
     """Adds the pages; must be called after all other error handlers have been added."""
-    modules: tuple[Any, ...] = (run_list, soups, run, devices, rollouts, acting)
+    modules: tuple[Any, ...] = (run_list, soups, queueing, run, devices, rollouts, acting)
     for module in modules:
         app.include_router(module.router)
     app.mount(STATIC_PATH, DigestedFiles(directory=STATIC), name="static")

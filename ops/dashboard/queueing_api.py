@@ -1,0 +1,100 @@
+"""API routes of the queue: reading needs no token; changes need a named one, whose name the audit chain records.
+
+Consumes the ledger and the pools file, and calls the same functions as `yatt queue`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from flows.queueing.pools_file import read_pools
+from flows.run.creation import current_spec
+from ops.dashboard.access import Acting
+from ops.dashboard.context import RunId, Served
+from ops.dashboard.texts import Like
+from ops.queries.queueing import QueueView, queue_view
+from ops.queries.run_list import find_line
+from ops.queueing.submitting import DEFAULT_PROJECT, HIGHEST, Asked, submit
+from yatt_core.errors import ConfigurationError
+from yatt_core.queueing.pools import NAME
+
+router = APIRouter(prefix="/api/v1/queue", tags=["queue"])
+Name = Annotated[str, Like(NAME, "up to 40 lower-case letters, digits and '-'")]
+Priority = Annotated[int, Field(ge=-HIGHEST, le=HIGHEST)]
+WANTED = {"pause": "hold", "resume": "run", "remove": "remove"}
+
+
+class Submit(BaseModel):
+    """A request to put an existing run into the queue.
+
+    pools: the preferred one first; may be empty if there is only one.
+    devices: those that its spec needs by default.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pools: Annotated[tuple[Name, ...], Field(max_length=10)] = ()
+    project: Name = DEFAULT_PROJECT
+    priority: Priority = 0
+    devices: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    auto_checkpoints: bool = False
+
+
+class Change(BaseModel):
+    """A request to change a run's place in the queue; None leaves it as it is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    action: Literal["pause", "resume", "remove"] | None = None
+    priority: Priority | None = None
+
+
+class Devices(BaseModel):
+    """A report of devices that go away or come back.
+
+    within_seconds: the notice; 0: they are gone already.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lost: Annotated[tuple[int, ...], Field(max_length=10_000)] = ()
+    back: Annotated[tuple[int, ...], Field(max_length=10_000)] = ()
+    within_seconds: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 0.0
+
+
+@router.get("")
+def show(served: Served) -> QueueView:
+    """Returns pools, and the runs that hold devices, wait for them, or ended last."""
+    return queue_view(served.ledger, served.home)
+
+
+@router.post("/runs/{run_id}")
+def submit_run(served: Served, by: Acting, run_id: RunId, asked: Submit) -> QueueView:
+    """Puts an existing run into the queue."""
+    run = find_line(served.ledger, run_id).id
+    wishes = Asked(asked.pools, asked.project, asked.priority, asked.devices, asked.auto_checkpoints)
+    submit(served.home, served.ledger, run, current_spec(served.ledger, run), wishes, by)
+    return queue_view(served.ledger, served.home)
+
+
+@router.patch("/runs/{run_id}")
+def change_run(served: Served, by: Acting, run_id: RunId, asked: Change) -> QueueView:
+    """Holds a run back, lets it go on, removes it, or changes its priority."""
+    wanted = None if asked.action is None else WANTED[asked.action]
+    served.ledger.queue.change(find_line(served.ledger, run_id).id, by, wanted=wanted, priority=asked.priority)
+    return queue_view(served.ledger, served.home)
+
+
+@router.post("/pools/{pool}/devices")
+def report_devices(served: Served, by: Acting, pool: Name, asked: Devices) -> QueueView:
+    """Reports devices that go away or come back."""
+    known = read_pools(served.home).pool(pool).numbers
+    unknown = sorted({*asked.lost, *asked.back}.difference(known))
+    if unknown:
+        raise ConfigurationError(f"pool {pool} has no devices {unknown}; expected some of {list(known)}")
+    served.ledger.queue.report_outage(pool, asked.lost, asked.within_seconds, by)
+    served.ledger.queue.end_outage(pool, asked.back)
+    return queue_view(served.ledger, served.home)
