@@ -22,6 +22,7 @@ from db.read.audit import Audits
 from db.read.browse import Browser
 from db.read.lines import Lines
 from db.read.overview import Overviews
+from db.read.queueing import QueueReader
 from db.read.run_list import RunListReader
 from db.read.series import SeriesReader
 from db.write.alarms import Alarms
@@ -34,7 +35,7 @@ from db.write.lease import Leases
 from db.write.metrics import Metrics
 from db.write.outbox import Deliveries
 from db.write.phases import Phases
-from db.write.queueing import Queue
+from db.write.queueing import Submissions
 from db.write.records import Records
 from db.write.runs import Runs
 from db.write.scheduling import Scheduling
@@ -59,7 +60,8 @@ class Ledger:
         self.alarms = Alarms(database)
         self.annotations = Annotations(database)
         self.deletions = Deletions(database)
-        self.queue = Queue(database)
+        self.queue = QueueReader(database)
+        self.submissions = Submissions(database)
         self.scheduling = Scheduling(database)
         self.overview = Overviews(database)
         self.run_list = RunListReader(database)

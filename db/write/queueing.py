@@ -11,9 +11,9 @@ from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
 
+from db.core.engine import Database
 from db.core.errors import QueueRefused
 from db.core.queue_models import QueueEntry, QueueOutage
-from db.read.queueing import QueueReader
 from db.write.events import append, lock_run
 
 SUBMITTED, CHANGED = "queue_submitted", "queue_changed"
@@ -39,8 +39,11 @@ class Submission:
     checkpoints: str = SPEC
 
 
-class Queue(QueueReader):
-    """Reads the queue and changes what people want of it."""
+class Submissions:
+    """Changes what people want of the queue."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def submit(self, run: str, submission: Submission, by: str) -> None:
         """Puts a run into the queue, or back into it.

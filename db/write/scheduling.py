@@ -17,7 +17,7 @@ from db.core.engine import Database
 from db.core.errors import Conflict, Fenced, SchedulerHeld
 from db.core.holder import Holder, holder_of, is_gone
 from db.core.queue_models import QueueAllocation, QueueEntry, QueueForecast, QueueScheduler
-from db.read.queueing import ALLOCATION, AllocationRow, ForecastRow
+from db.core.queue_rows import ALLOCATION, AllocationRow, ForecastRow
 from db.write.events import append, lock_run
 from db.write.queueing import ENDED, RUN, RUNNING, WAITING
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from db.read.queueing import AllocationRow, EntryRow
+from db.core.queue_rows import AllocationRow, EntryRow
 from db.write.lease import ENDED
 from db.write.queueing import HOLD, REMOVE
 from yatt_core.queueing.decisions import RECLAIMED

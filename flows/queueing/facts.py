@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
+from db.core.queue_rows import AllocationRow, EntryRow, QueueRows
 from db.ledger import Ledger
-from db.read.queueing import AllocationRow, EntryRow, QueueRows
 from flows.queueing.driver_signs import BROKEN, PRE_EMPTED
 from flows.run.creation import current_spec
 from yatt_core.queueing import standing as standings

@@ -5,8 +5,8 @@ Consumes where a run stands and the pools' history; produces a row of the ledger
 
 from __future__ import annotations
 
+from db.core.queue_rows import AllocationRow, EntryRow, ForecastRow
 from db.ledger import Ledger
-from db.read.queueing import AllocationRow, EntryRow, ForecastRow
 from flows.queueing.facts import QueueHistory, cost_of
 from yatt_core.queueing.forecasts import expected_price, forecast
 from yatt_core.queueing.pools import PoolsSpec

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from db.core.errors import LeaseHeld
 from db.core.holder import is_gone, this_process
+from db.core.queue_rows import AllocationRow, EntryRow, QueueRows
 from db.ledger import Ledger
-from db.read.queueing import AllocationRow, EntryRow, QueueRows
 from db.write.queueing import AUTO, REMOVE, REMOVED
 from db.write.scheduling import Grant, SchedulerFence
 from flows.branching.branches import revise

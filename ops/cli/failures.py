@@ -12,6 +12,7 @@ from db.core.errors import (
     LedgerError,
     LedgerReadOnly,
     LedgerVersionError,
+    QueueRefused,
     RunNotFound,
 )
 from ops.presentation.words import shortened
@@ -25,7 +26,7 @@ def exit_code(error: BaseException) -> int:
         return error.exit_code
     if isinstance(error, LeaseHeld | Fenced):
         return ExitCode.LEASE_HELD
-    if isinstance(error, RunNotFound | LedgerAddressError | LedgerReadOnly | LedgerVersionError):
+    if isinstance(error, RunNotFound | QueueRefused | LedgerAddressError | LedgerReadOnly | LedgerVersionError):
         return ExitCode.CONFIGURATION
     return ExitCode.FAILURE
 

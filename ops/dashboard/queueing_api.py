@@ -84,7 +84,7 @@ def submit_run(served: Served, by: Acting, run_id: RunId, asked: Submit) -> Queu
 def change_run(served: Served, by: Acting, run_id: RunId, asked: Change) -> QueueView:
     """Holds a run back, lets it go on, removes it, or changes its priority."""
     wanted = None if asked.action is None else WANTED[asked.action]
-    served.ledger.queue.change(find_line(served.ledger, run_id).id, by, wanted=wanted, priority=asked.priority)
+    served.ledger.submissions.change(find_line(served.ledger, run_id).id, by, wanted=wanted, priority=asked.priority)
     return queue_view(served.ledger, served.home)
 
 
@@ -95,6 +95,6 @@ def report_devices(served: Served, by: Acting, pool: Name, asked: Devices) -> Qu
     unknown = sorted({*asked.lost, *asked.back}.difference(known))
     if unknown:
         raise ConfigurationError(f"pool {pool} has no devices {unknown}; expected some of {list(known)}")
-    served.ledger.queue.report_outage(pool, asked.lost, asked.within_seconds, by)
-    served.ledger.queue.end_outage(pool, asked.back)
+    served.ledger.submissions.report_outage(pool, asked.lost, asked.within_seconds, by)
+    served.ledger.submissions.end_outage(pool, asked.back)
     return queue_view(served.ledger, served.home)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from db.core.queue_rows import AllocationRow, EntryRow, ForecastRow, QueueRows
 from db.ledger import Ledger
-from db.read.queueing import AllocationRow, EntryRow, ForecastRow, QueueRows
 from flows.queueing.facts import cost_of, stretch_of
 from flows.queueing.pools_file import pools_file, read_pools
 from flows.run.home import Home

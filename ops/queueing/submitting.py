@@ -58,5 +58,5 @@ def checked_submission(home: Home, spec: RunSpec, asked: Asked, owner: str) -> S
 def submit(home: Home, ledger: Ledger, run: str, spec: RunSpec, asked: Asked, by: str) -> Submission:
     """Puts a run into the queue. Raises `ConfigurationError`, `QueueRefused`."""
     submission = checked_submission(home, spec, asked, by)
-    ledger.queue.submit(run, submission, by)
+    ledger.submissions.submit(run, submission, by)
     return submission

@@ -124,6 +124,7 @@ MODULES = (
     "mlflow",
     "dashboard",
     "keeper",
+    "ops.queueing.service",
     "supervisor",
     "gcs_server",
     "raylet",

@@ -65,12 +65,14 @@ def ettr(times: RunTimes, every: int, rate: float) -> float:
 
 def best_interval(times: RunTimes, rate: float, most: int) -> int:
     """Returns the number of iterations between checkpoints with the best ratio, from 1 to `most`."""
-    saved = rate * times.iteration * times.replay
     if times.checkpoint <= 0.0:
         return 1
-    if saved <= 0.0:
+    # With ETTR(k) = k t / (k t + C) * (most_useful - k lost), the derivative is zero at the root of a quadratic in k.
+    most_useful, lost = 1.0 - rate * interruption_seconds(times, 0), rate * times.replay / 2
+    if lost <= 0.0 or times.iteration <= 0.0:
         return most
-    near = floor(min(sqrt(2.0 * times.checkpoint / saved), float(most)))
+    root = 1.0 + max(0.0, most_useful) * times.iteration / (lost * times.checkpoint)
+    near = floor(min(times.checkpoint / times.iteration * (sqrt(root) - 1.0), float(most)))
     candidates = {max(1, min(most, near + step)) for step in (0, 1)}
     return min(candidates, key=lambda every: (-ettr(times, every, rate), every))
 

@@ -140,7 +140,7 @@ class World:
         overrides = [f"name={name}", f"iterations={iterations}"]
         spec = load_spec(ROOT / "configs" / "virtual.yaml", overrides)
         run = self.ledger.runs.create(name, spec.model_dump(mode="json"), spec.digest, iterations).id
-        self.ledger.queue.submit(run, Submission(pools, owner, "chat", priority, devices), owner)
+        self.ledger.submissions.submit(run, Submission(pools, owner, "chat", priority, devices), owner)
         return run
 
     def round(self) -> None:

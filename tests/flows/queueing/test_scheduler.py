@@ -89,7 +89,7 @@ def test_a_run_that_pauses_or_fails_leaves_the_queue_and_can_come_back(world: Wo
     world.drivers.end(run, state, reason)
     world.round()
     assert world.outcome(run) == f"{state}: {reason}"
-    world.ledger.queue.submit(run, Submission(("main",), "ada", "chat", 0, 2), "ada")
+    world.ledger.submissions.submit(run, Submission(("main",), "ada", "chat", 0, 2), "ada")
     world.rounds(8)
     assert world.outcome(run) == "completed"
 
@@ -105,7 +105,7 @@ def test_a_run_that_people_stop_leaves_the_queue(world: World) -> None:
 def test_people_hold_runs_back_and_let_them_go_on(world: World) -> None:
     run = world.submit(iterations=5)
     world.rounds(3)
-    world.ledger.queue.change(run, "ben", wanted="hold")
+    world.ledger.submissions.change(run, "ben", wanted="hold")
     world.rounds(4)
     assert world.held() == {}
     waited = world.ledger.queue.entry(run)
@@ -113,7 +113,7 @@ def test_people_hold_runs_back_and_let_them_go_on(world: World) -> None:
     assert waited is not None
     later = world.ledger.queue.entry(run)
     assert later is not None and later.waited_ms == waited.waited_ms and later.waiting_since is None
-    world.ledger.queue.change(run, "ben", wanted="run")
+    world.ledger.submissions.change(run, "ben", wanted="run")
     world.rounds(9)
     assert world.outcomes(run) == ["held", "completed"]
 
@@ -122,9 +122,9 @@ def test_people_hold_runs_back_and_let_them_go_on(world: World) -> None:
 def test_people_remove_runs_that_wait_and_runs_that_hold_devices(world: World, rounds: int) -> None:
     run = world.submit(iterations=9)
     world.rounds(rounds)
-    world.ledger.queue.change(run, "ben", wanted="remove")
+    world.ledger.submissions.change(run, "ben", wanted="remove")
     with pytest.raises(QueueRefused, match="is being removed"):
-        world.ledger.queue.change(run, "ben", priority=3)
+        world.ledger.submissions.change(run, "ben", priority=3)
     world.rounds(3)
     assert world.outcome(run) == "removed"
     assert world.held() == {}
@@ -133,19 +133,19 @@ def test_people_remove_runs_that_wait_and_runs_that_hold_devices(world: World, r
 def test_a_run_can_be_in_the_queue_once_only(world: World) -> None:
     run = world.submit()
     with pytest.raises(QueueRefused, match="in the queue already"):
-        world.ledger.queue.submit(run, Submission(("main",), "ada", "chat", 0, 2), "ada")
+        world.ledger.submissions.submit(run, Submission(("main",), "ada", "chat", 0, 2), "ada")
     with pytest.raises(QueueRefused, match="is not in the queue"):
-        world.ledger.queue.change(world.ledger.runs.create("lone", {}, "d", 1).id, "ada", priority=1)
+        world.ledger.submissions.change(world.ledger.runs.create("lone", {}, "d", 1).id, "ada", priority=1)
 
 
 def test_a_run_on_reclaimed_devices_goes_on_elsewhere(world: World) -> None:
     run = world.submit(pools=("spot", "main"), iterations=6)
     world.rounds(3)
     assert world.held() == {run: "spot:0,1"}
-    world.ledger.queue.report_outage("spot", [1], 120.0, "cloud")
+    world.ledger.submissions.report_outage("spot", [1], 120.0, "cloud")
     world.rounds(3)
     assert world.held() == {run: "main:0,1"}
-    world.ledger.queue.end_outage("spot", [1])
+    world.ledger.submissions.end_outage("spot", [1])
     world.rounds(8)
     assert world.outcomes(run) == ["reclaimed", "completed"]
 
@@ -153,7 +153,7 @@ def test_a_run_on_reclaimed_devices_goes_on_elsewhere(world: World) -> None:
 def test_a_driver_that_dies_with_its_devices_is_replaced_on_others(world: World) -> None:
     run = world.submit(pools=("spot", "main"), iterations=6)
     world.rounds(3)
-    world.ledger.queue.report_outage("spot", [0, 1], 0.0, "cloud")
+    world.ledger.submissions.report_outage("spot", [0, 1], 0.0, "cloud")
     world.drivers.kill(run)
     world.rounds(12)
     assert world.outcomes(run) == ["reclaimed", "completed"]
@@ -222,9 +222,9 @@ def play(world: World) -> list[str]:
     runs = [world.submit(4, iterations=5), world.submit(2, pools=("spot", "main"), iterations=5, owner="ben")]
     world.rounds(4)
     runs.append(world.submit(4, priority=2, iterations=3))
-    world.ledger.queue.report_outage("spot", [0], 60.0, "cloud")
+    world.ledger.submissions.report_outage("spot", [0], 60.0, "cloud")
     world.rounds(4)
-    world.ledger.queue.end_outage("spot", [0])
+    world.ledger.submissions.end_outage("spot", [0])
     world.rounds(40)
     return runs
 

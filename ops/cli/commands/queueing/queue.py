@@ -175,8 +175,8 @@ def devices(
     numbers = read_pools(place).pool(pool).numbers
     gone, returned = (_device_numbers(option, text, numbers) for option, text in (("--lost", lost), ("--back", back)))
     with opened_ledger(place) as ledger:
-        ledger.queue.report_outage(pool, gone, within, who)
-        ledger.queue.end_outage(pool, returned)
+        ledger.submissions.report_outage(pool, gone, within, who)
+        ledger.submissions.end_outage(pool, returned)
     write(f"{pool}: {len(gone)} devices lost, {len(returned)} back")
 
 
@@ -202,7 +202,7 @@ def _change(
     who = named(by, "changes the queue")
     with opened_ledger(Home.locate(home)) as ledger:
         name = find_run(ledger, run)
-        ledger.queue.change(name, who, wanted=wanted, priority=priority)
+        ledger.submissions.change(name, who, wanted=wanted, priority=priority)
     write(f"{name}: {f'priority {priority}' if wanted is None else wanted}")
 
 
