@@ -131,7 +131,7 @@ def _queue(home: Home, shared: Mapping[str, str]) -> ServiceSpec:
     """Describes the queue's scheduler; the drivers that it starts outlive it."""
     return ServiceSpec(
         name=QUEUE,
-        argv=(sys.executable, "-m", "ops.queueing.service"),
+        argv=(sys.executable, "-m", "ops.group.scheduler"),
         environment=shared,
         ready=f"log:{QUEUE_READY}",
         log_file=str(home.group / "logs" / "queue.log"),

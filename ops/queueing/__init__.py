@@ -1,1 +1,1 @@
-"""The queue's service, and what commands and pages do to the queue."""
+"""The drivers of the queue's runs as processes, and how runs get into the queue."""

@@ -124,7 +124,7 @@ MODULES = (
     "mlflow",
     "dashboard",
     "keeper",
-    "ops.queueing.service",
+    "ops.group.scheduler",
     "supervisor",
     "gcs_server",
     "raylet",

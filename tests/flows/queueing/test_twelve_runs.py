@@ -33,7 +33,7 @@ OVERRIDES = ("iterations=8", "evaluation.every=8")
 def start_scheduler(driver: Driver, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     surroundings = {**os.environ, **environment, "YATT_HOME": str(driver.folder)}
     with (driver.folder / "scheduler.log").open("ab") as log:
-        return subprocess.Popen([sys.executable, "-m", "ops.queueing.service"], env=surroundings, stderr=log, cwd=ROOT)
+        return subprocess.Popen([sys.executable, "-m", "ops.group.scheduler"], env=surroundings, stderr=log, cwd=ROOT)
 
 
 def submit(driver: Driver, ledger: Ledger, number: int, priority: int) -> str:

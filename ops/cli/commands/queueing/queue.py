@@ -184,8 +184,8 @@ def devices(
 def serve(home: HomeOption = None) -> None:
     """Run the scheduler until Ctrl-C; the runs' drivers go on without it. `yatt up` runs one, too."""
     from flows.run.home import Home
+    from ops.group.scheduler import serve as run_service
     from ops.preflight.home_folder import check_folder
-    from ops.queueing.service import serve as run_service
 
     place = Home.locate(home)
     check_folder(place.folder)
