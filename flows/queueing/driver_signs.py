@@ -96,6 +96,11 @@ def _not_begun(entry: EntryRow, held: AllocationRow) -> Verdict:
         return _given_back(entry, held)
     if held.pid is None:
         return StartDriver()  # the scheduler died between giving the devices and starting the driver
+    return not_started(entry)
+
+
+def not_started(entry: EntryRow) -> Release:
+    """Returns what becomes of the devices of a run whose driver came to nothing: it tries again later, or leaves."""
     failures = entry.failures + 1
     if failures >= START_TRIES:
         return Release(NOT_STARTED, ends=True, failures=failures)

@@ -14,7 +14,6 @@ from statistics import median
 from db.core.queue_rows import AllocationRow, EntryRow, QueueRows
 from db.ledger import Ledger
 from flows.queueing.driver_signs import BROKEN, PRE_EMPTED
-from flows.run.creation import current_spec
 from yatt_core.queueing import standing as standings
 from yatt_core.queueing.ettr import failure_rate
 from yatt_core.queueing.facts import Entry, Held, QueueFacts, Wanted
@@ -116,7 +115,7 @@ def standing_of(
     run = ledger.runs.find(entry.run)
     iterations = [seconds for _, seconds in ledger.metrics.newest(entry.run, ITERATION, standings.RECENT)]
     checkpoint, learn = (ledger.phases.history(entry.run, phase) for phase in ("checkpoint", "learn"))
-    restarts = [seconds for row in history.rows if row.run == entry.run and (seconds := _restart(ledger, row))]
+    restarts = _restarts(ledger, [row for row in history.rows if row.run == entry.run])
     times = standings.times_of(
         iterations,
         median(checkpoint or [0.0]),
@@ -128,7 +127,7 @@ def standing_of(
     return Standing(
         times,
         max(0, run.target_iterations - max(run.iteration, 0)),
-        current_spec(ledger, entry.run).checkpoints.every,
+        int(ledger.runs.revision(entry.run).spec["checkpoints"]["every"]),
         entry.devices,
         (now - since) / 1000,
         history.failure_rate(pool) * entry.devices,
@@ -136,11 +135,14 @@ def standing_of(
     )
 
 
-def _restart(ledger: Ledger, row: AllocationRow) -> float | None:
-    """Returns the seconds from a start to the session's begin; None if there was no session."""
-    sessions = ledger.overview.sessions(row.run)
-    begun = [session.started_at for session in sessions if session.term > row.lease_term]
-    return (begun[0] - row.started_at) / 1000 if begun else None
+def _restarts(ledger: Ledger, rows: Sequence[AllocationRow]) -> list[float]:
+    """Returns, for each of a run's stretches with a session, the seconds from its start to the session's begin."""
+    if not rows:
+        return []
+    sessions = ledger.overview.sessions(rows[0].run)
+    begun = [next((each for each in sessions if each.term > row.lease_term), None) for row in rows]
+    pairs = zip(rows, begun, strict=True)
+    return [(first.started_at - row.started_at) / 1000 for row, first in pairs if first is not None]
 
 
 def facts_of(pools: PoolsSpec, rows: QueueRows, history: QueueHistory, standing: dict[str, Standing]) -> QueueFacts:

@@ -73,9 +73,10 @@ def test_a_lost_driver_is_replaced_on_the_same_devices(world: World) -> None:
     assert world.outcomes(run) == ["completed"]
 
 
-def test_a_run_whose_driver_does_not_start_leaves_the_queue_after_three_tries(world: World) -> None:
+@pytest.mark.parametrize("how", ["never", "refused"])
+def test_a_run_whose_driver_does_not_start_leaves_the_queue_after_three_tries(world: World, how: str) -> None:
     broken, other = world.submit(name="broken"), world.submit(4)
-    world.drivers.never.add(broken)
+    getattr(world.drivers, how).add(broken)
     world.rounds(12)
     assert world.drivers.started.count(broken) == 3
     assert world.outcome(broken) == "its driver did not start"
@@ -158,6 +159,17 @@ def test_a_driver_that_dies_with_its_devices_is_replaced_on_others(world: World)
     world.rounds(12)
     assert world.outcomes(run) == ["reclaimed", "completed"]
     assert world.ledger.queue.allocations(runs=[run])[1].pool == "main"
+
+
+def test_the_interval_of_checkpoints_becomes_the_best_one_at_the_next_start(world: World) -> None:
+    run = world.submit(4, iterations=9, checkpoints="auto")
+    world.home.run_folder(run).mkdir()
+    world.rounds(6)
+    assert world.ledger.runs.revision(run).revision == 1
+    world.submit(4, priority=1, iterations=1)
+    world.rounds(8)
+    revised = world.ledger.runs.revision(run)
+    assert (revised.revision, revised.spec["checkpoints"]["every"]) == (2, 1)  # these checkpoints take no time
 
 
 def test_predictions_are_recorded_and_scored(world: World) -> None:
