@@ -164,6 +164,14 @@ class World:
         for _ in range(count):
             self.round()
 
+    def finish(self, most: int = 60) -> None:
+        """Goes on until no run is left in the queue."""
+        for _ in range(most):
+            if not self.ledger.queue.rows().open:
+                return
+            self.round()
+        raise AssertionError(f"not ended: {self.ledger.queue.rows().open}")
+
     def check(self) -> None:
         """Checks in the ledger that no device was held twice and no limit exceeded, and that no run has two drivers."""
         stretches = [stretch_of(row) for row in self.ledger.queue.allocations()]
