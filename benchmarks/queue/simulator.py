@@ -272,7 +272,7 @@ class Simulator:
     def _carry_out(self, stop: Stop) -> None:
         run = self._runs[stop.run]
         assert run.segment is not None
-        run.pre_empted += 1
+        run.preempted += 1
         self._stops[run.segment.pool, run.job.priority] += 1
         self._stop(run, stop.within)
 

@@ -14,7 +14,7 @@ from yatt_core.queueing.decisions import RECLAIMED
 
 COMPLETED, STOPPED, LOST = "completed", "stopped", "driver lost"
 NOT_STARTED = "its driver did not start"
-HELD_BACK, REMOVED, PRE_EMPTED, BROKEN = "held", "removed", "pre-empted", "reclaimed"
+HELD_BACK, REMOVED, PREEMPTED, BROKEN = "held", "removed", "preempted", "reclaimed"
 START_TRIES, LOST_TRIES = 3, 20
 """Starts in a row that came to nothing, and drivers in a row that were lost, after which a run leaves the queue."""
 FIRST_PAUSE_SECONDS = 5.0
@@ -120,4 +120,4 @@ def _given_back(entry: EntryRow, held: AllocationRow) -> Release:
         return Release(REMOVED, ends=True)
     if entry.wanted == HOLD:
         return Release(HELD_BACK)
-    return Release(BROKEN if held.stop_reason == RECLAIMED else PRE_EMPTED)
+    return Release(BROKEN if held.stop_reason == RECLAIMED else PREEMPTED)

@@ -13,7 +13,7 @@ from statistics import median
 
 from db.core.queue_rows import AllocationRow, EntryRow, QueueRows
 from db.ledger import Ledger
-from flows.queueing.driver_signs import BROKEN, PRE_EMPTED
+from flows.queueing.driver_signs import BROKEN, PREEMPTED
 from yatt_core.queueing import standing as standings
 from yatt_core.queueing.ettr import failure_rate
 from yatt_core.queueing.facts import Entry, Held, QueueFacts, Wanted
@@ -77,7 +77,7 @@ class QueueHistory:
 
     @cached_property
     def _stops(self) -> Counter[tuple[str, int]]:
-        return Counter((row.pool, row.priority) for row in self.rows if row.outcome == PRE_EMPTED)
+        return Counter((row.pool, row.priority) for row in self.rows if row.outcome == PREEMPTED)
 
     @cached_property
     def _held(self) -> dict[tuple[str, int], float]:
@@ -93,7 +93,7 @@ class QueueHistory:
         return failure_rate(expected, self._failures[pool], self.device_seconds.get(pool, 0.0))
 
     def stop_rate(self, pool: str, priority: int) -> float:
-        """Returns pre-emptions of a run of a priority in a second that it holds devices."""
+        """Returns preemptions of a run of a priority in a second that it holds devices."""
         held = self._held.get((pool, priority), 0.0)
         return self._stops[pool, priority] / held if held else 0.0
 

@@ -20,7 +20,7 @@ class Outlook:
     left: iterations that are left.
     every: iterations between checkpoints.
     failures: unforeseen interruptions of the run in a second.
-    stops: pre-emptions of the run in a second that it holds devices; each costs a restart.
+    stops: preemptions of the run in a second that it holds devices; each costs a restart.
     wait: mean seconds of waiting after an interruption of either kind in which the run lost its devices.
     """
 

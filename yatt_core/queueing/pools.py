@@ -83,9 +83,9 @@ class PoolsSpec(SpecModel):
     ageing_hours: PositiveFloat = 12.0
     """Time of waiting that counts as one more level of priority, so that no run waits for ever."""
     protected_minutes: NonNegativeFloat = 10.0
-    """Time after its start in which a run is not pre-empted."""
+    """Time after its start in which a run is not preempted."""
     stop_seconds: PositiveFloat | None = None
-    """Time within which a pre-empted run must end, if need be in the middle of an iteration; None: at its next commit."""
+    """Time within which a preempted run must end, if need be in the middle of an iteration; None: at its next commit."""
 
     @model_validator(mode="after")
     def _apart(self) -> PoolsSpec:

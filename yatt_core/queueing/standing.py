@@ -28,7 +28,7 @@ class Standing:
     every: iterations between checkpoints.
     since_commit: seconds since its newest commit, or since it got its devices.
     failures: unforeseen interruptions of the run in a second.
-    stops: pre-emptions of the run in a second.
+    stops: preemptions of the run in a second.
     """
 
     times: RunTimes | None
@@ -75,7 +75,7 @@ def held(
 ) -> Held:
     """Returns what a run holds, as a fact for a decision.
 
-    within: seconds that a pre-empted run has.
+    within: seconds that a preempted run has.
     """
     outlook = standing.outlook()
     if outlook is None:

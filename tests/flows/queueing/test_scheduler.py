@@ -1,4 +1,4 @@
-"""The scheduler on a real ledger: starts, pre-emption, lost drivers, people's wishes, lost devices, and its own death."""
+"""The scheduler on a real ledger: starts, preemption, lost drivers, people's wishes, lost devices, and its own death."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ def test_a_driver_sees_only_the_gpus_of_its_run(tmp_path: Path) -> None:
         assert [driver.gpus for driver in world.drivers.alive.values()] == [(3, 5)]
 
 
-def test_a_run_of_higher_priority_pre_empts_and_the_other_one_resumes_by_itself(world: World) -> None:
+def test_a_run_of_higher_priority_preempts_and_the_other_one_resumes_by_itself(world: World) -> None:
     low = world.submit(4, iterations=6)
     world.rounds(4)
     high = world.submit(4, priority=1, iterations=2)
     world.round()
     assert world.ledger.runs.find(low).desired_state == "stop"
-    assert world.ledger.queue.rows().held[0].stop_reason == f"pre-empted by {high}"
+    assert world.ledger.queue.rows().held[0].stop_reason == f"preempted by {high}"
     world.finish()
-    assert world.outcomes(low) == ["pre-empted", "completed"]
+    assert world.outcomes(low) == ["preempted", "completed"]
     assert world.outcome(high) == world.outcome(low) == "completed"
     assert world.ledger.runs.find(low).iteration == 6
 
 
 def test_a_stop_that_came_before_the_driver_had_the_lease_is_asked_again(world: World) -> None:
     low = world.submit(4, iterations=3)
-    world.scheduler.round()  # the driver has not begun when it is pre-empted
+    world.scheduler.round()  # the driver has not begun when it is preempted
     world.clock.advance(1.0)
     world.submit(4, priority=1, iterations=1)
     world.finish()
-    assert world.outcomes(low) == ["pre-empted", "completed"]
+    assert world.outcomes(low) == ["preempted", "completed"]
 
 
 def test_a_lost_driver_is_replaced_on_the_same_devices(world: World) -> None:
@@ -229,7 +229,7 @@ def killed_at(world: World, monkeypatch: pytest.MonkeyPatch, steps: set[int]) ->
 
 
 def play(world: World) -> list[str]:
-    """Three runs over two pools, one of which is pre-empted and one reclaimed."""
+    """Three runs over two pools, one of which is preempted and one reclaimed."""
     runs = [world.submit(4, iterations=5), world.submit(2, pools=("spot", "main"), iterations=5, owner="ben")]
     world.rounds(4)
     runs.append(world.submit(4, priority=2, iterations=3))
@@ -245,7 +245,7 @@ def assert_played(world: World, runs: list[str]) -> None:
     assert [world.ledger.runs.find(run).iteration for run in runs] == [5, 5, 3]
     assert not world.drivers.alive
     assert all(world.ledger.events.verify(run) is None for run in runs)
-    assert "pre-empted" in world.outcomes(runs[0])
+    assert "preempted" in world.outcomes(runs[0])
 
 
 def test_a_scheduler_that_dies_ten_times_loses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

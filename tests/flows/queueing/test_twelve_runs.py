@@ -76,7 +76,7 @@ def test_twelve_runs_end_with_the_digests_of_undisturbed_ones(
         assert [ledger.queue.entry(run).outcome for run in runs] == ["completed"] * 12  # type: ignore[union-attr]
         stretches = ledger.queue.allocations()
         assert list(violations(read_pools(driver.home), [stretch_of(row) for row in stretches])) == []
-        assert any(row.outcome == "pre-empted" for row in stretches)
+        assert any(row.outcome == "preempted" for row in stretches)
     assert [driver.results(run).weights_digest for run in runs] == [expected[number % SEEDS] for number in range(12)]
 
 
