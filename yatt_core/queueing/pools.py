@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError, model_validator
 
@@ -17,7 +17,7 @@ from yatt_core.spec.base import SpecModel
 from yatt_core.spec.reading.documents import read_document
 from yatt_core.spec.reading.mistakes import mistakes_in
 
-OWNER, PROJECT = "owner", "project"
+OWNER: Final = "owner"
 NAME = r"^[a-z0-9][a-z0-9-]{0,39}$"
 HOUR = 3600.0
 DAY = 24 * HOUR
