@@ -9,7 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import median
+from itertools import pairwise
+from statistics import fmean, median
 
 from db.core.queue_rows import AllocationRow, EntryRow, QueueRows
 from db.ledger import Ledger
@@ -97,6 +98,17 @@ class QueueHistory:
         held = self._held.get((pool, priority), 0.0)
         return self._stops[pool, priority] / held if held else 0.0
 
+    @cached_property
+    def wait(self) -> float:
+        """Mean seconds between a stretch that was interrupted and the run's next one."""
+        gaps = [
+            (after.started_at - before.ended_at) / 1000
+            for own in _by_run(self.rows).values()
+            for before, after in pairwise(own)
+            if before.ended_at is not None and before.outcome in (BROKEN, PREEMPTED)
+        ]
+        return fmean(gaps) if gaps else 0.0
+
     def uses(self) -> list[Use]:
         """Returns the stretches as use of shares."""
         return [
@@ -132,7 +144,15 @@ def standing_of(
         (now - since) / 1000,
         history.failure_rate(pool) * entry.devices,
         history.stop_rate(pool, entry.priority),
+        history.wait,
     )
+
+
+def _by_run(rows: Sequence[AllocationRow]) -> dict[str, list[AllocationRow]]:
+    found: dict[str, list[AllocationRow]] = defaultdict(list)
+    for row in rows:
+        found[row.run].append(row)
+    return found
 
 
 def _restarts(ledger: Ledger, rows: Sequence[AllocationRow]) -> list[float]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from tests.queueing.facts import NOW, entry, facts, holding, pools
 from yatt_core.queueing.decisions import HELD_BACK, RECLAIMED, decide
-from yatt_core.queueing.facts import Wanted
+from yatt_core.queueing.facts import Decision, Wanted
 from yatt_core.queueing.pools import HOUR, parse_pools
 
 
-def started(decision: object) -> list[str]:
-    return [start.run for start in decision.starts]  # type: ignore[attr-defined]
+def started(decision: Decision) -> list[str]:
+    return [start.run for start in decision.starts]
 
 
-def stopped(decision: object) -> list[str]:
-    return [stop.run for stop in decision.stops]  # type: ignore[attr-defined]
+def stopped(decision: Decision) -> list[str]:
+    return [stop.run for stop in decision.stops]
 
 
 def test_a_run_starts_when_all_its_devices_are_free_and_not_before() -> None:
