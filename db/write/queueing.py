@@ -80,8 +80,8 @@ class Submissions:
                 values |= _waiting_as(row, wanted, int(head.now))
                 values["wanted"] = wanted
             if values:
-                body = {"by": by, **{key: values[key] for key in ("priority", "wanted") if key in values}}
-                append(connection, head, CHANGED, body)
+                body = {key: values[key] for key in ("priority", "wanted") if key in values}
+                append(connection, head, CHANGED, {**body, "by": by})
                 connection.execute(update(QueueEntry).where(QueueEntry.run == run).values(**values))
 
     def report_outage(self, pool: str, devices: Sequence[int], within_seconds: float, by: str) -> None:
