@@ -97,7 +97,7 @@ def main() -> None:
         "wait_p95_hours": p95,
         "cost_forecast_error": fmean(errors),
         "cost_forecast_error_p90": float(np.quantile(errors, 0.9)),
-        "preemptions": float(sum(run.pre_empted for run in runs)),
+        "preemptions": float(sum(run.preempted for run in runs)),
         "digests_equal": float(all(run.digest == undisturbed_digest(run.job) for run in runs)),
         "useful_fraction": fmean(useful_fraction(outcome) for outcome in ours),
     }

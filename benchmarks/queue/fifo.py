@@ -9,7 +9,7 @@ from yatt_core.queueing.reservations import PoolState
 
 
 def decide_fifo(pools: PoolsSpec, facts: QueueFacts) -> Decision:
-    """Returns what a queue without priorities, pre-emption and backfilling does; interrupted runs are first again."""
+    """Returns what a queue without priorities, preemption and backfilling does; interrupted runs are first again."""
     limits = Limits(pools, facts.entries)
     states = {
         name: PoolState.of(name, pool.numbers, frozenset(facts.away.get(name, ())), facts)

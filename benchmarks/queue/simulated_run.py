@@ -57,7 +57,7 @@ class SimulatedRun:
     committed_at: float = 0.0
     held_seconds: float = 0.0
     ended_at: float | None = None
-    pre_empted: int = 0
+    preempted: int = 0
     interrupted: int = 0
     first_start: float | None = None
     cost: float = 0.0

@@ -9,12 +9,13 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
-from benchmarks.queue.simulated_run import SimulatedRun
+from benchmarks.queue.simulated_run import Segment, SimulatedRun
 from benchmarks.queue.workload import DAYS, Job, Outage
 from yatt_core.queueing.ettr import failure_rate
-from yatt_core.queueing.facts import NEVER, Decision, Entry, QueueFacts, Start, Stop
+from yatt_core.queueing.facts import NEVER, Decision, Entry, Held, QueueFacts, Start, Stop
 from yatt_core.queueing.fair_share import Use, decayed_use
 from yatt_core.queueing.forecasts import expected_price, forecast
 from yatt_core.queueing.limits import Stretch
@@ -62,7 +63,7 @@ class Simulator:
         self._now, self._changed, self._next_tick = 0.0, False, 0.0
         self.outcome = Outcome(self._runs)
         for job in jobs:
-            self._at(job.at, lambda job=job: self._arrive(job))
+            self._at(job.at, partial(self._arrive, job))
         for outage in outages:
             self._plan_outage(outage)
 
@@ -220,17 +221,6 @@ class Simulator:
     def _entry(self, run: SimulatedRun) -> Entry:
         job, segment, standing = run.job, run.segment, self._standing(run)
         waited = run.waited + (0.0 if run.waiting_since is None else self._now - run.waiting_since)
-        holds = segment and held(
-            segment.pool,
-            segment.devices,
-            segment.started_at,
-            segment.level,
-            standing,
-            self._now,
-            stopping=segment.stopping,
-            backfilled=segment.backfilled,
-            within=self._pools.stop_seconds,
-        )
         return Entry(
             run=job.run,
             pools=job.pools,
@@ -241,7 +231,20 @@ class Simulator:
             order=self._order[job.run],
             waited=waited,
             run_seconds=standing.run_seconds(),
-            held=holds,
+            held=None if segment is None else self._held_by_segment(segment, standing),
+        )
+
+    def _held_by_segment(self, segment: Segment, standing: Standing) -> Held:
+        return held(
+            segment.pool,
+            segment.devices,
+            segment.started_at,
+            segment.level,
+            standing,
+            self._now,
+            stopping=segment.stopping,
+            backfilled=segment.backfilled,
+            within=self._pools.stop_seconds,
         )
 
     def _decide(self) -> None:
@@ -272,7 +275,7 @@ class Simulator:
     def _carry_out(self, stop: Stop) -> None:
         run = self._runs[stop.run]
         assert run.segment is not None
-        run.pre_empted += 1
+        run.preempted += 1
         self._stops[run.segment.pool, run.job.priority] += 1
         self._stop(run, stop.within)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import Connection, Select, or_, select
 
@@ -79,5 +80,5 @@ class QueueReader:
         return None if row is None else SchedulerRow(row.term, holder_of(row), (row.expires_at - row.now) / 1000)
 
 
-def _allocations(connection: Connection, query: Select[tuple[object, ...]]) -> tuple[AllocationRow, ...]:
+def _allocations(connection: Connection, query: Select[Any]) -> tuple[AllocationRow, ...]:
     return tuple(AllocationRow(**row._mapping) for row in connection.execute(query))

@@ -77,10 +77,11 @@ class Submissions:
             if priority is not None and priority != row.priority:
                 values["priority"] = priority
             if wanted is not None and wanted != row.wanted:
-                values |= {"wanted": wanted, **_waiting_as(row, wanted, int(head.now))}
+                values |= _waiting_as(row, wanted, int(head.now))
+                values["wanted"] = wanted
             if values:
-                body = {"by": by, **{key: values[key] for key in ("priority", "wanted") if key in values}}
-                append(connection, head, CHANGED, body)
+                body = {key: values[key] for key in ("priority", "wanted") if key in values}
+                append(connection, head, CHANGED, {**body, "by": by})
                 connection.execute(update(QueueEntry).where(QueueEntry.run == run).values(**values))
 
     def report_outage(self, pool: str, devices: Sequence[int], within_seconds: float, by: str) -> None:

@@ -14,7 +14,7 @@ from yatt_core.queueing.decisions import RECLAIMED
 
 COMPLETED, STOPPED, LOST = "completed", "stopped", "driver lost"
 NOT_STARTED = "its driver did not start"
-HELD_BACK, REMOVED, PRE_EMPTED, BROKEN = "held", "removed", "pre-empted", "reclaimed"
+HELD_BACK, REMOVED, PREEMPTED, BROKEN = "held", "removed", "preempted", "reclaimed"
 START_TRIES, LOST_TRIES = 3, 20
 """Starts in a row that came to nothing, and drivers in a row that were lost, after which a run leaves the queue."""
 FIRST_PAUSE_SECONDS = 5.0
@@ -96,6 +96,11 @@ def _not_begun(entry: EntryRow, held: AllocationRow) -> Verdict:
         return _given_back(entry, held)
     if held.pid is None:
         return StartDriver()  # the scheduler died between giving the devices and starting the driver
+    return not_started(entry)
+
+
+def not_started(entry: EntryRow) -> Release:
+    """Returns what becomes of the devices of a run whose driver came to nothing: it tries again later, or leaves."""
     failures = entry.failures + 1
     if failures >= START_TRIES:
         return Release(NOT_STARTED, ends=True, failures=failures)
@@ -115,4 +120,4 @@ def _given_back(entry: EntryRow, held: AllocationRow) -> Release:
         return Release(REMOVED, ends=True)
     if entry.wanted == HOLD:
         return Release(HELD_BACK)
-    return Release(BROKEN if held.stop_reason == RECLAIMED else PRE_EMPTED)
+    return Release(BROKEN if held.stop_reason == RECLAIMED else PREEMPTED)

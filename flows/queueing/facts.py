@@ -9,12 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import median
+from itertools import pairwise
+from statistics import fmean, median
 
 from db.core.queue_rows import AllocationRow, EntryRow, QueueRows
 from db.ledger import Ledger
-from flows.queueing.driver_signs import BROKEN, PRE_EMPTED
-from flows.run.creation import current_spec
+from flows.queueing.driver_signs import BROKEN, PREEMPTED
 from yatt_core.queueing import standing as standings
 from yatt_core.queueing.ettr import failure_rate
 from yatt_core.queueing.facts import Entry, Held, QueueFacts, Wanted
@@ -78,7 +78,7 @@ class QueueHistory:
 
     @cached_property
     def _stops(self) -> Counter[tuple[str, int]]:
-        return Counter((row.pool, row.priority) for row in self.rows if row.outcome == PRE_EMPTED)
+        return Counter((row.pool, row.priority) for row in self.rows if row.outcome == PREEMPTED)
 
     @cached_property
     def _held(self) -> dict[tuple[str, int], float]:
@@ -94,9 +94,20 @@ class QueueHistory:
         return failure_rate(expected, self._failures[pool], self.device_seconds.get(pool, 0.0))
 
     def stop_rate(self, pool: str, priority: int) -> float:
-        """Returns pre-emptions of a run of a priority in a second that it holds devices."""
+        """Returns preemptions of a run of a priority in a second that it holds devices."""
         held = self._held.get((pool, priority), 0.0)
         return self._stops[pool, priority] / held if held else 0.0
+
+    @cached_property
+    def wait(self) -> float:
+        """Mean seconds between a stretch that was interrupted and the run's next one."""
+        gaps = [
+            (after.started_at - before.ended_at) / 1000
+            for own in _by_run(self.rows).values()
+            for before, after in pairwise(own)
+            if before.ended_at is not None and before.outcome in (BROKEN, PREEMPTED)
+        ]
+        return fmean(gaps) if gaps else 0.0
 
     def uses(self) -> list[Use]:
         """Returns the stretches as use of shares."""
@@ -116,7 +127,7 @@ def standing_of(
     run = ledger.runs.find(entry.run)
     iterations = [seconds for _, seconds in ledger.metrics.newest(entry.run, ITERATION, standings.RECENT)]
     checkpoint, learn = (ledger.phases.history(entry.run, phase) for phase in ("checkpoint", "learn"))
-    restarts = [seconds for row in history.rows if row.run == entry.run and (seconds := _restart(ledger, row))]
+    restarts = _restarts(ledger, [row for row in history.rows if row.run == entry.run])
     times = standings.times_of(
         iterations,
         median(checkpoint or [0.0]),
@@ -128,19 +139,30 @@ def standing_of(
     return Standing(
         times,
         max(0, run.target_iterations - max(run.iteration, 0)),
-        current_spec(ledger, entry.run).checkpoints.every,
+        int(ledger.runs.revision(entry.run).spec["checkpoints"]["every"]),
         entry.devices,
         (now - since) / 1000,
         history.failure_rate(pool) * entry.devices,
         history.stop_rate(pool, entry.priority),
+        history.wait,
     )
 
 
-def _restart(ledger: Ledger, row: AllocationRow) -> float | None:
-    """Returns the seconds from a start to the session's begin; None if there was no session."""
-    sessions = ledger.overview.sessions(row.run)
-    begun = [session.started_at for session in sessions if session.term > row.lease_term]
-    return (begun[0] - row.started_at) / 1000 if begun else None
+def _by_run(rows: Sequence[AllocationRow]) -> dict[str, list[AllocationRow]]:
+    found: dict[str, list[AllocationRow]] = defaultdict(list)
+    for row in rows:
+        found[row.run].append(row)
+    return found
+
+
+def _restarts(ledger: Ledger, rows: Sequence[AllocationRow]) -> list[float]:
+    """Returns, for each of a run's stretches with a session, the seconds from its start to the session's begin."""
+    if not rows:
+        return []
+    sessions = ledger.overview.sessions(rows[0].run)
+    begun = [next((each for each in sessions if each.term > row.lease_term), None) for row in rows]
+    pairs = zip(rows, begun, strict=True)
+    return [(first.started_at - row.started_at) / 1000 for row, first in pairs if first is not None]
 
 
 def facts_of(pools: PoolsSpec, rows: QueueRows, history: QueueHistory, standing: dict[str, Standing]) -> QueueFacts:

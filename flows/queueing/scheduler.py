@@ -17,14 +17,14 @@ from db.ledger import Ledger
 from db.write.queueing import AUTO, REMOVE, REMOVED
 from db.write.scheduling import Grant, SchedulerFence
 from flows.branching.branches import revise
-from flows.queueing.driver_signs import COMPLETED, DriverSigns, Keep, Release, StartDriver, judge
+from flows.queueing.driver_signs import COMPLETED, DriverSigns, Keep, Release, StartDriver, judge, not_started
 from flows.queueing.facts import HALF_LIVES, QueueHistory, cost_of, facts_of, standing_of
 from flows.queueing.pools_file import read_pools
 from flows.queueing.predictions import predicted
 from flows.run.creation import current_spec
 from flows.run.home import Home
 from flows.run.lease import DRIVER
-from yatt_core.errors import YattError
+from yatt_core.errors import InfrastructureError, YattError
 from yatt_core.logs import redact
 from yatt_core.queueing.decisions import decide
 from yatt_core.queueing.ettr import best_interval
@@ -42,9 +42,11 @@ class Drivers(Protocol):
     """Starts drivers as processes of their own, and sees whether they are alive."""
 
     def start(self, run: str, gpus: tuple[int, ...] | None) -> tuple[int, int]:
-        """Starts a driver of a run; returns its pid, and its start time as `Holder` has it.
+        """Starts a driver of a run; returns its pid, and a number that tells it from later processes with this pid.
 
         gpus: those that it may use; None if the pool's devices are not GPUs.
+
+        Raises `InfrastructureError` if the system refuses.
         """
         ...
 
@@ -105,20 +107,23 @@ class _Round:
             case Keep(ask_again=True):
                 self._ledger.runs.ask_to_stop(held.run, held.stop_reason or "", self._pools.stop_seconds)
             case StartDriver():
-                self._start_driver(held)
+                self._start_driver(entry, held)
             case Release():
-                self._scheduling.release(
-                    self._fence,
-                    held,
-                    verdict.outcome,
-                    ends=verdict.ends,
-                    failures=verdict.failures,
-                    pause_seconds=verdict.pause_seconds,
-                )
-                log.info("%s: gives back devices %s of %s: %s", held.run, held.devices, held.pool, verdict.outcome)
-                if verdict.outcome == COMPLETED:
-                    own = self._ledger.queue.allocations(runs=[held.run])
-                    self._scheduling.score(self._fence, held.run, cost_of(own, rows.now))
+                self._release(held, verdict)
+
+    def _release(self, held: AllocationRow, verdict: Release) -> None:
+        self._scheduling.release(
+            self._fence,
+            held,
+            verdict.outcome,
+            ends=verdict.ends,
+            failures=verdict.failures,
+            pause_seconds=verdict.pause_seconds,
+        )
+        log.info("%s: gives back devices %s of %s: %s", held.run, held.devices, held.pool, verdict.outcome)
+        if verdict.outcome == COMPLETED:
+            rows = self._ledger.queue.allocations(runs=[held.run])
+            self._scheduling.score(self._fence, held.run, cost_of(rows, max(row.ended_at or 0 for row in rows)))
 
     def _signs(self, held: AllocationRow, rows: QueueRows) -> DriverSigns:
         run, line = self._ledger.runs.find(held.run), self._ledger.overview.line(held.run)
@@ -188,11 +193,19 @@ class _Round:
         term = self._ledger.overview.line(start.run).term
         held = self._scheduling.allocate(self._fence, grant, term)
         log.info("%s: gets devices %s of %s", held.run, held.devices, held.pool)
-        self._start_driver(held)
+        self._start_driver(entry, held)
 
-    def _start_driver(self, held: AllocationRow) -> None:
-        gpus = None if self._pools.pools[held.pool].gpus is None else held.numbers
-        pid, process_start = self._drivers.start(held.run, gpus)
+    def _start_driver(self, entry: EntryRow, held: AllocationRow) -> None:
+        """Starts a driver; if the system refuses, that keeps no other run from being served."""
+        pool = self._pools.pools.get(held.pool)
+        try:
+            pid, process_start = self._drivers.start(
+                held.run, held.numbers if pool is not None and pool.gpus is not None else None
+            )
+        except InfrastructureError as error:
+            log.warning("%s: %s", held.run, redact(str(error)))
+            self._release(held, not_started(entry))
+            return
         self._scheduling.note_driver(self._fence, held, pid, process_start)
 
     def _choose_interval(self, run: str, standing: Standing) -> None:

@@ -9,6 +9,7 @@ import subprocess
 
 from flows.run.home import Home
 from ops.driver_process import open_log, start_driver_process
+from yatt_core.durable import refusals
 from yatt_core.supervisor.process import identity_of
 
 LOG = "queue.log"
@@ -22,9 +23,12 @@ class DriverProcesses:
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, run: str, gpus: tuple[int, ...] | None) -> tuple[int, int]:
-        """Starts a driver; returns its pid, and the milliseconds from the machine's boot to its start."""
+        """Starts a driver; returns its pid, and the milliseconds from the machine's boot to its start.
+
+        Raises `InfrastructureError` if the system refuses.
+        """
         devices = None if gpus is None else ",".join(map(str, gpus))
-        with open_log(self._home, run, LOG) as log:
+        with refusals(f"run {run}: its driver cannot be started"), open_log(self._home, run, LOG) as log:
             process = start_driver_process(self._home, run, log, accept_drift=False, devices=devices)
         self._children[process.pid] = process
         return process.pid, _start_of(process.pid) or 0

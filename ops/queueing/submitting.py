@@ -12,6 +12,7 @@ from db.ledger import Ledger
 from db.write.queueing import AUTO, SPEC, Submission
 from flows.queueing.pools_file import read_pools
 from flows.run.home import Home
+from ops.queries.run_list import DRIVEN, find_line
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import RunSpec
 
@@ -56,7 +57,15 @@ def checked_submission(home: Home, spec: RunSpec, asked: Asked, owner: str) -> S
 
 
 def submit(home: Home, ledger: Ledger, run: str, spec: RunSpec, asked: Asked, by: str) -> Submission:
-    """Puts a run into the queue. Raises `ConfigurationError`, `QueueRefused`."""
+    """Puts a run into the queue.
+
+    Raises `ConfigurationError`, also if the run is driven or complete, and `QueueRefused`.
+    """
+    line = find_line(ledger, run)
+    if line.driver == DRIVEN and ledger.queue.entry(run) is None:
+        raise ConfigurationError(f"run {run} is driven by {line.holder}; stop it first: `yatt stop {run} --wait`")
+    if line.iteration >= line.target_iterations:
+        raise ConfigurationError(f"run {run} is complete; `yatt resume {run} --set iterations=N` extends it")
     submission = checked_submission(home, spec, asked, by)
     ledger.submissions.submit(run, submission, by)
     return submission

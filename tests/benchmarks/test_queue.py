@@ -17,7 +17,7 @@ def test_half_a_day_of_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     (ours,), (fifo,) = (simulate([3], spec, policy, "test") for policy in (decide, decide_fifo))
     runs = ours.runs.values()
     assert all(run.digest == undisturbed_digest(run.job) for run in runs)
-    assert sum(run.pre_empted for run in runs) > 0
+    assert sum(run.preempted for run in runs) > 0
     assert sum(waits(ours, workload.HIGH)) < sum(waits(fifo, workload.HIGH))
     assert sum(cost_errors(ours)) / len(cost_errors(ours)) < 0.15
     assert 0.0 < utilisation(spec, fifo) <= 1.0

@@ -15,13 +15,18 @@ def pools(devices: int = 8, **more: Any) -> PoolsSpec:
 
 
 def entry(run: str, devices: int, priority: int = 0, order: int = 0, **more: Any) -> Entry:
-    known = {"pools": ("main",), "owner": "ada", "project": "chat"}
+    known: dict[str, Any] = {"pools": ("main",), "owner": "ada", "project": "chat"}
     return Entry(run=run, devices=devices, priority=priority, order=order, **{**known, **more})
 
 
 def holding(run: str, first: int, devices: int, priority: int = 0, **more: Any) -> Entry:
     own = {key: more.pop(key) for key in ("owner", "project", "pools", "wanted") if key in more}
-    known = {"started_at": NOW - 5000.0, "level": priority, "free_at": NOW + 60.0, "ends_at": NOW + 9000.0}
+    known: dict[str, Any] = {
+        "started_at": NOW - 5000.0,
+        "level": priority,
+        "free_at": NOW + 60.0,
+        "ends_at": NOW + 9000.0,
+    }
     pool = own.get("pools", ("main",))[0]
     held = Held(pool=pool, devices=tuple(range(first, first + devices)), **{**known, **more})
     return entry(run, devices, priority, **own, held=held)

@@ -1,19 +1,19 @@
-"""Which runs the queue starts and stops: gangs, priorities, age, fair share, pre-emption, backfilling, limits, lost devices."""
+"""Which runs the queue starts and stops: gangs, priorities, age, fair share, preemption, backfilling, limits, lost devices."""
 
 from __future__ import annotations
 
 from tests.queueing.facts import NOW, entry, facts, holding, pools
 from yatt_core.queueing.decisions import HELD_BACK, RECLAIMED, decide
-from yatt_core.queueing.facts import Wanted
+from yatt_core.queueing.facts import Decision, Wanted
 from yatt_core.queueing.pools import HOUR, parse_pools
 
 
-def started(decision: object) -> list[str]:
-    return [start.run for start in decision.starts]  # type: ignore[attr-defined]
+def started(decision: Decision) -> list[str]:
+    return [start.run for start in decision.starts]
 
 
-def stopped(decision: object) -> list[str]:
-    return [stop.run for stop in decision.stops]  # type: ignore[attr-defined]
+def stopped(decision: Decision) -> list[str]:
+    return [stop.run for stop in decision.stops]
 
 
 def test_a_run_starts_when_all_its_devices_are_free_and_not_before() -> None:
@@ -51,7 +51,7 @@ def test_a_run_grows_a_level_for_each_ageing_time_that_it_has_waited() -> None:
     assert started(decide(pools(8, ageing_hours=12), facts(old, young))) == ["old"]
 
 
-def test_a_run_of_higher_level_pre_empts_those_that_waste_least() -> None:
+def test_a_run_of_higher_level_preempts_those_that_waste_least() -> None:
     running = [
         holding("costly", 0, 4, lost_seconds=900.0),
         holding("cheap", 4, 2, lost_seconds=100.0),
@@ -63,19 +63,19 @@ def test_a_run_of_higher_level_pre_empts_those_that_waste_least() -> None:
     assert started(decision) == []
 
 
-def test_equals_are_not_pre_empted_nor_runs_that_have_just_started() -> None:
+def test_equals_are_not_preempted_nor_runs_that_have_just_started() -> None:
     assert stopped(decide(pools(), facts(holding("a", 0, 8), entry("b", 8)))) == []
     fresh = holding("a", 0, 8, started_at=NOW - 60.0)
     assert stopped(decide(pools(), facts(fresh, entry("b", 8, priority=9)))) == []
 
 
-def test_nobody_is_pre_empted_for_devices_that_are_on_their_way() -> None:
+def test_nobody_is_preempted_for_devices_that_are_on_their_way() -> None:
     leaving = holding("leaving", 0, 4, stopping=True)
     decision = decide(pools(), facts(leaving, holding("stays", 4, 4), entry("urgent", 4, priority=1)))
     assert stopped(decision) == []
 
 
-def test_nobody_is_pre_empted_if_enough_devices_come_free_as_soon() -> None:
+def test_nobody_is_preempted_if_enough_devices_come_free_as_soon() -> None:
     ending = holding("ending", 0, 4, free_at=NOW + 70.0, ends_at=NOW + 70.0)
     slow = holding("slow", 4, 4, free_at=NOW + 300.0)
     decision = decide(pools(), facts(ending, slow, entry("urgent", 4, priority=1)))

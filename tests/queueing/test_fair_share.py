@@ -67,3 +67,4 @@ def test_the_audit_finds_what_was_exceeded(
     first = Stretch("r1", "main", *one, 0.0, 10.0)
     assert said in "\n".join(violations(POOLS, [first, Stretch("r2", "main", *two, 9.0, None)]))
     assert list(violations(POOLS, [first, Stretch("r2", "main", *two, 10.0, None)])) == []
+    assert list(violations(POOLS, [first, Stretch("r2", "main", *two, 5.0, 5.0)])) == []

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from yatt_core.queueing.decisions import decide
-from yatt_core.queueing.facts import Entry, Held, QueueFacts, Wanted
+from yatt_core.queueing.facts import NEVER, Entry, Held, QueueFacts, Wanted
 from yatt_core.queueing.limits import Stretch, violations
-from yatt_core.queueing.pools import HOUR, parse_pools
+from yatt_core.queueing.pools import parse_pools
 
 POOLS = parse_pools(
     {
@@ -57,8 +57,9 @@ class QueueMachine(RuleBasedStateMachine):
     ) -> None:
         most = max(POOLS.most_devices(pool, owner, project) for pool in pools)
         run = f"run-{self.serial}"
-        seconds = {"run_seconds": steps * STEP} if known else {}
-        entry = Entry(run, pools, owner, project, priority, min(devices, most), self.serial, **seconds)
+        seconds = steps * STEP if known else NEVER
+        smaller = min(devices, most)
+        entry = Entry(run, pools, owner, project, priority, smaller, self.serial, run_seconds=seconds)
         self.serial += 1
         self.jobs[run] = Job(entry, steps * STEP, self.now)
         self.decide()
@@ -143,6 +144,5 @@ class QueueMachine(RuleBasedStateMachine):
         self.no_limit_is_exceeded()
 
 
+QueueMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
 TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
-assert HOUR > STEP

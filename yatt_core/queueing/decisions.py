@@ -5,7 +5,7 @@ Consumes `PoolsSpec` and `QueueFacts`; produces a `Decision`. A pure function, t
 Runs are taken in the order of priority with age, then fair share, then submission.
 
 - A run starts if all its devices are free at once and no limit of its owner or project is reached (gang admission).
-- Otherwise runs of lower level give theirs if that is enough (pre-emption); the devices are kept for it until they have ended.
+- Otherwise runs of lower level give theirs if that is enough (preemption); the devices are kept for it until they have ended.
 - Otherwise the run gets a reservation for the time when enough devices will be free by predicted ends, the first such run of a
   pool. Runs after it start if they end before, or if devices are left over then (backfilling). Others start on what would lie
   idle, too, but the run with the reservation may stop these as soon as that lets it start.
@@ -87,7 +87,7 @@ class _Round:
             return
         if not (
             any(self._start(entry, name, backfill=False) for name in usable)
-            or any(self._pre_empt(entry, name) for name in usable)
+            or any(self._preempt(entry, name) for name in usable)
             or any(self._start(entry, name, backfill=True) for name in usable)
         ):
             self._reserve(entry, usable[0])
@@ -122,7 +122,7 @@ class _Round:
         protected = self._pools.protected_minutes * MINUTE
         return state.reservation is not None and state.reservation.at - self._now >= 2 * protected
 
-    def _pre_empt(self, entry: Entry, pool: str) -> bool:
+    def _preempt(self, entry: Entry, pool: str) -> bool:
         """Makes room for a run; returns whether the devices that it needs are on their way."""
         state = self._states[pool]
         if state.reservation is not None and not state.reservation.admits(entry, self._now):
@@ -133,7 +133,7 @@ class _Round:
             if victims is None or self._ends_sooner(entry, state, victims):
                 return False
             for victim in victims:
-                self._stop(Stop(victim.run, f"pre-empted by {entry.run}", self._pools.stop_seconds))
+                self._stop(Stop(victim.run, f"preempted by {entry.run}", self._pools.stop_seconds))
         state.claim(entry.devices)
         self._waiting[entry.run] = Waiting("its devices are being freed")
         return True

@@ -25,7 +25,7 @@ class Held:
     """Devices that a run holds.
 
     devices: their numbers in the pool.
-    level: the run's priority with its age at the start, which decides who may pre-empt it.
+    level: the run's priority with its age at the start, which decides who may preempt it.
     stopping: True once the run was asked to stop.
     ends_at: predicted end of the run; `NEVER` if unknown.
     free_at: predicted end of the stretch if the run was asked to stop now.

@@ -20,8 +20,8 @@ class Outlook:
     left: iterations that are left.
     every: iterations between checkpoints.
     failures: unforeseen interruptions of the run in a second.
-    stops: pre-emptions of the run in a second that it holds devices; each costs a restart.
-    wait: mean seconds of waiting after an interruption of either kind in which the run lost its devices.
+    stops: preemptions of the run in a second that it holds devices; each costs a restart.
+    wait: mean seconds of waiting after an interruption of either kind.
     """
 
     times: RunTimes
@@ -56,7 +56,7 @@ def forecast(outlook: Outlook, per_device_hour: float | None) -> Forecast:
     planned = 1.0 - min(0.9, outlook.stops * (times.restart + times.checkpoint))
     held = outlook.left * times.iteration / (ratio * planned)
     cost = None if per_device_hour is None else held / HOUR * outlook.devices * per_device_hour
-    return Forecast(held, held * (1.0 + outlook.stops * outlook.wait), cost, ratio * planned)
+    return Forecast(held, held * (1.0 + (outlook.failures + outlook.stops) * outlook.wait), cost, ratio * planned)
 
 
 def expected_price(prices: Mapping[str, float], now: str, held: Mapping[str, float], interruptions: float) -> float:

@@ -60,9 +60,9 @@ class Stretch:
 def violations(pools: PoolsSpec, stretches: Iterable[Stretch]) -> Iterator[str]:
     """Yields each moment at which a device was held twice or a limit was exceeded.
 
-    A stretch that ends at the moment at which another begins does not overlap it.
+    A stretch that ends at the moment at which another begins does not overlap it, and one without length overlaps none.
     """
-    known = list(stretches)
+    known = [each for each in stretches if each.ended_at is None or each.ended_at > each.started_at]
     changes = [(stretch.started_at, 1, index) for index, stretch in enumerate(known)]
     changes += [(each.ended_at, 0, index) for index, each in enumerate(known) if each.ended_at is not None]
     holders: dict[tuple[str, int], str] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError, model_validator
 
@@ -17,7 +17,7 @@ from yatt_core.spec.base import SpecModel
 from yatt_core.spec.reading.documents import read_document
 from yatt_core.spec.reading.mistakes import mistakes_in
 
-OWNER, PROJECT = "owner", "project"
+OWNER: Final = "owner"
 NAME = r"^[a-z0-9][a-z0-9-]{0,39}$"
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -83,9 +83,9 @@ class PoolsSpec(SpecModel):
     ageing_hours: PositiveFloat = 12.0
     """Time of waiting that counts as one more level of priority, so that no run waits for ever."""
     protected_minutes: NonNegativeFloat = 10.0
-    """Time after its start in which a run is not pre-empted."""
+    """Time after its start in which a run is not preempted."""
     stop_seconds: PositiveFloat | None = None
-    """Time within which a pre-empted run must end, if need be in the middle of an iteration; None: at its next commit."""
+    """Time within which a preempted run must end, if need be in the middle of an iteration; None: at its next commit."""
 
     @model_validator(mode="after")
     def _apart(self) -> PoolsSpec:

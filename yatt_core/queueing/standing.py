@@ -28,7 +28,8 @@ class Standing:
     every: iterations between checkpoints.
     since_commit: seconds since its newest commit, or since it got its devices.
     failures: unforeseen interruptions of the run in a second.
-    stops: pre-emptions of the run in a second.
+    stops: preemptions of the run in a second.
+    wait: mean seconds of waiting after either.
     """
 
     times: RunTimes | None
@@ -38,12 +39,13 @@ class Standing:
     since_commit: float = 0.0
     failures: float = 0.0
     stops: float = 0.0
+    wait: float = 0.0
 
     def outlook(self) -> Outlook | None:
         """Returns what a forecast is made from; None while too little is known."""
         if self.times is None:
             return None
-        return Outlook(self.times, self.left, self.every, self.devices, self.failures, self.stops)
+        return Outlook(self.times, self.left, self.every, self.devices, self.failures, self.stops, self.wait)
 
     def run_seconds(self) -> float:
         """Returns the predicted time from a start to the run's end; `NEVER` while too little is known."""
@@ -75,7 +77,7 @@ def held(
 ) -> Held:
     """Returns what a run holds, as a fact for a decision.
 
-    within: seconds that a pre-empted run has.
+    within: seconds that a preempted run has.
     """
     outlook = standing.outlook()
     if outlook is None:

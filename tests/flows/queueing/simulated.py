@@ -17,6 +17,7 @@ from flows.run.home import Home
 from flows.run.lease import DRIVER
 from tests.db.tools import SimulatedClock, commit_of, holder
 from tests.services import ROOT
+from yatt_core.errors import InfrastructureError
 from yatt_core.queueing.limits import violations
 from yatt_core.spec import load_spec
 from yatt_core.spec.reading.documents import yaml_text
@@ -46,15 +47,19 @@ class SimulatedDrivers:
     """All drivers of a home.
 
     never: runs whose drivers end before they take the lease.
+    refused: runs whose drivers the system does not start.
     """
 
     ledger: Ledger
     alive: dict[int, Driver] = field(default_factory=dict)
     started: list[str] = field(default_factory=list)
     never: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
 
     def start(self, run: str, gpus: tuple[int, ...] | None) -> tuple[int, int]:
         self.started.append(run)
+        if run in self.refused:
+            raise InfrastructureError(f"run {run}: its driver cannot be started: no space")
         pid = len(self.started)
         self.alive[pid] = Driver(run, gpus)
         return pid, pid
@@ -136,11 +141,12 @@ class World:
         pools: tuple[str, ...] = ("main",),
         owner: str = "ada",
         name: str = "toy",
+        checkpoints: str = "spec",
     ) -> str:
         overrides = [f"name={name}", f"iterations={iterations}"]
         spec = load_spec(ROOT / "configs" / "virtual.yaml", overrides)
         run = self.ledger.runs.create(name, spec.model_dump(mode="json"), spec.digest, iterations).id
-        self.ledger.submissions.submit(run, Submission(pools, owner, "chat", priority, devices), owner)
+        self.ledger.submissions.submit(run, Submission(pools, owner, "chat", priority, devices, checkpoints), owner)
         return run
 
     def round(self) -> None:
@@ -157,6 +163,14 @@ class World:
     def rounds(self, count: int) -> None:
         for _ in range(count):
             self.round()
+
+    def finish(self, most: int = 60) -> None:
+        """Goes on until no run is left in the queue."""
+        for _ in range(most):
+            if not self.ledger.queue.rows().open:
+                return
+            self.round()
+        raise AssertionError(f"not ended: {self.ledger.queue.rows().open}")
 
     def check(self) -> None:
         """Checks in the ledger that no device was held twice and no limit exceeded, and that no run has two drivers."""

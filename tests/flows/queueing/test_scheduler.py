@@ -1,4 +1,4 @@
-"""The scheduler on a real ledger: starts, pre-emption, lost drivers, people's wishes, lost devices, and its own death."""
+"""The scheduler on a real ledger: starts, preemption, lost drivers, people's wishes, lost devices, and its own death."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_runs_get_devices_of_their_own_and_leave_the_queue_when_they_are_complet
     one, two, three = (world.submit() for _ in range(3))
     world.round()
     assert world.held() == {one: "main:0,1", two: "main:2,3"}
-    world.rounds(16)
+    world.finish()
     assert [world.outcome(run) for run in (one, two, three)] == ["completed"] * 3
     assert [world.ledger.runs.find(run).iteration for run in (one, two, three)] == [4, 4, 4]
     assert all(world.ledger.events.verify(run) is None for run in (one, two, three))
@@ -41,42 +41,42 @@ def test_a_driver_sees_only_the_gpus_of_its_run(tmp_path: Path) -> None:
         assert [driver.gpus for driver in world.drivers.alive.values()] == [(3, 5)]
 
 
-def test_a_run_of_higher_priority_pre_empts_and_the_other_one_resumes_by_itself(world: World) -> None:
+def test_a_run_of_higher_priority_preempts_and_the_other_one_resumes_by_itself(world: World) -> None:
     low = world.submit(4, iterations=6)
     world.rounds(4)
     high = world.submit(4, priority=1, iterations=2)
     world.round()
     assert world.ledger.runs.find(low).desired_state == "stop"
-    assert world.ledger.queue.rows().held[0].stop_reason == f"pre-empted by {high}"
-    world.rounds(16)
-    assert world.outcomes(low) == ["pre-empted", "completed"]
+    assert world.ledger.queue.rows().held[0].stop_reason == f"preempted by {high}"
+    world.finish()
+    assert world.outcomes(low) == ["preempted", "completed"]
     assert world.outcome(high) == world.outcome(low) == "completed"
     assert world.ledger.runs.find(low).iteration == 6
 
 
 def test_a_stop_that_came_before_the_driver_had_the_lease_is_asked_again(world: World) -> None:
-    low = world.submit(4, iterations=9)
-    world.scheduler.round()  # the driver has not begun when it is pre-empted
+    low = world.submit(4, iterations=3)
+    world.scheduler.round()  # the driver has not begun when it is preempted
     world.clock.advance(1.0)
     world.submit(4, priority=1, iterations=1)
-    world.rounds(12)
-    assert world.outcomes(low)[0] == "pre-empted"
-    assert world.outcome(low) is None
+    world.finish()
+    assert world.outcomes(low) == ["preempted", "completed"]
 
 
 def test_a_lost_driver_is_replaced_on_the_same_devices(world: World) -> None:
     run = world.submit()
     world.rounds(3)
     world.drivers.kill(run)
-    world.rounds(8)
+    world.finish()
     assert world.drivers.started == [run, run]
     assert world.outcomes(run) == ["completed"]
 
 
-def test_a_run_whose_driver_does_not_start_leaves_the_queue_after_three_tries(world: World) -> None:
+@pytest.mark.parametrize("how", ["never", "refused"])
+def test_a_run_whose_driver_does_not_start_leaves_the_queue_after_three_tries(world: World, how: str) -> None:
     broken, other = world.submit(name="broken"), world.submit(4)
-    world.drivers.never.add(broken)
-    world.rounds(12)
+    getattr(world.drivers, how).add(broken)
+    world.finish()
     assert world.drivers.started.count(broken) == 3
     assert world.outcome(broken) == "its driver did not start"
     assert world.outcome(other) == "completed"
@@ -90,7 +90,7 @@ def test_a_run_that_pauses_or_fails_leaves_the_queue_and_can_come_back(world: Wo
     world.round()
     assert world.outcome(run) == f"{state}: {reason}"
     world.ledger.submissions.submit(run, Submission(("main",), "ada", "chat", 0, 2), "ada")
-    world.rounds(8)
+    world.finish()
     assert world.outcome(run) == "completed"
 
 
@@ -114,7 +114,7 @@ def test_people_hold_runs_back_and_let_them_go_on(world: World) -> None:
     later = world.ledger.queue.entry(run)
     assert later is not None and later.waited_ms == waited.waited_ms and later.waiting_since is None
     world.ledger.submissions.change(run, "ben", wanted="run")
-    world.rounds(9)
+    world.finish()
     assert world.outcomes(run) == ["held", "completed"]
 
 
@@ -146,7 +146,7 @@ def test_a_run_on_reclaimed_devices_goes_on_elsewhere(world: World) -> None:
     world.rounds(3)
     assert world.held() == {run: "main:0,1"}
     world.ledger.submissions.end_outage("spot", [1])
-    world.rounds(8)
+    world.finish()
     assert world.outcomes(run) == ["reclaimed", "completed"]
 
 
@@ -155,14 +155,25 @@ def test_a_driver_that_dies_with_its_devices_is_replaced_on_others(world: World)
     world.rounds(3)
     world.ledger.submissions.report_outage("spot", [0, 1], 0.0, "cloud")
     world.drivers.kill(run)
-    world.rounds(12)
+    world.finish()
     assert world.outcomes(run) == ["reclaimed", "completed"]
     assert world.ledger.queue.allocations(runs=[run])[1].pool == "main"
 
 
+def test_the_interval_of_checkpoints_becomes_the_best_one_at_the_next_start(world: World) -> None:
+    run = world.submit(4, iterations=9, checkpoints="auto")
+    world.home.run_folder(run).mkdir()
+    world.rounds(6)
+    assert world.ledger.runs.revision(run).revision == 1
+    world.submit(4, priority=1, iterations=1)
+    world.rounds(8)
+    revised = world.ledger.runs.revision(run)
+    assert (revised.revision, revised.spec["checkpoints"]["every"]) == (2, 1)  # these checkpoints take no time
+
+
 def test_predictions_are_recorded_and_scored(world: World) -> None:
     run = world.submit(iterations=10)
-    world.rounds(18)
+    world.finish()
     rows = world.ledger.queue.forecasts([run])
     assert rows[0].tenth >= 2  # nothing is predicted before three iterations
     assert all(row.actual_cost is not None and row.ended_at is not None for row in rows)
@@ -218,14 +229,14 @@ def killed_at(world: World, monkeypatch: pytest.MonkeyPatch, steps: set[int]) ->
 
 
 def play(world: World) -> list[str]:
-    """Three runs over two pools, one of which is pre-empted and one reclaimed."""
+    """Three runs over two pools, one of which is preempted and one reclaimed."""
     runs = [world.submit(4, iterations=5), world.submit(2, pools=("spot", "main"), iterations=5, owner="ben")]
     world.rounds(4)
     runs.append(world.submit(4, priority=2, iterations=3))
     world.ledger.submissions.report_outage("spot", [0], 60.0, "cloud")
     world.rounds(4)
     world.ledger.submissions.end_outage("spot", [0])
-    world.rounds(40)
+    world.finish()
     return runs
 
 
@@ -234,7 +245,7 @@ def assert_played(world: World, runs: list[str]) -> None:
     assert [world.ledger.runs.find(run).iteration for run in runs] == [5, 5, 3]
     assert not world.drivers.alive
     assert all(world.ledger.events.verify(run) is None for run in runs)
-    assert "pre-empted" in world.outcomes(runs[0])
+    assert "preempted" in world.outcomes(runs[0])
 
 
 def test_a_scheduler_that_dies_ten_times_loses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ def test_the_list_shows_what_a_run_cost(yatt: Yatt, home: Home) -> None:
     world = World(home.folder)
     with world.ledger:
         run = world.submit(iterations=10)
-        world.rounds(18)
+        world.finish()
     (ended,) = yatt("queue", "-o", "json").document["ended"]
     assert (ended["run"], ended["state"], ended["reason"]) == (run, "ended", "completed")
     assert ended["cost"] == pytest.approx(2 * 2.0 * 13 / 60, rel=0.2)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 queue_app = typer.Typer(
     invoke_without_command=True,
-    help="Share devices between runs: pools, priorities, fair share, pre-emption. Without a command, list the queue.",
+    help="Share devices between runs: pools, priorities, fair share, preemption. Without a command, list the queue.",
 )
 SPEC_HELP = "Spec of a new run in YAML. Leave it out to submit an existing run with --run."
 LIST = ("yatt queue", "yatt queue -o json")
@@ -83,9 +83,7 @@ def submit(
     ] = None,
     pool: Annotated[str, typer.Option(metavar="A,B,...", help="Pools that it may use, the preferred one first.")] = "",
     project: Annotated[str, typer.Option(metavar="NAME", help="Project, for quotas and fair share.")] = "default",
-    priority: Annotated[
-        int, typer.Option(metavar="N", help="Higher numbers go first and may pre-empt lower ones.")
-    ] = 0,
+    priority: Annotated[int, typer.Option(metavar="N", help="Higher numbers go first and may preempt lower ones.")] = 0,
     devices: Annotated[
         int | None, typer.Option(min=1, help="Devices that it holds. Default: what its spec needs.")
     ] = None,
