@@ -39,8 +39,8 @@ from db.write.phases import Phases
 from db.write.queueing import Submissions
 from db.write.records import Records
 from db.write.runs import Runs
-from db.write.suites import Suites
 from db.write.scheduling import Scheduling
+from db.write.suites import Suites
 
 
 class Ledger:

@@ -15,12 +15,12 @@ from db.core.base import COUNTER, key_part, run_key
 from db.core.base import Base as Base
 from db.core.people_models import RunNote as RunNote
 from db.core.people_models import RunTag as RunTag
-from db.core.suite_models import SuiteEvaluation as SuiteEvaluation
 from db.core.queue_models import QueueAllocation as QueueAllocation
 from db.core.queue_models import QueueEntry as QueueEntry
 from db.core.queue_models import QueueForecast as QueueForecast
 from db.core.queue_models import QueueOutage as QueueOutage
 from db.core.queue_models import QueueScheduler as QueueScheduler
+from db.core.suite_models import SuiteEvaluation as SuiteEvaluation
 
 
 class Run(Base):

@@ -16,8 +16,8 @@ from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, VirtualJ
 from yatt_core.spec.rewards.scheme import RewardSpec
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.algorithm import AlgorithmSpec, CriticSpec
-from yatt_core.spec.sections.callbacks import CallbackSpec
 from yatt_core.spec.sections.billing import BillingSpec
+from yatt_core.spec.sections.callbacks import CallbackSpec
 from yatt_core.spec.sections.data import DataSpec
 from yatt_core.spec.sections.dynamic_sampling import AllGroups, DynamicSamplingSpec, misfits
 from yatt_core.spec.sections.evaluation import EvaluationSpec

@@ -106,6 +106,12 @@ class AliasesView(TypedDict):
     history: list[AliasMove]
 
 
+class Approvals(TypedDict):
+    """Approvals, newest first."""
+
+    approvals: list[ListedApproval]
+
+
 class Asked(TypedDict):
     """A request with an optional reason."""
 
@@ -130,7 +136,14 @@ class BranchNode(TypedDict):
     forks: list[dict[str, Any]]
 
 
-class Change(TypedDict):
+class Change_Input(TypedDict):
+    """A request to change a run's place in the queue; None leaves it as it is."""
+
+    action: NotRequired[Literal["pause", "resume", "remove"] | None]
+    priority: NotRequired[int | None]
+
+
+class Change_Output(TypedDict):
     """An instance's change to another role.
 
     how: `start` (it joins the iteration late), `empty` (it had no sequences), `migrate` (its sequences were moved to
@@ -196,13 +209,43 @@ class ComparedMetric(TypedDict):
     values: dict[str, float]
 
 
-class Comparison(TypedDict):
-    """A comparison of runs."""
+class CostRow(TypedDict):
+    """A sum. All numbers are decimal text.
 
-    runs: list[ListedRun]
-    differences: list[Difference]
-    metrics: list[ComparedMetric]
-    series: list[RunSeries]
+    names: one for each of the dimensions.
+    currency: empty for devices without a known price.
+    unpriced_device_seconds: seconds times devices whose price is unknown.
+    unmetered_device_seconds: those whose power or emission is unknown.
+    """
+
+    names: list[str]
+    currency: str
+    cost: str
+    device_seconds: str
+    unpriced_device_seconds: str
+    energy_kwh: str
+    carbon_kg: str
+    unmetered_device_seconds: str
+
+
+class Costs(TypedDict):
+    """What runs cost.
+
+    by: the dimensions.
+    rows: by falling cost, then by falling device hours.
+    totals: one row for each currency, and one for devices without a price.
+    unpriced: the runs of which some time has no known price.
+    runs: number of runs that are summed; `left_out` is the number of older ones that are not.
+    since: milliseconds since 1970; None: from the beginning.
+    """
+
+    by: list[Literal["run", "project", "owner", "phase", "cause", "device"]]
+    rows: list[CostRow]
+    totals: list[CostRow]
+    unpriced: list[str]
+    runs: int
+    left_out: int
+    since: int | None
 
 
 class CrashView(TypedDict):
@@ -220,6 +263,28 @@ class CrashView(TypedDict):
     restart_seconds: float
     redone_seconds: float
     redone: dict[str, float]
+
+
+class Decided(TypedDict):
+    """A decided approval.
+
+    driver: the process that drives the run now; None if none was started.
+    """
+
+    approval: ListedApproval
+    driver: int | None
+
+
+class Decision(TypedDict):
+    """A decision about an approval.
+
+    why: the reason, recorded in the audit chain.
+    resume: start a driver if a run waited for this approval and may now go on.
+    """
+
+    decision: Literal["approve", "reject"]
+    why: str
+    resume: NotRequired[bool]
 
 
 class DecisionView(TypedDict):
@@ -317,6 +382,17 @@ class DeviceUse(TypedDict):
     seats: list[SeatSpan]
 
 
+class Devices(TypedDict):
+    """A report of devices that go away or come back.
+
+    within_seconds: the notice; 0: they are gone already.
+    """
+
+    lost: NotRequired[list[int]]
+    back: NotRequired[list[int]]
+    within_seconds: NotRequired[float]
+
+
 class Difference(TypedDict):
     """A key of the specs with its value in each run, as JSON; None if a run does not have it."""
 
@@ -351,6 +427,38 @@ class DriverSessionRow(TypedDict):
     started_at: int
     ended_at: int | None
     outcome: str | None
+
+
+class EntryView(TypedDict):
+    """A run in the queue.
+
+    pool, held: the devices that it holds, as the ledger has them; None while it holds none.
+    waited: seconds that it has waited for devices.
+    starts: stretches so far.
+    ends_at, cost: the newest prediction, or how it ended.
+    cost_error: relative error of the first prediction of the cost; None before the end.
+    """
+
+    run: str
+    state: str
+    wanted: str
+    reason: str
+    owner: str
+    project: str
+    priority: int
+    devices: int
+    pools: list[str]
+    pool: str | None
+    held: str | None
+    submitted_at: int
+    waited: float
+    starts: int
+    iteration: int
+    target_iterations: int
+    ends_at: int | None
+    cost: float | None
+    currency: str | None
+    cost_error: float | None
 
 
 class EventRow(TypedDict):
@@ -401,7 +509,7 @@ class Explanation(TypedDict):
     error: float | None
     judging_s: float | None
     seconds: dict[str, float]
-    changes: list[Change]
+    changes: list[Change_Output]
     moves: dict[str, int]
     roles: list[RoleUse]
     idle_fraction: float | None
@@ -582,6 +690,37 @@ class LineageView(TypedDict):
     missing: str
 
 
+class ListedApproval(TypedDict):
+    """An approval. Times are milliseconds since 1970.
+
+    subject: what waits: a run's id, or the name of something else.
+    run: the run that it is about; None if it is about none.
+    state: pending, approved, rejected or withdrawn.
+    deciders: who may decide, in words.
+    names, roles: who may decide; both empty: everyone with write access.
+    default: what the deadline decides.
+    via: through what the decision came: cli, dashboard, api, link, deadline or driver.
+    """
+
+    id: int
+    subject: str
+    run: str | None
+    kind: str
+    question: str
+    state: str
+    deciders: str
+    names: list[str]
+    roles: list[str]
+    evidence: dict[str, Any]
+    asked_at: int
+    deadline: int | None
+    default: str
+    decided_by: str | None
+    via: str | None
+    reason: str | None
+    decided_at: int | None
+
+
 class ListedRun(TypedDict):
     """The summary of a run.
 
@@ -733,6 +872,23 @@ class PlacementView(TypedDict):
     gantt_missing: str
 
 
+class PoolView(TypedDict):
+    """A pool.
+
+    held, away, free: numbers of devices.
+    price: of a device for an hour; None if it has none.
+    """
+
+    name: str
+    devices: int
+    held: int
+    away: list[int]
+    free: int
+    spot: bool
+    price: float | None
+    currency: str | None
+
+
 class Problem(TypedDict):
     """A problem document; very long texts are shortened in the middle.
 
@@ -761,6 +917,34 @@ class Promote(TypedDict):
     branch: NotRequired[int | None]
     term: NotRequired[int | None]
     why: str
+
+
+class QueueView(TypedDict):
+    """The queue.
+
+    scheduler: who schedules; None if nobody does.
+    pools_file: where the pools are declared.
+    ended: runs that ended last, newest first.
+    """
+
+    pools_file: str
+    scheduler: str | None
+    pools: list[PoolView]
+    entries: list[EntryView]
+    ended: list[EntryView]
+
+
+class Regression(TypedDict):
+    """An evaluation that is significantly worse than an earlier one.
+
+    against: `best` or `last`.
+    iteration: that of the earlier weights.
+    found: the test of whether the earlier ones are better.
+    """
+
+    against: str
+    iteration: int
+    found: yatt_core__evaluation__paired__Comparison
 
 
 class Resume(TypedDict):
@@ -800,6 +984,10 @@ class RewardSummary(TypedDict):
     correct_fraction: float
     truncated_fraction: float
     counts: list[int]
+
+
+class Role(TypedDict):
+    """What a person is, from the least to the most powerful."""
 
 
 class RoleUse(TypedDict):
@@ -1069,6 +1257,48 @@ class Stop(TypedDict):
     within_seconds: NotRequired[float | None]
 
 
+class Submit(TypedDict):
+    """A request to put an existing run into the queue.
+
+    pools: the preferred one first; may be empty if there is only one.
+    devices: those that its spec needs by default.
+    """
+
+    pools: NotRequired[list[str]]
+    project: NotRequired[str]
+    priority: NotRequired[int]
+    devices: NotRequired[int | None]
+    auto_checkpoints: NotRequired[bool]
+
+
+class SuiteHistory(TypedDict):
+    """The evaluations of one suite, oldest first."""
+
+    suite: str
+    points: list[SuitePoint]
+
+
+class SuitePoint(TypedDict):
+    """An evaluation of a suite.
+
+    digest: evaluations of the same digest are comparable.
+    figures: over all tasks, and by set under `sources`.
+    at: milliseconds since 1970.
+    worse_than: the earlier evaluations that were significantly better.
+    """
+
+    number: int
+    digest: str
+    branch: int
+    iteration: int
+    weights_digest: str
+    figures: dict[str, Any]
+    by: str
+    at: int
+    seconds: float
+    worse_than: list[Regression]
+
+
 class TagsRequest(TypedDict):
     """A request to add and remove tags."""
 
@@ -1118,6 +1348,33 @@ class Verified(TypedDict):
 
 
 class Visitor(TypedDict):
-    """The signed-in user; no name for visitors who may only read."""
+    """The signed-in person; no name and no role for visitors who are not signed in."""
 
     name: str | None
+    role: NotRequired[Role | None]
+
+
+class ops__queries__compare__Comparison(TypedDict):
+    """A comparison of runs."""
+
+    runs: list[ListedRun]
+    differences: list[Difference]
+    metrics: list[ComparedMetric]
+    series: list[RunSeries]
+
+
+class yatt_core__evaluation__paired__Comparison(TypedDict):
+    """The result of a paired test.
+
+    tasks: number of tasks that both have answered.
+    wins, losses: numbers of tasks that the first answers better, and worse.
+    difference: mean difference of the scores, first minus second.
+    p_value: probability of a result at least as good if the first were no better.
+    """
+
+    test: Literal["mcnemar", "bootstrap"]
+    tasks: int
+    wins: int
+    losses: int
+    difference: float
+    p_value: float

@@ -6,8 +6,10 @@ from typing import Literal
 
 from yatt_client.models import (
     AliasesView,
+    Approvals,
     Checkpoints,
-    Comparison,
+    Costs,
+    Decided,
     Decisions,
     Deleted,
     DeviceUse,
@@ -17,9 +19,11 @@ from yatt_client.models import (
     GroupPairs,
     Groups,
     LineageView,
+    ListedApproval,
     Logs,
     Note,
     PlacementView,
+    QueueView,
     RolloutComparison,
     Rollouts,
     RunList,
@@ -28,7 +32,9 @@ from yatt_client.models import (
     RunView,
     SeriesKey,
     SpecView,
+    SuiteHistory,
     Verified,
+    ops__queries__compare__Comparison,
 )
 from yatt_client.transport import Transport, segment
 
@@ -54,6 +60,16 @@ class Operations(Transport):
     def start(self, *, spec: str, reason: str | None = None) -> Done:
         """Checks a spec, creates a run and starts its driver. All mistakes of the spec are in `errors`, warnings in `detail`."""
         found: Done = self.call("POST", "/api/v1/runs", body={"spec": spec, "reason": reason})
+        return found
+
+    def sum_costs(
+        self,
+        *,
+        by: list[Literal["run", "project", "owner", "phase", "cause", "device"]] | None = None,
+        since: int | None = None,
+    ) -> Costs:
+        """Returns what the newest runs cost, summed by the given dimensions, by default by run. Amounts are decimal text."""
+        found: Costs = self.call("GET", "/api/v1/costs", query={"by": by, "since": since})
         return found
 
     def show_run(self, run_id: str) -> RunView:
@@ -109,6 +125,13 @@ class Operations(Transport):
         """Lists checkpoints with their newest verifications, newest iteration first."""
         found: Checkpoints = self.call(
             "GET", f"/api/v1/runs/{segment(run_id)}/checkpoints", query={"limit": limit, "before": before}
+        )
+        return found
+
+    def list_evaluations(self, run_id: str, *, suite: str | None = None) -> list[SuiteHistory]:
+        """Returns the history of each of the run's suites, with what is significantly worse than before."""
+        found: list[SuiteHistory] = self.call(
+            "GET", f"/api/v1/runs/{segment(run_id)}/evaluations", query={"suite": suite}
         )
         return found
 
@@ -169,9 +192,13 @@ class Operations(Transport):
         )
         return found
 
-    def compare_runs(self, *, run: list[str], key: list[str] | None = None, buckets: int | None = None) -> Comparison:
+    def compare_runs(
+        self, *, run: list[str], key: list[str] | None = None, buckets: int | None = None
+    ) -> ops__queries__compare__Comparison:
         """Compares runs: differences between their specs, newest metrics, and series."""
-        found: Comparison = self.call("GET", "/api/v1/compare", query={"run": run, "key": key, "buckets": buckets})
+        found: ops__queries__compare__Comparison = self.call(
+            "GET", "/api/v1/compare", query={"run": run, "key": key, "buckets": buckets}
+        )
         return found
 
     def list_rollouts(
@@ -275,6 +302,60 @@ class Operations(Transport):
         )
         return found
 
+    def show(self) -> QueueView:
+        """Returns pools, and the runs that hold devices, wait for them, or ended last."""
+        found: QueueView = self.call("GET", "/api/v1/queue")
+        return found
+
+    def submit_run(
+        self,
+        run_id: str,
+        *,
+        pools: list[str] | None = None,
+        project: str | None = None,
+        priority: int | None = None,
+        devices: int | None = None,
+        auto_checkpoints: bool | None = None,
+    ) -> QueueView:
+        """Puts an existing run into the queue."""
+        found: QueueView = self.call(
+            "POST",
+            f"/api/v1/queue/runs/{segment(run_id)}",
+            body={
+                "pools": pools,
+                "project": project,
+                "priority": priority,
+                "devices": devices,
+                "auto_checkpoints": auto_checkpoints,
+            },
+        )
+        return found
+
+    def change_run(
+        self, run_id: str, *, action: Literal["pause", "resume", "remove"] | None = None, priority: int | None = None
+    ) -> QueueView:
+        """Holds a run back, lets it go on, removes it, or changes its priority."""
+        found: QueueView = self.call(
+            "PATCH", f"/api/v1/queue/runs/{segment(run_id)}", body={"action": action, "priority": priority}
+        )
+        return found
+
+    def report_devices(
+        self,
+        pool: str,
+        *,
+        lost: list[int] | None = None,
+        back: list[int] | None = None,
+        within_seconds: float | None = None,
+    ) -> QueueView:
+        """Reports devices that go away or come back."""
+        found: QueueView = self.call(
+            "POST",
+            f"/api/v1/queue/pools/{segment(pool)}/devices",
+            body={"lost": lost, "back": back, "within_seconds": within_seconds},
+        )
+        return found
+
     def stop(self, run_id: str, *, reason: str | None = None, within_seconds: float | None = None) -> Done:
         """Asks the run's driver to stop at its next safe point, with a checkpoint, so that nothing is lost."""
         found: Done = self.call(
@@ -346,4 +427,25 @@ class Operations(Transport):
     def change_tags(self, run_id: str, *, add: list[str] | None = None, remove: list[str] | None = None) -> RunTags:
         """Adds and removes tags of the run."""
         found: RunTags = self.call("POST", f"/api/v1/runs/{segment(run_id)}/tags", body={"add": add, "remove": remove})
+        return found
+
+    def list_approvals(
+        self, *, limit: int | None = None, pending: bool | None = None, run: str | None = None
+    ) -> Approvals:
+        """Lists approvals: those that wait for a decision, or all."""
+        found: Approvals = self.call("GET", "/api/v1/approvals", query={"limit": limit, "pending": pending, "run": run})
+        return found
+
+    def show_approval(self, number: int) -> ListedApproval:
+        """Shows an approval."""
+        found: ListedApproval = self.call("GET", f"/api/v1/approvals/{segment(number)}")
+        return found
+
+    def decide_approval(
+        self, number: int, *, decision: Literal["approve", "reject"], why: str, resume: bool | None = None
+    ) -> Decided:
+        """Approves or rejects; the decision is final and recorded with the name of the token."""
+        found: Decided = self.call(
+            "POST", f"/api/v1/approvals/{segment(number)}", body={"decision": decision, "why": why, "resume": resume}
+        )
         return found

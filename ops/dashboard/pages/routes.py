@@ -42,9 +42,7 @@ class DigestedFiles(StaticFiles):
 
 def install(app: FastAPI) -> None:
     """Adds the pages; must be called after all other error handlers have been added."""
-    modules: tuple[Any, ...] = (
-        *(run_list, soups, sweeps, queueing, approvals, costs, run, devices, rollouts, acting),
-    )
+    modules: tuple[Any, ...] = (*(run_list, soups, sweeps, queueing, approvals, costs, run, devices, rollouts, acting),)
     for module in modules:
         app.include_router(module.router, dependencies=READING)
     app.include_router(signing_in.router)
