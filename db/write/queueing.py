@@ -80,7 +80,7 @@ class Submissions:
                 values |= _waiting_as(row, wanted, int(head.now))
                 values["wanted"] = wanted
             if values:
-                body = {key: values[key] for key in ("priority", "wanted") if key in values}
+                body = {key: value for key, value in values.items() if key in ("priority", "wanted")}
                 append(connection, head, CHANGED, {**body, "by": by})
                 connection.execute(update(QueueEntry).where(QueueEntry.run == run).values(**values))
 
