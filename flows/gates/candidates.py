@@ -21,7 +21,7 @@ from db.write.records import CheckpointRow
 from flows.delivery.registry import moved_entries
 from flows.gates.asking import ask
 from flows.run.evaluations import evaluated_scores
-from yatt_core.evaluation.paired import Comparison, compare
+from yatt_core.evaluation.paired import PairedComparison, compare
 from yatt_core.gates.due import PROMOTION, DueGate
 from yatt_core.spec import RunSpec
 
@@ -76,7 +76,7 @@ def _rival(ledger: Ledger, run: str, rows: Sequence[CheckpointRow]) -> Rival | N
 
 
 def _record(
-    ledger: Ledger, fence: Fence, spec: RunSpec, row: CheckpointRow, rival: Rival, found: Comparison, at_ms: int
+    ledger: Ledger, fence: Fence, spec: RunSpec, row: CheckpointRow, rival: Rival, found: PairedComparison, at_ms: int
 ) -> str:
     """Carries out what follows from a test, then records it; returns what to tell people."""
     rule, run = spec.evaluation.promotion, fence.run

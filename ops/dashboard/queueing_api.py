@@ -43,7 +43,7 @@ class Submit(BaseModel):
     auto_checkpoints: bool = False
 
 
-class Change(BaseModel):
+class QueueChange(BaseModel):
     """A request to change a run's place in the queue; None leaves it as it is."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -81,7 +81,7 @@ def submit_run(served: Served, by: Acting, run_id: RunId, asked: Submit) -> Queu
 
 
 @router.patch("/runs/{run_id}")
-def change_run(served: Served, by: Acting, run_id: RunId, asked: Change) -> QueueView:
+def change_run(served: Served, by: Acting, run_id: RunId, asked: QueueChange) -> QueueView:
     """Holds a run back, lets it go on, removes it, or changes its priority."""
     wanted = None if asked.action is None else WANTED[asked.action]
     served.ledger.submissions.change(find_line(served.ledger, run_id).id, by, wanted=wanted, priority=asked.priority)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from yatt_core.evaluation.paired import Comparison, TaskKey, TestKind, compare
+from yatt_core.evaluation.paired import PairedComparison, TaskKey, TestKind, compare
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Regression:
 
     against: str
     iteration: int
-    found: Comparison
+    found: PairedComparison
 
 
 def regressions(

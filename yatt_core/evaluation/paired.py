@@ -24,7 +24,7 @@ DRAWN_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PairedComparison:
     """The result of a paired test.
 
     tasks: number of tasks that both have answered.
@@ -59,7 +59,7 @@ def compare(
     test: TestKind = "mcnemar",
     resamples: int = 10_000,
     seed: int = 0,
-) -> Comparison:
+) -> PairedComparison:
     """Tests whether `first` is better than `second` on the same tasks.
 
     mcnemar: the exact test of McNemar (1947), a sign test over the tasks whose scores differ; with several answers to each
@@ -76,7 +76,7 @@ def compare(
     drawn = stable_seed("bootstrap", seed)
     p_value = sign_test(wins, losses) if test == "mcnemar" else bootstrap(differences, resamples, drawn)
     mean = math.fsum(differences) / len(differences)
-    return Comparison(test, len(differences), wins, losses, mean, p_value)
+    return PairedComparison(test, len(differences), wins, losses, mean, p_value)
 
 
 def sign_test(wins: int, losses: int) -> float:

@@ -136,14 +136,7 @@ class BranchNode(TypedDict):
     forks: list[dict[str, Any]]
 
 
-class Change_Input(TypedDict):
-    """A request to change a run's place in the queue; None leaves it as it is."""
-
-    action: NotRequired[Literal["pause", "resume", "remove"] | None]
-    priority: NotRequired[int | None]
-
-
-class Change_Output(TypedDict):
+class Change(TypedDict):
     """An instance's change to another role.
 
     how: `start` (it joins the iteration late), `empty` (it had no sequences), `migrate` (its sequences were moved to
@@ -207,6 +200,15 @@ class ComparedMetric(TypedDict):
 
     key: str
     values: dict[str, float]
+
+
+class Comparison(TypedDict):
+    """A comparison of runs."""
+
+    runs: list[ListedRun]
+    differences: list[Difference]
+    metrics: list[ComparedMetric]
+    series: list[RunSeries]
 
 
 class CostRow(TypedDict):
@@ -509,7 +511,7 @@ class Explanation(TypedDict):
     error: float | None
     judging_s: float | None
     seconds: dict[str, float]
-    changes: list[Change_Output]
+    changes: list[Change]
     moves: dict[str, int]
     roles: list[RoleUse]
     idle_fraction: float | None
@@ -837,6 +839,23 @@ class OpenPhase(TypedDict):
     since_at: int
 
 
+class PairedComparison(TypedDict):
+    """The result of a paired test.
+
+    tasks: number of tasks that both have answered.
+    wins, losses: numbers of tasks that the first answers better, and worse.
+    difference: mean difference of the scores, first minus second.
+    p_value: probability of a result at least as good if the first were no better.
+    """
+
+    test: Literal["mcnemar", "bootstrap"]
+    tasks: int
+    wins: int
+    losses: int
+    difference: float
+    p_value: float
+
+
 class Part(TypedDict):
     """The iterations of a line that were made by one branch of one run."""
 
@@ -919,6 +938,13 @@ class Promote(TypedDict):
     why: str
 
 
+class QueueChange(TypedDict):
+    """A request to change a run's place in the queue; None leaves it as it is."""
+
+    action: NotRequired[Literal["pause", "resume", "remove"] | None]
+    priority: NotRequired[int | None]
+
+
 class QueueView(TypedDict):
     """The queue.
 
@@ -944,7 +970,7 @@ class Regression(TypedDict):
 
     against: str
     iteration: int
-    found: yatt_core__evaluation__paired__Comparison
+    found: PairedComparison
 
 
 class Resume(TypedDict):
@@ -1352,29 +1378,3 @@ class Visitor(TypedDict):
 
     name: str | None
     role: NotRequired[Role | None]
-
-
-class ops__queries__compare__Comparison(TypedDict):
-    """A comparison of runs."""
-
-    runs: list[ListedRun]
-    differences: list[Difference]
-    metrics: list[ComparedMetric]
-    series: list[RunSeries]
-
-
-class yatt_core__evaluation__paired__Comparison(TypedDict):
-    """The result of a paired test.
-
-    tasks: number of tasks that both have answered.
-    wins, losses: numbers of tasks that the first answers better, and worse.
-    difference: mean difference of the scores, first minus second.
-    p_value: probability of a result at least as good if the first were no better.
-    """
-
-    test: Literal["mcnemar", "bootstrap"]
-    tasks: int
-    wins: int
-    losses: int
-    difference: float
-    p_value: float

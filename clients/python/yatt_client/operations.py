@@ -8,6 +8,7 @@ from yatt_client.models import (
     AliasesView,
     Approvals,
     Checkpoints,
+    Comparison,
     Costs,
     Decided,
     Decisions,
@@ -34,7 +35,6 @@ from yatt_client.models import (
     SpecView,
     SuiteHistory,
     Verified,
-    ops__queries__compare__Comparison,
 )
 from yatt_client.transport import Transport, segment
 
@@ -192,13 +192,9 @@ class Operations(Transport):
         )
         return found
 
-    def compare_runs(
-        self, *, run: list[str], key: list[str] | None = None, buckets: int | None = None
-    ) -> ops__queries__compare__Comparison:
+    def compare_runs(self, *, run: list[str], key: list[str] | None = None, buckets: int | None = None) -> Comparison:
         """Compares runs: differences between their specs, newest metrics, and series."""
-        found: ops__queries__compare__Comparison = self.call(
-            "GET", "/api/v1/compare", query={"run": run, "key": key, "buckets": buckets}
-        )
+        found: Comparison = self.call("GET", "/api/v1/compare", query={"run": run, "key": key, "buckets": buckets})
         return found
 
     def list_rollouts(
