@@ -40,6 +40,12 @@ def suspend_window(ledger: Ledger, run: str, flow_run: str) -> None:
         log.warning("run %s waits for approval %d; not suspended: %s", run, approval.id, server_trouble(error))
 
 
+def suspend_again(ledger: Ledger, run: str, flow_run: str) -> None:
+    """Suspends this flow run, which raises Prefect's `Pause`, if it was resumed while its gate is still open."""
+    if any(link.body["flow_run"] == flow_run for link in ledger.events.of_kind(run, SUSPENDED)):
+        suspend_window(ledger, run, flow_run)
+
+
 def resume_windows(ledger: Ledger) -> list[str]:
     """Resumes the flow runs that are suspended at gates that have been decided; returns them.
 

@@ -42,6 +42,7 @@ from flows.run.owner import owner_of
 from flows.schedule.parameters import WindowParameters, WindowPlan
 from flows.schedule.reaper import reap
 from flows.schedule.schedule_times import following
+from flows.schedule.suspension import suspend_again
 from flows.schedule.window_record import (
     driven_run,
     record_left,
@@ -137,6 +138,8 @@ class _Start:
         reason = _missed(self.run, own, now_of(self.clock))
         if reason is None and not plan.new_run:
             reason = paused(self.ledger, self.run)
+            if reason is not None:
+                suspend_again(self.ledger, self.run, self.key)
         if reason is not None:
             record_left(self.ledger, self.run, self.key, reason.message or "")
             return reason
