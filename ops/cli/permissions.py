@@ -15,13 +15,14 @@ READING = (
     *("init", "check", "plan", "schema", "doctor"),
     *("lineage", "runs", "show", "compare", "watch", "open", "alarms", "logs", "rollouts", "aliases", "status"),
     *("placement explain", "placement replay", "placement gantt", "soup show", "audit verify", "audit weights"),
-    *("export", "dashboard"),
+    *("approvals", "costs", "evaluations", "sweep show", "export", "dashboard"),
 )
 OPERATING = (
     *("train", "resume", "stop", "deploy", "fork", "rollback", "retry", "soup run", "soup resume", "soup merge"),
-    *("evaluate", "up", "down"),
+    *("sweep run", "sweep resume", "queue submit", "queue priority", "queue pause", "queue resume", "queue remove"),
+    *("queue devices", "queue init", "queue serve", "evaluate", "up", "down"),
 )
-APPROVING = ("promote",)
+APPROVING = ("approve", "reject", "promote")
 ADMINISTERING = (
     "rm",
     *("token create", "token list", "token revoke", "user add", "user list", "user role", "user remove"),

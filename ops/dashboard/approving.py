@@ -1,6 +1,6 @@
 """API routes for approvals: what waits for a decision, and the decision, which needs a named token.
 
-Consumes requests authorized by `ops.dashboard.access.acting`, and calls the same functions as the command line.
+Consumes requests authorized by `ops.dashboard.access.approving`, and calls the same functions as the command line.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from pydantic import BaseModel, ConfigDict
 
 from db.write.approvals import Verdict
 from flows.gates.waiting import may_go_on
-from ops.dashboard.access import Acting
+from ops.dashboard.access import Approver
 from ops.dashboard.context import LARGEST, Context, Limit, Served
 from ops.dashboard.driving import start_driver
 from ops.dashboard.texts import GivenReason, Text
 from ops.integrations.promotion import deliver
+from ops.people.roles import Person, held_roles
 from ops.queries.approvals import DECISION_OF, Choice, ListedApproval, approval, approvals, decide
 from yatt_core.logs import redact
 
@@ -74,9 +75,14 @@ def show_approval(served: Served, number: ApprovalId) -> ListedApproval:
 
 
 @router.post("/{number}")
-def decide_approval(served: Served, by: Acting, number: ApprovalId, asked: Decision) -> Decided:
-    """Approves or rejects; the decision is final and recorded with the name of the token."""
-    return carry_out(served, number, Verdict(DECISION_OF[asked.decision], by, asked.why, "api"), asked.resume)
+def decide_approval(served: Served, by: Approver, number: ApprovalId, asked: Decision) -> Decided:
+    """Approves or rejects; the decision is final and recorded with the person's name."""
+    return carry_out(served, number, verdict_of(asked, by, "api"), asked.resume)
+
+
+def verdict_of(asked: Decision, by: Person, via: str) -> Verdict:
+    """Returns a person's decision, in all roles that theirs includes."""
+    return Verdict(DECISION_OF[asked.decision], by.name, asked.why, via, held_roles(by.role))
 
 
 def carry_out(served: Context, number: int, verdict: Verdict, resume: bool) -> Decided:

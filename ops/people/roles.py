@@ -57,6 +57,11 @@ def may(role: Role, permission: Permission) -> bool:
     return permission in ALLOWED[role]
 
 
+def held_roles(role: Role) -> tuple[Role, ...]:
+    """Returns the roles whose permissions a role includes, its own among them."""
+    return tuple(each for each in Role if ALLOWED[each] <= ALLOWED[role])
+
+
 def lesser(first: Role, second: Role) -> Role:
     """Returns the role that may do less."""
     return first if ALLOWED[first] <= ALLOWED[second] else second

@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from db.write.approvals import LINK, Verdict
 from flows.gates.links import is_valid, link_key
 from ops.dashboard import approving
-from ops.dashboard.access import Acting
+from ops.dashboard.access import Approver
 from ops.dashboard.approving import ApprovalId
 from ops.dashboard.context import Context, Served
 from ops.dashboard.pages.frame import Visited
@@ -59,11 +59,10 @@ def show_approval(visit: Visited, number: ApprovalId) -> Response:
 
 @router.post("/{number}")
 def decide_approval(
-    served: Served, by: Acting, number: ApprovalId, asked: Annotated[approving.Decision, Form()]
+    served: Served, by: Approver, number: ApprovalId, asked: Annotated[approving.Decision, Form()]
 ) -> Response:
     """Decides an approval in the name of the signed-in user."""
-    verdict = Verdict(DECISION_OF[asked.decision], by, asked.why, "dashboard")
-    approving.carry_out(served, number, verdict, asked.resume)
+    approving.carry_out(served, number, approving.verdict_of(asked, by, "dashboard"), asked.resume)
     return RedirectResponse(f"/approvals/{number}", HTTPStatus.SEE_OTHER)
 
 

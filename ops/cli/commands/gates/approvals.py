@@ -1,6 +1,6 @@
 """`yatt approvals`, `yatt approve` and `yatt reject`: what waits for a decision, and the decision.
 
-Consumes the ledger and the name of this account; records who decided what and why.
+Consumes the ledger and the caller; records who decided what and why.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import typer
 
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, examples
-from ops.cli.people import line_of_text, named
+from ops.cli.people import calling, line_of_text
 from ops.presentation.output import write, write_json, write_table
 from ops.presentation.words import moment
 
@@ -93,13 +93,15 @@ def reject(number: NumberArgument, why: WhyOption, home: HomeOption = None, outp
 
 
 def _decide(home: Home, number: int, choice: Choice, why: str) -> ListedApproval:
-    """Decides under the name of this account; a name that anyone could give would say nothing of who decided."""
+    """Decides under the caller's name and roles; a name that anyone could give would say nothing of who decided."""
     from db.write.approvals import Verdict
+    from ops.people.roles import held_roles
     from ops.queries.approvals import DECISION_OF, decide
 
-    by = named(None, "decides")
+    by = calling().person
+    verdict = Verdict(DECISION_OF[choice], by.name, line_of_text("--why", why), "cli", held_roles(by.role))
     with opened_ledger(home) as ledger:
-        return decide(ledger, number, Verdict(DECISION_OF[choice], by, line_of_text("--why", why), "cli"))
+        return decide(ledger, number, verdict)
 
 
 def _resume(home: Home, approval: ListedApproval) -> int | None:
