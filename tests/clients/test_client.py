@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from ops.dashboard.tokens import TokenStore
 from yatt_client import Client, errors
 from yatt_client.client import events
 
 from flows.run.home import Home
 from ops.dashboard.app import create_app
+from ops.people.tokens import TokenStore
 from tests.ops.seeding import seed_run
 from tests.services import ROOT
 from tests.waiting import wait_until
