@@ -33,7 +33,7 @@ def changing(client: TestClient) -> list[tuple[str, str, dict[str, Any]]]:
     for path, operations in paths.items():
         for method in operations.keys() - {"get", "head"}:
             if path not in FREE:
-                filled = path.format(run_id="toy-2", iteration=1, number=1)
+                filled = path.format(run_id="toy-2", iteration=1, number=1, pool="main")
                 body = next((body for end, body in BODIES.items() if path.endswith(end)), {})
                 found.append((method, filled, body))
     return found

@@ -28,7 +28,7 @@ class Operation:
         self.changes = method != "GET"
 
     def address(self, run: str = "toy-1") -> str:
-        return self.path.format(run_id=run, iteration=1, before=1, after=2, number=1)
+        return self.path.format(run_id=run, iteration=1, before=1, after=2, number=1, pool="main")
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"

@@ -20,8 +20,10 @@ from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER
 from tests.ops.cli.test_branches import seed_checkpoint
 
-FREE = {"/health", "/sign-in", "/sign-in/provider", "/sign-in/callback", "/sign-out", "/api/v1/session"}
-"""Routes that everyone may use: they show nothing of a run, and open or end only the caller's own session."""
+LINK = "/approvals/{number}/link"
+FREE = {"/health", "/sign-in", "/sign-in/provider", "/sign-in/callback", "/sign-out", "/api/v1/session", LINK}
+"""Routes that everyone may use: they show nothing of a run, and open or end only the caller's own session, or they check a
+signed link."""
 NEEDS = {"promote": Permission.APPROVE, "delete": Permission.ADMINISTER}
 """The routes that need more than to operate, by the end of their paths."""
 

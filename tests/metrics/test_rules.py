@@ -102,6 +102,7 @@ def test_names_follow_the_conventions() -> None:
             "project",
             "owner",
             "currency",
+            "pool",
         }
         assert not re.search(r"_(ms|milliseconds|minutes|percent|mb)(_|$)", metric.name)
     assert len(EXPORTED) == len(METRICS)

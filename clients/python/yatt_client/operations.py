@@ -440,7 +440,7 @@ class Operations(Transport):
     def decide_approval(
         self, number: int, *, decision: Literal["approve", "reject"], why: str, resume: bool | None = None
     ) -> Decided:
-        """Approves or rejects; the decision is final and recorded with the name of the token."""
+        """Approves or rejects; the decision is final and recorded with the person's name."""
         found: Decided = self.call(
             "POST", f"/api/v1/approvals/{segment(number)}", body={"decision": decision, "why": why, "resume": resume}
         )

@@ -23,6 +23,8 @@ from ops.dashboard.texts import GivenReason, Like
 from ops.queries.approvals import DECISION_OF, Choice, approval, approvals
 
 router = APIRouter(prefix="/approvals", include_in_schema=False)
+links = APIRouter(prefix="/approvals", include_in_schema=False)
+"""Routes of notifications' links, which are themselves the right to read and decide, also where reading needs sign-in."""
 SHOWN = 200
 LinkToken = Annotated[str, Query(max_length=200)]
 PersonName = Annotated[str, Like(r"^[^\x00-\x1f\x7f]{1,60}$", "a name of up to 60 characters")]
@@ -66,14 +68,14 @@ def decide_approval(
     return RedirectResponse(f"/approvals/{number}", HTTPStatus.SEE_OTHER)
 
 
-@router.get("/{number}/link")
+@links.get("/{number}/link")
 def show_link(visit: Visited, number: ApprovalId, token: LinkToken = "") -> Response:
     """Shows the page of a notification's link; it changes nothing."""
     _require_valid(visit.served, number, token)
     return visit.render("approval.html", approval=approval(visit.served.ledger, number), token=token)
 
 
-@router.post("/{number}/link")
+@links.post("/{number}/link")
 def decide_by_link(served: Served, number: ApprovalId, asked: Annotated[LinkForm, Form()]) -> Response:
     """Decides an approval by a link; the link is the right to do so, whoever the gate names."""
     _require_valid(served, number, asked.token)

@@ -45,6 +45,7 @@ def install(app: FastAPI) -> None:
     modules: tuple[Any, ...] = (*(run_list, soups, sweeps, queueing, approvals, costs, run, devices, rollouts, acting),)
     for module in modules:
         app.include_router(module.router, dependencies=READING)
-    app.include_router(signing_in.router)
+    for free in (signing_in.router, approvals.links):
+        app.include_router(free)
     app.mount(STATIC_PATH, DigestedFiles(directory=STATIC), name="static")
     errors.install(app)
