@@ -36,6 +36,7 @@ from db.write.lease import Leases
 from db.write.metrics import Metrics
 from db.write.outbox import Deliveries
 from db.write.phases import Phases
+from db.write.pipelines import Pipelines
 from db.write.queueing import Submissions
 from db.write.records import Records
 from db.write.runs import Runs
@@ -63,6 +64,7 @@ class Ledger:
         self.annotations = Annotations(database)
         self.approvals = Approvals(database)
         self.suites = Suites(database)
+        self.pipelines = Pipelines(database)
         self.deletions = Deletions(database)
         self.queue = QueueReader(database)
         self.submissions = Submissions(database)

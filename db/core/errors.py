@@ -102,3 +102,7 @@ class QueueRefused(LedgerError):
 
 class SchedulerHeld(LedgerError):
     """Another process schedules the queue, and is alive."""
+
+
+class PipelineNotFound(LedgerError):
+    """There is no pipeline of this name."""

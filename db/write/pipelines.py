@@ -1,0 +1,216 @@
+"""Pipelines: who drives one, and the attempts at its jobs, with the digests of what they read and produced.
+
+Consumes the process that drives a pipeline; produces a `PipelineFence`, which all its writes carry. A process that was replaced
+can no longer write. What a job did is found again by the digest of everything that it read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from db.core.engine import Database
+from db.core.errors import Fenced, LeaseHeld, PipelineNotFound
+from db.core.holder import Holder, holder_of, is_gone
+from db.core.pipeline_models import Pipeline, PipelineJob
+
+RUNNING, WAITING, FAILED, FINISHED = "running", "waiting", "failed", "finished"
+"""States of a pipeline."""
+LOST, DONE, SKIPPED = "lost", "done", "skipped"
+"""States of an attempt at a job, besides running, waiting and failed."""
+FREE: Mapping[str, Any] = dict.fromkeys(("holder", "host", "boot_id", "pid", "process_start"))
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineFence:
+    """The right to write to a pipeline, until another process has driven it."""
+
+    pipeline: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRow:
+    """A run of a pipeline; the fields are the table's columns.
+
+    holder: who drives it; None if nobody does.
+    """
+
+    id: str
+    name: str
+    number: int
+    digest: str
+    spec: Mapping[str, Any]
+    folder: str
+    by: str
+    state: str
+    reason: str
+    created_at: int
+    ended_at: int | None
+    holder: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """An attempt at a job; the fields are the table's columns."""
+
+    pipeline: str
+    job: str
+    number: int
+    state: str
+    key: str
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+    reason: str
+    started_at: int
+    ended_at: int | None
+
+
+class Pipelines:
+    """Writes and reads pipelines and their jobs."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(self, name: str, digest: str, spec: Mapping[str, Any], folder: str, by: str) -> PipelineRow:
+        """Creates a run of a pipeline, or returns the newest one of this name if it has this digest and has not finished."""
+        with self._database.write() as connection:
+            newest = select(*_columns(Pipeline, PipelineRow)).where(Pipeline.name == name)
+            last = connection.execute(newest.order_by(Pipeline.number.desc()).limit(1)).one_or_none()
+            if last is not None and last.digest == digest and last.state != FINISHED:
+                return PipelineRow(**last._mapping)
+            number = 1 if last is None else last.number + 1
+            values = {
+                **{"id": f"{name}-{number}", "name": name, "number": number, "digest": digest, "spec": dict(spec)},
+                **{"folder": folder, "by": by, "state": RUNNING, "reason": "", "term": 0, "expires_at": 0},
+                "created_at": self._now(connection),
+            }
+            connection.execute(insert(Pipeline), values)
+            return _found(connection, f"{name}-{number}")
+
+    def find(self, pipeline: str) -> PipelineRow:
+        """Returns a run of a pipeline. Raises `PipelineNotFound`."""
+        with self._database.read() as connection:
+            return _found(connection, pipeline)
+
+    def list(self, limit: int = 100) -> list[PipelineRow]:
+        """Returns the newest runs of pipelines, newest first."""
+        query = select(*_columns(Pipeline, PipelineRow)).order_by(Pipeline.created_at.desc(), Pipeline.id.desc())
+        with self._database.read() as connection:
+            return [PipelineRow(**row._mapping) for row in connection.execute(query.limit(limit))]
+
+    def acquire(self, pipeline: str, holder: Holder, ttl_seconds: float) -> PipelineFence:
+        """Lets a process drive a pipeline; attempts of an earlier one that were under way are lost.
+
+        Raises `PipelineNotFound`; `LeaseHeld` while another process drives it.
+        """
+        with self._database.write() as connection:
+            row = connection.execute(select(Pipeline.__table__).where(Pipeline.id == pipeline).with_for_update()).first()
+            if row is None:
+                _found(connection, pipeline)
+            now, before = self._now(connection), holder_of(row)
+            assert row is not None, "it was found"
+            if before is not None and row.expires_at > now and not is_gone(before):
+                raise LeaseHeld(pipeline, before.text, (row.expires_at - now) / 1000)
+            taken = {"term": row.term + 1, "holder": holder.text, "host": holder.host, "boot_id": holder.boot_id}
+            process = {"pid": holder.pid, "process_start": holder.process_start}
+            connection.execute(
+                update(Pipeline)
+                .where(Pipeline.id == pipeline)
+                .values(**taken, **process, expires_at=now + round(ttl_seconds * 1000), state=RUNNING, reason="")
+            )
+            open_ones = (PipelineJob.pipeline == pipeline, PipelineJob.state == RUNNING)
+            lost = {"state": LOST, "ended_at": now, "reason": "its process died"}
+            connection.execute(update(PipelineJob).where(*open_ones).values(**lost))
+            return PipelineFence(pipeline, row.term + 1)
+
+    def renew(self, fence: PipelineFence, ttl_seconds: float) -> None:
+        """Keeps the right to drive a pipeline for some more time. Raises `Fenced`."""
+        with self._fenced(fence) as (connection, now):
+            expires = {"expires_at": now + round(ttl_seconds * 1000)}
+            connection.execute(update(Pipeline).where(Pipeline.id == fence.pipeline).values(**expires))
+
+    def release(self, fence: PipelineFence, state: str, reason: str) -> None:
+        """Records how a pipeline stands, and lets others drive it. Raises `Fenced`."""
+        with self._fenced(fence) as (connection, now):
+            ended = {"state": state, "reason": reason, "ended_at": now if state == FINISHED else None}
+            connection.execute(
+                update(Pipeline).where(Pipeline.id == fence.pipeline).values(**ended, **FREE, expires_at=now)
+            )
+
+    def begin(
+        self, fence: PipelineFence, job: str, key: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
+    ) -> JobRow:
+        """Begins an attempt at a job.
+
+        outputs: what an earlier attempt on the same inputs has left behind, such as a run to drive on.
+
+        Raises `Fenced`.
+        """
+        with self._fenced(fence) as (connection, now):
+            same = (PipelineJob.pipeline == fence.pipeline, PipelineJob.job == job)
+            last = connection.execute(select(func.max(PipelineJob.number)).where(*same)).scalar_one() or 0
+            values = {
+                **{"pipeline": fence.pipeline, "job": job, "number": last + 1, "state": RUNNING, "key": key},
+                **{"inputs": dict(inputs), "outputs": dict(outputs), "reason": "", "started_at": now},
+            }
+            connection.execute(insert(PipelineJob), values)
+        return JobRow(fence.pipeline, job, last + 1, RUNNING, key, inputs, outputs, "", now, None)
+
+    def note(self, fence: PipelineFence, attempt: JobRow, outputs: Mapping[str, Any]) -> None:
+        """Records what an attempt has produced so far. Raises `Fenced`."""
+        with self._fenced(fence) as (connection, _):
+            connection.execute(update(PipelineJob).where(*_key(attempt)).values(outputs=dict(outputs)))
+
+    def end(
+        self, fence: PipelineFence, attempt: JobRow, state: str, outputs: Mapping[str, Any], reason: str = ""
+    ) -> None:
+        """Records how an attempt ended. Raises `Fenced`."""
+        with self._fenced(fence) as (connection, now):
+            ended = {"state": state, "outputs": dict(outputs), "reason": reason, "ended_at": now}
+            connection.execute(update(PipelineJob).where(*_key(attempt)).values(**ended))
+
+    def jobs(self, pipeline: str) -> dict[str, JobRow]:
+        """Returns the newest attempt at each job that has begun."""
+        query = select(PipelineJob.__table__).where(PipelineJob.pipeline == pipeline).order_by(PipelineJob.number)
+        with self._database.read() as connection:
+            return {row.job: JobRow(**row._mapping) for row in connection.execute(query)}
+
+    def same(self, key: str) -> list[JobRow]:
+        """Returns the attempts at a job on the same inputs, of any pipeline, newest first."""
+        query = select(PipelineJob.__table__).where(PipelineJob.key == key)
+        newest = query.order_by(PipelineJob.started_at.desc(), PipelineJob.number.desc())
+        with self._database.read() as connection:
+            return [JobRow(**row._mapping) for row in connection.execute(newest)]
+
+    @contextmanager
+    def _fenced(self, fence: PipelineFence) -> Iterator[tuple[Connection, int]]:
+        with self._database.write() as connection:
+            query = select(Pipeline.term).where(Pipeline.id == fence.pipeline).with_for_update()
+            term = connection.execute(query).scalar_one()
+            if term != fence.term:
+                raise Fenced(f"pipeline {fence.pipeline}: another process drives it now (term {term}, not {fence.term})")
+            yield connection, self._now(connection)
+
+    def _now(self, connection: Connection) -> int:
+        return int(connection.execute(select(self._database.now())).scalar_one())
+
+
+def _columns(table: Any, kind: Any) -> list[Any]:
+    return [table.__table__.columns[name] for name in kind.__slots__]
+
+
+def _key(attempt: JobRow) -> tuple[Any, ...]:
+    same = (PipelineJob.pipeline == attempt.pipeline, PipelineJob.job == attempt.job)
+    return (*same, PipelineJob.number == attempt.number)
+
+
+def _found(connection: Connection, pipeline: str) -> PipelineRow:
+    row = connection.execute(select(*_columns(Pipeline, PipelineRow)).where(Pipeline.id == pipeline)).one_or_none()
+    if row is None:
+        raise PipelineNotFound(f"there is no pipeline {pipeline!r} in this ledger; see `yatt pipeline list`")
+    return PipelineRow(**row._mapping)

@@ -1,0 +1,1 @@
+"""Commands about pipelines: `pipeline run`, `pipeline resume`, `pipeline show`, `pipeline list`."""

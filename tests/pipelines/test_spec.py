@@ -1,0 +1,43 @@
+"""The spec of a pipeline: what it refuses, and how it says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.pipelines.references import resolved
+from yatt_core.pipelines.spec import parse_pipeline
+
+RUN: dict[str, Any] = {"kind": "train", "spec": "run.yaml"}
+
+
+def parsed(**jobs: Any) -> Any:
+    return parse_pipeline({"name": "p", "jobs": jobs}, "p.yaml")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "said"),
+    [
+        ({"a": RUN | {"need": ["b"]}}, "did you mean 'needs'"),
+        ({"a": RUN | {"kind": "trian"}}, "did you mean 'train'"),
+        ({"first": RUN, "b": RUN | {"needs": ["frist"]}}, "did you mean 'first'"),
+        ({"a": RUN | {"needs": ["b"]}, "b": RUN | {"needs": ["a"]}}, "a -> b -> a"),
+        ({"a": RUN | {"set": ["model.path=${jobs.a.model}"]}}, "a -> a"),
+        ({"a": RUN, "b": RUN | {"set": ["model.path=${jobs.a.weights}"]}}, "'a' has no 'weights'"),
+        ({"a": RUN, "b": {"kind": "gate", "of": "a", "at_least": {"accuracy": 0.1}}}, "expected one of kind evaluate"),
+        ({"a": RUN, "e": {"kind": "evaluate", "of": "a"}, "g": {"kind": "gate", "of": "e"}}, "without a condition"),
+    ],
+)
+def test_mistakes_are_named(jobs: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        parsed(**jobs)
+
+
+def test_a_reference_is_a_need_and_is_replaced_by_what_the_job_produced() -> None:
+    text = "model.path=${jobs.a.model}"
+    spec = parsed(b=RUN | {"set": [text]}, a=RUN)
+    assert spec.needs("b") == {"a"} and spec.order() == ["a", "b"]
+    assert spec.wants("a", "model") and not spec.wants("a", "run")
+    assert resolved(text, {"a": {"model": "/m"}}) == "model.path=/m"

@@ -1,0 +1,1 @@
+"""Pipelines: jobs that need each other, from supervised training to promotion, in one file."""
