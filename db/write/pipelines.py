@@ -109,7 +109,9 @@ class Pipelines:
         Raises `PipelineNotFound`; `LeaseHeld` while another process drives it.
         """
         with self._database.write() as connection:
-            row = connection.execute(select(Pipeline.__table__).where(Pipeline.id == pipeline).with_for_update()).first()
+            row = connection.execute(
+                select(Pipeline.__table__).where(Pipeline.id == pipeline).with_for_update()
+            ).first()
             if row is None:
                 _found(connection, pipeline)
             now, before = self._now(connection), holder_of(row)
@@ -193,7 +195,9 @@ class Pipelines:
             query = select(Pipeline.term).where(Pipeline.id == fence.pipeline).with_for_update()
             term = connection.execute(query).scalar_one()
             if term != fence.term:
-                raise Fenced(f"pipeline {fence.pipeline}: another process drives it now (term {term}, not {fence.term})")
+                raise Fenced(
+                    f"pipeline {fence.pipeline}: another process drives it now (term {term}, not {fence.term})"
+                )
             yield connection, self._now(connection)
 
     def _now(self, connection: Connection) -> int:

@@ -14,6 +14,7 @@ from db.core.errors import (
     LedgerError,
     LedgerReadOnly,
     LedgerVersionError,
+    PipelineNotFound,
     QueueRefused,
     RunNotFound,
 )
@@ -28,7 +29,7 @@ def exit_code(error: BaseException) -> int:
         return error.exit_code
     if isinstance(error, LeaseHeld | Fenced):
         return ExitCode.LEASE_HELD
-    wrong_input = RunNotFound | ApprovalNotFound | ApprovalRefused | QueueRefused
+    wrong_input = RunNotFound | PipelineNotFound | ApprovalNotFound | ApprovalRefused | QueueRefused
     if isinstance(error, wrong_input | LedgerAddressError | LedgerReadOnly | LedgerVersionError):
         return ExitCode.CONFIGURATION
     return ExitCode.FAILURE

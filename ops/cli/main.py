@@ -34,6 +34,7 @@ from ops.cli.commands.inspection import (
     show,
     watch,
 )
+from ops.cli.commands.pipelines import pipeline
 from ops.cli.commands.planning import check, doctor, init, plan, schema
 from ops.cli.commands.queueing import queue
 from ops.cli.commands.services import dashboard, group, tokens, users
@@ -83,6 +84,7 @@ for module in (
     approvals,
     soup,
     sweep,
+    pipeline,
     queue,
     audit,
     group,

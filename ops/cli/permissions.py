@@ -16,13 +16,14 @@ READING = (
     *("lineage", "runs", "show", "compare", "watch", "open", "alarms", "logs", "rollouts", "aliases", "status"),
     *("placement explain", "placement replay", "placement gantt", "soup show", "audit verify", "audit weights"),
     *("approvals", "costs", "evaluations", "sweep show", "export", "dashboard"),
+    *("pipeline show", "pipeline list"),
 )
 OPERATING = (
     *("train", "resume", "stop", "deploy", "fork", "rollback", "retry", "soup run", "soup resume", "soup merge"),
     *("sweep run", "sweep resume", "queue submit", "queue priority", "queue pause", "queue resume", "queue remove"),
     *("queue devices", "queue init", "queue serve", "evaluate", "up", "down"),
 )
-APPROVING = ("approve", "reject", "promote")
+APPROVING = ("approve", "reject", "promote", "pipeline run", "pipeline resume")
 ADMINISTERING = (
     "rm",
     *("token create", "token list", "token revoke", "user add", "user list", "user role", "user remove"),

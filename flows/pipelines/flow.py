@@ -1,0 +1,56 @@
+"""A pipeline as one Prefect flow with a task for each step, if there is a Prefect server that runs share.
+
+Consumes a function that drives a pipeline, and one that finds the server. The record is the ledger's: Prefect shows it. no server is shared, the pipeline is driven without Prefect; its runs have servers of their own anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from flows.driver.services import FindServer
+from flows.pipelines.runner import Task, Through, plainly
+from flows.prefect_io.prefect_server import use_server
+from yatt_core.errors import InfrastructureError
+
+log = logging.getLogger("yatt_core.flow")
+
+
+def drive_pipeline(run: Callable[[Through], str], pipeline: str, folder: Path, find_server: FindServer) -> str:
+    """Drives a pipeline; returns the state that it is in.
+
+    folder: folder of the pipeline, for Prefect's own files.
+
+    Raises `InfrastructureError` if the server is lost, which `yatt pipeline resume` makes good.
+    """
+    server = find_server(log.info)
+    if server is None:
+        return run(plainly)
+    folder.mkdir(parents=True, exist_ok=True)
+    use_server(folder, server.address, server.password)
+    return _in_a_flow(run, pipeline)
+
+
+def _in_a_flow(run: Callable[[Through], str], pipeline: str) -> str:
+    # Imported late: prefect reads its settings on first import.
+    from prefect import flow
+
+    from flows.prefect_io.prefect_client import AWAY, is_unreachable, server_needed
+
+    def drive() -> str:
+        return run(_as_task)
+
+    as_flow = flow(name="pipeline", flow_run_name=pipeline, retries=0, persist_result=False, validate_parameters=False)
+    try:
+        return as_flow(drive)()
+    except (*AWAY, RuntimeError) as error:
+        if not is_unreachable(error):
+            raise
+        raise InfrastructureError(server_needed(error)) from error
+
+
+def _as_task(name: str, work: Task) -> None:
+    from prefect import task
+
+    task(name="job", task_run_name=name, retries=0, persist_result=False)(work)()

@@ -1,0 +1,270 @@
+"""How a job of each kind is done. Each may be killed at any line and done again: it finds what the attempt before left behind.
+
+Consumes a job, the outputs of the jobs that it takes something from, and the tools. Produces the job's outputs, among them the
+digest that stands for them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from db.core.approval_rules import APPROVED, PENDING, Approval, Deciders, standing
+from db.ledger import Ledger
+from db.write.approvals import Question
+from flows.gates.asking import DEFAULTS, SECONDS_PER_HOUR
+from flows.gates.promotions import settle
+from flows.members.tags import Family, tags_of
+from flows.pipelines.inputs import DIGEST, Outputs, overrides_of
+from flows.pipelines.tools import Tools
+from flows.run.creation import create_run, finish_run
+from flows.run.home import Home
+from flows.soups.merged_runs import merge_run
+from flows.soups.parents import merge_of
+from flows.soups.record import MERGED, SOUP
+from flows.soups.runner import SoupRunner
+from yatt_core.digests import file_sha256, json_digest
+from yatt_core.errors import InfrastructureError, YattError
+from yatt_core.pipelines.spec import (
+    MODEL,
+    EvaluateJob,
+    ExportJob,
+    GateJob,
+    Job,
+    MergeJob,
+    PipelineSpec,
+    PromoteJob,
+    SoupJob,
+)
+from yatt_core.soups.spec import load_soup
+from yatt_core.spec import RunSpec, override_spec
+
+PIPELINE = Family("pipeline", "pipeline_job")
+"""The tags of runs that jobs have created."""
+FOLDER = "pipelines"
+"""Folder of the home in which jobs put models."""
+
+
+class WaitsForPeople(YattError):
+    """A job goes on once people have decided an approval."""
+
+
+class JobFailed(YattError):
+    """A job has failed; its text says why."""
+
+
+@dataclass
+class Doing:
+    """A job that is being done.
+
+    folder: what paths in the pipeline's file are relative to.
+    taken: outputs of the jobs that it needs.
+    outputs: its own so far; `note` records them.
+    """
+
+    home: Home
+    ledger: Ledger
+    tools: Tools
+    pipeline: str
+    spec: PipelineSpec
+    folder: Path
+    name: str
+    taken: Mapping[str, Outputs]
+    outputs: dict[str, Any]
+    note: Callable[[Mapping[str, Any]], None] = field(default=lambda outputs: None)
+
+    def keep(self, **outputs: Any) -> None:
+        """Records some of the outputs."""
+        self.outputs |= outputs
+        self.note(self.outputs)
+
+    def source(self) -> Outputs:
+        """Returns the outputs of the job whose result this one takes."""
+        job: Any = self.spec.jobs[self.name]
+        return self.taken[job.of]
+
+
+def begun_run(doing: Doing, spec: RunSpec) -> str:
+    """Returns the run of a job, which is created, or its creation finished, if need be."""
+    if "run" not in doing.outputs:
+        doing.keep(run=_found_run(doing, spec) or create_run(doing.home, _tagged(doing, spec), by=doing.tools.by))
+    run = str(doing.outputs["run"])
+    if doing.ledger.runs.find(run).state == "created":
+        finish_run(doing.home, run, _tagged(doing, spec))
+    return run
+
+
+def finish_train(doing: Doing, until: int) -> dict[str, Any]:
+    """Returns the outputs of a run that was driven. Raises `WaitsForPeople`, `JobFailed`."""
+    run = str(doing.outputs["run"])
+    row = doing.ledger.runs.find(run)
+    if row.iteration < until:
+        now = doing.ledger.approvals.now()
+        for approval in doing.ledger.approvals.of(run):
+            if standing(approval, now) == PENDING:
+                raise WaitsForPeople(f"run {run} waits for approval {approval.id}")
+        reason = f" ({row.state_reason})" if row.state_reason else ""
+        raise JobFailed(f"run {run} is {row.state} at iteration {row.iteration} of {until}{reason}")
+    return _checkpoint_outputs(doing, run)
+
+
+def do(doing: Doing) -> dict[str, Any]:
+    """Does a job that is no run; returns its outputs. Raises `WaitsForPeople`, `JobFailed`, and what its work raises."""
+    job: Job = doing.spec.jobs[doing.name]
+    match job:
+        case SoupJob():
+            return _soup(doing, job)
+        case MergeJob():
+            return _merge(doing, job)
+        case EvaluateJob():
+            return _evaluate(doing, job)
+        case GateJob():
+            return _gate(doing, job)
+        case ExportJob():
+            return _export(doing, job)
+        case PromoteJob():
+            return _promote(doing, job)
+    raise AssertionError(f"runs are driven together, not one at a time: {doing.name}")
+
+
+def _tagged(doing: Doing, spec: RunSpec) -> RunSpec:
+    tags = PIPELINE.tags(doing.pipeline, doing.name)
+    return override_spec(spec, tags, f"the spec of job {doing.name} of pipeline {doing.pipeline}")
+
+
+def _found_run(doing: Doing, spec: RunSpec) -> str | None:
+    """Returns the run that a killed attempt has created without recording it."""
+    digest = _tagged(doing, spec).digest
+    for row in doing.ledger.runs.named(spec.name):
+        tags = tags_of(doing.ledger, row.id)
+        is_own = PIPELINE.member_of(doing.pipeline, tags) == doing.name
+        if is_own and doing.ledger.runs.revision(row.id, 1).digest == digest:
+            return row.id
+    return None
+
+
+def _checkpoint_outputs(doing: Doing, run: str) -> dict[str, Any]:
+    rows = doing.ledger.records.checkpoints(run)
+    if not rows:
+        raise JobFailed(f"run {run} has ended without a checkpoint; see `checkpoints` in its spec")
+    newest = rows[0]
+    outputs = {
+        "run": run,
+        "iteration": newest.iteration,
+        "checkpoint": str(doing.home.run_folder(newest.run) / newest.folder),
+        DIGEST: newest.weights_digest,
+    }
+    if doing.spec.wants(doing.name, MODEL):
+        outputs[MODEL] = _exported(doing, run, newest.iteration, None)
+    return outputs
+
+
+def _exported(doing: Doing, run: str, iteration: int, dtype: str | None) -> str:
+    to = doing.home.folder / FOLDER / doing.pipeline / doing.name / f"{run}-i{iteration:06d}"
+    if not to.exists():  # it is written at once or not at all
+        to.parent.mkdir(parents=True, exist_ok=True)
+        doing.tools.export(run, iteration, to, dtype)
+    return str(to)
+
+
+def _soup(doing: Doing, job: SoupJob) -> dict[str, Any]:
+    soup, spec = load_soup(doing.folder / job.spec, overrides_of(job, doing.taken))
+    run = begun_run(doing, spec)
+    if not doing.ledger.events.of_kind(run, SOUP.kind):
+        doing.ledger.events.append(run, SOUP.kind, {"spec": soup.model_dump(mode="json")})
+    tools = doing.tools
+    SoupRunner(doing.home, doing.ledger, run, tools.drives(spec), tools.open_meter, tools.tell).run()
+    return {"run": run, DIGEST: doing.ledger.events.head(run).hash}
+
+
+def _merge(doing: Doing, job: MergeJob) -> dict[str, Any]:
+    soup, preference = str(doing.source()["run"]), list(job.preference)
+    for link in doing.ledger.events.of_kind(soup, MERGED):
+        merged = merge_of(doing.ledger, str(link.body["run"]))
+        if merged and (merged["preference"], merged["alpha"]) == (preference, job.extrapolation):
+            return _checkpoint_outputs(doing, str(link.body["run"]))
+    return _checkpoint_outputs(doing, merge_run(doing.home, soup, job.preference, job.extrapolation).run)
+
+
+def _evaluate(doing: Doing, job: EvaluateJob) -> dict[str, Any]:
+    source = doing.source()
+    run, iteration = str(source["run"]), int(source["iteration"])
+    suite = None if job.suite is None else doing.folder / job.suite
+    figures = dict(doing.tools.evaluate(run, iteration, suite))
+    measured = {"weights": source[DIGEST], "figures": figures}
+    return {"run": run, "iteration": iteration, "figures": figures, DIGEST: json_digest(measured)}
+
+
+def _gate(doing: Doing, job: GateJob) -> dict[str, Any]:
+    source = doing.source()
+    figures: Mapping[str, Any] = source["figures"]
+    for name, lowest in job.at_least.items():
+        value = figures.get(name)
+        if not isinstance(value, int | float):
+            numbers = ", ".join(key for key, each in figures.items() if isinstance(each, int | float))
+            raise JobFailed(f"at_least: there is no figure {name!r}; the evaluation has {numbers}")
+        if value < lowest:
+            raise JobFailed(f"{name} is {value:.4g}; at least {lowest:g} is expected")
+    outputs = {"run": source["run"], "figures": dict(figures)}
+    if job.approval is not None:
+        approval = _asked(doing, job, source)
+        outputs |= {"approval": approval.id, "decided_by": approval.decided_by, "reason": approval.reason}
+    return {**outputs, DIGEST: json_digest({"passed": source[DIGEST]})}
+
+
+def _asked(doing: Doing, job: GateJob, source: Outputs) -> Approval:
+    """Returns the approval of a gate. Raises `WaitsForPeople` while it is open, `JobFailed` once it is rejected."""
+    gate = job.approval
+    assert gate is not None, "the caller has a gate"
+    run, iteration = str(source["run"]), int(source["iteration"])
+    question = Question(
+        subject=f"pipeline {doing.pipeline}",
+        key=f"{doing.name}-{source[DIGEST]}",
+        kind="pipeline",
+        text=f"go on with pipeline {doing.pipeline} after its gate {doing.name}, with iteration {iteration} of run {run}?",
+        run=run,
+        deciders=Deciders(gate.names, gate.roles),
+        seconds=None if gate.deadline_hours is None else gate.deadline_hours * SECONDS_PER_HOUR,
+        default_decision=DEFAULTS[gate.default],
+        evidence={"iteration": iteration, "figures": dict(source["figures"])},
+    )
+    approvals = doing.ledger.approvals
+    approval = approvals.take_default(approvals.ask(question).id)
+    doing.keep(approval=approval.id)
+    _require_approved(approval, approvals.now())
+    return approval
+
+
+def _require_approved(approval: Approval, now: int) -> None:
+    said = standing(approval, now)
+    if said == PENDING:
+        raise WaitsForPeople(f"waits for approval {approval.id}")
+    if said != APPROVED:
+        raise JobFailed(f"approval {approval.id} was {said} by {approval.decided_by}: {approval.reason}")
+
+
+def _export(doing: Doing, job: ExportJob) -> dict[str, Any]:
+    source = doing.source()
+    folder = Path(_exported(doing, str(source["run"]), int(source["iteration"]), job.dtype))
+    files = {str(path.relative_to(folder)): file_sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {MODEL: str(folder), DIGEST: json_digest(files)}
+
+
+def _promote(doing: Doing, job: PromoteJob) -> dict[str, Any]:
+    source, ledger = doing.source(), doing.ledger
+    run, iteration = str(source["run"]), int(source["iteration"])
+    why = f"pipeline {doing.pipeline}, job {doing.name}"
+    if "approval" not in doing.outputs:
+        number = doing.tools.promote(run, iteration, job.to, why)
+        if number is not None:
+            doing.keep(approval=number)
+    if "approval" in doing.outputs:
+        approval = ledger.approvals.take_default(int(doing.outputs["approval"]))
+        _require_approved(approval, ledger.approvals.now())
+        settle(ledger, run)
+    pointing = ledger.aliases.pointing(run).get(job.to)
+    if pointing is None or pointing.iteration != iteration:
+        raise InfrastructureError(f"run {run}: {job.to} is not iteration {iteration}, although it was promoted")
+    return {"run": run, "iteration": iteration, "alias": job.to, DIGEST: json_digest([run, iteration, job.to])}

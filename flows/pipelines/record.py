@@ -1,0 +1,23 @@
+"""A pipeline in the ledger: how it begins. Consumes its spec; produces the row that its runner carries on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from db.ledger import Ledger
+from db.write.pipelines import PipelineRow
+from flows.run.home import Home
+from yatt_core.digests import json_digest
+from yatt_core.pipelines.spec import PipelineSpec
+
+
+def start_pipeline(home: Home, spec: PipelineSpec, folder: Path, by: str) -> PipelineRow:
+    """Creates a run of a pipeline, or returns the unfinished one of the same spec.
+
+    folder: what paths in the spec are relative to.
+    by: who starts it.
+    """
+    place, document = str(folder.resolve()), spec.model_dump(mode="json")
+    home.folder.mkdir(parents=True, exist_ok=True)
+    with Ledger.open(home.ledger) as ledger:
+        return ledger.pipelines.create(spec.name, json_digest([document, place]), document, place, by)

@@ -1,0 +1,193 @@
+"""Carries a pipeline from where it stands to its end, or to where people have to decide.
+
+Consumes a pipeline of the ledger and the tools that do its jobs. Produces attempts at jobs in the ledger. It may be killed at any
+line: the next one asks the plan again, and an attempt that was lost is made again from what it left behind.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from db.core.errors import LedgerError, RunNotFound
+from db.core.holder import this_process
+from db.ledger import Ledger
+from db.write.pipelines import DONE, FAILED, FINISHED, SKIPPED, WAITING, JobRow, PipelineFence
+from flows.members.driving import Drives, goals_of
+from flows.pipelines.inputs import Outputs, inputs_of, run_spec
+from flows.pipelines.jobs import Doing, WaitsForPeople, begun_run, do, finish_train
+from flows.pipelines.tools import Tools
+from flows.run.home import Home
+from yatt_core.digests import json_digest
+from yatt_core.errors import InfrastructureError, YattError
+from yatt_core.pipelines.plan import Fail, Finish, PipelineFacts, Start, Wait, next_step
+from yatt_core.pipelines.spec import MODEL, TrainJob, parse_pipeline
+
+LEASE_SECONDS = 30.0
+RENEWALS_PER_LIFE = 5
+Task = Callable[[], None]
+Through = Callable[[str, Task], None]
+"""Does a step under a name, such as a Prefect task."""
+
+
+def plainly(name: str, task: Task) -> None:
+    """Does a step as it is."""
+    task()
+
+
+class PipelineRunner:
+    """Drives one pipeline.
+
+    through: does each step.
+    """
+
+    def __init__(self, home: Home, ledger: Ledger, pipeline: str, tools: Tools, through: Through = plainly) -> None:
+        self._home, self._ledger, self._tools, self._through = home, ledger, tools, through
+        row = ledger.pipelines.find(pipeline)
+        self._name, self._folder = row.id, Path(row.folder)
+        self._spec = parse_pipeline(dict(row.spec), f"the spec of pipeline {row.id}")
+        self._waiting: dict[str, str] = {}
+        self._failed: dict[str, str] = {}
+
+    def run(self) -> str:
+        """Takes all steps that can be taken now; returns the state that the pipeline is in: finished, waiting or failed.
+
+        Raises `LeaseHeld` if another process drives it.
+        """
+        with self._driving() as fence:
+            while True:
+                done = self._done()
+                facts = PipelineFacts(frozenset(done), frozenset(self._waiting), frozenset(self._failed))
+                match next_step(self._spec, facts):
+                    case Start(jobs):
+                        self._through(", ".join(jobs), partial(self._do, fence, jobs, done))
+                    case Wait(jobs):
+                        said = "; ".join(f"{name} {self._waiting[name]}" for name in jobs)
+                        return self._end(fence, WAITING, said)
+                    case Fail(jobs, _):
+                        return self._end(fence, FAILED, "; ".join(f"{name}: {self._failed[name]}" for name in jobs))
+                    case Finish():
+                        return self._end(fence, FINISHED, "")
+
+    def _done(self) -> dict[str, JobRow]:
+        rows = self._ledger.pipelines.jobs(self._name)
+        return {name: row for name, row in rows.items() if row.state in (DONE, SKIPPED)}
+
+    def _end(self, fence: PipelineFence, state: str, reason: str) -> str:
+        self._ledger.pipelines.release(fence, state, reason)
+        self._tools.tell(f"{self._name}: {state}{f' ({reason})' if reason else ''}")
+        return state
+
+    def _do(self, fence: PipelineFence, jobs: Sequence[str], done: Mapping[str, JobRow]) -> None:
+        """Does jobs that are ready: runs together, another one alone."""
+        begun: list[tuple[Doing, JobRow, int]] = []
+        for name in jobs:
+            with self._failing(name):
+                doing, attempt = self._begin(fence, name, {each: done[each].outputs for each in self._spec.needs(name)})
+                if attempt is None:
+                    continue
+                with self._failing(name, fence, attempt, doing):
+                    job = self._spec.jobs[name]
+                    if type(job) is TrainJob:
+                        spec = run_spec(self._folder, job, doing.taken)
+                        begun_run(doing, spec)
+                        begun.append((doing, attempt, spec.iterations))
+                    else:
+                        self._tools.tell(f"{self._name}: {name} ({job.kind})")
+                        self._ledger.pipelines.end(fence, attempt, DONE, do(doing))
+        if begun:
+            self._drive([(str(doing.outputs["run"]), until) for doing, _, until in begun], begun[0][0])
+        for doing, attempt, until in begun:
+            with self._failing(doing.name, fence, attempt, doing):
+                self._ledger.pipelines.end(fence, attempt, DONE, finish_train(doing, until))
+
+    def _drive(self, runs: Sequence[tuple[str, int]], first: Doing) -> None:
+        """Drives runs to their ends; what became of each is asked afterwards."""
+        job = self._spec.jobs[first.name]
+        assert isinstance(job, TrainJob), "only runs are driven"
+        drive: Drives = self._tools.drives(run_spec(self._folder, job, first.taken))
+        self._tools.tell(f"{self._name}: driving {', '.join(run for run, _ in runs)}")
+
+        def goals() -> dict[str, int]:
+            return {
+                run: until for each, until in runs for run, until in goals_of(self._ledger, [each], until)().items()
+            }
+
+        try:
+            drive(goals)
+        except InfrastructureError as error:
+            self._tools.tell(str(error))
+
+    def _begin(self, fence: PipelineFence, name: str, taken: Mapping[str, Outputs]) -> tuple[Doing, JobRow | None]:
+        """Begins an attempt at a job; None if it was done before on the same inputs."""
+        pipelines = self._ledger.pipelines
+        inputs = inputs_of(self._spec, self._folder, name, taken)
+        key = json_digest(inputs)
+        earlier = [row for row in pipelines.same(key) if self._is_still_there(row.outputs)]
+        known = next((row for row in earlier if row.state in (DONE, SKIPPED) and self._suffices(name, row)), None)
+        left = next((row.outputs for row in earlier if row.pipeline == self._name and row.job == name), {})
+        attempt = pipelines.begin(fence, name, key, inputs, left)
+        doing = Doing(
+            *(self._home, self._ledger, self._tools, self._name, self._spec, self._folder, name, taken, dict(left)),
+            note=lambda outputs: pipelines.note(fence, attempt, outputs),
+        )
+        if known is None:
+            return doing, attempt
+        pipelines.end(fence, attempt, SKIPPED, known.outputs, f"done by {known.pipeline} on the same inputs")
+        return doing, None
+
+    def _suffices(self, name: str, row: JobRow) -> bool:
+        """Returns True if a job that was done has produced all that others want now."""
+        return MODEL in row.outputs or not self._spec.wants(name, MODEL)
+
+    def _is_still_there(self, outputs: Outputs) -> bool:
+        """Returns False if the run or the model that a job produced was removed."""
+        if MODEL in outputs and not Path(str(outputs[MODEL])).is_dir():
+            return False
+        if "run" not in outputs:
+            return True
+        try:
+            return self._ledger.runs.find(str(outputs["run"])).id == outputs["run"]
+        except RunNotFound:
+            return False
+
+    @contextmanager
+    def _failing(
+        self, name: str, fence: PipelineFence | None = None, attempt: JobRow | None = None, doing: Doing | None = None
+    ) -> Iterator[None]:
+        """Records that a job waits or has failed, if it does, so that others go on."""
+        try:
+            yield
+        except WaitsForPeople as error:
+            self._waiting[name], state, said = str(error), WAITING, str(error)
+        except (YattError, RunNotFound) as error:
+            self._failed[name], state, said = str(error), FAILED, str(error)
+        else:
+            return
+        self._tools.tell(f"{self._name}: {name} {said}")
+        if fence is not None and attempt is not None and doing is not None:
+            self._ledger.pipelines.end(fence, attempt, state, doing.outputs, said)
+
+    @contextmanager
+    def _driving(self) -> Iterator[PipelineFence]:
+        """Holds the right to drive the pipeline, and renews it in a thread of its own."""
+        pipelines, ended = self._ledger.pipelines, threading.Event()
+        fence = pipelines.acquire(self._name, this_process(f"yatt pipeline of {self._name}"), LEASE_SECONDS)
+
+        def renew() -> None:
+            while not ended.wait(LEASE_SECONDS / RENEWALS_PER_LIFE):
+                try:
+                    pipelines.renew(fence, LEASE_SECONDS)
+                except LedgerError:  # the next write says so
+                    continue
+
+        thread = threading.Thread(target=renew, name="pipeline-lease", daemon=True)
+        thread.start()
+        try:
+            yield fence
+        finally:
+            ended.set()
+            thread.join()

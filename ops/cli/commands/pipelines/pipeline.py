@@ -1,0 +1,154 @@
+"""`yatt pipeline`: carries a pipeline of jobs to its end, from supervised training to promotion.
+
+Consumes a pipeline's file, or the id of one of its runs; writes steps to standard error, and a table or one JSON object to
+standard output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops.cli.lookup import LATEST, opened_ledger
+from ops.cli.options import AtOnceOption, HomeOption, Output, OutputOption, examples
+from ops.presentation.output import write, write_json, write_table
+from ops.presentation.words import moment
+from ops.process import keep_caches_inside
+
+if TYPE_CHECKING:
+    from db.ledger import Ledger
+    from flows.run.home import Home
+    from ops.queries.pipelines import PipelineView
+
+pipeline_app = typer.Typer(
+    no_args_is_help=True,
+    help="Run jobs that need each other, from supervised training to promotion; what has not changed is skipped.",
+)
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline in YAML.")]
+PipelineArgument = Annotated[
+    str, typer.Argument(metavar="PIPELINE", help="A pipeline's name and number, such as letters-1; or `latest`.")
+]
+RUN = ("yatt pipeline run examples/pipeline/pipeline.yaml", "yatt pipeline run pipeline.yaml --at-once 2 -o json")
+RESUME = ("yatt pipeline resume latest", "yatt pipeline resume letters-1 -o json")
+SHOW = ("yatt pipeline show latest", "yatt pipeline show letters-1 -o json")
+LIST = ("yatt pipeline list", "yatt pipeline list -o json")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to the program."""
+    app.add_typer(pipeline_app, name="pipeline", epilog=examples(RUN[0], SHOW[0], RESUME[0]))
+
+
+@pipeline_app.command(epilog=examples(*RUN))
+def run(
+    file: FileArgument, at_once: AtOnceOption = None, home: HomeOption = None, output: OutputOption = Output.TEXT
+) -> None:
+    """Run a pipeline until it is finished or waits for people; an unfinished run of the same file goes on.
+
+    Jobs whose settings, files and inputs are those of an earlier run are skipped.
+    """
+    from flows.driver import services
+    from flows.pipelines.record import start_pipeline
+    from flows.run.home import Home
+    from ops.cli.people import acting_name
+    from ops.group.address import server_of_runs
+    from yatt_core.pipelines.spec import load_pipeline
+
+    place, spec = Home.locate(home), load_pipeline(file)
+    services.check_surroundings(server_of_runs(place))
+    row = start_pipeline(place, spec, file.parent, acting_name())
+    _carry_on(place, row.id, at_once, output)
+
+
+@pipeline_app.command(epilog=examples(*RESUME))
+def resume(
+    pipeline: PipelineArgument,
+    at_once: AtOnceOption = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Carry a pipeline on after an approval, a failure or a kill; jobs that are done are not repeated."""
+    from flows.run.home import Home
+
+    place = Home.locate(home)
+    with opened_ledger(place) as ledger:
+        name = _find(ledger, pipeline)
+    _carry_on(place, name, at_once, output)
+
+
+@pipeline_app.command(epilog=examples(*SHOW))
+def show(pipeline: PipelineArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
+    """Show a pipeline's jobs: how each stands, with its run, its approval and, as JSON, its inputs and outputs."""
+    from flows.run.home import Home
+    from ops.queries.pipelines import pipeline_view
+
+    with opened_ledger(Home.locate(home)) as ledger:
+        _print(pipeline_view(ledger, _find(ledger, pipeline)), output)
+
+
+@pipeline_app.command("list", epilog=examples(*LIST))
+def list_pipelines(home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
+    """List the newest runs of pipelines."""
+    from flows.run.home import Home
+    from ops.queries.pipelines import pipeline_list
+
+    with opened_ledger(Home.locate(home)) as ledger:
+        found = pipeline_list(ledger)
+    if output is Output.JSON:
+        write_json({"pipelines": [asdict(view) for view in found]})
+        return
+    rows = [(view.pipeline, view.state, view.reason, view.by, moment(view.created_at)) for view in found]
+    write_table(("pipeline", "state", "why", "by", "since"), rows)
+
+
+def _find(ledger: Ledger, name: str) -> str:
+    """Returns the id of a run of a pipeline, for `latest` the newest. Raises `PipelineNotFound`."""
+    from db.core.errors import PipelineNotFound
+
+    if name != LATEST:
+        return ledger.pipelines.find(name).id
+    newest = ledger.pipelines.list(limit=1)
+    if not newest:
+        raise PipelineNotFound("there are no pipelines in this ledger yet; start one with `yatt pipeline run FILE`")
+    return newest[0].id
+
+
+def _carry_on(home: Home, pipeline: str, at_once: int | None, output: Output) -> None:
+    """Takes all steps of a pipeline that can be taken now, and shows it."""
+    from db.write.pipelines import FAILED
+    from flows.pipelines.flow import drive_pipeline
+    from flows.pipelines.jobs import FOLDER
+    from flows.pipelines.runner import PipelineRunner
+    from ops.cli.commands.pipelines.work import tools_of
+    from ops.group.address import server_of_runs
+    from ops.queries.pipelines import pipeline_view
+    from yatt_core.errors import InfrastructureError
+
+    keep_caches_inside(home)
+    with opened_ledger(home) as ledger:
+        tools = tools_of(home, ledger, at_once)
+        state = drive_pipeline(
+            lambda through: PipelineRunner(home, ledger, pipeline, tools, through).run(),
+            pipeline,
+            home.folder / FOLDER / pipeline,
+            server_of_runs(home),
+        )
+        view = pipeline_view(ledger, pipeline)
+    _print(view, output)
+    if state == FAILED:
+        raise InfrastructureError(f"pipeline {pipeline}: {view.reason}; `yatt pipeline resume {pipeline}` tries again")
+
+
+def _print(view: PipelineView, output: Output) -> None:
+    if output is Output.JSON:
+        write_json(asdict(view))
+        return
+    write(f"{view.pipeline}: {view.state}{f' ({view.reason})' if view.reason else ''}")
+    rows = [
+        (job.name, job.kind, ", ".join(job.needs), job.state, job.run or "", job.approval or "", job.reason)
+        for job in view.jobs
+    ]
+    write_table(("job", "kind", "needs", "state", "run", "approval", "why"), rows)

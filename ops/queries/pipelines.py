@@ -1,0 +1,92 @@
+"""A pipeline for commands and pages: its jobs with what they need, how each stands, and its runs and approvals.
+
+Consumes the ledger; produces `PipelineView`, plain values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from db.ledger import Ledger
+from db.write.pipelines import JobRow, PipelineRow
+from yatt_core.pipelines.spec import parse_pipeline
+
+PLANNED = "planned"
+"""The state of a job that has not begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job.
+
+    level: number of jobs before it on the longest way to it.
+    attempts: how often it has begun.
+    run: the run that it drives, measures or promotes; None if there is none.
+    approval: number of the approval that it asked for; None if it asked for none.
+    """
+
+    name: str
+    kind: str
+    needs: tuple[str, ...]
+    level: int
+    state: str
+    reason: str
+    attempts: int
+    run: str | None
+    approval: int | None
+    key: str
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+    started_at: int | None
+    ended_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineView:
+    """A run of a pipeline.
+
+    holder: the process that drives it, which may be dead; None if there is none.
+    """
+
+    pipeline: str
+    name: str
+    state: str
+    reason: str
+    by: str
+    created_at: int
+    ended_at: int | None
+    holder: str | None
+    jobs: tuple[JobView, ...]
+
+
+def pipeline_view(ledger: Ledger, pipeline: str) -> PipelineView:
+    """Returns a run of a pipeline. Raises `PipelineNotFound`."""
+    return _view(ledger, ledger.pipelines.find(pipeline))
+
+
+def pipeline_list(ledger: Ledger) -> tuple[PipelineView, ...]:
+    """Returns the newest runs of pipelines, newest first."""
+    return tuple(_view(ledger, row) for row in ledger.pipelines.list())
+
+
+def _view(ledger: Ledger, row: PipelineRow) -> PipelineView:
+    spec, rows = parse_pipeline(dict(row.spec), f"the spec of pipeline {row.id}"), ledger.pipelines.jobs(row.id)
+    levels: dict[str, int] = {}
+    for name in spec.order():
+        levels[name] = 1 + max((levels[each] for each in spec.needs(name)), default=-1)
+    jobs = tuple(
+        _job(name, spec.jobs[name].kind, sorted(spec.needs(name)), levels[name], rows.get(name))
+        for name in spec.order()
+    )
+    facts = (row.id, row.name, row.state, row.reason, row.by, row.created_at, row.ended_at, row.holder)
+    return PipelineView(*facts, jobs)
+
+
+def _job(name: str, kind: str, needs: list[str], level: int, row: JobRow | None) -> JobView:
+    if row is None:
+        return JobView(name, kind, tuple(needs), level, PLANNED, "", 0, None, None, "", {}, {}, None, None)
+    run, approval = row.outputs.get("run"), row.outputs.get("approval")
+    facts = (row.state, row.reason, row.number, run, approval, row.key, row.inputs, row.outputs)
+    return JobView(name, kind, tuple(needs), level, *facts, row.started_at, row.ended_at)

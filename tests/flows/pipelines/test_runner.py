@@ -1,0 +1,113 @@
+"""A pipeline in a real ledger, with simulated runs: killed anywhere, it does each job once and ends with one champion."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from db.core.errors import Fenced, LeaseHeld
+from db.core.holder import this_process
+from db.ledger import Ledger
+from db.write.approvals import Verdict
+from tests.flows.pipelines.support import JOBS, Plant
+from tests.flows.soups.support import Killed
+
+FEW = (4, 9, 24, 31)
+"""Moments in which it is killed in every test run."""
+MOMENTS = 46
+"""Moments of an undisturbed pipeline up to its end, or somewhat more."""
+EVERY_MOMENT = [pytest.param(each, marks=[] if each in FEW else [pytest.mark.verify]) for each in range(1, MOMENTS + 1)]
+WORK = ["drive sft-1", "export sft-1", "drive brew-1", "evaluate brew-1", "promote brew-1"]
+
+
+def decide(plant: Plant, decision: str) -> int:
+    with Ledger.open(plant.home.ledger) as ledger:
+        (approval,) = ledger.approvals.list(only_open=True)
+        return ledger.approvals.decide(approval.id, Verdict(decision, "ann", "looked at it", "api")).id
+
+
+def champions(plant: Plant) -> list[tuple[str, int]]:
+    with Ledger.open(plant.home.ledger) as ledger:
+        aliases = {row.id: ledger.aliases.pointing(row.id) for row in ledger.runs.list()}
+        assert all(ledger.events.verify(run) is None for run in aliases)
+        return [(run, each["champion"].iteration) for run, each in aliases.items() if "champion" in each]
+
+
+def until_it_stands(plant: Plant) -> tuple[str, str]:
+    """Runs the pipeline again whenever it was killed."""
+    while True:
+        try:
+            return plant.run()
+        except Killed:
+            plant.killed_at = -1
+
+
+def test_a_pipeline_waits_for_its_approval_ends_with_one_champion_and_then_does_nothing(
+    tmp_path: Path, inputs: Path
+) -> None:
+    plant = Plant.of(tmp_path / "plant", inputs)
+    assert plant.run() == ("line-1", "waiting") and plant.run() == ("line-1", "waiting")
+    assert plant.did == WORK[:-1] and champions(plant) == []
+    decide(plant, "approved")
+    assert plant.run() == ("line-1", "finished")
+    assert plant.did == WORK and champions(plant) == [("brew-1", 3)]
+    assert plant.run() == ("line-2", "finished")
+    assert plant.did == WORK and {row.state for row in plant.jobs("line-2").values()} == {"skipped"}
+
+
+@pytest.mark.parametrize("moment", EVERY_MOMENT)
+def test_a_pipeline_that_was_killed_does_each_job_once(tmp_path: Path, inputs: Path, moment: int) -> None:
+    plant = Plant.of(tmp_path / "plant", inputs)
+    plant.killed_at = moment
+    assert until_it_stands(plant) == ("line-1", "waiting")
+    decide(plant, "approved")
+    assert until_it_stands(plant) == ("line-1", "finished")
+    assert champions(plant) == [("brew-1", 3)]
+    with Ledger.open(plant.home.ledger) as ledger:
+        assert sorted(row.id for row in ledger.runs.list()) == ["brew-1", "sft-1"]
+        assert len(ledger.approvals.list()) == 1
+    assert {name: row.state for name, row in plant.jobs("line-1").items()} == dict.fromkeys(JOBS, "done")
+
+
+def test_only_what_reads_something_that_changed_is_done_again(tmp_path: Path, inputs: Path) -> None:
+    jobs = {name: job for name, job in JOBS.items() if name in ("sft", "rlhf", "evaluation")}
+    plant = Plant.of(tmp_path / "plant", inputs, jobs)
+    plant.run()
+    plant.did.clear()
+    plant.write(jobs | {"rlhf": jobs["rlhf"] | {"set": [*jobs["rlhf"]["set"], "seed=1"]}})
+    assert plant.run() == ("line-2", "finished")
+    assert plant.did == ["drive brew-2", "evaluate brew-2"] and plant.jobs("line-2")["sft"].state == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("gate", "said"),
+    [({"at_least": {"accuracy": 0.9}}, "accuracy is 0.75"), ({"at_least": {"acuracy": 0.1}}, "no figure 'acuracy'")],
+)
+def test_a_gate_that_is_not_passed_fails_the_pipeline_and_holds_up_the_promotion(
+    tmp_path: Path, inputs: Path, gate: dict[str, Any], said: str
+) -> None:
+    plant = Plant.of(tmp_path / "plant", inputs, JOBS | {"gate": {"kind": "gate", "of": "evaluation"} | gate})
+    assert plant.run() == ("line-1", "failed")
+    assert said in plant.jobs("line-1")["gate"].reason and "champion" not in plant.jobs("line-1")
+
+
+def test_a_rejection_is_final(tmp_path: Path, inputs: Path) -> None:
+    plant = Plant.of(tmp_path / "plant", inputs)
+    plant.run()
+    decide(plant, "rejected")
+    assert plant.run() == ("line-1", "failed") and plant.run() == ("line-1", "failed")
+    assert champions(plant) == [] and "rejected by ann" in plant.jobs("line-1")["gate"].reason
+
+
+def test_one_process_drives_a_pipeline_and_one_that_was_replaced_cannot_write(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        ledger.pipelines.create("line", "digest", {}, "/", "ann")
+        held = ledger.pipelines.acquire("line-1", this_process("first"), 60)
+        with pytest.raises(LeaseHeld):
+            ledger.pipelines.acquire("line-1", this_process("second"), 60)
+        ledger.pipelines.renew(held, 0)
+        ledger.pipelines.acquire("line-1", this_process("second"), 60)
+        with pytest.raises(Fenced):
+            ledger.pipelines.release(held, "finished", "")
