@@ -1,6 +1,7 @@
 """A pipeline as one Prefect flow with a task for each step, if there is a Prefect server that runs share.
 
-Consumes a function that drives a pipeline, and one that finds the server. The record is the ledger's: Prefect shows it. no server is shared, the pipeline is driven without Prefect; its runs have servers of their own anyway.
+Consumes a function that drives a pipeline, and one that finds the server. The record is the ledger's: Prefect shows it. Where
+no server is shared, the pipeline is driven without Prefect; its runs have servers of their own anyway.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from db.core.errors import (
     LeaseHeld,
     LedgerError,
     LedgerUnavailable,
+    PipelineNotFound,
     RunNotFound,
 )
 from ops.presentation.words import shortened
@@ -82,7 +83,7 @@ def status_of(error: Exception, changing: bool) -> int:
     changing: True for a request that would change something; a `ConfigurationError` is then a conflict with the current state.
     """
     match error:
-        case RunNotFound() | ApprovalNotFound():
+        case RunNotFound() | PipelineNotFound() | ApprovalNotFound():
             return HTTPStatus.NOT_FOUND
         case ApprovalForbidden():
             return HTTPStatus.FORBIDDEN

@@ -65,7 +65,8 @@ def test_every_linked_page_is_complete(browser: TestClient) -> None:
                 seen.add(link)
                 queue.append(link)
     pages = {"/runs/RUN" + (f"/{path}" if path else "") for path, _ in TABS}
-    assert found == pages | {"/", "/approvals", "/compare", "/soups", "/sweeps", "/queue", "/costs", "/new", "/sign-in"}
+    others = {"/", "/approvals", "/compare", "/soups", "/sweeps", "/pipelines", "/queue", "/costs", "/new", "/sign-in"}
+    assert found == pages | others
 
 
 def test_the_content_policy_has_no_exception_and_htmx_needs_none(browser: TestClient) -> None:

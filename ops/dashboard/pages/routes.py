@@ -16,6 +16,7 @@ from ops.dashboard.pages import (
     costs,
     devices,
     errors,
+    pipelines,
     queueing,
     rollouts,
     run,
@@ -42,7 +43,9 @@ class DigestedFiles(StaticFiles):
 
 def install(app: FastAPI) -> None:
     """Adds the pages; must be called after all other error handlers have been added."""
-    modules: tuple[Any, ...] = (*(run_list, soups, sweeps, queueing, approvals, costs, run, devices, rollouts, acting),)
+    modules: tuple[Any, ...] = (
+        *(run_list, soups, sweeps, pipelines, queueing, approvals, costs, run, devices, rollouts, acting),
+    )
     for module in modules:
         app.include_router(module.router, dependencies=READING)
     for free in (signing_in.router, approvals.links):

@@ -1,0 +1,28 @@
+"""The pages about pipelines: the list, and one pipeline with its graph and its jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from starlette.responses import Response
+
+from ops.dashboard.pages.frame import Visited
+from ops.dashboard.pages.pipeline_pictures import graph_picture
+from ops.queries.pipelines import pipeline_list, pipeline_view
+
+router = APIRouter(prefix="/pipelines", include_in_schema=False)
+PipelineId = Annotated[str, Path(min_length=1, max_length=80, pattern=r"^[a-z0-9-]+$")]
+
+
+@router.get("")
+def show_pipelines(visit: Visited) -> Response:
+    """Shows the newest runs of pipelines."""
+    return visit.render("pipelines.html", pipelines=pipeline_list(visit.served.ledger))
+
+
+@router.get("/{pipeline}")
+def show_pipeline(visit: Visited, pipeline: PipelineId) -> Response:
+    """Shows a run of a pipeline."""
+    view = pipeline_view(visit.served.ledger, pipeline)
+    return visit.render("pipeline.html", pipeline=view, picture=graph_picture(view))

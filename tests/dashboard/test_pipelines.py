@@ -1,0 +1,37 @@
+"""The pages about pipelines: the list, and the graph of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from markupsafe import escape
+
+from db.core.holder import this_process
+from db.ledger import Ledger
+from flows.pipelines.record import start_pipeline
+from flows.run.home import Home
+from ops.dashboard.pages.pipeline_pictures import graph_picture
+from ops.queries.pipelines import pipeline_list, pipeline_view
+from yatt_core.pipelines.spec import parse_pipeline
+
+RUN = {"kind": "train", "spec": "run.yaml"}
+
+
+def test_the_graph_has_a_box_for_each_job_and_a_line_for_each_need(tmp_path: Path) -> None:
+    home = Home(tmp_path / "runs")
+    jobs = {"last": RUN | {"needs": ["a", "b"]}, "a": RUN, "b": RUN | {"needs": ["a"]}}
+    row = start_pipeline(home, parse_pipeline({"name": "line", "jobs": jobs}, "line"), tmp_path, "ann")
+    with Ledger.open(home.ledger) as ledger:
+        fence = ledger.pipelines.acquire(row.id, this_process(), 60)
+        attempt = ledger.pipelines.begin(fence, "a", "key", {}, {})
+        ledger.pipelines.end(fence, attempt, "failed", {}, "no <space> left")
+        view = pipeline_view(ledger, row.id)
+        assert pipeline_list(ledger) == (view,)
+    assert [(job.name, job.level, job.state) for job in view.jobs] == [
+        ("a", 0, "failed"),
+        ("b", 1, "planned"),
+        ("last", 2, "planned"),
+    ]
+    picture = str(graph_picture(view))
+    assert picture.count("<g ") == 3 and picture.count("<path ") == 3
+    assert str(escape("no <space> left")) in picture and "<space>" not in picture
