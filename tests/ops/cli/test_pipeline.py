@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from db.ledger import Ledger
 from flows.run.home import Home
 from ops.dashboard.app import create_app
-from ops.dashboard.context import Context
+from ops.people.roles import Role
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, check_page, words
 from tests.flows.pipelines.support import JOBS, Plant
@@ -35,11 +35,13 @@ def test_it_is_approved_over_http_resumed_to_one_champion_and_run_again_does_not
     yatt: Yatt, plant: Plant, home: Home
 ) -> None:
     assert plant.run() == ("line-1", "waiting")
-    with Ledger.open(home.ledger) as ledger, TestClient(create_app(Context(home, ledger)), ORIGIN) as client:
-        page = client.get("/pipelines/line-1", headers=BROWSER)
-        assert page.status_code == 200 and "waits for approval 1" in words(check_page(page.text))
+    app = create_app(home)
+    with TestClient(app, base_url=ORIGIN) as client:
+        assert "waits for approval 1" in words(check_page(client.get("/pipelines/line-1", headers=BROWSER).text))
         assert client.get("/pipelines/other-1", headers=BROWSER).status_code == 404
-    assert yatt("approve", "1", "--why", "it learns").code == 0
+        header = {"Authorization": f"Bearer {app.state.context.tokens.create('alice', Role.ADMIN)}"}
+        body = {"decision": "approve", "why": "it learns", "resume": True}
+        assert client.post("/api/v1/approvals/1", json=body, headers=header).json()["driver"] is None
     done = yatt("pipeline", "resume", "latest", "-o", "json")
     assert done.code == 0 and done.document["state"] == "finished"
     with Ledger.open(home.ledger) as ledger:
