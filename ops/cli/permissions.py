@@ -21,7 +21,7 @@ READING = (
 OPERATING = (
     *("train", "resume", "stop", "deploy", "fork", "rollback", "retry", "soup run", "soup resume", "soup merge"),
     *("sweep run", "sweep resume", "queue submit", "queue priority", "queue pause", "queue resume", "queue remove"),
-    *("queue devices", "queue init", "queue serve", "evaluate", "up", "down"),
+    *("queue devices", "queue init", "queue serve", "pipeline backfill", "evaluate", "up", "down"),
 )
 APPROVING = ("approve", "reject", "promote", "pipeline run", "pipeline resume")
 ADMINISTERING = (

@@ -104,3 +104,13 @@ def test_following_needs_a_suite(yatt: Yatt, run: str) -> None:
 
 def test_a_run_without_evaluations_says_how_to_make_one(yatt: Yatt, run: str) -> None:
     assert "`yatt evaluate toy-1 --suite SUITE`" in yatt("evaluations", run).out
+
+
+def test_a_backfill_evaluates_all_kept_checkpoints_once(yatt: Yatt, home: Home, pinned: str, tmp_path: Path) -> None:
+    suite = str(write_suite(tmp_path))
+    yatt("evaluate", pinned, "--suite", suite, "--iteration", "2")
+    done = yatt("pipeline", "backfill", pinned, "--suite", suite, "-o", "json").document
+    assert [each["iteration"] for each in done["evaluations"]] == [0, 2]
+    assert yatt("pipeline", "backfill", pinned, "--suite", suite, "-o", "json").document == done
+    with Ledger.open(home.ledger) as ledger:
+        assert [row.iteration for row in ledger.suites.of(pinned)] == [2, 0]

@@ -1,1 +1,1 @@
-"""Commands about pipelines: `pipeline run`, `pipeline resume`, `pipeline show`, `pipeline list`."""
+"""Commands about pipelines: `pipeline run`, `pipeline resume`, `pipeline show`, `pipeline list`, `pipeline backfill`."""
