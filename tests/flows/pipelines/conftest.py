@@ -1,5 +1,14 @@
-"""The inputs that all simulated runs begin with, made once."""
+"""A folder in place of the inputs of simulated runs, which nothing reads."""
 
-from tests.flows.soups.conftest import inputs
+from __future__ import annotations
 
-__all__ = ["inputs"]
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="package")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+    (folder / "prompts").write_text("none")
+    return folder

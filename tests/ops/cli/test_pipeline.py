@@ -14,7 +14,7 @@ from ops.people.roles import Role
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, check_page, words
 from tests.flows.pipelines.support import JOBS, Plant
-from tests.flows.soups.conftest import inputs
+from tests.flows.pipelines.conftest import inputs
 from tests.ops.conftest import Yatt
 
 __all__ = ["inputs"]
