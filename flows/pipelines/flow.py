@@ -39,12 +39,12 @@ def _in_a_flow(run: Callable[[Through], str], pipeline: str) -> str:
 
     from flows.prefect_io.prefect_client import AWAY, is_unreachable, server_needed
 
+    @flow(name="pipeline", flow_run_name=pipeline, retries=0, persist_result=False, validate_parameters=False)
     def drive() -> str:
         return run(_as_task)
 
-    as_flow = flow(name="pipeline", flow_run_name=pipeline, retries=0, persist_result=False, validate_parameters=False)
     try:
-        return as_flow(drive)()
+        return drive()
     except (*AWAY, RuntimeError) as error:
         if not is_unreachable(error):
             raise
@@ -54,4 +54,8 @@ def _in_a_flow(run: Callable[[Through], str], pipeline: str) -> str:
 def _as_task(name: str, work: Task) -> None:
     from prefect import task
 
-    task(name="job", task_run_name=name, retries=0, persist_result=False)(work)()
+    @task(name="job", task_run_name=name, retries=0, persist_result=False)
+    def job() -> None:
+        work()
+
+    job()

@@ -13,8 +13,8 @@ from ops.dashboard.app import create_app
 from ops.people.roles import Role
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, check_page, words
-from tests.flows.pipelines.support import JOBS, Plant
 from tests.flows.pipelines.conftest import inputs
+from tests.flows.pipelines.support import JOBS, Plant
 from tests.ops.conftest import Yatt
 
 __all__ = ["inputs"]
