@@ -154,7 +154,9 @@ def _checkpoint_outputs(doing: Doing, run: str) -> dict[str, Any]:
         "run": run,
         "iteration": newest.iteration,
         "checkpoint": str(doing.home.run_folder(newest.run) / newest.folder),
-        DIGEST: newest.weights_digest,
+        "weights_digest": newest.weights_digest,
+        # Equal weights of another run are another result: what follows reads the run's spec, or gives that run an alias.
+        DIGEST: json_digest([run, newest.iteration, newest.weights_digest]),
     }
     if doing.spec.wants(doing.name, MODEL):
         outputs[MODEL] = _exported(doing, run, newest.iteration, None)
