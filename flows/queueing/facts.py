@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from statistics import fmean, median
@@ -195,7 +195,7 @@ def _entry(pools: PoolsSpec, row: EntryRow, allocation: AllocationRow | None, st
 
 
 def _held(pools: PoolsSpec, row: AllocationRow, standing: Standing, now: int) -> Held:
-    return standings.held(
+    found = standings.held(
         row.pool,
         row.numbers,
         row.started_at / 1000,
@@ -206,3 +206,4 @@ def _held(pools: PoolsSpec, row: AllocationRow, standing: Standing, now: int) ->
         backfilled=row.backfilled,
         within=pools.stop_seconds,
     )
+    return replace(found, stop_reason=row.stop_reason or "")
