@@ -14,6 +14,7 @@ from statistics import fmean, median
 
 from db.core.queue_rows import AllocationRow, EntryRow, QueueRows
 from db.ledger import Ledger
+from db.read.overview import DriverSessionRow
 from flows.queueing.driver_signs import BROKEN, PREEMPTED
 from yatt_core.queueing import standing as standings
 from yatt_core.queueing.ettr import failure_rate
@@ -160,9 +161,13 @@ def _restarts(ledger: Ledger, rows: Sequence[AllocationRow]) -> list[float]:
     if not rows:
         return []
     sessions = ledger.overview.sessions(rows[0].run)
-    begun = [next((each for each in sessions if each.term > row.lease_term), None) for row in rows]
+    begun = [next((each for each in sessions if _began_in(each, row)), None) for row in rows]
     pairs = zip(rows, begun, strict=True)
     return [(first.started_at - row.started_at) / 1000 for row, first in pairs if first is not None]
+
+
+def _began_in(session: DriverSessionRow, row: AllocationRow) -> bool:
+    return session.term > row.lease_term and (row.ended_at is None or session.started_at <= row.ended_at)
 
 
 def facts_of(pools: PoolsSpec, rows: QueueRows, history: QueueHistory, standing: dict[str, Standing]) -> QueueFacts:
@@ -206,4 +211,4 @@ def _held(pools: PoolsSpec, row: AllocationRow, standing: Standing, now: int) ->
         backfilled=row.backfilled,
         within=pools.stop_seconds,
     )
-    return replace(found, stop_reason=row.stop_reason or "")
+    return replace(found, stop_reason=row.stop_reason or "", gpus=row.gpus)

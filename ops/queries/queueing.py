@@ -118,7 +118,9 @@ def exceeded(ledger: Ledger, pools: PoolsSpec) -> list[str]:
 
 def _pool_view(name: str, pools: PoolsSpec, rows: QueueRows) -> PoolView:
     pool = pools.pools[name]
-    taken = {number for row in rows.held if row.pool == name for number in row.numbers}
+    held = [row for row in rows.held if row.pool == name]
+    also = [row for row in rows.held if row.gpus and pool.gpus is not None]
+    taken = {number for row in (*held, *also) for number in row.numbers}.intersection(pool.numbers)
     away = {row.device for row in rows.outages if row.pool == name and row.device in pool.numbers}
     return PoolView(
         name,

@@ -39,7 +39,7 @@ class _Round:
         self._pools, self._facts, self._now = pools, facts, facts.now
         self._limits = Limits(pools, facts.entries)
         self._states = {
-            name: PoolState.of(name, pool.numbers, frozenset(facts.away.get(name, ())), facts)
+            name: PoolState.of(name, pool, frozenset(facts.away.get(name, ())), facts)
             for name, pool in pools.pools.items()
         }
         self._used = dict(facts.used)

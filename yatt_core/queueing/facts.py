@@ -28,6 +28,7 @@ class Held:
     level: the run's priority with its age at the start, which decides who may preempt it.
     stopping: True once the run was asked to stop.
     stop_reason: why it was asked; empty if it was not.
+    gpus: True if the devices are GPUs, whose numbers mean the same in all pools.
     ends_at: predicted end of the run; `NEVER` if unknown.
     free_at: predicted end of the stretch if the run was asked to stop now.
     lost_seconds: work that a stop now would waste, with the next start.
@@ -44,6 +45,7 @@ class Held:
     lost_seconds: float = 0.0
     backfilled: bool = False
     stop_reason: str = ""
+    gpus: bool = False
 
 
 @dataclass(frozen=True, slots=True)
