@@ -39,11 +39,15 @@ def stretch_of(row: AllocationRow) -> Stretch:
 
 
 def cost_of(rows: Iterable[AllocationRow], now: int) -> float | None:
-    """Returns what a run's stretches have cost until now (milliseconds); None if one has no price."""
-    total = 0.0
+    """Returns what a run's stretches have cost until now (milliseconds).
+
+    None if one has no price, or their currencies differ.
+    """
+    total, currency = 0.0, None
     for row in rows:
-        if row.price is None:
+        if row.price is None or currency not in (None, row.currency):
             return None
+        currency = row.currency
         seconds = ((now if row.ended_at is None else row.ended_at) - row.started_at) / 1000
         total += seconds / HOUR * len(row.numbers) * row.price
     return total

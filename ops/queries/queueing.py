@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 from db.core.queue_rows import AllocationRow, EntryRow, ForecastRow, QueueRows
 from db.ledger import Ledger
-from flows.queueing.facts import cost_of, stretch_of
+from flows.queueing.facts import cost_of
 from flows.queueing.pools_file import pools_file, read_pools
 from flows.run.home import Home
 from yatt_core.queueing.forecasts import relative_error
-from yatt_core.queueing.limits import violations
 from yatt_core.queueing.pools import PoolsSpec
 
 ENDED = 20
@@ -109,11 +108,6 @@ def queue_view(ledger: Ledger, home: Home) -> QueueView:
         tuple(view(row) for row in sorted(rows.open, key=lambda row: (row.state, -row.priority, row.seq))),
         tuple(view(row) for row in ended),
     )
-
-
-def exceeded(ledger: Ledger, pools: PoolsSpec) -> list[str]:
-    """Returns each moment at which a device was held twice or a limit exceeded, by the ledger."""
-    return list(violations(pools, [stretch_of(row) for row in ledger.queue.allocations()]))
 
 
 def _pool_view(name: str, pools: PoolsSpec, rows: QueueRows) -> PoolView:

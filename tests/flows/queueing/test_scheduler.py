@@ -137,7 +137,6 @@ def test_a_stop_that_is_asked_again_keeps_the_deadline_of_the_reclaim(world: Wor
     world.scheduler.round()
     world.clock.advance(30.0)
     world.drivers.step()
-    world.ledger.runs.ask_to_run(run)
     world.scheduler.round()
     assert world.ledger.runs.stop_deadline(run) == 70.0
 
