@@ -174,7 +174,7 @@ def test_a_shared_budget_that_no_price_can_check_is_refused(tmp_path: Path) -> N
     budget = "budgets: [{scope: owner, name: NAME, cost: 5}]\n"
     prices = "currency: EUR\ndevices: [{device: core, per_hour: 1}]\n"
     (tmp_path / "prices.yaml").write_text(prices + budget.replace("NAME", "ada"))
-    with pytest.raises(ConfigurationError, match="per_hour of device 'H100'.* a budget of the file cannot be checked"):
+    with pytest.raises(ConfigurationError, match=r"per_hour of device 'H100'.* a budget of the file cannot be checked"):
         Simulation.of(tmp_path, "billing.owner=ada").drive()
     (tmp_path / "prices.yaml").write_text(prices + budget.replace("NAME", "ben"))
     outcome = Simulation.of(tmp_path, "billing.owner=ada", "iterations=2").drive()
