@@ -127,7 +127,7 @@ class Aliases:
         """
         with self._database.write() as connection:
             head = lock_run(connection, self._database, run)
-            if connection.execute(_carried_out(run).where(_APPROVAL == approval)).first() is not None:
+            if connection.execute(_carried_out(run).where(approval == _APPROVAL)).first() is not None:
                 return []
             moves, obstacle = list[AliasMove](), ""
             try:
