@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from db.core.approval_rules import APPROVED, Approval, may_decide
 from db.ledger import Ledger
-from db.write.aliases import CHAMPION, AliasMove, CheckpointKey
+from db.write.aliases import CARRIED_OUT, CHAMPION, AliasMove, CheckpointKey
 from db.write.approvals import Verdict
 from db.write.outbox import OutboxEntry
 from db.write.records import CheckpointRow
@@ -24,8 +24,6 @@ from yatt_core.gates.due import PROMOTION, DueGate
 from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
-NEWEST = 200
-"""Number of newest approvals among which approved promotions are searched."""
 
 
 def champion_by_gate(
@@ -58,8 +56,7 @@ def champion_by_gate(
 
 def settle_all(ledger: Ledger) -> None:
     """Carries out the approved promotions of all runs that are not carried out yet."""
-    found = ledger.approvals.list(NEWEST)
-    for run in sorted({row.run for row in found if row.run and row.kind == PROMOTION and row.decision == APPROVED}):
+    for run in ledger.approvals.runs_to_settle(PROMOTION, CARRIED_OUT):
         settle(ledger, run)
 
 

@@ -22,8 +22,6 @@ from flows.prefect_io.prefect_client import AWAY, server_trouble
 
 log = logging.getLogger("yatt_core.flow")
 SUSPENDED, RESUMED = "window_suspended", "window_resumed"
-NEWEST = 200
-"""Number of newest approvals among which those of suspended windows are searched."""
 
 
 def suspend_window(ledger: Ledger, run: str, flow_run: str) -> None:
@@ -52,9 +50,8 @@ def resume_windows(ledger: Ledger) -> list[str]:
 
     Raises what Prefect's client raises if the server does not answer.
     """
-    decided = [row for row in ledger.approvals.list(NEWEST) if row.run is not None and row.decision is not None]
     resumed = []
-    for row in reversed(decided):
+    for row in ledger.approvals.decided_between(SUSPENDED, RESUMED):
         flow_run = _suspended_at(ledger, str(row.run), row.id)
         if flow_run is None:
             continue
