@@ -171,15 +171,6 @@ class Approvals:
         with self._database.read() as connection:
             return _read(connection, _approvals(Table.subject == subject))
 
-    def list(self, limit: int = 100, only_open: bool = False) -> list[Approval]:
-        """Returns the newest approvals, newest first.
-
-        only_open: leave out those that are decided, though not those whose default is still to be recorded.
-        """
-        query = select(*Table.__table__.columns).order_by(Table.id.desc()).limit(limit)
-        with self._database.read() as connection:
-            return _read(connection, query.where(Table.decision.is_(None)) if only_open else query)
-
     def runs_to_settle(self, kind: str, done: str) -> list[str]:
         """Returns the runs with approved approvals of a kind that no event of kind `done` names."""
         approved = select(Table.run).where(Table.run.is_not(None), Table.kind == kind, Table.decision == APPROVED)
@@ -196,6 +187,15 @@ class Approvals:
         )
         with self._database.read() as connection:
             return _read(connection, query)
+
+    def list(self, limit: int = 100, only_open: bool = False) -> list[Approval]:
+        """Returns the newest approvals, newest first.
+
+        only_open: leave out those that are decided, though not those whose default is still to be recorded.
+        """
+        query = select(*Table.__table__.columns).order_by(Table.id.desc()).limit(limit)
+        with self._database.read() as connection:
+            return _read(connection, query.where(Table.decision.is_(None)) if only_open else query)
 
     def now(self) -> int:
         """Returns the time by the database's clock, for `standing`."""

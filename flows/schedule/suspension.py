@@ -76,7 +76,7 @@ def _resumed(flow_run: UUID, run: str) -> bool:
         except ObjectNotFound:
             log.info("flow run %s of run %s is not in Prefect any more", flow_run, run)
             return True
-    log.info("flow run %s of run %s is not resumed: %s", flow_run, run, answer.status)
+    log.debug("flow run %s of run %s is not resumed: %s", flow_run, run, answer.status)
     return state is not None and state.is_final()
 
 
