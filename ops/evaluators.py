@@ -29,7 +29,7 @@ def start_evaluators(home: Home, run: str, spec: RunSpec) -> list[int]:
         with open_log(home, run, f"evaluate-{number}-{Path(suite.path).stem}.log") as log:
             process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "ops.cli.main", "--home", str(home.folder)),
+                    *(sys.executable, "-m", f"{__package__}.cli.main", "--home", str(home.folder)),
                     *("evaluate", "--suite", suite.path, "--follow", "--", run),
                 ],
                 env=environment,

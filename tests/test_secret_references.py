@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from yatt_core.errors import ConfigurationError
 from yatt_core.logs import JsonLinesFormatter, redact
 from yatt_core.secret_references import SecretReference, resolve
+from yatt_core.spec.reading.mistakes import parse_model
 
 VALUE = "hunter2-and-more"
 
@@ -43,6 +44,13 @@ def test_a_literal_secret_and_an_unclear_reference_are_refused(given: object) ->
         SecretReference.model_validate(given)
     messages = [error["msg"] for error in raised.value.errors(include_input=False)]
     assert messages and VALUE not in "".join(messages)
+
+
+@pytest.mark.parametrize("way", ["env", "file", "prefect_block"])
+def test_a_secret_in_place_of_a_name_is_not_repeated(way: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"judge: {way}: expected") as raised:
+        parse_model(SecretReference, {way: "sk-Proj-hunter2"}, "judge")
+    assert "hunter2" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

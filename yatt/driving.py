@@ -20,7 +20,7 @@ from ops.cli.lookup import find_run, opened_ledger
 from ops.group.address import server_of_runs
 from ops.queries.run_list import DRIVEN, find_line
 from yatt.errors import ExitCode, error_of
-from yatt.run import Run, located, raise_failure
+from yatt.run import Run, located, operator, raise_failure
 from yatt.spec import Overrides, Spec, override_texts
 
 HANDLED = (ExitCode.OK, ExitCode.PAUSED, ExitCode.INTERRUPTED)
@@ -50,9 +50,10 @@ def train(
     given = spec if isinstance(spec, Spec) else Spec.load(spec)
     chosen = given.override(overrides) if overrides else given
     place = located(home)
+    by = operator(place)
     chosen.validate(place.folder)
     check_surroundings(server_of_runs(place))
-    run = Run(create_run(place, chosen.model), place)
+    run = Run(create_run(place, chosen.model, by=by), place)
     return _driven(run, until, detach, callbacks)
 
 
@@ -77,11 +78,12 @@ def resume(
     Raises `RunNotFound`, `LeaseHeld` if the run is driven, `ConfigurationError`, and the error that ended the run.
     """
     place = run.home if isinstance(run, Run) else located(home)
+    by = operator(place)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run.id if isinstance(run, Run) else run)
         finish_fork(place, ledger, name)
     if overrides:
-        revise(place, name, override_texts(overrides))
+        revise(place, name, override_texts(overrides), by)
     return _driven(Run(name, place), until, detach, callbacks, accept_drift)
 
 

@@ -25,6 +25,8 @@ from ops.cli.exporting import RunExport as Export
 from ops.cli.exporting import export_checkpoint
 from ops.cli.lookup import LATEST, find_run, opened_ledger
 from ops.integrations.mlflow_reader import reader_of
+from ops.people.caller import permitted
+from ops.people.roles import Permission
 from ops.queries.run_list import DRIVEN, find_line
 from ops.queries.run_list import ListedRun as State
 from yatt import tables
@@ -160,10 +162,11 @@ class Run:
 
         Returns at once; `wait` waits for the end.
         """
+        by = operator(self.home)
         with opened_ledger(self.home) as ledger:
             driven = find_line(ledger, self.id).driver == DRIVEN
             if driven:
-                ledger.runs.ask_to_stop(self.id, reason, within)
+                ledger.runs.ask_to_stop(self.id, reason, within, by)
         return driven
 
     def wait(self, timeout: float | None = None, callbacks: Sequence[object] = ()) -> State:
@@ -200,14 +203,20 @@ class Run:
         Raises `ConfigurationError` before anything is written, and `LeaseHeld`.
         """
         changes = (*override_texts(overrides), *(() if name is None else (f"name={name}",)))
-        return Run(branches.fork(self.home, self.id, at, changes, branch).run, self.home)
+        by = operator(self.home)
+        return Run(branches.fork(self.home, self.id, at, changes, branch, by).run, self.home)
 
     def rollback(self, to: int, reason: str = "") -> RolledBack:
         """Opens a branch after an iteration, on which `yatt.resume` continues; nothing is deleted.
 
         Raises `ConfigurationError` before anything is written, and `LeaseHeld` if the run is driven.
         """
-        return branches.rollback(self.home, self.id, to, reason)
+        return branches.rollback(self.home, self.id, to, reason, operator(self.home))
+
+
+def operator(home: Home) -> str:
+    """Returns the caller's name, for the audit chain. Raises `ConfigurationError` for a caller who may not operate runs."""
+    return permitted(home.folder, Permission.OPERATE).name
 
 
 def raise_failure(ledger: Ledger, state: State, exit_code: int | None = None) -> None:

@@ -7,12 +7,13 @@ every log (`yatt_core.logs.keep_secret`). A value is resolved where it is used, 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.logs import keep_secret
@@ -23,14 +24,29 @@ LONGEST_BYTES = 64 << 10
 BlockReader = Callable[[str], str]
 
 
+class Form(NamedTuple):
+    """What a way to a secret looks like, as a pattern and in words."""
+
+    pattern: str
+    words: str
+
+
+FORMS: Mapping[str, Form] = {
+    "env": Form(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable"),
+    "file": Form(r"/(?s:.*)", "an absolute path"),
+    "prefect_block": Form(r"[a-z0-9][a-z0-9-]*", "the name of a block, of lower-case letters, digits and hyphens"),
+}
+"""Checked by hand, since the messages of a field's pattern repeat the value, which may be the secret."""
+
+
 class SecretReference(SpecModel):
     """Where a secret is; the secret itself must not be written in a spec."""
 
-    env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    env: str | None = None
     """Name of an environment variable."""
-    file: str | None = Field(default=None, min_length=1)
+    file: str | None = None
     """Absolute path of a file that only its owner can read (mode 0600 or 0400)."""
-    prefect_block: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9-]*$")
+    prefect_block: str | None = None
     """Name of a `Secret` block on the Prefect server that runs share."""
 
     @model_validator(mode="before")
@@ -39,14 +55,17 @@ class SecretReference(SpecModel):
         # The value is not repeated, since it may be the secret.
         if not isinstance(given, Mapping | SecretReference):
             raise ValueError(f"expected where the secret is, {WAYS}; the secret itself must not be written here")
+        if isinstance(given, Mapping):
+            for way, form in FORMS.items():
+                value = given.get(way)
+                if value is not None and not (isinstance(value, str) and re.fullmatch(form.pattern, value)):
+                    raise ValueError(f"{way}: expected {form.words}; the secret itself must not be written here")
         return given
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if sum(way is not None for way in (self.env, self.file, self.prefect_block)) != 1:
             raise ValueError(f"expected one of {WAYS}")
-        if self.file is not None and not Path(self.file).is_absolute():
-            raise ValueError(f"file: {self.file!r} is not an absolute path")
         return self
 
     def __str__(self) -> str:

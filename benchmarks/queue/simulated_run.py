@@ -30,6 +30,7 @@ class Segment:
     level: int
     backfilled: bool
     stopping: bool = False
+    stop_reason: str = ""
     lost_at: float | None = None
     wakes_at: float = 0.0
 

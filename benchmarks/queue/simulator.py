@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 
@@ -235,7 +235,7 @@ class Simulator:
         )
 
     def _held_by_segment(self, segment: Segment, standing: Standing) -> Held:
-        return held(
+        found = held(
             segment.pool,
             segment.devices,
             segment.started_at,
@@ -246,6 +246,7 @@ class Simulator:
             backfilled=segment.backfilled,
             within=self._pools.stop_seconds,
         )
+        return replace(found, stop_reason=segment.stop_reason)
 
     def _decide(self) -> None:
         self._changed, self._next_tick = False, self._now + TICK_SECONDS
@@ -275,8 +276,10 @@ class Simulator:
     def _carry_out(self, stop: Stop) -> None:
         run = self._runs[stop.run]
         assert run.segment is not None
-        run.preempted += 1
-        self._stops[run.segment.pool, run.job.priority] += 1
+        if not run.segment.stopping:
+            run.preempted += 1
+            self._stops[run.segment.pool, run.job.priority] += 1
+        run.segment.stop_reason = stop.reason
         self._stop(run, stop.within)
 
 

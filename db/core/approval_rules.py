@@ -21,7 +21,7 @@ DECISIONS = (APPROVED, REJECTED)
 
 @dataclass(frozen=True, slots=True)
 class Deciders:
-    """Who may decide: the named people, and everyone with one of the roles; without both, everyone with write access."""
+    """Who of those with the role approver may decide: the named, and holders of one of the roles; without both, everyone."""
 
     names: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class Deciders:
     def __str__(self) -> str:
         """Returns the deciders in words."""
         said = [*self.names, *(f"role {role}" for role in self.roles)]
-        return ", ".join(said) or "everyone with write access"
+        return ", ".join(said) or "everyone with the role approver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def is_overdue(approval: Approval, now: int) -> bool:
 
 
 def may_decide(gate: Deciders, name: str, roles: Collection[str]) -> bool:
-    """Returns True if somebody of this name, with these roles, may decide."""
+    """Returns True if somebody of this name, with these roles, may decide; commands and routes require the role approver."""
     if not gate.names and not gate.roles:
         return True
     return name in gate.names or not set(gate.roles).isdisjoint(roles)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Index, text
+from sqlalchemy import Index, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from db.core.base import COUNTER, Base, key_part, run_key
@@ -57,6 +57,8 @@ class QueueAllocation(Base):
     pools: those that the run could use.
     lease_term: term of the run's lease before the start; a driver that took it has a newer one.
     pid: the driver's process, once it is started.
+    gpus: True if the devices are GPUs of this machine, whose numbers mean the same in all pools.
+    starts: drivers started in a row since a session began; start_term is the term of the run's newest session then.
     price: of a device for an hour, at the start.
     outcome: how it ended.
     """
@@ -92,6 +94,9 @@ class QueueAllocation(Base):
     stop_reason: Mapped[str | None]
     ended_at: Mapped[int | None]
     outcome: Mapped[str | None]
+    gpus: Mapped[bool] = mapped_column(server_default=false())
+    starts: Mapped[int] = mapped_column(server_default="0")
+    start_term: Mapped[int] = mapped_column(server_default="0")
 
 
 class QueueScheduler(Base):

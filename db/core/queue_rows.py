@@ -61,6 +61,9 @@ class AllocationRow:
     stop_reason: str | None
     ended_at: int | None
     outcome: str | None
+    gpus: bool
+    starts: int
+    start_term: int
 
     @property
     def numbers(self) -> tuple[int, ...]:

@@ -73,7 +73,7 @@ class QueueReader:
             return tuple(ForecastRow(**row._mapping) for row in rows)
 
     def scheduler(self) -> SchedulerRow | None:
-        """Returns who schedules; None if nobody ever has."""
+        """Returns who schedules; None before the queue was first used."""
         query = select(*QueueScheduler.__table__.columns, self._database.now().label("now"))
         with self._database.read() as connection:
             row = connection.execute(query).one_or_none()

@@ -13,20 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, func, insert, select
+from sqlalchemy import Connection, Select, and_, func, insert, select
 
 from db.core.engine import Database
 from db.core.errors import AliasRefused
 from db.core.models import AliasMove as Table
-from db.core.models import Checkpoint
+from db.core.models import Checkpoint, Event
 from db.write.events import append, lock_run
 from db.write.outbox import OutboxEntry, enqueue
 
 ALIASES = CANDIDATE, CHAMPION, ROLLBACK = ("candidate", "champion", "rollback")
 PROMOTION = "promotion"
 """The kind of a promotion's link in the audit chain."""
+CARRIED_OUT = "promotion_carried_out"
+"""The kind of the link that says what became of an approved promotion."""
 
 
 class CheckpointKey(NamedTuple):
@@ -112,22 +114,34 @@ class Aliases:
         """
         with self._database.write() as connection:
             head = lock_run(connection, self._database, run)
-            moves = moves_of(alias, target, pointing(connection, run))
-            if not moves:
+            return _promote(connection, head, alias, target, by, why, tell)
+
+    def carry_out(
+        self, run: str, approval: int, target: CheckpointKey, by: str, why: str, tell: Tell = lambda moves: ()
+    ) -> list[AliasMove]:
+        """Makes a checkpoint champion as an approval says, once, and records what became of it; returns the moves.
+
+        There are none if the checkpoint is the champion already or is not kept, and if the approval was carried out before.
+
+        Raises `RunNotFound`.
+        """
+        with self._database.write() as connection:
+            head = lock_run(connection, self._database, run)
+            if connection.execute(_carried_out(run).where(approval == _APPROVAL)).first() is not None:
                 return []
-            _require_kept(connection, run, target)
-            first = 1 + _last_number(connection, run)
-            planned = [
-                {"number": number, "alias": name, **key._asdict()}
-                for number, (name, key) in enumerate(moves.items(), first)
-            ]
-            body = {"alias": alias, **target._asdict(), "by": by, "why": why, "moves": planned}
-            link = append(connection, head, PROMOTION, body)
-            shared = {"run": run, "by": by, "why": why, "at": link.at, "seq": link.seq}
-            connection.execute(insert(Table), [move | shared for move in planned])
-            made = [move for move in _moves(connection, run) if move.number >= first]
-            enqueue(connection, run, tell(made))
-            return made
+            moves, obstacle = list[AliasMove](), ""
+            try:
+                moves = _promote(connection, head, CHAMPION, target, by, why, tell)
+            except AliasRefused as error:
+                obstacle = str(error)
+            body = {"approval": approval, "moves": [move.number for move in moves], "obstacle": obstacle}
+            append(connection, lock_run(connection, self._database, run), CARRIED_OUT, body)
+            return moves
+
+    def carried_out(self, run: str) -> set[int]:
+        """Returns the numbers of the approvals of the run that were carried out."""
+        with self._database.read() as connection:
+            return set(connection.execute(_carried_out(run)).scalars())
 
     def current(self, run: str) -> dict[str, AliasMove]:
         """Returns the newest move of each alias, in the order of `ALIASES`."""
@@ -151,6 +165,35 @@ def pointing(connection: Connection, run: str) -> dict[str, CheckpointKey]:
     columns = (Table.alias, Table.branch, Table.iteration, Table.term)
     rows = connection.execute(select(*columns).where(Table.run == run, Table.number.in_(newest)))
     return {alias: CheckpointKey(branch, iteration, term) for alias, branch, iteration, term in rows}
+
+
+_APPROVAL = Event.body["approval"].as_integer()
+
+
+def _carried_out(run: str) -> Select[tuple[int]]:
+    return select(_APPROVAL).where(Event.run == run, Event.kind == CARRIED_OUT)
+
+
+def _promote(
+    connection: Connection, head: Any, alias: str, target: CheckpointKey, by: str, why: str, tell: Tell
+) -> list[AliasMove]:
+    """Points an alias to a checkpoint in an open transaction that has locked the run; returns the moves."""
+    run = str(head.id)
+    moves = moves_of(alias, target, pointing(connection, run))
+    if not moves:
+        return []
+    _require_kept(connection, run, target)
+    first = 1 + _last_number(connection, run)
+    planned = [
+        {"number": number, "alias": name, **key._asdict()} for number, (name, key) in enumerate(moves.items(), first)
+    ]
+    body = {"alias": alias, **target._asdict(), "by": by, "why": why, "moves": planned}
+    link = append(connection, head, PROMOTION, body)
+    shared = {"run": run, "by": by, "why": why, "at": link.at, "seq": link.seq}
+    connection.execute(insert(Table), [move | shared for move in planned])
+    made = [move for move in _moves(connection, run) if move.number >= first]
+    enqueue(connection, run, tell(made))
+    return made
 
 
 def _require_kept(connection: Connection, run: str, target: CheckpointKey) -> None:

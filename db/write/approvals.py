@@ -14,10 +14,22 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, insert, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import aliased
 
-from db.core.approval_rules import DECISIONS, REJECTED, WITHDRAWN, Approval, Deciders, is_overdue, may_decide, standing
+from db.core.approval_rules import (
+    APPROVED,
+    DECISIONS,
+    REJECTED,
+    WITHDRAWN,
+    Approval,
+    Deciders,
+    is_overdue,
+    may_decide,
+    standing,
+)
 from db.core.engine import Database, Fence
 from db.core.errors import ApprovalForbidden, ApprovalNotFound, ApprovalRefused
+from db.core.models import Event
 from db.core.people_models import Approval as Table
 from db.write.events import append, lock_run
 from db.write.outbox import OutboxEntry, enqueue
@@ -159,6 +171,23 @@ class Approvals:
         with self._database.read() as connection:
             return _read(connection, _approvals(Table.subject == subject))
 
+    def runs_to_settle(self, kind: str, done: str) -> list[str]:
+        """Returns the runs with approved approvals of a kind that no event of kind `done` names."""
+        approved = select(Table.run).where(Table.run.is_not(None), Table.kind == kind, Table.decision == APPROVED)
+        query = approved.where(~_naming(aliased(Event), done).exists()).distinct().order_by(Table.run)
+        with self._database.read() as connection:
+            return [str(run) for run in connection.execute(query).scalars()]
+
+    def decided_between(self, begun: str, ended: str) -> list[Approval]:
+        """Returns the decided approvals, oldest first, that an event of kind `begun` names, and no later one of kind `ended`."""
+        first, later = aliased(Event), aliased(Event)
+        still = ~_naming(later, ended).where(later.seq > first.seq).correlate(Table, first).exists()
+        query = _approvals(
+            Table.run.is_not(None), Table.decision.is_not(None), _naming(first, begun).where(still).exists()
+        )
+        with self._database.read() as connection:
+            return _read(connection, query)
+
     def list(self, limit: int = 100, only_open: bool = False) -> list[Approval]:
         """Returns the newest approvals, newest first.
 
@@ -226,6 +255,12 @@ class Approvals:
         values = {**said, "decided_at": now}
         connection.execute(update(Table).where(Table.id == approval.id).values(**values))
         return _read(connection, _approvals(Table.id == approval.id))[0]
+
+
+def _naming(event: Any, kind: str) -> Select[Any]:
+    """Returns the query for events of a kind that name the approval of the query around it."""
+    about = event.body["approval"].as_integer() == Table.id
+    return select(event.seq).where(event.run == Table.run, event.kind == kind, about).correlate(Table)
 
 
 def _approvals(*conditions: Any) -> Select[Any]:

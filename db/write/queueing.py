@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from db.core.engine import Database
 from db.core.errors import QueueRefused
-from db.core.queue_models import QueueEntry, QueueOutage
+from db.core.queue_models import QueueEntry, QueueOutage, QueueScheduler
 from db.write.events import append, lock_run
 
 SUBMITTED, CHANGED = "queue_submitted", "queue_changed"
@@ -22,6 +23,8 @@ RUN, HOLD, REMOVE = "run", "hold", "remove"
 SPEC, AUTO = "spec", "auto"
 """Whose interval of checkpoints a run uses: its spec's, or the scheduler's."""
 REMOVED = "removed"
+ONLY = 1
+"""Key of the scheduler's row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Submissions:
         Raises `RunNotFound`, and `QueueRefused` if it is in the queue already.
         """
         with self._database.write() as connection:
+            lock_queue(connection)  # so that no two runs get the same position
             head = lock_run(connection, self._database, run)
             known = connection.execute(select(QueueEntry.ended_at).where(QueueEntry.run == run)).one_or_none()
             if known is not None and known.ended_at is None:
@@ -103,6 +107,18 @@ class Submissions:
         ended = update(QueueOutage).where(QueueOutage.pool == pool, QueueOutage.device.in_(devices))
         with self._database.write() as connection:
             connection.execute(ended.where(QueueOutage.ended_at.is_(None)).values(ended_at=self._database.now()))
+
+
+def lock_queue(connection: Connection) -> Any:
+    """Returns the scheduler's row, locked until the end of the transaction; it is locked before any run."""
+    query = select(*QueueScheduler.__table__.columns).with_for_update()
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+        first = dialect.insert(QueueScheduler).values(id=ONLY, term=0, expires_at=0)
+        connection.execute(first.on_conflict_do_nothing())
+        row = connection.execute(query).one()
+    return row
 
 
 def _fresh(submission: Submission, seq: int, now: int) -> Mapping[str, Any]:

@@ -189,7 +189,7 @@ class Runs:
             row = lock_run(connection, self._database, run)
             if row.desired_state == STOP and within_seconds is None:
                 return
-            _desire(connection, row, STOP, reason, within_seconds, by)
+            desire(connection, row, STOP, reason, within_seconds, by)
 
     def desired_state(self, run: str) -> str:
         """Returns the state that operators have requested: `run` or `stop`. Raises `RunNotFound`."""
@@ -319,12 +319,13 @@ def forget_stop(connection: Connection, database: Database, run: str) -> None:
     """Cancels a stop that was requested of the run's driver, in the transaction that gives the run a new driver."""
     row = lock_run(connection, database, run)
     if row.desired_state != RUN:
-        _desire(connection, row, RUN, "another driver", None)
+        desire(connection, row, RUN, "another driver", None)
 
 
-def _desire(
+def desire(
     connection: Connection, row: Any, state: str, reason: str, within_seconds: float | None, by: str = ""
 ) -> None:
+    """Sets a run's desired state, in a transaction of the caller; `row` is from `lock_run`."""
     stop_at = None if within_seconds is None else row.now + round(within_seconds * 1000)
     connection.execute(update(Run).where(Run.id == row.id).values(desired_state=state, stop_at=stop_at))
     body = {"desired_state": state, "reason": reason, "within_seconds": within_seconds}

@@ -19,10 +19,11 @@ from db.core.holder import Holder, holder_of, is_gone
 from db.core.queue_models import QueueAllocation, QueueEntry, QueueForecast, QueueScheduler
 from db.core.queue_rows import ALLOCATION, AllocationRow, ForecastRow
 from db.write.events import append, lock_run
-from db.write.queueing import ENDED, RUN, RUNNING, WAITING
+from db.write.queueing import ENDED, RUN, RUNNING, WAITING, lock_queue
+from db.write.runs import STOP, desire
 
 STARTED, STOPPING, RELEASED, LEFT = "queue_started", "queue_stopping", "queue_released", "queue_ended"
-ONLY = 1
+NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Grant:
     devices: tuple[int, ...]
     level: int
     backfilled: bool
+    gpus: bool = False
     price: float | None = None
     currency: str | None = None
 
@@ -57,14 +59,12 @@ class Scheduling:
         """Takes the lease if it is free, expired, or held by a process that is gone. Raises `SchedulerHeld`."""
         with self._database.write() as connection:
             now = int(connection.execute(select(self._database.now())).scalar_one())
-            row = connection.execute(select(*QueueScheduler.__table__.columns).with_for_update()).one_or_none()
-            if row is None:
-                connection.execute(insert(QueueScheduler), {"id": ONLY, "term": 0, "expires_at": now})
-            before = None if row is None else holder_of(row)
-            if row is not None and before is not None and row.expires_at > now and not holder_is_gone(before):
+            row = lock_queue(connection)
+            before = holder_of(row)
+            if before is not None and row.expires_at > now and not holder_is_gone(before):
                 left = (row.expires_at - now) / 1000
                 raise SchedulerHeld(f"the queue is scheduled by {before.text}; its lease expires in {left:.1f} s")
-            fence = SchedulerFence(1 if row is None else row.term + 1)
+            fence = SchedulerFence(row.term + 1)
             connection.execute(
                 update(QueueScheduler).values(
                     term=fence.term,
@@ -102,7 +102,8 @@ class Scheduling:
             if entry is None or entry.state != WAITING or entry.wanted != RUN:
                 raise Conflict(f"run {grant.run} does not wait for devices")
             for other in _open(connection):
-                if other.pool == grant.pool and set(grant.devices).intersection(other.numbers):
+                same = other.pool == grant.pool or (other.gpus and grant.gpus)
+                if same and set(grant.devices).intersection(other.numbers):
                     raise Conflict(f"devices {other.devices} of {grant.pool} are held by run {other.run}")
             newest = select(func.coalesce(func.max(QueueAllocation.number), 0)).where(QueueAllocation.run == grant.run)
             row = AllocationRow(
@@ -127,6 +128,9 @@ class Scheduling:
                 stop_reason=None,
                 ended_at=None,
                 outcome=None,
+                gpus=grant.gpus,
+                starts=0,
+                start_term=0,
             )
             connection.execute(insert(QueueAllocation), {name: getattr(row, name) for name in AllocationRow.__slots__})
             waited = entry.waited_ms + (0 if entry.waiting_since is None else now - entry.waiting_since)
@@ -136,17 +140,36 @@ class Scheduling:
             append(connection, head, STARTED, body)
         return row
 
-    def note_driver(self, fence: SchedulerFence, held: AllocationRow, pid: int, process_start: int) -> None:
-        """Records the driver's process. Raises `Fenced`."""
-        with self._fenced(fence) as (connection, _):
-            connection.execute(_own(held).values(pid=pid, process_start=process_start))
+    def note_driver(
+        self, fence: SchedulerFence, held: AllocationRow, pid: int, process_start: int, session_term: int
+    ) -> None:
+        """Records the driver's process.
 
-    def note_stop(self, fence: SchedulerFence, held: AllocationRow, reason: str) -> None:
-        """Records that a run was asked to give its devices back. Raises `Fenced`."""
+        session_term: the term of the run's newest session; drivers that were started since it began are counted.
+
+        Raises `Fenced`.
+        """
+        starts = held.starts + 1 if held.start_term == session_term else 1
+        with self._fenced(fence) as (connection, _):
+            connection.execute(
+                _own(held).values(pid=pid, process_start=process_start, starts=starts, start_term=session_term)
+            )
+
+    def note_stop(self, fence: SchedulerFence, held: AllocationRow, reason: str, within_seconds: float | None) -> None:
+        """Records that a run is to give its devices back, and asks its driver to stop. Raises `Fenced`.
+
+        within_seconds: as in `Runs.ask_to_stop`; an earlier deadline stays.
+        """
         with self._fenced(fence) as (connection, now):
-            connection.execute(_own(held).values(stop_asked_at=now, stop_reason=reason))
             body = {"number": held.number, "reason": reason, "term": fence.term}
             append(connection, lock_run(connection, self._database, held.run), STOPPING, body)
+            connection.execute(_own(held).values(stop_asked_at=now, stop_reason=reason))
+            self._ask_to_stop(connection, held.run, reason, within_seconds)
+
+    def ask_again(self, fence: SchedulerFence, held: AllocationRow, within_seconds: float | None) -> None:
+        """Repeats a request to stop that a driver has not got. Raises `Fenced`."""
+        with self._fenced(fence) as (connection, _):
+            self._ask_to_stop(connection, held.run, held.stop_reason or "", within_seconds)
 
     def release(
         self,
@@ -157,12 +180,14 @@ class Scheduling:
         ends: bool = False,
         failures: int = 0,
         pause_seconds: float = 0.0,
+        cost: Callable[[int], float | None] | None = None,
     ) -> None:
         """Takes a run's devices back.
 
         ends: True if the run leaves the queue; otherwise it waits again.
         failures: starts in a row that came to nothing.
         pause_seconds: time for which it is not started again.
+        cost: takes the time (milliseconds), and returns what the run has cost, which is recorded beside its predictions.
 
         Raises `Fenced`.
         """
@@ -180,13 +205,16 @@ class Scheduling:
             connection.execute(update(QueueEntry).where(QueueEntry.run == held.run).values(**values))
             body = {"number": held.number, "outcome": outcome, "ends": ends, "term": fence.term}
             append(connection, head, RELEASED, body)
+            if cost is not None:
+                own = update(QueueForecast).where(QueueForecast.run == held.run, QueueForecast.ended_at.is_(None))
+                connection.execute(own.values(ended_at=now, actual_cost=cost(now)))
 
     def end(self, fence: SchedulerFence, run: str, outcome: str) -> None:
         """Ends the entry of a run that holds no devices. Raises `Fenced`."""
         with self._fenced(fence) as (connection, now):
             values = {"state": ENDED, "ended_at": now, "outcome": outcome, "waiting_since": None}
-            connection.execute(update(QueueEntry).where(QueueEntry.run == run).values(**values))
             head = lock_run(connection, self._database, run)
+            connection.execute(update(QueueEntry).where(QueueEntry.run == run).values(**values))
             append(connection, head, LEFT, {"outcome": outcome, "term": fence.term})
 
     def note_reasons(self, fence: SchedulerFence, reasons: dict[str, str]) -> None:
@@ -204,11 +232,11 @@ class Scheduling:
                 values = {name: getattr(row, name) for name in ForecastRow.__slots__}
                 connection.execute(insert(QueueForecast), values)
 
-    def score(self, fence: SchedulerFence, run: str, actual_cost: float | None) -> None:
-        """Records beside a run's predictions how it ended. Raises `Fenced`."""
-        with self._fenced(fence) as (connection, now):
-            own = update(QueueForecast).where(QueueForecast.run == run, QueueForecast.ended_at.is_(None))
-            connection.execute(own.values(ended_at=now, actual_cost=actual_cost))
+    def _ask_to_stop(self, connection: Connection, run: str, reason: str, within_seconds: float | None) -> None:
+        row = lock_run(connection, self._database, run)
+        deadline = NEVER if within_seconds is None else row.now + within_seconds * 1000
+        if row.desired_state != STOP or deadline < (NEVER if row.stop_at is None else row.stop_at):
+            desire(connection, row, STOP, reason, within_seconds)
 
     @contextmanager
     def _fenced(self, fence: SchedulerFence) -> Iterator[tuple[Connection, int]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import getpass
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from flows.billing.held_time import held_spans, records_of, whole_spans
 from flows.run.clock import Clock
 from yatt_core.costs.billing import BILLING, BillingRecord, HeldDevices
 from yatt_core.costs.charging import Amounts, Piece, Place, charge
-from yatt_core.costs.prices import PriceFile, read_prices, tariffs
+from yatt_core.costs.prices import PriceFile, SharedBudget, read_prices, tariffs
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import RunSpec
 
@@ -98,7 +98,7 @@ class SessionBilling:
 
         kinds: number of devices by kind.
 
-        Raises `ConfigurationError` if the spec has a budget that needs the unknown price or power of a kind.
+        Raises `ConfigurationError` if a budget of the spec or of the price file needs the unknown price or power of a kind.
         """
         self._devices = dict(kinds)
         self._check_budget(kinds)
@@ -106,7 +106,10 @@ class SessionBilling:
         self._record(self._since if started else self.now())
 
     def refresh(self) -> None:
-        """Records new prices, if a price began or ended since the last check or the price file has changed."""
+        """Records new prices, if a price began or ended since the last check or the price file has changed.
+
+        Raises `ConfigurationError` as `devices_known` does.
+        """
         changed = self._read()
         if self._devices is None or self.prices is None:
             return
@@ -117,6 +120,8 @@ class SessionBilling:
         if changed and not passed:
             self._record(now)
         self._checked = now
+        if changed or passed:
+            self._check_budget(self._devices)
 
     def _record(self, at: int) -> None:
         assert self._devices is not None, "the devices are known"
@@ -155,19 +160,31 @@ class SessionBilling:
             return False
         return not first and self.prices != before
 
+    def shared_budgets(self) -> Iterator[SharedBudget]:
+        """Yields the budgets of the price file that apply to the run now."""
+        names = {"run": self._fence.run, "project": self.project, "owner": self.owner}
+        for budget in self.prices.budgets if self.prices else ():
+            if names[budget.scope] == budget.name and budget.holds(self.now()):
+                yield budget
+
     def _check_budget(self, kinds: Mapping[str, int]) -> None:
         budget, at = self._spec.guards.budget, self.now()
+        shared = list(self.shared_budgets())
+        money = budget.cost is not None or any(each.cost is not None for each in shared)
+        carbon = budget.carbon_kg is not None or any(each.carbon_kg is not None for each in shared)
+        own = budget.cost is not None or budget.carbon_kg is not None
+        whose = "guards.budget" if own else "a budget of the file"
         for kind, tariff in tariffs(self.prices, kinds, self._spec.billing.spot, at).items():
             price = "spot_per_hour" if self._spec.billing.spot else "per_hour"
             wanted = {
-                f"{price} of": budget.cost is not None and tariff.per_hour is None,
-                "watts of": budget.carbon_kg is not None and tariff.watts is None,
-                "carbon_g_per_kwh for": budget.carbon_kg is not None and tariff.carbon_g_per_kwh is None,
+                f"{price} of": money and tariff.per_hour is None,
+                "watts of": carbon and tariff.watts is None,
+                "carbon_g_per_kwh for": carbon and tariff.carbon_g_per_kwh is None,
             }
             missing = [name for name, lacks in wanted.items() if lacks]
             if missing:
                 raise ConfigurationError(
-                    f"{self._path}: has no {missing[0]} device {kind!r}, which the run uses, so that guards.budget cannot be "
+                    f"{self._path}: has no {missing[0]} device {kind!r}, which the run uses, so that {whose} cannot be "
                     "checked; add it, or remove the limit"
                 )
 

@@ -57,13 +57,11 @@ class Budgets:
 
     def _shared(self) -> Iterator[tuple[Limit, Amounts]]:
         """Yields the limits of the price file that apply to the run, with what counts towards them."""
-        billing, prices = self._billing, self._billing.prices
-        names = {"run": self._run, "project": billing.project, "owner": billing.owner}
-        for budget in prices.budgets if prices else ():
-            if names[budget.scope] == budget.name and budget.holds(billing.now()):
-                since = None if budget.valid_from is None else milliseconds(budget.valid_from)
-                charges = billing.charges(since)
-                if budget.scope != "run":
-                    charges |= self._others.charges(since)
-                for limit in limits_of(budget, billing.currency, billing.file):
-                    yield limit, spent_in(charges, budget, billing.currency)
+        billing = self._billing
+        for budget in billing.shared_budgets():
+            since = None if budget.valid_from is None else milliseconds(budget.valid_from)
+            charges = billing.charges(since)
+            if budget.scope != "run":
+                charges |= self._others.charges(since)
+            for limit in limits_of(budget, billing.currency, billing.file):
+                yield limit, spent_in(charges, budget, billing.currency)

@@ -7,9 +7,11 @@ question and its end neither asks twice nor passes the gate.
 
 from __future__ import annotations
 
+import itertools
 import logging
+from dataclasses import replace
 
-from db.core.approval_rules import APPROVED, PENDING, Approval, standing
+from db.core.approval_rules import APPROVED, PENDING, WITHDRAWN, Approval, standing
 from db.core.engine import Fence
 from db.ledger import Ledger
 from flows.driver.guards import BY_GUARD, Ending
@@ -23,6 +25,8 @@ from yatt_core.spec import RunSpec
 log = logging.getLogger("yatt_core.flow")
 AUTOMATIC = (BY_GUARD, "non_finite: ")
 """Prefixes of the reasons of branches that no person opened."""
+AGAIN = "-again"
+"""What precedes the count in the key of a question that is asked anew, because the earlier one was withdrawn."""
 FIGURES = ("reward/mean", "evaluation/accuracy", "kl", "entropy")
 """Metrics whose newest values are part of a question's evidence."""
 
@@ -72,6 +76,7 @@ class Gates:
     def _ask(self, due: DueGate, branch: int, iteration: int) -> Approval:
         """Asks a question, once; returns it with the decision that there is, its deadline's included."""
         run = self._fence.run
+        due = self._not_withdrawn(due)
         if self._ledger.approvals.asked(run, due.key) is None:
             log.warning("gate %s: %s", due.kind, due.text)
         newest = self._ledger.metrics.latest(run)
@@ -79,10 +84,19 @@ class Gates:
         evidence = {"branch": branch, "iteration": iteration, **figures}
         return ask(self._ledger, run, self._spec, due, evidence, self._clock.time_ms(), self._fence)
 
+    def _not_withdrawn(self, due: DueGate) -> DueGate:
+        """Returns the question under a key that is not withdrawn: a place at which the run stands again is asked about again."""
+        for count in itertools.count(1):
+            key = due.key if count == 1 else f"{due.key}{AGAIN}{count}"
+            asked = self._ledger.approvals.asked(self._fence.run, key)
+            if asked is None or asked.decision != WITHDRAWN:
+                return replace(due, key=key)
+        raise AssertionError("unreachable")
+
     def _withdraw_others(self, keys: set[str]) -> None:
         """Closes the run's open questions that are no longer asked: their branch was left, or the spec has changed."""
         for row in self._ledger.approvals.of(self._fence.run):
-            if row.decision is None and row.kind != PROMOTION and row.key not in keys:
+            if row.decision is None and row.kind != PROMOTION and row.key.partition(AGAIN)[0] not in keys:
                 self._ledger.approvals.withdraw(row.id, "the run no longer stands at this gate")
 
 

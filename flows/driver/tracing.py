@@ -47,11 +47,13 @@ class SessionTracing:
         if self._on and name in (START, RECOVER):
             self._record_earlier(branch, iteration)
         with span(name, root, place=attempt_place(root, name, number), attributes=attributes) as opened:
+            outcome = "failed"
             try:
                 yield
+                outcome = "done"
             finally:
                 if opened is not None:
-                    opened.attributes["yatt.outcome"] = "failed" if opened.failure else "done"
+                    opened.attributes["yatt.outcome"] = "failed" if opened.failure else outcome
         if self._on and name in (*COMMITS, RECOVER):
             self._record_iteration(root, branch, iteration)
 

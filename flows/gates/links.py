@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import os
 import secrets
 from collections.abc import Callable
@@ -19,9 +20,10 @@ from db.ledger import Ledger
 from flows.run.home import Home
 from flows.run.pages import Pages
 from yatt_core import durable
-from yatt_core.errors import ConfigurationError
+from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec.sections.gates import GatesSpec
 
+log = logging.getLogger("yatt_core.flow")
 KEY_FILE = "approval-links.key"
 KEY_BYTES, MS_PER_HOUR = 32, 3_600_000
 Address = Callable[[Ledger, str, str], str]
@@ -52,10 +54,11 @@ def link_key(home: Home) -> bytes:
     Raises `ConfigurationError` for a key that others may read, or that is no key; `InfrastructureError` of the disk.
     """
     path = home.folder / KEY_FILE
-    if not path.exists():
-        _make(path)
-    mode = path.stat().st_mode & 0o777
-    key = path.read_bytes()
+    with durable.refusals(f"{path}: cannot be read or made"):
+        if not path.exists():
+            _make(path)
+        mode = path.stat().st_mode & 0o777
+        key = path.read_bytes()
     if mode & 0o077 or len(key) != KEY_BYTES:
         raise ConfigurationError(
             f"{path}: expected {KEY_BYTES} bytes with mode 0600, not {len(key)} with {mode:04o}; delete it, and new links "
@@ -82,6 +85,15 @@ def _make(path: Path) -> None:
         fresh.unlink(missing_ok=True)
 
 
+def _signed(home: Home, approval: Approval, expires_ms: int) -> str:
+    """Returns what makes a link of a page's address; nothing without a usable key, so that notifications go out anyway."""
+    try:
+        return f"/link?token={sign(link_key(home), approval, expires_ms)}"
+    except (ConfigurationError, InfrastructureError) as error:
+        log.warning("approval %d: its notification has no signed link: %s", approval.id, error)
+        return ""
+
+
 def addresses(home: Home, pages: Pages, gates: GatesSpec) -> Address:
     """Returns what tells people where to decide: a page of the dashboard, signed if the spec wants it, or a command."""
 
@@ -94,8 +106,7 @@ def addresses(home: Home, pages: Pages, gates: GatesSpec) -> Address:
             return command
         page = f"{pages.dashboard}/approvals/{approval.id}"
         if gates.links and approval.decision is None:
-            expires = ledger.approvals.now() + round(gates.link_hours * MS_PER_HOUR)
-            page = f"{page}/link?token={sign(link_key(home), approval, expires)}"
+            page += _signed(home, approval, ledger.approvals.now() + round(gates.link_hours * MS_PER_HOUR))
         return f"{page} or {command}"
 
     return address

@@ -1,7 +1,8 @@
 """Promotions that wait for approval: asks for them, and carries them out once they are approved.
 
-Consumes approvals of kind `promotion`. Produces moves of aliases, each with the approval's number in its reason, so that an
-approval is carried out once, whoever gets to it first: the command or page that approved it, the run's driver, or the keeper.
+Consumes approvals of kind `promotion`. Produces moves of aliases, each in one transaction with a link of the audit chain that
+names the approval, so that an approval is carried out once, whether or not an alias moves, whoever gets to it first: the command
+or page that approved it, the run's driver, or the keeper.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ import time
 from collections.abc import Sequence
 
 from db.core.approval_rules import APPROVED, Approval, may_decide
-from db.core.errors import AliasRefused
 from db.ledger import Ledger
-from db.write.aliases import CHAMPION, AliasMove, CheckpointKey
+from db.write.aliases import CARRIED_OUT, CHAMPION, AliasMove, CheckpointKey
 from db.write.approvals import Verdict
 from db.write.outbox import OutboxEntry
 from db.write.records import CheckpointRow
@@ -24,8 +24,6 @@ from yatt_core.gates.due import PROMOTION, DueGate
 from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.flow")
-NEWEST = 200
-"""Number of newest approvals among which approved promotions are searched."""
 
 
 def champion_by_gate(
@@ -40,10 +38,11 @@ def champion_by_gate(
     if ledger.aliases.pointing(run).get(CHAMPION) == target:
         return [], None
     # One question at a time about a checkpoint: once it is decided, it can be asked again.
-    decided = sum(each.kind == PROMOTION and each.decision is not None for each in ledger.approvals.of(run))
+    name = f"champion-b{target.branch}-i{target.iteration}-t{target.term}-n"
+    decided = sum(each.key.startswith(name) and each.decision is not None for each in ledger.approvals.of(run))
     due = DueGate(
         PROMOTION,
-        f"champion-b{target.branch}-i{target.iteration}-t{target.term}-n{decided}",
+        f"{name}{decided}",
         f"make iteration {target.iteration} champion? Asked by {verdict.by}: {verdict.why}",
         gate,
     )
@@ -57,24 +56,23 @@ def champion_by_gate(
 
 def settle_all(ledger: Ledger) -> None:
     """Carries out the approved promotions of all runs that are not carried out yet."""
-    found = ledger.approvals.list(NEWEST)
-    for run in sorted({row.run for row in found if row.run and row.kind == PROMOTION and row.decision == APPROVED}):
+    for run in ledger.approvals.runs_to_settle(PROMOTION, CARRIED_OUT):
         settle(ledger, run)
 
 
 def settle(ledger: Ledger, run: str) -> list[AliasMove]:
-    """Carries out a run's approved promotions, oldest first; returns the new moves. Raises `RunNotFound`.
+    """Carries out a run's approved promotions in the order of their decisions; returns the new moves. Raises `RunNotFound`.
 
-    One whose checkpoint is no longer kept is passed over.
+    One whose checkpoint is no longer kept moves nothing.
     """
     ledger.approvals.take_defaults(run)
     approved = [row for row in ledger.approvals.of(run) if row.kind == PROMOTION and row.decision == APPROVED]
     if not approved:
         return []
-    done = {move.why.partition(": ")[0] for move in ledger.aliases.history(run)}
+    done = ledger.aliases.carried_out(run)
     moves: list[AliasMove] = []
-    for approval in approved:
-        if _name(approval) not in done:
+    for approval in sorted(approved, key=lambda row: row.decided_at or 0):
+        if approval.id not in done:
             moves += _promote(ledger, run, approval)
     return moves
 
@@ -87,13 +85,8 @@ def _promote(ledger: Ledger, run: str, approval: Approval) -> list[AliasMove]:
         entries = moved_entries(spec, moves)
         return [*first_entries(run, spec), *entries] if entries else []
 
-    why = f"{_name(approval)}: {approval.reason}"
-    try:
-        return ledger.aliases.promote(run, CHAMPION, target, approval.decided_by or "", why, tell)
-    except AliasRefused as error:
-        log.info("%s of run %s cannot be carried out: %s", _name(approval), run, error)
-        return []
-
-
-def _name(approval: Approval) -> str:
-    return f"approval {approval.id}"
+    why = f"approval {approval.id}: {approval.reason}"
+    moves = ledger.aliases.carry_out(run, approval.id, target, approval.decided_by or "", why, tell)
+    if not moves:
+        log.info("approval %d of run %s moves no alias", approval.id, run)
+    return moves

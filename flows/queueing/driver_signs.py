@@ -29,6 +29,7 @@ class DriverSigns:
     session: outcome of the newest session since the devices were given; None if there is none.
     state, desired: the run's state, and the one that people or the scheduler want.
     lost: drivers in a row that ended without recording it.
+    starts: drivers started since the newest session, which all have ended without one of their own.
     gone: devices of the allocation that are lost by now.
     """
 
@@ -40,6 +41,7 @@ class DriverSigns:
     reason: str
     desired: str
     lost: int = 0
+    starts: int = 0
     gone: bool = False
 
 
@@ -87,6 +89,8 @@ def judge(entry: EntryRow, held: AllocationRow, signs: DriverSigns) -> Verdict:
         return Release(REMOVED, ends=True)
     if signs.lost >= LOST_TRIES:
         return Release(f"{LOST} {signs.lost} times in a row", ends=True)
+    if signs.starts >= START_TRIES:
+        return not_started(entry)
     # Its actors may still hold the devices: a driver on the same ones takes them over, and stops in order if it has to.
     return StartDriver()
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from statistics import fmean, median
 
 from db.core.queue_rows import AllocationRow, EntryRow, QueueRows
 from db.ledger import Ledger
+from db.read.overview import DriverSessionRow
 from flows.queueing.driver_signs import BROKEN, PREEMPTED
 from yatt_core.queueing import standing as standings
 from yatt_core.queueing.ettr import failure_rate
@@ -38,11 +39,15 @@ def stretch_of(row: AllocationRow) -> Stretch:
 
 
 def cost_of(rows: Iterable[AllocationRow], now: int) -> float | None:
-    """Returns what a run's stretches have cost until now (milliseconds); None if one has no price."""
-    total = 0.0
+    """Returns what a run's stretches have cost until now (milliseconds).
+
+    None if one has no price, or their currencies differ.
+    """
+    total, currency = 0.0, None
     for row in rows:
-        if row.price is None:
+        if row.price is None or currency not in (None, row.currency):
             return None
+        currency = row.currency
         seconds = ((now if row.ended_at is None else row.ended_at) - row.started_at) / 1000
         total += seconds / HOUR * len(row.numbers) * row.price
     return total
@@ -160,9 +165,13 @@ def _restarts(ledger: Ledger, rows: Sequence[AllocationRow]) -> list[float]:
     if not rows:
         return []
     sessions = ledger.overview.sessions(rows[0].run)
-    begun = [next((each for each in sessions if each.term > row.lease_term), None) for row in rows]
+    begun = [next((each for each in sessions if _began_in(each, row)), None) for row in rows]
     pairs = zip(rows, begun, strict=True)
     return [(first.started_at - row.started_at) / 1000 for row, first in pairs if first is not None]
+
+
+def _began_in(session: DriverSessionRow, row: AllocationRow) -> bool:
+    return session.term > row.lease_term and (row.ended_at is None or session.started_at <= row.ended_at)
 
 
 def facts_of(pools: PoolsSpec, rows: QueueRows, history: QueueHistory, standing: dict[str, Standing]) -> QueueFacts:
@@ -195,7 +204,7 @@ def _entry(pools: PoolsSpec, row: EntryRow, allocation: AllocationRow | None, st
 
 
 def _held(pools: PoolsSpec, row: AllocationRow, standing: Standing, now: int) -> Held:
-    return standings.held(
+    found = standings.held(
         row.pool,
         row.numbers,
         row.started_at / 1000,
@@ -206,3 +215,4 @@ def _held(pools: PoolsSpec, row: AllocationRow, standing: Standing, now: int) ->
         backfilled=row.backfilled,
         within=pools.stop_seconds,
     )
+    return replace(found, stop_reason=row.stop_reason or "", gpus=row.gpus)

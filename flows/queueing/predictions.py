@@ -30,8 +30,9 @@ def predicted(
         return None
     plain = forecast(outlook, None)
     prices = {name: price for name in entry.pools.split(",") if (price := _price(pools, name)) is not None}
-    cost = None
-    if held.pool in prices:
+    cost, pool = None, pools.pools.get(held.pool)
+    # Earlier stretches are in the currency that the file had then.
+    if held.pool in prices and pool is not None and pool.price is not None and pool.price.currency == held.currency:
         interruptions = (outlook.failures + outlook.stops) * plain.held_seconds
         rest = forecast(
             outlook, expected_price(prices, held.pool, history.device_seconds_of(entry.pools), interruptions)

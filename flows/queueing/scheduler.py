@@ -26,7 +26,7 @@ from flows.run.home import Home
 from flows.run.lease import DRIVER
 from yatt_core.errors import InfrastructureError, YattError
 from yatt_core.logs import redact
-from yatt_core.queueing.decisions import decide
+from yatt_core.queueing.decisions import RECLAIMED, decide
 from yatt_core.queueing.ettr import best_interval
 from yatt_core.queueing.facts import Start, Stop
 from yatt_core.queueing.pools import HOUR, PoolsSpec
@@ -105,13 +105,21 @@ class _Round:
         verdict = judge(entry, held, self._signs(held, rows))
         match verdict:
             case Keep(ask_again=True):
-                self._ledger.runs.ask_to_stop(held.run, held.stop_reason or "", self._pools.stop_seconds)
+                self._scheduling.ask_again(self._fence, held, self._time_to_stop(held, rows))
             case StartDriver():
                 self._start_driver(entry, held)
             case Release():
                 self._release(held, verdict)
 
+    def _time_to_stop(self, held: AllocationRow, rows: QueueRows) -> float | None:
+        """Returns the seconds in which a run that was asked to stop must end; None: at its next commit."""
+        away = [row.lost_at for row in rows.outages if row.pool == held.pool and row.device in held.numbers]
+        if held.stop_reason == RECLAIMED and away:
+            return max(0.0, (min(away) - rows.now) / 1000)
+        return self._pools.stop_seconds
+
     def _release(self, held: AllocationRow, verdict: Release) -> None:
+        rows = self._ledger.queue.allocations(runs=[held.run])
         self._scheduling.release(
             self._fence,
             held,
@@ -119,17 +127,16 @@ class _Round:
             ends=verdict.ends,
             failures=verdict.failures,
             pause_seconds=verdict.pause_seconds,
+            cost=(lambda now: cost_of(rows, now)) if verdict.outcome == COMPLETED else None,
         )
         log.info("%s: gives back devices %s of %s: %s", held.run, held.devices, held.pool, verdict.outcome)
-        if verdict.outcome == COMPLETED:
-            rows = self._ledger.queue.allocations(runs=[held.run])
-            self._scheduling.score(self._fence, held.run, cost_of(rows, max(row.ended_at or 0 for row in rows)))
 
     def _signs(self, held: AllocationRow, rows: QueueRows) -> DriverSigns:
         run, line = self._ledger.runs.find(held.run), self._ledger.overview.line(held.run)
         holder = self._ledger.leases.holders().get(held.run)
         driven = holder is not None and holder.text.startswith(DRIVER) and line.lease_expires_in > 0
         newest = [row for row in self._ledger.overview.sessions(held.run, 1) if row.term > held.lease_term]
+        fresh = bool(newest) and newest[0].term > held.start_term
         lost = {(each.pool, each.device) for each in rows.outages if each.lost_at <= rows.now}
         started = held.pid is not None and held.process_start is not None
         return DriverSigns(
@@ -141,6 +148,7 @@ class _Round:
             reason=run.state_reason,
             desired=run.desired_state,
             lost=self._ledger.leases.lost_in_a_row(held.run, DRIVER, held.started_at),
+            starts=0 if fresh else held.starts,
             gone=any((held.pool, number) in lost for number in held.numbers),
         )
 
@@ -173,20 +181,21 @@ class _Round:
             self._scheduling.note_forecast(self._fence, row)
 
     def _stop(self, held: AllocationRow, stop: Stop) -> None:
-        self._scheduling.note_stop(self._fence, held, stop.reason)
-        self._ledger.runs.ask_to_stop(held.run, stop.reason, stop.within)
+        self._scheduling.note_stop(self._fence, held, stop.reason, stop.within)
         log.info("%s: asked to stop: %s", held.run, stop.reason)
 
     def _start(self, entry: EntryRow, start: Start, standing: Standing) -> None:
         if entry.checkpoints == AUTO:
             self._choose_interval(entry.run, standing)
-        price = self._pools.pools[start.pool].price
+        pool = self._pools.pools[start.pool]
+        price = pool.price
         grant = Grant(
             run=start.run,
             pool=start.pool,
             devices=start.devices,
             level=start.level,
             backfilled=start.backfilled,
+            gpus=pool.gpus is not None,
             price=None if price is None else price.per_device_hour,
             currency=None if price is None else price.currency,
         )
@@ -197,16 +206,14 @@ class _Round:
 
     def _start_driver(self, entry: EntryRow, held: AllocationRow) -> None:
         """Starts a driver; if the system refuses, that keeps no other run from being served."""
-        pool = self._pools.pools.get(held.pool)
+        newest = self._ledger.overview.sessions(held.run, 1)
         try:
-            pid, process_start = self._drivers.start(
-                held.run, held.numbers if pool is not None and pool.gpus is not None else None
-            )
+            pid, process_start = self._drivers.start(held.run, held.numbers if held.gpus else None)
         except InfrastructureError as error:
             log.warning("%s: %s", held.run, redact(str(error)))
             self._release(held, not_started(entry))
             return
-        self._scheduling.note_driver(self._fence, held, pid, process_start)
+        self._scheduling.note_driver(self._fence, held, pid, process_start, newest[0].term if newest else 0)
 
     def _choose_interval(self, run: str, standing: Standing) -> None:
         """Makes the interval of checkpoints that the model finds best a revision of the run's spec."""

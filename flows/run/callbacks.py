@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from db.core.errors import LedgerError
 from db.ledger import Ledger
 from flows.run.protocols import IterationSummary, Observer
 from yatt_core.errors import ConfigurationError
@@ -184,5 +185,15 @@ def with_callbacks(
     finally:
         told.close(ends[0] if ends else None)
         if told.failures:
-            with Ledger.open(ledger) as opened:
-                opened.events.append(run, FAILED, dict(told.failures))
+            _record(ledger, run, told.failures)
+
+
+def _record(address: str, run: str, failures: Mapping[str, int]) -> None:
+    """Records the number of failed calls; only logs it if the ledger cannot be reached, to keep the error of the session."""
+    try:
+        with Ledger.open(address) as ledger:
+            ledger.events.append(run, FAILED, dict(failures))
+    except LedgerError as error:
+        log.warning(
+            "run %s: failed calls of callbacks %s are not recorded: %s", run, dict(failures), redact(str(error))
+        )

@@ -12,6 +12,7 @@ import logging
 from uuid import UUID, uuid4
 
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectNotFound
 from prefect.flow_runs import suspend_flow_run
 
@@ -21,8 +22,6 @@ from flows.prefect_io.prefect_client import AWAY, server_trouble
 
 log = logging.getLogger("yatt_core.flow")
 SUSPENDED, RESUMED = "window_suspended", "window_resumed"
-NEWEST = 200
-"""Number of newest approvals among which those of suspended windows are searched."""
 
 
 def suspend_window(ledger: Ledger, run: str, flow_run: str) -> None:
@@ -51,20 +50,34 @@ def resume_windows(ledger: Ledger) -> list[str]:
 
     Raises what Prefect's client raises if the server does not answer.
     """
-    decided = [row for row in ledger.approvals.list(NEWEST) if row.run is not None and row.decision is not None]
     resumed = []
-    for row in reversed(decided):
+    for row in ledger.approvals.decided_between(SUSPENDED, RESUMED):
         flow_run = _suspended_at(ledger, str(row.run), row.id)
         if flow_run is None:
             continue
-        with get_client(sync_client=True) as client:
-            try:
-                client.resume_flow_run(UUID(flow_run))
-            except ObjectNotFound:
-                log.info("flow run %s of run %s is not in Prefect any more", flow_run, row.run)
+        if not _resumed(UUID(flow_run), str(row.run)):
+            continue
         ledger.events.append(str(row.run), RESUMED, {"flow_run": flow_run, "approval": row.id})
         resumed.append(flow_run)
     return resumed
+
+
+def _resumed(flow_run: UUID, run: str) -> bool:
+    """Resumes a flow run in Prefect; returns False if it is to be tried again.
+
+    Prefect refuses, for example, to resume a flow run that is not suspended yet.
+    """
+    with get_client(sync_client=True) as client:
+        try:
+            answer = client.resume_flow_run(flow_run)
+            if answer.status is SetStateStatus.ACCEPT:
+                return True
+            state = client.read_flow_run(flow_run).state
+        except ObjectNotFound:
+            log.info("flow run %s of run %s is not in Prefect any more", flow_run, run)
+            return True
+    log.debug("flow run %s of run %s is not resumed: %s", flow_run, run, answer.status)
+    return state is not None and state.is_final()
 
 
 def _suspended_at(ledger: Ledger, run: str, approval: int) -> str | None:

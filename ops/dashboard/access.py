@@ -152,16 +152,11 @@ def acting(person: Operator) -> str:
     return person.name
 
 
-def _approving_name(person: Approver) -> str:
-    return person.name
-
-
 def _administering_name(person: Administrator) -> str:
     return person.name
 
 
 Acting = Annotated[str, Depends(acting)]
-Approving = Annotated[str, Depends(_approving_name)]
 Administering = Annotated[str, Depends(_administering_name)]
 """The name of the person who acts, for the audit chain."""
 

@@ -6,8 +6,6 @@ is recorded in the audit chain: in the event itself, as part of its reason, or i
 
 from __future__ import annotations
 
-import logging
-import threading
 from http import HTTPStatus
 from typing import Annotated, Literal
 
@@ -15,16 +13,15 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from flows.run.deletion import Deleted, delete_run
-from ops.dashboard.access import Acting, Administering, Approving
+from ops.dashboard.access import Acting, Administering, Approver
+from ops.dashboard.approving import tell_registry
 from ops.dashboard.context import Context, Iteration, Number, RunId, Served
 from ops.dashboard.driving import start_driver
 from ops.dashboard.texts import GivenReason, PhaseName, Reason
 from ops.queries import checkpoints
 from ops.queries.run_list import DRIVEN, ListedRun, find_line
 from yatt_core.errors import ConfigurationError
-from yatt_core.logs import redact
 
-log = logging.getLogger("yatt_core.dashboard")
 router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["actions"])
 
 
@@ -158,22 +155,30 @@ def rollback(served: Served, by: Acting, run_id: RunId, asked: Rollback) -> Done
 
 
 @router.post("/promote")
-def promote(served: Served, by: Approving, run_id: RunId, asked: Promote) -> Done:
+def promote(served: Served, by: Approver, run_id: RunId, asked: Promote) -> Done:
     """Verifies a kept checkpoint and points an alias at it. MLflow is updated after the response."""
     from ops.integrations.promotion import promote as promote_checkpoint
 
     find_line(served.ledger, run_id)
     with served.reading():
         done = promote_checkpoint(
-            served.home, run_id, asked.to, asked.iteration, asked.branch, asked.term, by=by, why=asked.why, via="api"
+            served.home,
+            run_id,
+            asked.to,
+            asked.iteration,
+            asked.branch,
+            asked.term,
+            by=by.name,
+            why=asked.why,
+            via="api",
+            person=by,
         )
     if done.model is not None:
-        # A separate thread, since MLflow may be slow to respond and the threads of the routes are few.
-        threading.Thread(target=_tell_registry, args=(served, run_id), daemon=True, name=f"promote-{run_id}").start()
+        tell_registry(served, run_id)
     moved = ", ".join(f"{move.alias} is now iteration {move.iteration}" for move in done.moves)
     if done.approval is not None:
         moved = f"waits for approval {done.approval}"
-    return _done(served, "promote", by, run_id, moved or f"{asked.to} is already iteration {done.iteration}")
+    return _done(served, "promote", by.name, run_id, moved or f"{asked.to} is already iteration {done.iteration}")
 
 
 @router.post("/delete")
@@ -214,14 +219,6 @@ def verify(
 def said(by: str, reason: str) -> str:
     """Returns a reason as recorded in the audit chain; the name comes first, so that the reason cannot imitate it."""
     return f"{by}, through the dashboard: {reason}" if reason else f"{by}, through the dashboard"
-
-
-def _tell_registry(served: Context, run_id: str) -> None:
-    from ops.integrations.promotion import deliver
-
-    waits = deliver(served.home, run_id)
-    if waits is not None:
-        log.warning("run %s: the promotion will be sent to MLflow later: %s", run_id, redact(waits))
 
 
 def _done(served: Context, action: str, by: str, run_id: str, detail: str) -> Done:

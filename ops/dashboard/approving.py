@@ -18,7 +18,6 @@ from ops.dashboard.access import Approver
 from ops.dashboard.context import LARGEST, Context, Limit, Served
 from ops.dashboard.driving import start_driver
 from ops.dashboard.texts import GivenReason, Text
-from ops.integrations.promotion import deliver
 from ops.people.roles import Person, held_roles
 from ops.queries.approvals import DECISION_OF, Choice, ListedApproval, approval, approvals, decide
 from yatt_core.logs import redact
@@ -91,14 +90,23 @@ def carry_out(served: Context, number: int, verdict: Verdict, resume: bool) -> D
     pid = None
     if done.run is not None:
         if done.kind == "promotion":
-            # A separate thread, since MLflow may be slow to respond and the threads of the routes are few.
-            threading.Thread(target=_tell_registry, args=(served, done.run), daemon=True).start()
+            tell_registry(served, done.run)
         elif resume and may_go_on(served.ledger, done.run):
             pid = start_driver(served.drivers, served.ledger, served.home, done.run, verdict.by, f"approval {number}")
     return Decided(approval=done, driver=pid)
 
 
-def _tell_registry(served: Context, run: str) -> None:
+def tell_registry(served: Context, run: str) -> None:
+    """Sends a run's promotions to MLflow.
+
+    In a thread of its own, since MLflow may be slow to respond and the threads of the routes are few.
+    """
+    threading.Thread(target=_deliver, args=(served, run), daemon=True, name=f"promote-{run}").start()
+
+
+def _deliver(served: Context, run: str) -> None:
+    from ops.integrations.promotion import deliver
+
     waits = deliver(served.home, run)
     if waits is not None:
         log.warning("run %s: the promotion will be sent to MLflow later: %s", run, redact(waits))

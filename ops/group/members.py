@@ -133,7 +133,7 @@ def _queue(home: Home, shared: Mapping[str, str]) -> ServiceSpec:
     """Describes the queue's scheduler; the drivers that it starts outlive it."""
     return ServiceSpec(
         name=QUEUE,
-        argv=(sys.executable, "-m", "ops.group.scheduler"),
+        argv=(sys.executable, "-m", f"{__package__}.scheduler"),
         environment=shared,
         ready=f"log:{QUEUE_READY}",
         log_file=str(home.group / "logs" / "queue.log"),

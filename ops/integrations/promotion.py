@@ -21,6 +21,7 @@ from db.write.outbox import OutboxEntry
 from db.write.records import CheckpointRow
 from flows.delivery.registry import moved_entries, registered_model
 from flows.run.home import Home
+from ops.people.roles import Person, held_roles
 from yatt_core.errors import ConfigurationError
 
 LONGEST_NAME, LONGEST_REASON = 200, 2000
@@ -57,6 +58,7 @@ def promote(
     by: str,
     why: str,
     via: str = "cli",
+    person: Person | None = None,
 ) -> Promotion:
     """Points an alias of a run to a kept checkpoint of its current line: the newest that matches the given numbers.
 
@@ -65,6 +67,7 @@ def promote(
     by: the person who decided it.
     why: the reason.
     via: cli or api.
+    person: who is known to act; decides at a gate before the champion, in their own name. None: `by` decides, without roles.
 
     Raises `RunNotFound`; `ConfigurationError` for a checkpoint that cannot be promoted; `DataError` for one
     that no tier holds completely. In these cases, nothing is written.
@@ -88,7 +91,7 @@ def promote(
 
         target, approval = CheckpointKey(row.branch, row.iteration, row.term), None
         if alias == CHAMPION and spec.gates.promotion is not None:
-            moves, approval = champion_by_gate(ledger, spec, run, row, Verdict(APPROVED, by, why, via))
+            moves, approval = champion_by_gate(ledger, spec, run, row, _verdict(by, why, via, person))
         else:
             try:
                 moves = ledger.aliases.promote(run, alias, target, by, why, tell)
@@ -96,6 +99,15 @@ def promote(
                 raise ConfigurationError(str(error)) from error
     model = f"models:/{registered_model(spec.name)}@{alias}" if spec.tracking.enabled else None
     return Promotion(run, alias, row.branch, row.iteration, row.weights_digest, model, tuple(moves), approval)
+
+
+def _verdict(by: str, why: str, via: str, person: Person | None) -> Verdict:
+    """Returns the decision at the gate. Raises `ConfigurationError` for the name of another person than who is signed in."""
+    if person is None:
+        return Verdict(APPROVED, by, why, via)
+    if by != person.name:
+        raise ConfigurationError(f"by {by!r}: a gate precedes the champion, so {person.name} decides in their own name")
+    return Verdict(APPROVED, by, why, via, held_roles(person.role))
 
 
 def deliver(home: Home, run: str) -> str | None:

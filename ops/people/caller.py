@@ -7,14 +7,14 @@ the files are the real boundary, and these roles prevent mistakes, not attacks b
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops.people.roles import Person, Role
+from ops.people.roles import Permission, Person, Role, may, refusal
 from ops.people.tokens import TokenStore
 from ops.people.users import User, UserStore
 from yatt_core.errors import ConfigurationError
@@ -64,6 +64,17 @@ def caller(folder: Path, variables: Mapping[str, str]) -> Caller:
     return of_login(login_name(), users.all(), owns=_owns(users.path))
 
 
+def permitted(folder: Path, permission: Permission) -> Person:
+    """Returns who calls a function of the Python API on a home folder.
+
+    Raises `ConfigurationError` if the role does not include the permission, and as `caller` does.
+    """
+    person = caller(folder, os.environ).person
+    if not may(person.role, permission):
+        raise ConfigurationError(refusal(person, permission))
+    return person
+
+
 def of_login(login: str, users: tuple[User, ...], owns: bool) -> Caller:
     """Returns the caller with a login name.
 
@@ -77,10 +88,10 @@ def of_login(login: str, users: tuple[User, ...], owns: bool) -> Caller:
 
 
 def login_name() -> str:
-    """Returns the login name of this account, or its number if it has none."""
+    """Returns the login name of this account, or its number if it has none. Variables that anyone can set do not count."""
     try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # KeyError: Python before 3.13
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
         return f"uid-{os.getuid()}"
 
 

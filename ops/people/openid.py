@@ -47,12 +47,10 @@ class Begun:
     """A sign-in that has begun.
 
     address: the provider's page, to which the browser is sent.
-    state: identifies the sign-in in the provider's answer.
     browser: a secret for this browser's cookie, without which the answer is not accepted.
     """
 
     address: str
-    state: str
     browser: str
 
 
@@ -116,7 +114,7 @@ class OpenIdProvider:
             "code_challenge_method": "S256",
         }
         endpoint = str(metadata["authorization_endpoint"])
-        return Begun(f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}", state, browser)
+        return Begun(f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}", browser)
 
     def finish(self, answer: Mapping[str, str], browser: str) -> tuple[Person, str]:
         """Returns the person whom the provider's answer identifies, and the page to show next.
@@ -171,7 +169,7 @@ class OpenIdProvider:
                 leeway=LEEWAY_SECONDS,
                 options={"require": ["iss", "sub", "aud", "exp", "iat"]},
             )
-        except jwt.PyJWKClientConnectionError as error:
+        except (jwt.PyJWKClientConnectionError, OSError, ValueError) as error:  # the last two: of reading the keys
             raise InfrastructureError(f"the provider's keys cannot be read: {redact(str(error))}") from None
         except jwt.PyJWTError as error:
             raise SignInRefused(f"the provider's ID token is not valid: {redact(str(error))}") from None
@@ -199,7 +197,8 @@ class OpenIdProvider:
         name = claims.get(claim)
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
             raise SignInRefused(f"the provider gives no usable {claim}, by which the audit chain would name you")
-        if claim == "email" and claims.get("email_verified") is False:
+        verified = claims.get("email_verified", True)  # some providers say it in a string
+        if claim == "email" and verified is not True and verified != "true":
             raise SignInRefused("the provider has not verified your e-mail address")
         role = self._settings.roles.role_of(claims)
         if role is None:

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ops.people.roles import Role, lesser
 from yatt_core.errors import ConfigurationError
 from yatt_core.secret_references import SecretReference
 from yatt_core.section import SpecModel
 from yatt_core.spec.reading.documents import read_document
-from yatt_core.spec.reading.mistakes import mistakes_in
+from yatt_core.spec.reading.mistakes import parse_model
 
 FILE = "sign-in.yaml"
 REQUIRED_VARIABLE = "YATT_REQUIRE_SIGN_IN"
@@ -104,11 +104,7 @@ def read_settings(folder: Path) -> SignInSettings:
     path = folder / FILE
     if not path.exists():
         return SignInSettings()
-    try:
-        return SignInSettings.model_validate(read_document(path))
-    except ValidationError as error:
-        lines = [f"{path}: {mistake}" for mistake in mistakes_in(error, SignInSettings)]
-        raise ConfigurationError("\n".join(lines)) from None
+    return parse_model(SignInSettings, read_document(path), str(path))
 
 
 def is_sign_in_required(environment: Mapping[str, str]) -> bool:

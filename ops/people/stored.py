@@ -55,7 +55,7 @@ class StoredRows:
         """
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             if error.errno not in WRONG_PLACE:

@@ -74,8 +74,8 @@ def check_before_start(
         with problems.noting():
             further()
     problems.raise_as_configuration()
-    check_prices(Home(home), spec)
     _check_surroundings(home, spec)
+    check_prices(Home(home), spec)
     return Checked(trials, remarks(spec))
 
 

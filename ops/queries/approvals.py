@@ -26,7 +26,7 @@ class ListedApproval:
     run: the run that it is about; None if it is about none.
     state: pending, approved, rejected or withdrawn.
     deciders: who may decide, in words.
-    names, roles: who may decide; both empty: everyone with write access.
+    names, roles: who may decide; both empty: everyone with the role approver.
     default: what the deadline decides.
     via: through what the decision came: cli, dashboard, api, link, deadline or driver.
     """

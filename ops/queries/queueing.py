@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 from db.core.queue_rows import AllocationRow, EntryRow, ForecastRow, QueueRows
 from db.ledger import Ledger
-from flows.queueing.facts import cost_of, stretch_of
+from flows.queueing.facts import cost_of
 from flows.queueing.pools_file import pools_file, read_pools
 from flows.run.home import Home
 from yatt_core.queueing.forecasts import relative_error
-from yatt_core.queueing.limits import violations
 from yatt_core.queueing.pools import PoolsSpec
 
 ENDED = 20
@@ -111,14 +110,11 @@ def queue_view(ledger: Ledger, home: Home) -> QueueView:
     )
 
 
-def exceeded(ledger: Ledger, pools: PoolsSpec) -> list[str]:
-    """Returns each moment at which a device was held twice or a limit exceeded, by the ledger."""
-    return list(violations(pools, [stretch_of(row) for row in ledger.queue.allocations()]))
-
-
 def _pool_view(name: str, pools: PoolsSpec, rows: QueueRows) -> PoolView:
     pool = pools.pools[name]
-    taken = {number for row in rows.held if row.pool == name for number in row.numbers}
+    held = [row for row in rows.held if row.pool == name]
+    also = [row for row in rows.held if row.gpus and pool.gpus is not None]
+    taken = {number for row in (*held, *also) for number in row.numbers}.intersection(pool.numbers)
     away = {row.device for row in rows.outages if row.pool == name and row.device in pool.numbers}
     return PoolView(
         name,

@@ -5,6 +5,7 @@ Consumes a home, a run's spec and what is asked; produces an entry of the queue.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from flows.run.home import Home
 from ops.queries.run_list import DRIVEN, find_line
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import RunSpec
+from yatt_core.spec.sections.billing import NAME as PROJECT
 
 HIGHEST = 100
 DEFAULT_PROJECT = "default"
@@ -45,6 +47,8 @@ def checked_submission(home: Home, spec: RunSpec, asked: Asked, owner: str) -> S
         raise ConfigurationError("--pool: each pool can be named once only")
     if abs(asked.priority) > HIGHEST:
         raise ConfigurationError(f"--priority {asked.priority}: expected a number from -{HIGHEST} to {HIGHEST}")
+    if re.fullmatch(PROJECT, asked.project) is None:
+        raise ConfigurationError(f"--project {asked.project!r:.90}: expected a name of at most 80 letters and digits")
     devices = spec.devices if asked.devices is None else asked.devices
     for name in names:
         most = pools.most_devices(name, owner, asked.project)
@@ -62,7 +66,8 @@ def submit(home: Home, ledger: Ledger, run: str, spec: RunSpec, asked: Asked, by
     Raises `ConfigurationError`, also if the run is driven or complete, and `QueueRefused`.
     """
     line = find_line(ledger, run)
-    if line.driver == DRIVEN and ledger.queue.entry(run) is None:
+    entry = ledger.queue.entry(run)
+    if line.driver == DRIVEN and (entry is None or entry.ended_at is not None):
         raise ConfigurationError(f"run {run} is driven by {line.holder}; stop it first: `yatt stop {run} --wait`")
     if line.iteration >= line.target_iterations:
         raise ConfigurationError(f"run {run} is complete; `yatt resume {run} --set iterations=N` extends it")

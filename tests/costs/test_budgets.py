@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
@@ -47,3 +48,8 @@ def test_money_in_another_currency_and_other_projects_do_not_count() -> None:
     }
     spent = spent_in(charges, BUDGET, "EUR")
     assert (spent.cost, spent.device_hours, spent.carbon_g) == (Decimal(10), Decimal(2), Decimal(1000))
+
+
+def test_budgets_of_successive_periods_have_alarms_of_their_own() -> None:
+    later = BUDGET.model_copy(update={"valid_from": datetime(2027, 1, 1, tzinfo=UTC)})
+    assert {limit.name for limit in limits_of(later, "EUR", "")}.isdisjoint({COST.name, CARBON.name})

@@ -31,6 +31,7 @@ PEOPLE = {
     "arno": {"sub": "2", "email": "arno@example.org", "groups": ["rl-admins", "rl-team"]},
     "gast": {"sub": "3", "email": "gast@example.org", "groups": ["staff"]},
     "fake": {"sub": "4", "email": "arno@example.org", "email_verified": False, "groups": ["rl-admins"]},
+    "word": {"sub": "6", "email": "arno@example.org", "email_verified": "false", "groups": ["rl-admins"]},
     "noname": {"sub": "5", "groups": ["rl-admins"]},
 }
 SETTINGS = """
@@ -113,7 +114,8 @@ def test_the_most_powerful_group_counts_and_userinfo_completes_the_claims(
 
 
 @pytest.mark.parametrize(
-    ("who", "why"), [("gast", "has no role here"), ("fake", "not verified"), ("noname", "no usable email")]
+    ("who", "why"),
+    [("gast", "has no role here"), ("fake", "not verified"), ("word", "not verified"), ("noname", "no usable email")],
 )
 def test_who_has_no_role_or_no_verified_name_is_refused(browser: TestClient, who: str, why: str) -> None:
     refused = signed_in(browser, who)
@@ -199,7 +201,7 @@ def test_an_intercepted_code_is_worthless_without_the_verifier(browser: TestClie
 
 
 @pytest.mark.parametrize(
-    "following", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)"]
+    "following", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "//[evil"]
 )
 def test_sign_in_never_leads_to_another_site(browser: TestClient, following: str) -> None:
     landed = signed_in(browser, "arno", following)
@@ -208,6 +210,23 @@ def test_sign_in_never_leads_to_another_site(browser: TestClient, following: str
     moved = page.replace("127.0.0.1%3A8686", "evil.example")
     assert httpx.post(moved, data={"who": "arno"}).status_code == 400
     assert browser.get("/sign-in/provider", headers={"Host": "evil.example"}).status_code == 421
+
+
+def test_addresses_that_are_none_lead_to_the_first_page(browser: TestClient) -> None:
+    assert browser.get("/sign-in?next=//[").status_code == 200
+    assert browser.get("/", headers={"HX-Current-URL": "http://["}).headers["location"] == "/sign-in?next=%2F"
+    assert browser.get("/sign-in/nowhere", headers={"Referer": "http://["}).status_code == 404
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(), ValueError("no JSON")])
+def test_keys_that_cannot_be_read_are_the_providers_trouble(
+    browser: TestClient, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fetch(self: jwt.PyJWKClient) -> None:
+        raise error
+
+    monkeypatch.setattr(jwt.PyJWKClient, "fetch_data", fetch)
+    assert signed_in(browser, "arno").status_code == 503
 
 
 def test_a_provider_with_other_metadata_is_not_asked(home: Home, provider: Provider, browser: TestClient) -> None:

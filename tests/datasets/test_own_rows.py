@@ -24,6 +24,10 @@ def fails(split):
     yield {"prompt": "first"}
     raise OSError("the server is gone")
 
+def exits(split):
+    yield {"prompt": "first"}
+    raise SystemExit("no rows")
+
 def lists(split):
     return [["not", "a", "mapping"]]
 """
@@ -77,6 +81,7 @@ def test_the_spec_stands_for_the_source_that_it_was_read_with(module: str, tmp_p
     [
         ("rows", {"broken": 3}, DataError, r"my_rows:rows:3: Object of type object"),
         ("fails", {}, ConfigurationError, r"my_rows:fails failed: .*my_rows.py:\d+: OSError: the server is gone"),
+        ("exits", {}, ConfigurationError, r"my_rows:exits failed: .*my_rows.py:\d+: SystemExit: no rows"),
         ("lists", {}, DataError, r"my_rows:lists:1: the row is list"),
         ("rows", {"number": 3}, ConfigurationError, r"my_rows:rows failed: .*TypeError"),
     ],

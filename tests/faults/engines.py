@@ -14,8 +14,8 @@ def add_faults(registry: ModuleType) -> None:
     """Makes the registry build engines that look for faults in their run's folder; most faults are for virtual ones."""
     build_rollout_engine, build_train_engine = registry.build_rollout_engine, registry.build_train_engine
 
-    def rollout_engine(spec: Any, model_path: str, inputs_folder: Path) -> Any:
-        engine = build_rollout_engine(spec, model_path, inputs_folder)
+    def rollout_engine(spec: Any, model_path: str, inputs_folder: Path, spanned: Any = None) -> Any:
+        engine = build_rollout_engine(spec, model_path, inputs_folder, spanned)
         return _hanging(engine, inputs_folder.parent) if spec.virtual else engine
 
     def train_engine(spec: Any, context: Any) -> Any:

@@ -163,3 +163,28 @@ def test_a_run_waits_after_a_failure_without_keeping_others() -> None:
 
 def test_a_run_of_a_pool_that_was_removed_waits_with_a_reason() -> None:
     assert decide(pools(), facts(entry("a", 1, pools=("gone",)))).waiting["a"].reason == "there is no pool gone"
+
+
+def test_a_run_that_is_stopping_already_gets_the_deadline_of_its_reclaimed_devices_once() -> None:
+    leaving = holding("leaving", 0, 4, stopping=True, stop_reason="preempted by other")
+    away = {"main": {1: NOW + 40.0, 2: NOW + 30.0}}
+    (stop,) = decide(pools(), facts(leaving, away=away)).stops
+    assert (stop.reason, stop.within) == (RECLAIMED, 30.0)
+    told = holding("told", 0, 4, stopping=True, stop_reason=RECLAIMED)
+    assert stopped(decide(pools(), facts(told, away=away))) == []
+
+
+def test_devices_that_are_claimed_count_towards_the_limits() -> None:
+    leaving = holding("leaving", 0, 4, stopping=True, owner="ben")
+    waiting = [entry("first", 4, order=0), entry("second", 4, order=1)]
+    decision = decide(pools(8, devices_per_owner=4), facts(leaving, holding("stays", 4, 2, owner="ben"), *waiting))
+    assert decision.waiting["first"].reason == "its devices are being freed"
+    assert "ada may hold 4 devices, and holds 4" in decision.waiting["second"].reason
+
+
+def test_a_run_for_which_devices_are_on_their_way_preempts_in_no_other_pool() -> None:
+    two = parse_pools({"pools": {"a": {"devices": 4}, "b": {"devices": 4}}}, "pools")
+    running = [holding("low", 0, 4, pools=("a",)), holding("leaving", 0, 4, pools=("b",), stopping=True)]
+    decision = decide(two, facts(*running, entry("urgent", 4, priority=1, pools=("a", "b"))))
+    assert stopped(decision) == []
+    assert decision.waiting["urgent"].reason == "its devices are being freed"

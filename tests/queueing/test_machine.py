@@ -132,8 +132,9 @@ class QueueMachine(RuleBasedStateMachine):
         decision = decide(POOLS, QueueFacts(self.now, tuple(job.entry for job in self.jobs.values()), self.away))
         for stop in decision.stops:
             held = self.jobs[stop.run].entry.held
-            assert held is not None and not held.stopping
-            self.jobs[stop.run].entry = replace(self.jobs[stop.run].entry, held=replace(held, stopping=True))
+            assert held is not None and held.stop_reason != stop.reason
+            asked = replace(held, stopping=True, stop_reason=stop.reason)
+            self.jobs[stop.run].entry = replace(self.jobs[stop.run].entry, held=asked)
         for start in decision.starts:
             job = self.jobs[start.run]
             assert job.entry.held is None and job.entry.wanted is Wanted.RUN

@@ -41,6 +41,16 @@ def test_the_largest_run_of_a_person_respects_pool_limit_and_quota() -> None:
             "pools.main.price.currency",
         ),
         ({"pools": {}}, "pools: "),
+        ({"pools": {"a,b": {"devices": 1}}}, "pools: 'a,b': expected a name"),
+        (
+            {
+                "pools": {
+                    name: {"devices": 1, "price": {"currency": currency, "per_device_hour": 1}}
+                    for name, currency in (("a", "EUR"), ("b", "USD"))
+                }
+            },
+            "pools: prices in EUR and USD; expected one currency",
+        ),
         ({"pools": {"main": {"devices": 4}}, "fair_share": {"half_life": 3}}, "did you mean 'half_life_hours'?"),
     ],
 )

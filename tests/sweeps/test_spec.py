@@ -89,3 +89,11 @@ def test_a_setting_is_written_so_that_the_spec_reads_the_same_values() -> None:
         None,
     )
     assert overrides_of({"a": "no"}) == ['a="no"']
+
+
+@pytest.mark.parametrize(("section", "value"), [("asha", True), ("space", [RATE])])
+def test_a_section_that_is_no_mapping_is_a_mistake_also_with_options(tmp_path: Path, section: str, value: Any) -> None:
+    (tmp_path / "sweep.yaml").write_text(yaml_text({"base": str(QUICKSTART), **SPACE, section: value}))
+    options: dict[str, Any] = {"space": {}, "asha": {"reduction": 3}}
+    with pytest.raises(ConfigurationError, match=rf"sweep\.yaml: {section}: expected keys and values"):
+        load_sweep(tmp_path / "sweep.yaml", options)

@@ -46,7 +46,9 @@ def limits_of(budget: SharedBudget, currency: str, file: str) -> Iterator[Limit]
     for bound in BOUNDS:
         limit = getattr(budget, bound)
         if limit is not None:
-            name = f"{budget.scope}.{budget.name}.{bound}"
+            # Budgets of successive periods raise alarms of their own.
+            period = "" if budget.valid_from is None else f".{budget.valid_from.isoformat()}"
+            name = f"{budget.scope}.{budget.name}.{bound}{period}"
             remedy = f"raise {bound} of this budget in {file}, then resume the run"
             yield Limit(whose, name, bound, unit_of(bound, currency), limit, budget.warn_at, budget.action, remedy)
 

@@ -1,7 +1,7 @@
 """The price file: what a device of each kind costs per hour, its power, and budgets over several runs.
 
 Consumes a YAML file; produces `PriceFile`, and from it the `Tariff` of devices at a time. Money and energy are decimal
-numbers. The pools of a queue can use `DevicePrice` and `Tariff` without a file. Raises `ConfigurationError`.
+numbers. Raises `ConfigurationError`.
 """
 
 from __future__ import annotations

@@ -31,19 +31,19 @@ def own_rows(source: FunctionSource, split: str) -> Iterator[tuple[int, dict[str
     function = find_function(source.function, SOURCES, f"{PLACE}: {source.function!r}")
     try:
         rows = iter(function(split, **source.options))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(source, error) from error
     for number in count(1):
         try:
             row = next(rows)
         except StopIteration:
             return
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _failed(source, error) from error
         yield number, _plain(row, f"{source.function}:{number}", source.image_field)
 
 
-def _failed(source: FunctionSource, error: Exception) -> ConfigurationError:
+def _failed(source: FunctionSource, error: Exception | SystemExit) -> ConfigurationError:
     return ConfigurationError(f"{PLACE}: {source.function} failed: {error_place(error)}: {failure_text(error)}")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from yatt_core.datasets.rows import Keep
 from yatt_core.datasets.sources import all_tasks
@@ -23,7 +23,7 @@ from yatt_core.prompts.stream import Prompt
 from yatt_core.spec import RunSpec
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.reading.documents import read_document
-from yatt_core.spec.reading.mistakes import mistakes_in
+from yatt_core.spec.reading.mistakes import parse_model
 from yatt_core.spec.sections.data import Source as SourceSpec
 from yatt_core.spec.sections.data import SourceName
 from yatt_core.spec.sections.evaluation import EvaluationSampling
@@ -92,11 +92,7 @@ def parse_suite(tree: Any, origin: str) -> SuiteSpec:
 
     origin: the tree's name in error messages.
     """
-    try:
-        return SuiteSpec.model_validate(tree)
-    except ValidationError as error:
-        lines = [f"{origin}: {mistake}" for mistake in mistakes_in(error, SuiteSpec)]
-        raise ConfigurationError("\n".join(lines)) from None
+    return parse_model(SuiteSpec, tree, origin)
 
 
 def open_suite(suite: SuiteSpec, run: RunSpec, keep: Keep) -> Suite:
@@ -135,11 +131,7 @@ def _spec_of(suite: SuiteSpec, run: RunSpec) -> RunSpec:
     tree["data"]["sources"] = [_source(each) for each in suite.sets]
     tree["data"]["curriculum"] = None
     tree["evaluation"]["sampling"] = None if suite.sampling is None else suite.sampling.model_dump(mode="json")
-    try:
-        return RunSpec.model_validate(tree)
-    except ValidationError as error:
-        lines = [f"suite {suite.name}: {mistake}" for mistake in mistakes_in(error, RunSpec)]
-        raise ConfigurationError("\n".join(lines)) from None
+    return parse_model(RunSpec, tree, f"suite {suite.name}")
 
 
 def _source(each: SuiteSet) -> dict[str, Any]:

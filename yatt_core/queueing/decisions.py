@@ -39,7 +39,7 @@ class _Round:
         self._pools, self._facts, self._now = pools, facts, facts.now
         self._limits = Limits(pools, facts.entries)
         self._states = {
-            name: PoolState.of(name, pool.numbers, frozenset(facts.away.get(name, ())), facts)
+            name: PoolState.of(name, pool, frozenset(facts.away.get(name, ())), facts)
             for name, pool in pools.pools.items()
         }
         self._used = dict(facts.used)
@@ -59,13 +59,14 @@ class _Round:
         """Yields stops of runs that people hold back or remove, or whose devices are away."""
         for entry in self._facts.entries:
             held = entry.held
-            if held is None or held.stopping:
+            if held is None:
                 continue
-            if entry.wanted is not Wanted.RUN:
+            lost_at = self._facts.lost_at(held)
+            if entry.wanted is not Wanted.RUN and not held.stopping:
                 reason = HELD_BACK if entry.wanted is Wanted.HOLD else REMOVED
                 yield Stop(entry.run, reason, self._pools.stop_seconds)
-            elif gone := [at for number, at in self._facts.away.get(held.pool, {}).items() if number in held.devices]:
-                yield Stop(entry.run, RECLAIMED, max(0.0, min(gone) - self._now))
+            elif lost_at is not None and held.stop_reason != RECLAIMED:
+                yield Stop(entry.run, RECLAIMED, max(0.0, lost_at - self._now))
 
     def _in_order(self) -> Iterator[Entry]:
         """Yields the waiting runs; an account that just got devices falls back at once."""
@@ -87,7 +88,10 @@ class _Round:
             return
         if not (
             any(self._start(entry, name, backfill=False) for name in usable)
-            or any(self._preempt(entry, name) for name in usable)
+            # First where enough devices are on their way already, so that it preempts in one pool only.
+            or any(
+                self._preempt(entry, name) for name in sorted(usable, key=lambda name: self._lacking(entry, name) > 0)
+            )
             or any(self._start(entry, name, backfill=True) for name in usable)
         ):
             self._reserve(entry, usable[0])
@@ -127,16 +131,22 @@ class _Round:
         state = self._states[pool]
         if state.reservation is not None and not state.reservation.admits(entry, self._now):
             return False
-        lacking = entry.devices - len(state.free)
-        if lacking > state.coming:
-            victims = cheapest(list(self._victims(entry, state)), lacking - state.coming)
+        lacking = self._lacking(entry, pool)
+        if lacking > 0:
+            victims = cheapest(list(self._victims(entry, state)), lacking)
             if victims is None or self._ends_sooner(entry, state, victims):
                 return False
             for victim in victims:
                 self._stop(Stop(victim.run, f"preempted by {entry.run}", self._pools.stop_seconds))
         state.claim(entry.devices)
+        self._limits.add(entry, pool)
         self._waiting[entry.run] = Waiting("its devices are being freed")
         return True
+
+    def _lacking(self, entry: Entry, pool: str) -> int:
+        """Returns how many devices a run lacks in a pool beyond those that are free or on their way."""
+        state = self._states[pool]
+        return entry.devices - len(state.free) - state.coming
 
     def _victims(self, entry: Entry, state: PoolState) -> Iterator[tuple[Entry, Held]]:
         level, protected = entry.level(self._ageing), self._pools.protected_minutes * MINUTE

@@ -27,6 +27,8 @@ class Held:
     devices: their numbers in the pool.
     level: the run's priority with its age at the start, which decides who may preempt it.
     stopping: True once the run was asked to stop.
+    stop_reason: why it was asked; empty if it was not.
+    gpus: True if the devices are GPUs, whose numbers mean the same in all pools.
     ends_at: predicted end of the run; `NEVER` if unknown.
     free_at: predicted end of the stretch if the run was asked to stop now.
     lost_seconds: work that a stop now would waste, with the next start.
@@ -42,6 +44,8 @@ class Held:
     free_at: float = 0.0
     lost_seconds: float = 0.0
     backfilled: bool = False
+    stop_reason: str = ""
+    gpus: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,11 @@ class QueueFacts:
     entries: tuple[Entry, ...]
     away: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     used: Mapping[str, float] = field(default_factory=dict)
+
+    def lost_at(self, held: Held) -> float | None:
+        """Returns when the first of a run's devices is lost; None if none is away."""
+        away = self.away.get(held.pool, {})
+        return min((away[number] for number in held.devices if number in away), default=None)
 
 
 @dataclass(frozen=True, slots=True)

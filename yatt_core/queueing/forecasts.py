@@ -79,8 +79,3 @@ def expected_price(prices: Mapping[str, float], now: str, held: Mapping[str, flo
 def relative_error(predicted: float, actual: float) -> float:
     """Returns |predicted - actual| / actual; 0 if both are 0."""
     return abs(predicted - actual) / actual if actual else abs(predicted)
-
-
-def useful_ratio(useful_seconds: float, held_seconds: float) -> float:
-    """Returns the ratio that a run has reached; 1 before it has held devices."""
-    return useful_seconds / held_seconds if held_seconds > 0 else 1.0

@@ -86,7 +86,8 @@ def _exceeded(
     limit = pools.limit_of(stretch.owner)
     if limit is not None and owners[stretch.owner] > limit:
         yield f"at {at}: {stretch.owner} holds {owners[stretch.owner]} devices, the limit is {limit}"
-    quota = pools.pools[stretch.pool].quotas.get(stretch.project)
+    pool = pools.pools.get(stretch.pool)
+    quota = None if pool is None else pool.quotas.get(stretch.project)
     held = projects[stretch.pool, stretch.project]
     if quota is not None and held > quota:
         yield f"at {at}: project {stretch.project} holds {held} devices of {stretch.pool}, its quota is {quota}"

@@ -5,12 +5,21 @@ Consumes `pools.yaml`; produces a `PoolsSpec`. Raises `ConfigurationError` with 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.base import SpecModel
@@ -18,7 +27,7 @@ from yatt_core.spec.reading.documents import read_document
 from yatt_core.spec.reading.mistakes import mistakes_in
 
 OWNER: Final = "owner"
-NAME = r"^[a-z0-9][a-z0-9-]{0,39}$"
+NAME = r"[a-z0-9][a-z0-9-]{0,39}\Z"
 HOUR = 3600.0
 DAY = 24 * HOUR
 
@@ -41,7 +50,7 @@ class PoolSpec(SpecModel):
     price: Price | None = None
     """If missing, costs are not predicted."""
     spot: bool = False
-    """Whether devices may be reclaimed; see `yatt queue devices`."""
+    """A label for people: the devices may be reclaimed. It changes no decision; see `yatt queue devices`."""
     failures_per_device_day: NonNegativeFloat = 0.0
     """Expected failures or reclaims of a device in a day, until more of the pool's own history is known."""
     quotas: Mapping[str, PositiveInt] = {}
@@ -86,6 +95,21 @@ class PoolsSpec(SpecModel):
     """Time after its start in which a run is not preempted."""
     stop_seconds: PositiveFloat | None = None
     """Time within which a preempted run must end, if need be in the middle of an iteration; None: at its next commit."""
+
+    @field_validator("pools")
+    @classmethod
+    def _named(cls, pools: Mapping[str, PoolSpec]) -> Mapping[str, PoolSpec]:
+        for name in pools:
+            if re.match(NAME, name) is None:
+                raise ValueError(f"{name!r:.60}: expected a name of at most 40 lower-case letters, digits and hyphens")
+        return pools
+
+    @model_validator(mode="after")
+    def _one_currency(self) -> PoolsSpec:
+        found = sorted({pool.price.currency for pool in self.pools.values() if pool.price is not None})
+        if len(found) > 1:
+            raise ValueError(f"pools: prices in {' and '.join(found)}; expected one currency")
+        return self
 
     @model_validator(mode="after")
     def _apart(self) -> PoolsSpec:

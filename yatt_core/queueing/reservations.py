@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from yatt_core.queueing.facts import NEVER, Entry, Held, QueueFacts
+from yatt_core.queueing.pools import PoolSpec
 
 OVERDUE_SECONDS = 60.0
 """A run whose predicted end has passed is taken to end this soon."""
@@ -57,10 +58,15 @@ class PoolState:
     reservation: Reservation | None = field(default=None)
 
     @classmethod
-    def of(cls, name: str, numbers: tuple[int, ...], away: frozenset[int], facts: QueueFacts) -> PoolState:
-        """Returns the state of a pool before the decision."""
+    def of(cls, name: str, pool: PoolSpec, away: frozenset[int], facts: QueueFacts) -> PoolState:
+        """Returns the state of a pool before the decision.
+
+        A GPU that a run got from another pool, as the pools file was then, is taken.
+        """
+        numbers, gpus = pool.numbers, pool.gpus is not None
         holding = [(entry, entry.held) for entry in facts.entries if entry.held is not None and entry.held.pool == name]
-        taken = {number for _, held in holding for number in held.devices}
+        strangers = [each.held for each in facts.entries if each.held is not None and each.held.gpus and gpus]
+        taken = {number for held in (*strangers, *(held for _, held in holding)) for number in held.devices}
         free = [number for number in numbers if number not in taken and number not in away]
         state = cls(free, [], [], len([number for number in numbers if number not in away]), away)
         for entry, held in holding:

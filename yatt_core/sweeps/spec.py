@@ -176,7 +176,10 @@ def load_sweep(
         tree = {"base": path.name}
     for section in ("space", "asha"):
         if section in given:
-            given[section] = {**(tree.get(section) or {}), **given[section]}
+            known = tree.get(section) or {}
+            if not isinstance(known, Mapping):
+                raise ConfigurationError(f"{path}: {section}: expected keys and values (given: {known!r:.40})")
+            given[section] = {**known, **given[section]}
     sweep = parse_sweep({"space": {}, **tree, **given}, str(path))
     run = load_spec(path.parent / sweep.base, overrides, with_files=True)
     if mistakes := list(sweep.mistakes(run)):

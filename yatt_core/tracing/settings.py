@@ -41,7 +41,11 @@ def tracing_settings(environment: Mapping[str, str]) -> TracingSettings | None:
     if protocol is None:
         raise ConfigurationError(f"{PROTOCOL}: expected http/protobuf or grpc (given: {given!r:.40})")
     endpoint = environment.get(ENDPOINT) or DEFAULT[protocol]
-    parts = urlsplit(endpoint)
+    try:
+        parts = urlsplit(endpoint)
+        _ = parts.port
+    except ValueError:
+        raise ConfigurationError(f"{ENDPOINT}: expected an address such as {DEFAULT[protocol]}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigurationError(f"{ENDPOINT}: expected an address such as {DEFAULT[protocol]}")
     if parts.username or parts.password:

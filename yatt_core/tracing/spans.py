@@ -74,11 +74,6 @@ def end_tracing(seconds: float) -> int:
     return 0 if output is None else output.end(seconds)
 
 
-def tracing_output() -> OtlpOutput | None:
-    """Returns the output of this process; None while tracing is off."""
-    return _process.output
-
-
 def current_place() -> SpanPlace | None:
     """Returns the place of the innermost span in progress."""
     return _current.get()

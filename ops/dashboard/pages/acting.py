@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 
 from db.core.errors import LedgerError
 from ops.dashboard import actions, annotating, starting
-from ops.dashboard.access import Acting, Administering, Approving
+from ops.dashboard.access import Acting, Administering, Approver
 from ops.dashboard.annotating import NoteRequest
 from ops.dashboard.context import Number, RunId, Served
 from ops.dashboard.pages.frame import Visit, Visited
@@ -115,7 +115,7 @@ def verify(
 
 
 @router.post("/runs/{run_id}/promote")
-def promote(served: Served, by: Approving, run_id: RunId, asked: Annotated[actions.Promote, Form()]) -> Response:
+def promote(served: Served, by: Approver, run_id: RunId, asked: Annotated[actions.Promote, Form()]) -> Response:
     """Points an alias at a checkpoint."""
     actions.promote(served, by, run_id, asked)
     return redirect_after(run_id, "promote", "checkpoints")

@@ -17,7 +17,7 @@ from flows.gates.links import is_valid, link_key
 from ops.dashboard import approving
 from ops.dashboard.access import Approver
 from ops.dashboard.approving import ApprovalId
-from ops.dashboard.context import Context, Served
+from ops.dashboard.context import LARGEST, Context, Served
 from ops.dashboard.pages.frame import Visited
 from ops.dashboard.texts import GivenReason, Like
 from ops.queries.approvals import DECISION_OF, Choice, approval, approvals
@@ -26,6 +26,7 @@ router = APIRouter(prefix="/approvals", include_in_schema=False)
 links = APIRouter(prefix="/approvals", include_in_schema=False)
 """Routes of notifications' links, which are themselves the right to read and decide, also where reading needs sign-in."""
 SHOWN = 200
+"""Number of newest approvals among which decisions are shown; whatever waits for one is shown in full."""
 LinkToken = Annotated[str, Query(max_length=200)]
 PersonName = Annotated[str, Like(r"^[^\x00-\x1f\x7f]{1,60}$", "a name of up to 60 characters")]
 
@@ -47,8 +48,9 @@ class LinkForm(BaseModel):
 @router.get("")
 def show_approvals(visit: Visited) -> Response:
     """Shows what waits for a decision, then the newest decisions."""
-    found = approvals(visit.served.ledger, SHOWN)
-    waiting, decided = ([row for row in found if row.is_pending is pending] for pending in (True, False))
+    ledger = visit.served.ledger
+    waiting = approvals(ledger, LARGEST, only_open=True)
+    decided = [row for row in approvals(ledger, SHOWN) if not row.is_pending]
     return visit.render("approvals.html", waiting=waiting, decided=decided)
 
 

@@ -9,14 +9,13 @@ import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from starlette.responses import RedirectResponse, Response
 
 from ops.dashboard.context import context_of
 from ops.dashboard.pages.frame import Visit, visit
-from ops.dashboard.pages.signing_in import own_path, sign_in_address
+from ops.dashboard.pages.signing_in import own_path, sign_in_address, split_address
 from ops.dashboard.security import SAFE_METHODS
 from yatt_core.errors import ConfigurationError
 
@@ -79,7 +78,7 @@ def error_page(request: Request, answered: Response) -> Response:
 
 def back(request: Request) -> str:
     """Returns the previous page if it is one of the dashboard's, else the run's page, else `/`."""
-    came = urlsplit(request.headers.get("referer", ""))
+    came = split_address(request.headers.get("referer", ""))
     if came.netloc == request.headers.get("host") and came.path != request.url.path:
         return own_path(came.path)
     parts = request.url.path.split("/")

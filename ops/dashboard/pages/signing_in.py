@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 from typing import Annotated
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 from fastapi import APIRouter, Form, HTTPException, Query, Request
 from starlette.responses import RedirectResponse, Response
@@ -118,14 +118,22 @@ def _pending_cookie(request: Request) -> str:
     return f"{cookie_name(request)}_begun"
 
 
+def split_address(address: str) -> SplitResult:
+    """Returns the parts of an address; those of `/` if it is none."""
+    try:
+        return urlsplit(address)
+    except ValueError:  # such as an open bracket in place of the host
+        return urlsplit("/")
+
+
 def own_path(address: str) -> str:
     """Returns the address if every browser takes it for a path of the dashboard, else `/`."""
-    parts = urlsplit(address)
+    parts = split_address(address)
     led_away = parts.scheme or parts.netloc or not address.startswith("/") or address[1:2] in ("/", "\\")
     return "/" if led_away or not address.isprintable() else address
 
 
 def sign_in_address(request: Request) -> str:
     """Returns the address of the sign-in page, which leads back to the requested page, or to the one that it is part of."""
-    asked = urlsplit(request.headers.get("hx-current-url", "") or str(request.url))
+    asked = split_address(request.headers.get("hx-current-url", "") or str(request.url))
     return f"/sign-in?{urlencode({'next': own_path(asked.path + (f'?{asked.query}' if asked.query else ''))})}"

@@ -159,3 +159,24 @@ def test_a_deleted_run_takes_its_approvals_along(ledger: Ledger, run: str, fence
     ledger.approvals.ask(question(run), fence)
     ledger.deletions.delete(fence, "ann", "a mistake", {})
     assert ledger.approvals.list() == []
+
+
+def test_what_is_not_carried_out_or_ended_is_found_among_any_number(ledger: Ledger) -> None:
+    run = ledger.runs.create("toy", {}, "d", 3).id
+    for number in (1, 2, 3):
+        ledger.approvals.ask(Question(run, str(number), "promotion", "go on?", run))
+        ledger.events.append(run, "begun", {"approval": number})
+
+    def found() -> tuple[list[str], list[int]]:
+        between = ledger.approvals.decided_between("begun", "ended")
+        return ledger.approvals.runs_to_settle("promotion", "done"), [row.id for row in between]
+
+    assert found() == ([], [])
+    ledger.approvals.decide(1, Verdict(APPROVED, "ann", "well", "cli"))
+    ledger.approvals.decide(2, Verdict(REJECTED, "ann", "no", "cli"))
+    assert found() == ([run], [1, 2]) and ledger.approvals.runs_to_settle("iterations", "done") == []
+    ledger.events.append(run, "done", {"approval": 1})
+    ledger.events.append(run, "ended", {"approval": 2})
+    assert found() == ([], [1])
+    ledger.events.append(run, "begun", {"approval": 2})
+    assert found() == ([], [1, 2])

@@ -170,6 +170,25 @@ def test_a_budget_that_no_price_can_check_is_refused(tmp_path: Path) -> None:
         simulation.drive()
 
 
+def test_a_shared_budget_that_no_price_can_check_is_refused(tmp_path: Path) -> None:
+    budget = "budgets: [{scope: owner, name: NAME, cost: 5}]\n"
+    prices = "currency: EUR\ndevices: [{device: core, per_hour: 1}]\n"
+    (tmp_path / "prices.yaml").write_text(prices + budget.replace("NAME", "ada"))
+    with pytest.raises(ConfigurationError, match=r"per_hour of device 'H100'.* a budget of the file cannot be checked"):
+        Simulation.of(tmp_path, "billing.owner=ada").drive()
+    (tmp_path / "prices.yaml").write_text(prices + budget.replace("NAME", "ben"))
+    outcome = Simulation.of(tmp_path, "billing.owner=ada", "iterations=2").drive()
+    assert outcome is not None and outcome.state == "completed"
+
+
+def test_a_budget_whose_price_ends_within_a_session_is_refused_from_then_on(tmp_path: Path) -> None:
+    with_prices(tmp_path, more="budgets: [{scope: owner, name: ada, cost: 50}]\n")
+    path = tmp_path / "prices.yaml"
+    path.write_text(path.read_text().replace("watts: 700", "watts: 700, valid_until: 2023-11-14T22:23:20+00:00"))
+    with pytest.raises(ConfigurationError, match="per_hour of device 'H100'"):
+        Simulation.of(tmp_path, "iterations=6", "billing.owner=ada").drive()
+
+
 @pytest.mark.parametrize(
     ("period", "state"), [("valid_from: 2001-01-01", "paused"), ("valid_until: 2001-01-01", "completed")]
 )

@@ -129,3 +129,15 @@ def test_a_run_that_is_paused_for_another_reason_waits_at_no_gate(tmp_path: Path
     simulation.drive()
     with simulation.ledger() as ledger:
         assert awaited(ledger, simulation.run) is None and not may_go_on(ledger, simulation.run)
+
+
+def test_a_gate_whose_question_was_withdrawn_asks_again_when_the_run_stands_there(tmp_path: Path) -> None:
+    simulation = Simulation.of(tmp_path, EVERY_2, "iterations=3", "checkpoints.every=100")
+    simulation.drive()
+    for number in (1, 2):
+        with simulation.ledger() as ledger:
+            ledger.approvals.withdraw(number, "the spec had no such gate for a while")
+        assert ended(simulation.drive()) == ended(simulation.drive()) == ("paused", 2, 4)
+    assert [row.key.removeprefix("iterations-b0-i2") for row in approvals(simulation)] == ["", "-again2", "-again3"]
+    decide(simulation, 3, APPROVED)
+    assert ended(simulation.drive()) == ("completed", 3, 0)

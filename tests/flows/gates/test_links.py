@@ -96,3 +96,17 @@ def test_a_notification_carries_the_link_and_the_ledger_does_not(tmp_path: Path)
         assert is_valid(link_key(home), ledger.approvals.find(1), token, ledger.approvals.now())
     kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert not any(token.encode() in contents for contents in kept), "the link is stored nowhere"
+
+
+def test_a_notification_goes_out_without_a_link_if_the_key_cannot_be_used(tmp_path: Path) -> None:
+    home, pages = Home(tmp_path), Pages(dashboard="http://127.0.0.1:8686")
+    with Ledger.open(home.ledger) as ledger:
+        run = ledger.runs.create("toy", {}, "d", 3).id
+        ledger.approvals.ask(Question(run, "k", "iterations", "go on?", run))
+        address = addresses(home, pages, GatesSpec(links=True))
+        (tmp_path / KEY_FILE).write_bytes(b"short")
+        unsigned = "http://127.0.0.1:8686/approvals/1 or `yatt approve 1 --why ...`"
+        assert address(ledger, run, "k") == unsigned
+        (tmp_path / KEY_FILE).unlink()
+        (tmp_path / KEY_FILE).mkdir()
+        assert address(ledger, run, "k") == unsigned

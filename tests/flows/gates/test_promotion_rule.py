@@ -11,7 +11,7 @@ import pytest
 from benchmarks.simulation.cluster import DriverKilled
 from db.core.approval_rules import APPROVED, REJECTED, WITHDRAWN
 from db.ledger import Ledger
-from db.write.aliases import Aliases, AliasMove, CheckpointKey
+from db.write.aliases import CARRIED_OUT, Aliases, AliasMove, CheckpointKey
 from db.write.approvals import Approvals, Verdict
 from db.write.events import Events
 from flows.gates.candidates import JUDGED
@@ -150,3 +150,49 @@ def test_a_person_who_may_decide_promotes_and_brings_the_former_one_back(tmp_pat
             assert ledger.aliases.pointing(run)["champion"] == CheckpointKey(0, iteration, 1)
         assert promote(3, "ann") == ([], None)
         assert ledger.events.verify(run) is None
+
+
+def test_an_approved_promotion_is_carried_out_once_even_if_it_moves_nothing(tmp_path: Path) -> None:
+    simulation = Simulation.of(tmp_path, *RULE, GATE, "checkpoints.keep=9")
+    simulation.drive(until=2)
+    run = simulation.run
+    with simulation.ledger() as ledger:
+        two, one = (CheckpointKey(0, iteration, 1) for iteration in (2, 1))
+        ledger.aliases.promote(run, "champion", two, "bob", "approval 99: by hand")
+        ledger.approvals.decide(1, Verdict(APPROVED, "ann", "reads well", "cli"))
+        assert settle(ledger, run) == [] and ledger.aliases.carried_out(run) == {1}
+        ledger.aliases.promote(run, "champion", one, "bob", "approval 1: the way back")
+        assert settle(ledger, run) == [] and ledger.aliases.pointing(run)["champion"] == one
+        # Whoever read the approvals before another one carried them out finds it done.
+        assert ledger.aliases.carry_out(run, 1, two, "ann", "late") == []
+        assert len(ledger.events.of_kind(run, CARRIED_OUT)) == 1 and ledger.events.verify(run) is None
+
+
+def test_a_promotion_of_a_checkpoint_that_is_not_kept_is_over(tmp_path: Path) -> None:
+    simulation = Simulation.of(tmp_path, *RULE, GATE)
+    simulation.drive(until=2)
+    with simulation.ledger() as ledger:
+        assert ledger.aliases.carry_out(simulation.run, 7, CheckpointKey(0, 9, 1), "ann", "better") == []
+        (link,) = ledger.events.of_kind(simulation.run, CARRIED_OUT)
+        assert link.body["approval"] == 7 and "never recorded" in link.body["obstacle"]
+
+
+def test_a_reason_that_names_an_approval_does_not_carry_it_out(tmp_path: Path) -> None:
+    simulation = Simulation.of(tmp_path, *RULE, GATE, "checkpoints.keep=9")
+    simulation.drive(until=2)
+    run = simulation.run
+    with simulation.ledger() as ledger:
+        ledger.aliases.promote(run, "candidate", CheckpointKey(0, 1, 1), "bob", "approval 1: forged")
+        ledger.approvals.decide(1, Verdict(APPROVED, "ann", "reads well", "cli"))
+        assert [move.iteration for move in settle(ledger, run)] == [2]
+
+
+def test_one_question_about_a_checkpoint_is_open_whatever_is_decided_about_others(tmp_path: Path) -> None:
+    simulation = Simulation.of(tmp_path, *RULE, GATE, "checkpoints.keep=9")
+    simulation.drive()
+    run = simulation.run
+    with simulation.ledger() as ledger:
+        spec, asked = current_spec(ledger, run), Verdict(APPROVED, "bob", "better", "cli")
+        first = champion_by_gate(ledger, spec, run, checkpoint_of(ledger, run, 2), asked)
+        ledger.approvals.decide(2, Verdict(REJECTED, "ann", "too wordy", "cli"))
+        assert champion_by_gate(ledger, spec, run, checkpoint_of(ledger, run, 2), asked) == first

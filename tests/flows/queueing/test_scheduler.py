@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
-from db.core.errors import Fenced, QueueRefused, SchedulerHeld
+from db.core.errors import Conflict, Fenced, QueueRefused, SchedulerHeld
+from db.core.holder import this_process
 from db.write.queueing import Submission
+from db.write.scheduling import Grant
 from flows.queueing.pools_file import pools_file
 from flows.queueing.scheduler import Scheduler
 from tests.flows.queueing.simulated import Killed, World
 from yatt_core.errors import ConfigurationError
+from yatt_core.spec.reading.documents import yaml_text
 
 
 @pytest.fixture
@@ -70,6 +73,86 @@ def test_a_lost_driver_is_replaced_on_the_same_devices(world: World) -> None:
     world.finish()
     assert world.drivers.started == [run, run]
     assert world.outcomes(run) == ["completed"]
+
+
+def test_drivers_that_end_before_they_take_the_lease_are_not_started_for_ever_after_a_lost_one(world: World) -> None:
+    run = world.submit()
+    world.rounds(3)
+    world.drivers.kill(run)
+    world.drivers.never.add(run)
+    world.finish()
+    assert world.outcome(run) == "its driver did not start"
+    assert world.outcomes(run)[0] == "its driver did not start"
+    # The first one, three after it was lost, and two on devices of their own.
+    assert world.drivers.started.count(run) == 6
+
+
+@pytest.mark.parametrize("later", [{"gpus": [0]}, {"gpus": [0, 1, 2]}])
+def test_a_gpu_that_the_pools_file_moves_is_given_to_nobody_while_a_run_holds_it(
+    tmp_path: Path, later: dict[str, Any]
+) -> None:
+    world = World(tmp_path / "runs", {"pools": {"main": {"gpus": [0, 1]}}})
+    with world.ledger:
+        first = world.submit(iterations=9)
+        world.rounds(3)
+        pools_file(world.home).write_text(yaml_text({"pools": {"other": later}}))
+        second = world.submit(1, pools=("other",))
+        world.drivers.kill(first)
+        world.clock.advance(200.0)
+        world.rounds(2)
+        assert world.held() == {first: "main:0,1", **({second: "other:2"} if len(later["gpus"]) > 1 else {})}
+        assert (0, 1) in [driver.gpus for driver in world.drivers.alive.values()]
+        (outcome,) = world.outcomes(first)
+        assert outcome is None
+
+
+def test_the_ledger_refuses_a_gpu_of_another_pool_that_is_held(world: World) -> None:
+    one, two = world.submit(), world.submit()
+    fence = world.ledger.scheduling.lead(this_process("other"), 9.0, lambda _: True)
+    world.ledger.scheduling.allocate(fence, Grant(one, "main", (0, 1), 0, False, gpus=True), 0)
+    with pytest.raises(Conflict, match="are held by run"):
+        world.ledger.scheduling.allocate(fence, Grant(two, "spot", (1,), 0, False, gpus=True), 0)
+
+
+def test_a_reclaim_shortens_a_stop_and_a_later_deadline_does_not_lengthen_it(world: World) -> None:
+    run = world.submit(pools=("spot",), iterations=9)
+    world.rounds(3)
+    world.ledger.submissions.change(run, "ben", wanted="hold")
+    world.scheduler.round()
+    assert world.ledger.runs.stop_deadline(run) is None
+    world.ledger.submissions.report_outage("spot", [1], 40.0, "cloud")
+    world.scheduler.round()
+    assert world.ledger.runs.stop_deadline(run) == 40.0
+    assert world.ledger.queue.rows().held[0].stop_reason == "its devices are reclaimed"
+    (held,) = world.ledger.queue.rows().held
+    assert world.scheduler._fence is not None
+    world.ledger.scheduling.note_stop(world.scheduler._fence, held, "later", 90.0)
+    assert world.ledger.runs.stop_deadline(run) == 40.0
+
+
+def test_a_stop_that_is_asked_again_keeps_the_deadline_of_the_reclaim(world: World) -> None:
+    run = world.submit(pools=("spot",), iterations=9)
+    world.scheduler.round()
+    world.ledger.submissions.report_outage("spot", [1], 100.0, "cloud")
+    world.scheduler.round()
+    world.clock.advance(30.0)
+    world.drivers.step()
+    world.scheduler.round()
+    assert world.ledger.runs.stop_deadline(run) == 70.0
+
+
+def test_an_older_scheduler_asks_no_run_to_stop(world: World) -> None:
+    run = world.submit()
+    world.rounds(2)
+    (held,) = world.ledger.queue.rows().held
+    older = world.scheduler._fence
+    assert older is not None
+    world.scheduler = world.elect()
+    with pytest.raises(Fenced):
+        world.ledger.scheduling.note_stop(older, held, "preempted", None)
+    with pytest.raises(Fenced):
+        world.ledger.scheduling.ask_again(older, held, None)
+    assert world.ledger.runs.find(run).desired_state == "run"
 
 
 @pytest.mark.parametrize("how", ["never", "refused"])
@@ -204,7 +287,17 @@ def test_a_bad_pools_file_is_an_error_and_changes_nothing(world: World) -> None:
     assert world.held()
 
 
-WRITES = ("allocate", "note_driver", "note_stop", "release", "end", "note_reasons", "note_forecast", "score", "renew")
+WRITES = (
+    "allocate",
+    "note_driver",
+    "note_stop",
+    "release",
+    "end",
+    "note_reasons",
+    "note_forecast",
+    "ask_again",
+    "renew",
+)
 
 
 def killed_at(world: World, monkeypatch: pytest.MonkeyPatch, steps: set[int]) -> Callable[[], int]:

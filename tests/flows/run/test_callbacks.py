@@ -160,3 +160,11 @@ def test_without_callbacks_the_observer_is_the_sessions_own() -> None:
     inner = SilentObserver()
     with with_callbacks(inner, "toy-1", (), "sqlite://") as (observer, _):
         assert observer is inner
+
+
+def test_a_ledger_that_is_away_does_not_hide_the_error_of_the_session(tmp_path: Path) -> None:
+    named = [CallbackSpec(function=f"{HERE}:Told", options={"fails": [1]})]
+    address = f"sqlite:///{tmp_path / 'nowhere' / 'ledger.db'}"
+    with pytest.raises(KeyError), with_callbacks(SilentObserver(), "toy-1", named, address) as (observer, _):
+        observer.committed(commit(1))
+        raise KeyError("gone")

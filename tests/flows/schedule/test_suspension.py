@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from unittest.mock import MagicMock
+from uuid import uuid4
+
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.responses import SetStateStatus
+from prefect.states import Completed, Running
 
 from db.core.approval_rules import APPROVED, PENDING
 from db.write.approvals import Verdict
 from flows.gates.waiting import awaited
+from flows.schedule import suspension
 from flows.schedule.suspension import RESUMED, SUSPENDED, resume_windows
 from tests.flows.schedule.test_form import client as client
 from tests.flows.schedule.test_form import deployed
@@ -44,3 +50,22 @@ def test_a_window_is_suspended_at_a_gate_and_goes_on_once_it_is_approved(
         assert (ledger.runs.find(run).state, ledger.runs.find(run).iteration) == ("completed", 3)
         assert len(ledger.events.of_kind(run, SUSPENDED)) == 2 and len(ledger.events.of_kind(run, RESUMED)) == 1
         assert ledger.events.verify(run) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "done"),
+    [
+        (SetStateStatus.ACCEPT, None, True),
+        (SetStateStatus.REJECT, Running(), False),
+        (SetStateStatus.ABORT, Completed(), True),
+    ],
+)
+def test_a_flow_run_is_resumed_once_prefect_accepts_it_or_it_is_over(
+    monkeypatch: pytest.MonkeyPatch, status: SetStateStatus, state: State | None, done: bool
+) -> None:
+    client = MagicMock()
+    client.__enter__.return_value = client
+    client.resume_flow_run.return_value.status = status
+    client.read_flow_run.return_value.state = state
+    monkeypatch.setattr(suspension, "get_client", lambda sync_client: client)
+    assert suspension._resumed(uuid4(), "toy-1") is done

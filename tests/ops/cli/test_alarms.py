@@ -69,7 +69,7 @@ def test_show_has_the_newest_alarms_and_the_usage(yatt: Yatt, run: str) -> None:
     ("addresses", "said"),
     [
         (None, "the environment variable YATT_NOTIFY is not set"),
-        ("https://x hunter22", "address 1 of 2 in $YATT_NOTIFY"),
+        ("https://x hunter22", "address 1 of 2 in the environment variable YATT_NOTIFY"),
     ],
 )
 @pytest.mark.parametrize("command", ["check", "train", "deploy"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-
 import pytest
 
 from db.core.approval_rules import Deciders
@@ -12,6 +10,7 @@ from db.ledger import Ledger
 from db.write.approvals import Question
 from flows.gates.waiting import waiting_reason
 from flows.run.home import Home
+from ops.people.caller import login_name
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
 
@@ -22,7 +21,7 @@ def run(home: Home) -> str:
     run = seed_run(home)
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, this_process("test"), 60)
-        mine = Deciders((getpass.getuser(),))
+        mine = Deciders((login_name(),))
         asked = ledger.approvals.ask(Question(run, "k", "iterations", "continue after 2?", run, mine), fence)
         ledger.approvals.ask(Question("pipeline-1", "k", "gate", "promote?", deciders=Deciders(("nobody-else",))))
         ledger.runs.set_state(fence, "paused", waiting_reason(asked))
@@ -43,7 +42,7 @@ def test_a_decision_is_recorded_in_the_name_of_the_account(yatt: Yatt, home: Hom
     done = yatt("approve", "1", "--why", "it learns")
     assert done.code == 0 and f"`yatt resume {run}` continues the run" in done.out
     (row,) = [each for each in yatt("approvals", "--all", "-o", "json").document["approvals"] if each["id"] == 1]
-    assert (row["state"], row["decided_by"], row["via"]) == ("approved", getpass.getuser(), "cli")
+    assert (row["state"], row["decided_by"], row["via"]) == ("approved", login_name(), "cli")
     assert [each["id"] for each in yatt("approvals", "-o", "json").document["approvals"]] == [2]
     again = yatt("reject", "1", "--why", "no")
     assert again.code == 2 and "was approved by" in again.err

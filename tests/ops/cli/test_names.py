@@ -24,6 +24,7 @@ OPTIONS = {
     ("rm",): ["--yes"],
     ("placement", "explain"): ["1"],
     ("placement", "gantt"): ["1"],
+    ("queue", "priority"): ["1"],
 }
 
 

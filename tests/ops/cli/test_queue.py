@@ -8,10 +8,15 @@ import pytest
 
 from db.ledger import Ledger
 from flows.queueing.pools_file import pools_file
+from flows.run.creation import current_spec
 from flows.run.home import Home
+from flows.run.lease import DRIVER
+from ops.queueing.submitting import Asked, submit
+from tests.db.tools import holder
 from tests.flows.queueing.simulated import POOLS, World
 from tests.ops.conftest import Yatt
 from tests.services import ROOT
+from yatt_core.errors import ConfigurationError
 from yatt_core.spec.reading.documents import yaml_text
 
 SPEC = str(ROOT / "tests" / "specs" / "virtual.yaml")
@@ -79,6 +84,10 @@ def test_devices_are_reported_by_number(yatt: Yatt, pooled: Home) -> None:
         (("submit", SPEC, "--pool", "main", "--priority", "101"), "expected a number from -100 to 100"),
         (("submit",), "expected either SPEC"),
         (("devices", "spot", "--lost", "9"), "expected numbers of its devices"),
+        (("devices", "spot", "--lost", "\u00b2"), "expected numbers of its devices"),
+        (("devices", "spot", "--lost", "0", "--within", "inf"), "--within inf: expected at most"),
+        (("devices", "spot", "--lost", "0", "--within", "nan"), "--within nan: expected at most"),
+        (("submit", SPEC, "--pool", "main", "--project", "a\nb"), "--project 'a\\nb': expected a name"),
         (("devices", "sopt", "--lost", "0"), "did you mean 'spot'"),
     ],
 )
@@ -105,3 +114,15 @@ def test_the_list_shows_what_a_run_cost(yatt: Yatt, home: Home) -> None:
     assert (ended["run"], ended["state"], ended["reason"]) == (run, "ended", "completed")
     assert ended["cost"] == pytest.approx(2 * 2.0 * 13 / 60, rel=0.2)
     assert "predicted within" in yatt("queue").out
+
+
+def test_a_run_that_somebody_drives_cannot_come_back_to_the_queue(tmp_path: Path) -> None:
+    world = World(tmp_path / "runs")
+    with world.ledger as ledger:
+        run = world.submit(2, iterations=9)
+        world.rounds(3)
+        world.drivers.end(run, "paused", "guard loss")
+        world.round()
+        ledger.leases.acquire(run, holder(f"{DRIVER}{run}"), 9e9)
+        with pytest.raises(ConfigurationError, match="is driven by"):
+            submit(world.home, ledger, run, current_spec(ledger, run), Asked(["main"]), "ada")

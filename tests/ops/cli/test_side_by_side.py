@@ -26,7 +26,7 @@ class Drivers:
         self.started: list[tuple[str, int | None, str | None]] = []
 
     def start(
-        self, home: Home, run: str, log: Any, drift: bool, until: int, devices: str | None
+        self, home: Home, run: str, log: Any, drift: bool, until: int, devices: str | None, identity: Any
     ) -> subprocess.Popen[bytes]:
         self.started.append((run, until, devices))
         fence = self._ledger.leases.acquire(run, this_process(f"yatt driver of {run}"), 60)

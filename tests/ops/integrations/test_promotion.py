@@ -16,7 +16,7 @@ from db.core.engine import Fence
 from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.aliases import ALIASES, PROMOTION, CheckpointKey
-from flows.branching.branches import open_branch, operator_lease
+from flows.branching.branches import open_branch, operator_lease, revise
 from flows.delivery.outbox import deliver_pending
 from flows.delivery.registry import pruned_entries, version_id
 from flows.files.retention import needed_checkpoints
@@ -27,6 +27,7 @@ from ops.cli.options import Alias
 from ops.integrations.mlflow_registry import EXTERNAL_TAG, alias_tag
 from ops.integrations.mlflow_tracker import MlflowTracker
 from ops.integrations.promotion import deliver, promote
+from ops.people.roles import Person, Role
 from tests.ops.audited import weights
 from tests.ops.conftest import Yatt
 from tests.ops.integrations.test_mlflow_tracker import body_of, row
@@ -385,3 +386,15 @@ def test_an_overwritten_tag_does_not_block_a_move(registered: Home, text: str) -
     move = row("alias", {**body_of("another-home", 0, "kept"), **said}, mlflow_run, "move")
     MlflowTracker(registered.tracking_uri, registered.artifacts).deliver([move])
     assert json.loads(client.get_registered_model("toy").tags[tag])["number"] == 3
+
+
+def test_a_gate_before_the_champion_is_passed_in_ones_own_name_and_role_only(registered: Home, yatt: Yatt) -> None:
+    revise(registered, RUN, ["gates.promotion={roles: [approver]}"])
+    ann, bob = Person("ann", Role.ADMIN), Person("bob", Role.OPERATOR)
+    with pytest.raises(ConfigurationError, match="ann decides in their own name"):
+        promote(registered, RUN, "champion", 2, by="bob", why="better", person=ann)
+    assert yatt("promote", RUN, "--to", "champion", "--why", "better", "--by", "bob").code == 2
+    waits = promote(registered, RUN, "champion", 2, by="bob", why="better", person=bob)
+    assert waits.moves == () and waits.approval == 1
+    done = promote(registered, RUN, "champion", 2, by="ann", why="better", person=ann)
+    assert done.approval is None and [move.by for move in done.moves] == ["ann"]

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ops.people.caller import TOKEN_VARIABLE, caller, of_login
+import yatt
+from db.ledger import Ledger
+from flows.run.home import Home
+from ops.people.caller import TOKEN_VARIABLE, caller, login_name, of_login
 from ops.people.roles import ALLOWED, Permission, Person, Role, least_role, lesser, may
 from ops.people.tokens import TokenStore
 from ops.people.users import FILE, User, UserStore
+from tests.services import ROOT
+from yatt.run import Run, operator
 from yatt_core.errors import ConfigurationError
+
+QUICKSTART = ROOT / "configs" / "quickstart.yaml"
 
 
 def test_each_role_includes_the_one_below_it() -> None:
@@ -110,3 +118,28 @@ def test_a_token_in_the_environment_says_who_calls(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"the token in YATT_TOKEN is unknown") as raised:
         caller(tmp_path, {TOKEN_VARIABLE: "yatt_guess"})
     assert "guess" not in str(raised.value)
+
+
+def test_the_environment_does_not_choose_the_login_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "somebody-else")
+    assert login_name() != "somebody-else"
+
+
+def test_the_python_api_asks_for_the_role_and_records_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = TokenStore(tmp_path)
+    monkeypatch.setenv(TOKEN_VARIABLE, tokens.create("looker", Role.VIEWER))
+    with Ledger.open(Home(tmp_path).ledger) as ledger:
+        run = Run(ledger.runs.create("toy", {}, "d", 3).id, Home(tmp_path))
+    refused: tuple[Callable[[], object], ...] = (
+        run.stop,
+        lambda: run.fork(1),
+        lambda: run.rollback(1),
+        lambda: yatt.resume(run),
+        lambda: yatt.train(QUICKSTART, home=tmp_path),
+    )
+    for action in refused:
+        with pytest.raises(ConfigurationError, match="looker has the role viewer; this needs the role operator"):
+            action()
+    monkeypatch.setenv(TOKEN_VARIABLE, tokens.create("mover", Role.OPERATOR))
+    assert operator(run.home) == "mover"

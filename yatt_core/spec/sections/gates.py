@@ -16,9 +16,9 @@ class GateSpec(SpecModel):
     """A question that people decide."""
 
     names: tuple[str, ...] = ()
-    """People who may decide: names of the dashboard's tokens, and login names."""
-    roles: tuple[str, ...] = ()
-    """Roles whose holders may decide. Without names and roles, everyone with write access may."""
+    """People who may decide, if their role is approver or admin: names of users, or of tokens without a user."""
+    roles: tuple[Literal["approver", "admin"], ...] = ()
+    """Roles whose holders may decide; an admin holds both. Without names and roles, everyone with the role approver may."""
     deadline_hours: PositiveFloat | None = None
     """Hours after which `default` decides. `null`: the question stays open."""
     default: Literal["approve", "reject"] = "reject"

@@ -12,7 +12,7 @@ import typer
 
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import Alias, HomeOption, KeptOption, Output, OutputOption, RunArgument, examples
-from ops.cli.people import line_of_text, named
+from ops.cli.people import calling, line_of_text, named
 from ops.presentation.output import message, write, write_json, write_table
 from ops.presentation.words import moment
 
@@ -37,7 +37,10 @@ def promote(
     to: Annotated[Alias, typer.Option("--to", help="The alias to point at the checkpoint.")],
     why: Annotated[str, typer.Option("--why", help="Reason; recorded in the audit chain and shown in MLflow.")],
     iteration: KeptOption = None,
-    by: Annotated[str | None, typer.Option("--by", help="Who decided. Default: your login name.")] = None,
+    by: Annotated[
+        str | None,
+        typer.Option("--by", help="Who decided, where no gate does. Default: your login name."),
+    ] = None,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -52,9 +55,8 @@ def promote(
     place = Home.locate(home)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
-    done = promote_checkpoint(
-        place, name, to.value, iteration, by=named(by, "promotes the checkpoint"), why=line_of_text("--why", why)
-    )
+    by, why = named(by, "promotes the checkpoint"), line_of_text("--why", why)
+    done = promote_checkpoint(place, name, to.value, iteration, by=by, why=why, person=calling().person)
     waits = deliver(place, name) if done.model else None
     if waits:
         message(f"MLflow will be updated later: {waits}")

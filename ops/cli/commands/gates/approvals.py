@@ -13,7 +13,7 @@ import typer
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.cli.people import calling, line_of_text
-from ops.presentation.output import write, write_json, write_table
+from ops.presentation.output import message, write, write_json, write_table
 from ops.presentation.words import moment
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def approve(
     place = Home.locate(home)
     done = _decide(place, number, "approve", why)
     started = _resume(place, done) if resume else None
+    _tell_registry(place, done)
     if output is Output.JSON:
         write_json(asdict(done) | {"driver": started})
         return
@@ -102,6 +103,17 @@ def _decide(home: Home, number: int, choice: Choice, why: str) -> ListedApproval
     verdict = Verdict(DECISION_OF[choice], by.name, line_of_text("--why", why), "cli", held_roles(by.role))
     with opened_ledger(home) as ledger:
         return decide(ledger, number, verdict)
+
+
+def _tell_registry(home: Home, approval: ListedApproval) -> None:
+    """Sends the promotion that was approved to MLflow now; otherwise the run's driver or the service group does it later."""
+    from ops.integrations.promotion import deliver
+
+    if approval.kind != "promotion" or approval.run is None:
+        return
+    waits = deliver(home, approval.run)
+    if waits:
+        message(f"MLflow will be updated later: {waits}")
 
 
 def _resume(home: Home, approval: ListedApproval) -> int | None:

@@ -32,6 +32,7 @@ SUBMIT = (
     "yatt queue submit configs/quickstart.yaml --pool spot,main --priority 2 --project chat --auto-checkpoints",
     "yatt queue submit --run quickstart-3",
 )
+LONGEST_NOTICE = 30 * 24 * 3600
 ByOption = Annotated[str | None, typer.Option(metavar="NAME", help="Who asks. Default: the login name.")]
 PoolArgument = Annotated[str, typer.Argument(metavar="POOL", help="Name of a pool.")]
 
@@ -168,7 +169,10 @@ def devices(
     """Report devices that go away or come back; runs on them stop in time if they can, and start again elsewhere."""
     from flows.queueing.pools_file import read_pools
     from flows.run.home import Home
+    from yatt_core.errors import ConfigurationError
 
+    if not within <= LONGEST_NOTICE:  # also if it is no number
+        raise ConfigurationError(f"--within {within}: expected at most {LONGEST_NOTICE:,} seconds")
     place, who = Home.locate(home), named(by, "reports the devices")
     numbers = read_pools(place).pool(pool).numbers
     gone, returned = (_device_numbers(option, text, numbers) for option, text in (("--lost", lost), ("--back", back)))
@@ -208,7 +212,7 @@ def _device_numbers(option: str, text: str, known: tuple[int, ...]) -> list[int]
     from yatt_core.errors import ConfigurationError
 
     words = [word for word in text.split(",") if word]
-    found = [int(word) for word in words if word.isdigit() and int(word) in known]
+    found = [int(word) for word in words if word.isdecimal() and int(word) in known]
     if len(found) < len(words):
         raise ConfigurationError(f"{option} {text}: expected numbers of its devices, separated by commas: {known}")
     return found
