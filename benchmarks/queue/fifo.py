@@ -12,8 +12,7 @@ def decide_fifo(pools: PoolsSpec, facts: QueueFacts) -> Decision:
     """Returns what a queue without priorities, preemption and backfilling does; interrupted runs are first again."""
     limits = Limits(pools, facts.entries)
     states = {
-        name: PoolState.of(name, pool, frozenset(facts.away.get(name, ())), facts)
-        for name, pool in pools.pools.items()
+        name: PoolState.of(name, pool, frozenset(facts.away.get(name, ())), facts) for name, pool in pools.pools.items()
     }
     starts: list[Start] = []
     closed: set[str] = set()
