@@ -97,7 +97,7 @@ class Pipelines:
         with self._database.read() as connection:
             return _found(connection, pipeline)
 
-    def list(self, limit: int = 100) -> list[PipelineRow]:
+    def newest(self, limit: int = 100) -> list[PipelineRow]:
         """Returns the newest runs of pipelines, newest first."""
         query = select(*_columns(Pipeline, PipelineRow)).order_by(Pipeline.created_at.desc(), Pipeline.id.desc())
         with self._database.read() as connection:

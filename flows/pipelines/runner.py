@@ -150,7 +150,7 @@ class PipelineRunner:
         if "run" not in outputs:
             return True
         try:
-            return self._ledger.runs.find(str(outputs["run"])).id == outputs["run"]
+            return bool(self._ledger.runs.find(str(outputs["run"])).id == outputs["run"])
         except RunNotFound:
             return False
 

@@ -68,7 +68,7 @@ def pipeline_view(ledger: Ledger, pipeline: str) -> PipelineView:
 
 def pipeline_list(ledger: Ledger) -> tuple[PipelineView, ...]:
     """Returns the newest runs of pipelines, newest first."""
-    return tuple(_view(ledger, row) for row in ledger.pipelines.list())
+    return tuple(_view(ledger, row) for row in ledger.pipelines.newest())
 
 
 def _view(ledger: Ledger, row: PipelineRow) -> PipelineView:

@@ -146,7 +146,7 @@ def _find(ledger: Ledger, name: str) -> str:
 
     if name != LATEST:
         return ledger.pipelines.find(name).id
-    newest = ledger.pipelines.list(limit=1)
+    newest = ledger.pipelines.newest(limit=1)
     if not newest:
         raise PipelineNotFound("there are no pipelines in this ledger yet; start one with `yatt pipeline run FILE`")
     return newest[0].id
