@@ -14,6 +14,7 @@ from db.ledger import Ledger
 from db.write.approvals import Question
 from db.write.outbox import OutboxEntry
 from db.write.phases import Attempt
+from db.write.pipelines import PipelineFence
 from db.write.records import CheckpointRow, ChoiceRow, DecisionRow, ShardRow, WaveRow
 from db.write.scheduling import SchedulerFence
 from tests.db.tools import SimulatedClock, commit_of, everything, holder
@@ -122,9 +123,9 @@ def test_the_holder_writes(ledger: Ledger, prepared: Fence, clock: SimulatedCloc
 
 
 def takes_a_drivers_fence(method: Callable[..., object]) -> bool:
-    """Returns whether a write checks a driver's term; that of the queue's scheduler is another one."""
+    """Returns whether a write checks a driver's term; those of the queue's scheduler and of pipelines are others."""
     fence = inspect.signature(method, eval_str=True).parameters.get("fence")
-    return fence is not None and fence.annotation is not SchedulerFence
+    return fence is not None and fence.annotation not in (SchedulerFence, PipelineFence)
 
 
 def test_every_write_that_takes_a_fence_is_tried_here(ledger: Ledger) -> None:

@@ -14,6 +14,7 @@ from flows.run.home import Home
 from ops.cli.main import app
 from tests.ops.conftest import Yatt
 from tests.ops.seeding import seed_run
+from tests.services import ROOT
 
 OPTIONS = {
     ("fork",): ["--at", "1"],
@@ -25,6 +26,7 @@ OPTIONS = {
     ("placement", "explain"): ["1"],
     ("placement", "gantt"): ["1"],
     ("queue", "priority"): ["1"],
+    ("pipeline", "backfill"): ["--suite", str(ROOT / "configs" / "suites" / "spelling.yaml")],
 }
 
 
