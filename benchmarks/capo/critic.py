@@ -36,7 +36,7 @@ from yatt_core.spec.sections.trainer import AdamWSpec
 NETWORK = ModelFromConfig(
     hidden_size=64, layers=3, heads=4, key_value_heads=4, intermediate_size=172, max_positions=128
 )
-TRAINING = SftSpec(batch_size=64, max_steps=1500, learning_rate=1.5e-3, lr_warmup_steps=50, min_lr_ratio=0.05)
+TRAINING = SftSpec(batch_size=64, max_steps=3000, learning_rate=1.5e-3, lr_warmup_steps=50, min_lr_ratio=0.05)
 WRONG_FRACTIONS = (0.0, 0.2, 1.0, 1.0, 1.0, 1.0)
 """How likely a line is replaced; each response draws one of these. If few lines were, a judge that repeats what is
 written would be right so often that it would learn nothing else."""
