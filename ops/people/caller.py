@@ -98,5 +98,5 @@ def login_name() -> str:
 def _owns(path: Path) -> bool:
     try:
         return path.stat().st_uid == os.getuid()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return True

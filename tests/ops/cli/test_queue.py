@@ -86,7 +86,7 @@ def test_devices_are_reported_by_number(yatt: Yatt, pooled: Home) -> None:
         (("devices", "spot", "--lost", "9"), "expected numbers of its devices"),
         (("devices", "spot", "--lost", "\u00b2"), "expected numbers of its devices"),
         (("devices", "spot", "--lost", "0", "--within", "inf"), "--within inf: expected at most"),
-        (("devices", "spot", "--lost", "0", "--within", "nan"), "--within nan: expected at most"),
+        (("devices", "spot", "--lost", "0", "--within", "nan"), "Invalid value for '--within'"),
         (("submit", SPEC, "--pool", "main", "--project", "a\nb"), "--project 'a\\nb': expected a name"),
         (("devices", "sopt", "--lost", "0"), "did you mean 'spot'"),
     ],
