@@ -66,10 +66,10 @@ def test_judges_stand_beside_functions(part):
         (ENDPOINT, {"url": "https://u:secret@a.example"}, ("url: ", "password", "credential")),
         (ENDPOINT, {"url": "https://a.example/v1?key=secret"}, ("url: ", "? or #")),
         (ENDPOINT, {"credential": "sk-secret"}, ("credential: ", "{env: NAME}, {file: PATH}", "must not be written")),
-        (ENDPOINT, {"credential": {"env": "A-B"}}, ("credential.env: ", "'^[A-Za-z_][A-Za-z0-9_]*$'")),
+        (ENDPOINT, {"credential": {"env": "A-B"}}, ("credential: env: ", "the name of an environment variable")),
         (ENDPOINT, {"credential": {"env": "A", "file": "/x"}}, ("credential: ", "expected one of")),
         (ENDPOINT, {"credential": {}}, ("credential: ", "expected one of")),
-        (ENDPOINT, {"credential": {"file": "key"}}, ("credential: ", "not an absolute path")),
+        (ENDPOINT, {"credential": {"file": "key"}}, ("credential: file: ", "expected an absolute path")),
         (REWARD_MODEL, {"template": "{response} {answer}"}, ("template: ", "{response}", "{prompt}")),
     ],
 )
