@@ -23,6 +23,8 @@ from yatt_core.tracing.settings import tracing_settings
 from yatt_core.tracing.spans import begin_tracing, end_tracing, record_span, span
 
 END_SECONDS = 5.0
+SENT_MILLISECONDS = 30_000
+"""After this time a span has been sent or dropped."""
 COMMITS = ("commit", "commit_start")
 START, RECOVER = "start", "recover"
 
@@ -75,14 +77,21 @@ class SessionTracing:
     def _record_earlier(self, branch: int, iteration: int) -> None:
         """Sends the attempts of earlier drivers at an iteration and the next one, as the ledger has them.
 
-        A killed driver has not sent what it was working on, nor what it still had queued. What it did send has the same
-        identity.
+        A killed driver has not sent what it was working on, nor what it still had queued, which may reach back several
+        short iterations. What it did send has the same identity.
         """
-        for number in (iteration, iteration + 1):
+        sent_before = 0
+        for number in range(iteration + 1, -1, -1):
+            rows = self._ledger.phases.attempts(self._fence.run, branch, number)
+            earlier = [row for row in rows if row.term < self._fence.term and row.ended_at is not None]
+            if number < iteration and all((row.ended_at or 0) <= sent_before for row in earlier):
+                return
+            sent_before = max([sent_before, *(row.planned_at - SENT_MILLISECONDS for row in earlier)])
             root = iteration_place(self._owner, branch, number)
-            for row in self._ledger.phases.attempts(self._fence.run, branch, number):
-                if row.term < self._fence.term and row.ended_at is not None:
-                    self._record_attempt(root, row, row.ended_at)
+            for row in earlier:
+                self._record_attempt(root, row, row.ended_at or row.planned_at)
+            if number < iteration:
+                self._record_iteration(root, branch, number)
 
     def _record_attempt(self, root: SpanPlace, row: AttemptRow, ended_at: int) -> None:
         lost = row.reason == DRIVER_LOST
