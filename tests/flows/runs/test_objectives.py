@@ -51,7 +51,7 @@ def test_a_kill_while_it_learns_changes_no_bit(driver: Driver, small: tuple[str,
 def test_a_reward_model_trained_here_rewards_a_run_here(driver: Driver, small: tuple[str, ...], tmp_path: Path) -> None:
     """The second run learns from pairs of its own samples, in the order of the reward model (online DPO)."""
     form = "{prompt} {response}"
-    trained = driver.create(SPEC, *small, f"objective={{kind: reward_model, template: '{form}'}}")
+    trained = driver.create(SPEC, *small, f"objective={{kind: reward_model, template: '{form}'}}", "iterations=12")
     driver.drive(trained)
     folder = tmp_path / "reward"
     command = [
@@ -70,7 +70,10 @@ def test_a_reward_model_trained_here_rewards_a_run_here(driver: Driver, small: t
         "[{name: exact, function: exact_match, weight: 0}, "
         f"{{name: preferred, kind: reward_model, model: {{path: {folder}}}, template: '{form}'}}]"
     )
-    sampled = ("objective.pairs=sampled", "rollout.engine={kind: torch, instances: 1}", "rollout.samples_per_prompt=4")
+    sampled = (
+        "objective.pairs=sampled", "objective.mini_batches=1", "rollout.engine={kind: torch, instances: 1}",
+        "rollout.samples_per_prompt=4",
+    )  # fmt: skip
     run = driver.create(SPEC, *small, *sampled, f"rewards.parts={parts}", "iterations=3")
     driver.drive(run)
     with driver.ledger() as ledger:
@@ -79,4 +82,4 @@ def test_a_reward_model_trained_here_rewards_a_run_here(driver: Driver, small: t
         margins = [value for _, value in ledger.metrics.history(run, "preference/margin")]
     assert accuracy[0] == 0.5 and accuracy[-1] > 0.8
     assert len(rewards) == len(margins) == 3
-    assert margins[-1] > 0.0 == margins[0], "the policy equals its reference at first"
+    assert margins[-1] > 0.001 > abs(margins[0]), "the policy equals its reference at first"

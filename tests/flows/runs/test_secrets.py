@@ -50,13 +50,14 @@ def test_a_run_leaves_no_trace_of_its_endpoints_key(
             "name": "others", "kind": "endpoint", "url": server.url, "model": "m", "seeded": True,
             "template": "{prompt} {response}", "credential": credential,
         }  # fmt: skip
+        exact = {"name": "exact", "function": "exact_match", "weight": 0}
         changes = (
-            "placement.mode=dynamic",
+            "placement.mode=colocate",
             "rollout.max_new_tokens=12",
             "evaluation.every=0",
             f"iterations={ITERATIONS + 1}",
         )
-        run = driver.create("virtual.yaml", f"rewards.parts={json.dumps([part])}", *changes)
+        run = driver.create("virtual.yaml", f"rewards.parts={json.dumps([exact, part])}", *changes)
         output = driver.drive(run, expect=2)
         assert all(headers["Authorization"] == f"Bearer {VALUE}" for headers in server.headers)
     assert len(server.bodies) > 64
