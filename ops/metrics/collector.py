@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from db.core.approval_rules import PENDING, standing
 from db.core.errors import LedgerUnavailable
 from db.core.migrate import HEAD
 from db.ledger import Ledger
@@ -29,6 +30,8 @@ from ops.queries.run_list import DRIVEN, LOST, ListedRun, RunList, run_list
 
 RUNS = 200
 """Maximum number of runs with their own series."""
+OPEN_APPROVALS = 1000
+"""Maximum number of open approvals that are counted."""
 ACCOUNTED = 20
 """Maximum number of driven runs with time accounts, which require reading their newest attempts."""
 LEARNING = (*HEALTH, *THROUGHPUT)
@@ -56,6 +59,7 @@ class LedgerCollector(Collector):
         runs = [run.id for run in found.runs]
         yield from _of_ledger(found)
         yield from _of_queue(self._ledger)
+        yield from _of_approvals(self._ledger)
         yield from _of_lines(found.runs)
         yield _filled(
             names.CHECKPOINT, {(run,): at / 1000 for run, at in self._ledger.run_list.newest_checkpoints(runs).items()}
@@ -126,6 +130,16 @@ def _of_queue(ledger: Ledger) -> Iterator[Metric]:
     yield _filled(names.QUEUE_HELD, {(pool,): float(count) for pool, count in sorted(held.items())})
     yield _filled(names.QUEUE_AWAY, {(pool,): float(count) for pool, count in sorted(away.items())})
     yield _filled(names.QUEUE_SCHEDULER, {(): float(up)})
+
+
+def _of_approvals(ledger: Ledger) -> Iterator[Metric]:
+    now = ledger.approvals.now()
+    asked = ledger.approvals.list(OPEN_APPROVALS, only_open=True)
+    waiting = [approval for approval in asked if standing(approval, now) == PENDING]
+    counts = Counter(approval.kind for approval in waiting)
+    longest = max((now - approval.asked_at for approval in waiting), default=0) / 1000
+    yield _filled(names.APPROVALS, {(kind,): float(count) for kind, count in sorted(counts.items())})
+    yield _filled(names.APPROVAL_WAIT, {(): longest})
 
 
 def _of_lines(runs: Sequence[ListedRun]) -> Iterator[Metric]:

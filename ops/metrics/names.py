@@ -40,6 +40,10 @@ QUEUE_WAIT = MetricName("yatt_queue_longest_wait_seconds", "gauge", (), "Longest
 QUEUE_HELD = MetricName("yatt_queue_held_devices", "gauge", ("pool",), "Devices that runs of the queue hold, by pool.")
 QUEUE_AWAY = MetricName("yatt_queue_away_devices", "gauge", ("pool",), "Devices that are reclaimed or broken, by pool.")
 QUEUE_SCHEDULER = MetricName("yatt_queue_scheduler_up", "gauge", (), "1 if a live scheduler holds the queue's lease.")
+APPROVALS = MetricName("yatt_approvals_open", "gauge", ("kind",), "Approvals that wait for somebody, by what asked.")
+APPROVAL_WAIT = MetricName(
+    "yatt_approvals_longest_wait_seconds", "gauge", (), "Longest time that an approval has waited."
+)
 STATE = MetricName("yatt_run_state", "gauge", ("run", "state"), "1 for the run's current state.")
 DRIVEN = MetricName("yatt_run_driven", "gauge", ("run",), "1 if a live process holds the run's lease.")
 DRIVER_LOST = MetricName(

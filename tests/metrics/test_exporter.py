@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from sqlalchemy import text
 
 from db.ledger import Ledger
+from db.write.approvals import Question
 from db.write.queueing import Submission
 from db.write.scheduling import Grant
 from flows.run.home import Home
@@ -80,6 +81,8 @@ def test_every_promised_metric_is_exported(client: TestClient, home: Home) -> No
         scheduler = ledger.scheduling.lead(holder("scheduler"), 600)
         ledger.scheduling.allocate(scheduler, Grant(run, "main", (0, 1), 0, False), 1)
         ledger.submissions.report_outage("main", [3], 0.0, "cloud")
+        ledger.approvals.ask(Question("letters-1", "gate", "pipeline", "promote?"))
+        ledger.approvals.ask(Question("letters-1", "overdue", "pipeline", "promote?", seconds=0))
         with ledger._database.write() as connection:
             connection.execute(
                 text("UPDATE metric_series SET key = 'seconds/iteration' WHERE key = 'tokens_per_second'")
@@ -90,6 +93,7 @@ def test_every_promised_metric_is_exported(client: TestClient, home: Home) -> No
         assert all(len(labels) == len(metric.labels) for labels in found[metric.exported]) or metric is names.BUILD
     assert (found["yatt_queue_held_devices"], found["yatt_queue_away_devices"]) == ({("main",): 2}, {("main",): 1})
     assert (found["yatt_queue_runs"]["running",], found["yatt_queue_scheduler_up"][()]) == (1, 1)
+    assert found["yatt_approvals_open"] == {("pipeline",): 1} and found["yatt_approvals_longest_wait_seconds"][()] >= 0
     assert found["yatt_runs"]["running",] == 1 and found["yatt_runs"]["failed",] == 0
     assert found["yatt_run_iteration"]["toy-1",] == 2
     assert found["yatt_run_driven"] == {("toy-1",): 0, ("toy-2",): 1, (run,): 1}
