@@ -18,6 +18,7 @@ from types import TracebackType
 from db.core.engine import Clock, Database, DatabaseTime, database_url, open_engine
 from db.core.errors import LedgerUnavailable
 from db.core.migrate import ensure_current
+from db.portable.cut import Exports
 from db.read.audit import Audits
 from db.read.browse import Browser
 from db.read.lines import Lines
@@ -73,6 +74,7 @@ class Ledger:
         self.run_list = RunListReader(database)
         self.series = SeriesReader(database)
         self.browse = Browser(database)
+        self.exports = Exports(database)
 
     @classmethod
     def open(cls, address: str | Path, migrate: bool = True, clock: Clock = DatabaseTime) -> Ledger:
