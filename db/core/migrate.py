@@ -15,7 +15,6 @@ from db.core.errors import LedgerVersionError
 
 HEAD = "0005"
 """The newest migration; a test compares it with the files."""
-NEWER = f"which this version of YATT does not know (its newest is {HEAD}): a newer version wrote it; use that one"
 MIGRATIONS = Path(__file__).parent.with_name("migrations")
 ADVISORY_LOCK = 0x79617474
 RESTORING = "restoring-"
@@ -64,10 +63,11 @@ def current_revision(connection: Connection) -> str | None:
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
 
 
-def upgrade(connection: Connection, name: str, to: str = HEAD) -> None:
+def upgrade(connection: Connection, name: str, to: str | None = None) -> None:
     """Applies the migrations up to one of them, in a transaction of the caller.
 
     name: of the ledger, for messages.
+    to: by default the newest one.
 
     Raises `LedgerVersionError` if the database is at a migration that this version does not know, or `to` is one.
     """
@@ -75,12 +75,16 @@ def upgrade(connection: Connection, name: str, to: str = HEAD) -> None:
     from alembic.config import Config
     from alembic.script import ScriptDirectory
 
+    to = to or HEAD
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     for revision in (current_revision(connection), to):
         if revision is not None and revision not in known:
-            raise LedgerVersionError(f"{name} is at migration {revision}, {NEWER}")
+            raise LedgerVersionError(
+                f"{name} is at migration {revision}, which this version of YATT does not know (its newest is {HEAD}): "
+                "a newer version wrote it; use that one"
+            )
     config.attributes["connection"] = connection
     command.upgrade(config, to)
 

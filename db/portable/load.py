@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Column, Connection, MetaData, Table, insert, text
@@ -50,6 +51,9 @@ def is_loaded(loading: Loading) -> bool:
 
     Raises `LedgerVersionError` if it contains another ledger.
     """
+    url = database_url(loading.address)
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
+        return False  # asking would create the file
     with _opened(loading) as database, database.read() as connection:
         revision = current_revision(connection)
         if revision is None or revision == loading.revision:

@@ -120,7 +120,7 @@ def test_a_cut_does_not_see_what_is_written_meanwhile(working: Ledger, run: str,
         tables = {head.name: list(lines) for head, lines in cut.tables()}
     assert len(tables["iteration"]) == 4
     assert len(tables["control_state"]) == 4
-    assert len(dict((head.name, lines) for head, lines in exported(working))["iteration"]) == 5
+    assert len({head.name: lines for head, lines in exported(working)}["iteration"]) == 5
 
 
 def test_a_database_with_a_ledger_is_refused_and_left_alone(working: Ledger, address: str | Path) -> None:
