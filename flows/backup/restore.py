@@ -72,6 +72,7 @@ def restore_backup(
         loading = Loading(address, marker.token)
         if not marker.loaded:
             there = is_loaded(loading)
+            _remove_partial(home)
             if not (home.folder / RESTORING).exists():
                 durable.make_folder(home.folder)
                 marker.write(home)
@@ -104,7 +105,7 @@ def _begun(home: Home, backup: str, address: str) -> _Marker:
     ledger = json_digest(database_url(address).set(password=None).render_as_string())
     path = home.folder / RESTORING
     if not path.exists():
-        if home.folder.exists() and (not home.folder.is_dir() or any(home.folder.iterdir())):
+        if home.folder.exists() and (not home.folder.is_dir() or _others(home)):
             raise ConfigurationError(
                 f"{home.folder}: is not empty; a backup is restored into a new or empty folder only: choose another with --home"
             )
@@ -123,6 +124,18 @@ def _begun(home: Home, backup: str, address: str) -> _Marker:
                 "delete the folder and choose an empty ledger"
             )
     return marker
+
+
+def _others(home: Home) -> list[Path]:
+    """Returns what is in a home folder besides a marker that was not complete when its writer was killed."""
+    return [path for path in home.folder.iterdir() if not path.name.startswith(f".{RESTORING}.")]
+
+
+def _remove_partial(home: Home) -> None:
+    """Deletes the files that an interrupted restoration was writing."""
+    with durable.refusals(f"{home.folder}: what an interrupted restoration has left cannot be deleted"):
+        for path in list(home.folder.rglob(".*.tmp")):
+            path.unlink()
 
 
 def _restore_files(folder: BackupFolder, manifest: BackupManifest, home: Home, progress: Progress) -> None:

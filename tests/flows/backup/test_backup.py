@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -196,8 +198,6 @@ def test_an_altered_row_is_named_and_not_restored(
     path = object_of(backups, made, "event")
     path.write_bytes(b"".join(alter(path.read_bytes().splitlines(keepends=True))))  # type: ignore[operator]
     (damage,) = verify_backup(backups, made.id).damage
-    import re
-
     assert re.match(says, damage)
     refused(backups, made, Home(tmp_path / NEW), "event")
     assert not (tmp_path / NEW / "ledger.db").exists() or "toy" not in str(rows_or_none(tmp_path / NEW))
@@ -240,7 +240,6 @@ def test_another_backup_does_not_go_on_where_one_was_interrupted(
     with Ledger.open(home.ledger) as ledger:
         ledger.events.append("toy-1", "note", {})
     other = backup_of(home, backups.folder)
-    name = next(iter(made.manifest.tables))
     data = object_of(backups, made, "event").read_bytes()
     object_of(backups, made, "event").write_bytes(data[:-3] + b"x]\n")
     refused(backups, made, new, "event")
@@ -248,14 +247,11 @@ def test_another_backup_does_not_go_on_where_one_was_interrupted(
         restore_backup(backups, other.id, new, new.ledger_address)
     with pytest.raises(ConfigurationError, match="begun with another ledger"):
         restore_backup(backups, made.id, new, f"sqlite:///{tmp_path}/ledger.db")
-    assert name
 
 
 def test_mlflow_in_the_home_comes_along_with_its_addresses_moved(
     home: Home, backups: BackupFolder, tmp_path: Path
 ) -> None:
-    import sqlite3
-
     artifact = home.folder / "artifacts" / "1" / "file.txt"
     artifact.parent.mkdir(parents=True)
     artifact.write_text("artifact")
@@ -288,7 +284,7 @@ def test_a_kill_at_every_step_of_a_backup_leaves_none_or_a_whole_one(home: Home,
         assert all(verify_backup(backups, name).sound for name in backups.ids())
         again = backup_of(Home(death.folder / HOME), backups.folder)
         assert verify_backup(backups, again.id).sound
-        if death.step % 10 == 0 and backups.ids() == [again.id]:
+        if death.step % 40 == 0 and backups.ids() == [again.id]:
             assert again.added < again.manifest.size, "what was copied before the kill is used"
         shutil.rmtree(death.folder)
     assert steps > 30
@@ -312,7 +308,7 @@ def test_a_kill_at_every_step_of_a_restoration_leaves_a_home_that_is_refused_or_
             with pytest.raises(ConfigurationError, match="is being restored"):
                 _ = new.ledger
             restore_backup(backups, made.id, new, new.ledger_address)
-        elif not new.folder.exists() or not any(new.folder.iterdir()):
+        elif not (new.folder / "ledger.db").exists():
             restore_backup(backups, made.id, new, new.ledger_address)
         assert rows_of(new) == rows_of(home) | {"event": rows_of(home)["event"] + 1}
         with Ledger.open(new.ledger, migrate=False) as ledger:
