@@ -78,11 +78,11 @@ def load(loading: Loading, revision: str, tables: Tables, origin: Origin, clock:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
         upgrade(connection, ROWS, revision)
         for head, rows in tables:
-            _insert(connection, head, rows)
+            insert_rows(connection, head, rows)
         upgrade(connection, ROWS)
         settle(connection, database, origin)
         if connection.dialect.name == "postgresql":
-            _reset_sequences(connection)
+            reset_sequences(connection, Base.metadata.tables)
         _set_revision(connection, loading.revision)
 
 
@@ -102,7 +102,8 @@ def _opened(loading: Loading, clock: Clock = DatabaseTime) -> Iterator[Database]
         database.engine.dispose()
 
 
-def _insert(connection: Connection, head: TableHead, rows: Iterable[Sequence[Any]]) -> None:
+def insert_rows(connection: Connection, head: TableHead, rows: Iterable[Sequence[Any]]) -> None:
+    """Inserts rows by the kinds of their columns."""
     columns = [Column(name, TYPES[kind]) for name, kind in head.columns.items()]
     table = Table(head.name, MetaData(), *columns)
     named = _named(head.columns, rows)
@@ -115,9 +116,9 @@ def _named(columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> Iterato
         yield {name: from_json(kind, value) for (name, kind), value in zip(columns.items(), row, strict=True)}
 
 
-def _reset_sequences(connection: Connection) -> None:
-    """Has PostgreSQL number new rows after the loaded ones; SQLite does so by itself."""
-    for table in Base.metadata.sorted_tables:
+def reset_sequences(connection: Connection, tables: Iterable[str]) -> None:
+    """Has PostgreSQL number new rows of some tables after the loaded ones; SQLite does so by itself."""
+    for table in (Base.metadata.tables[name] for name in tables):
         column = table.autoincrement_column
         if column is None:
             continue
