@@ -43,6 +43,7 @@ from db.write.records import Records
 from db.write.runs import Runs
 from db.write.scheduling import Scheduling
 from db.write.suites import Suites
+from db.write.upkeep import Upkeep
 
 
 class Ledger:
@@ -78,6 +79,7 @@ class Ledger:
         self.series = SeriesReader(database)
         self.browse = Browser(database)
         self.exports = Exports(database)
+        self.upkeep = Upkeep(database)
 
     @classmethod
     def open(cls, address: str | Path, migrate: bool = True, clock: Clock = DatabaseTime) -> Ledger:

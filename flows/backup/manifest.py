@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
 from yatt_core.errors import DataError
+from yatt_core.manifests import FileEntry
 
 KIND, FORMAT = "backup", 1
 DIGITS = 12
@@ -72,9 +73,15 @@ class BackupManifest:
     lacking: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def objects(self) -> list[FileEntry]:
+        """The objects of all tables and files."""
+        tables = [FileEntry(each.size, each.sha256) for each in self.tables.values()]
+        return tables + [FileEntry(each.size, each.sha256) for each in self.files.values()]
+
+    @property
     def size(self) -> int:
         """The bytes of all tables and files."""
-        return sum(each.size for each in (*self.tables.values(), *self.files.values()))
+        return sum(each.size for each in self.objects)
 
     def text(self) -> bytes:
         """Returns the manifest's bytes."""

@@ -27,11 +27,7 @@ def prune_backups(folder: BackupFolder, keep: int) -> Pruned:
     with folder.in_use(alone=True):
         known = folder.ids()
         kept, gone = known[-keep:], known[:-keep]
-        objects = [
-            stored.sha256
-            for manifest in map(folder.read, kept)
-            for stored in (*manifest.tables.values(), *manifest.files.values())
-        ]
+        objects = [each.sha256 for manifest in map(folder.read, kept) for each in manifest.objects]
         for name in gone:
             folder.remove(name)
         return Pruned(tuple(gone), folder.sweep(objects))

@@ -18,7 +18,7 @@ import typer
 from typer.main import get_command
 
 from ops.cli import failures
-from ops.cli.commands.backups import backup
+from ops.cli.commands.backups import backup, maintain
 from ops.cli.commands.checkpoints import evaluate, export, promote, suites
 from ops.cli.commands.driving import branches, deletion, deploy, train
 from ops.cli.commands.gates import approvals
@@ -89,6 +89,7 @@ for module in (
     queue,
     audit,
     backup,
+    maintain,
     group,
     dashboard,
     tokens,

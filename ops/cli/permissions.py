@@ -22,6 +22,7 @@ OPERATING = (
     *("train", "resume", "stop", "deploy", "fork", "rollback", "retry", "soup run", "soup resume", "soup merge"),
     *("sweep run", "sweep resume", "queue submit", "queue priority", "queue pause", "queue resume", "queue remove"),
     *("queue devices", "queue init", "queue serve", "pipeline backfill", "evaluate", "up", "down"),
+    *("maintain", "migrate"),
 )
 APPROVING = ("approve", "reject", "promote", "pipeline run", "pipeline resume")
 ADMINISTERING = (

@@ -54,12 +54,13 @@ def create(to: ToArgument, home: HomeOption = None, output: OutputOption = Outpu
     then has the rest.
     """
     from flows.backup.create import create_backup
+    from flows.maintenance.settings import NAME
     from flows.run.home import Home
     from ops.people.settings_files import SETTINGS_FILES
 
     place, folder = Home.locate(home), _folder(to)
     with opened_ledger(place) as ledger, _progress("copying") as progress:
-        made = create_backup(place, ledger, folder, SETTINGS_FILES, progress)
+        made = create_backup(place, ledger, folder, (*SETTINGS_FILES, NAME), progress)
     manifest = made.manifest
     if output is Output.JSON:
         write_json(
@@ -80,7 +81,7 @@ def list_backups(to: ToArgument, output: OutputOption = Output.TEXT) -> None:
     """List the backups of a folder, oldest first."""
     from yatt_core.errors import DataError
 
-    folder, rows = _folder(to), []
+    folder, rows = _folder(to), list[dict[str, object]]()
     for name in folder.ids():
         try:
             manifest = folder.read(name)
@@ -88,8 +89,13 @@ def list_backups(to: ToArgument, output: OutputOption = Output.TEXT) -> None:
             rows.append({"id": name, "error": str(error)})
             continue
         runs = manifest.tables["run"].rows
-        facts = {"at": manifest.at, "home": manifest.home, "runs": runs, "files": len(manifest.files)}
-        more = {"bytes": manifest.size, "yatt": manifest.yatt, "lacking": len(manifest.lacking)}
+        facts: dict[str, object] = {
+            "at": manifest.at,
+            "home": manifest.home,
+            "runs": runs,
+            "files": len(manifest.files),
+        }
+        more: dict[str, object] = {"bytes": manifest.size, "yatt": manifest.yatt, "lacking": len(manifest.lacking)}
         rows.append({"id": name, **facts, **more})
     if output is Output.JSON:
         write_json({"folder": str(folder.folder), "backups": rows})
@@ -155,7 +161,9 @@ def restore(
     backup: IdOption = None,
     ledger: Annotated[
         str | None,
-        typer.Option("--ledger", metavar="URL", help="Database of the ledger. Default: $YATT_LEDGER, else in the home."),
+        typer.Option(
+            "--ledger", metavar="URL", help="Database of the ledger. Default: $YATT_LEDGER, else in the home."
+        ),
     ] = None,
     home: HomeOption = None,
     output: OutputOption = Output.TEXT,
