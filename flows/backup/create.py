@@ -30,7 +30,7 @@ from flows.backup.tracker_copy import NAME, artifact_files, copy_database, track
 from flows.files.storage import store_of
 from flows.run.home import Home
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
-from yatt_core.manifests import MANIFEST, FileEntry
+from yatt_core.manifests import FileEntry
 
 log = logging.getLogger("yatt_core.flow")
 CUTS = 5
@@ -176,10 +176,19 @@ def _copy_files(
 
 
 def _copy_sealed(ledger: Ledger, copies: _Copies, needs: Needs, sealed: SealedFolder) -> None:
-    """Copies a folder, which is fetched from the run's object store first if the run's folder lacks it."""
-    run_folder = copies.home.run_folder(sealed.run)
-    if sealed.run in needs.stores and not sealed.spare and not (run_folder / sealed.folder / MANIFEST).exists():
-        store_of(ledger, sealed.run, run_folder).fetch(sealed.folder, sealed.manifest_sha256)
+    """Copies a folder; one that the run's folder lacks, or has damaged, is fetched from the run's object store first."""
+    try:
+        _copy_folder(copies, sealed)
+    except DataError:
+        run_folder = copies.home.run_folder(sealed.run)
+        if sealed.run not in needs.stores or sealed.spare:
+            raise
+        if not store_of(ledger, sealed.run, run_folder).fetch(sealed.folder, sealed.manifest_sha256):
+            raise
+        _copy_folder(copies, sealed)
+
+
+def _copy_folder(copies: _Copies, sealed: SealedFolder) -> None:
     files = {f"{sealed.name}/{name}": sha256 for name, sha256 in sealed_files(copies.home, sealed).items()}
     try:
         for name, sha256 in files.items():

@@ -48,13 +48,24 @@ class BackupFolder:
 
     @contextmanager
     def in_use(self, alone: bool = False) -> Iterator[None]:
-        """Keeps objects from being deleted while a backup is made or read.
+        """Keeps objects from being deleted while a backup is made, or others from using the folder while they are.
 
         alone: waits until nobody else uses the folder, to delete objects.
         """
         durable.make_folder(self.folder)
         with durable.refusals(f"{self.folder / LOCK}: cannot be locked"), (self.folder / LOCK).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+            yield
+
+    @contextmanager
+    def being_read(self) -> Iterator[None]:
+        """Keeps objects from being deleted while a backup is read; writes nothing, since the disk may be read-only."""
+        path = self.folder / LOCK
+        if not path.exists():  # a copy of the folder, in which nobody deletes
+            yield
+            return
+        with durable.refusals(f"{path}: cannot be locked"), path.open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
             yield
 
     def ids(self) -> list[str]:

@@ -61,22 +61,21 @@ class SealedFolder:
 class Needs:
     """What the rows of a cut need.
 
-    stores: the object store of each run that has one.
+    stores: the runs that have an object store.
     """
 
     runs: tuple[str, ...]
     pipelines: tuple[str, ...]
     sealed: tuple[SealedFolder, ...]
-    stores: Mapping[str, str]
+    stores: frozenset[str]
 
 
 def needs_of(cut: Cut) -> Needs:
     """Returns what the rows of a cut need."""
     specs = cut.specs()
     newest = dict(specs)
-    urls = {run: (spec.get("storage") or {}).get("url") for run, spec in newest.items()}
     sealed = dict.fromkeys((*_code(specs), *_inputs(cut), *_checkpoints(cut), *_experience(cut)))
-    stores = {run: str(url) for run, url in urls.items() if url}
+    stores = frozenset(run for run, spec in newest.items() if (spec.get("storage") or {}).get("url"))
     return Needs(tuple(cut.runs()), tuple(cut.pipelines()), tuple(sealed), stores)
 
 

@@ -65,7 +65,7 @@ def restore_backup(
     Raises `ConfigurationError` if the home is not empty, `LedgerVersionError` if the ledger is not, or the backup is of a
     newer version, `DataError` and `DamagedRow` if the backup is damaged.
     """
-    with folder.in_use():
+    with folder.being_read():
         manifest = folder.read(backup)
         _check_objects(folder, manifest)
         marker = _begun(home, backup, address)

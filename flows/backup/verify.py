@@ -43,7 +43,7 @@ def verify_backup(folder: BackupFolder, backup: str, progress: Progress = lambda
 
     progress: called with the number of objects that are verified, and the total.
     """
-    with folder.in_use():
+    with folder.being_read():
         try:
             manifest = folder.read(backup)
         except DataError as error:
