@@ -1,6 +1,6 @@
 """A folder of backups: objects named by their sha256, which backups share, and a manifest for each backup.
 
-    backups/20260921T141320Z-0123456789ab.json
+    backups/20260921T141320250Z-0123456789ab.json
     objects/01/0123...
 
 Consumes files and lines; produces objects, each written whole or not at all. What a killed backup leaves is used by the
@@ -23,7 +23,7 @@ from yatt_core import durable
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.manifests import FileEntry
 
-ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{12}")
+ID = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{12}")
 PIECE = 1 << 20
 LOCK = ".lock"
 

@@ -4,7 +4,7 @@
      "tracked_at": null, "tables": {"run": {"columns": {"id": "text", ...}, "rows": 3, "size": 900, "sha256": "..."}, ...},
      "files": {"toy-1/inputs/manifest.json": {"size": 900, "sha256": "...", "mode": 420}, ...}, "lacking": {}}
 
-A backup's id is the time of its cut and the first digits of the sha256 of its manifest, so that an altered manifest is
+A backup's id is the time of its cut (to the millisecond, so that ids are in order) and the first digits of the sha256 of its manifest, so that an altered manifest is
 noticed.
 """
 
@@ -92,7 +92,7 @@ class BackupManifest:
 def id_of(manifest: BackupManifest) -> str:
     """Returns the id of the backup that has this manifest."""
     moment = datetime.fromtimestamp(manifest.at / 1000, UTC)
-    return f"{moment:%Y%m%dT%H%M%SZ}-{hashlib.sha256(manifest.text()).hexdigest()[:DIGITS]}"
+    return f"{moment:%Y%m%dT%H%M%S}{manifest.at % 1000:03d}Z-{hashlib.sha256(manifest.text()).hexdigest()[:DIGITS]}"
 
 
 def read_text(text: bytes, backup: str, place: str) -> BackupManifest:

@@ -58,7 +58,7 @@ def read_results(home: Home) -> Sequence[MaintenanceResult]:
         return [
             MaintenanceResult(**{**row, "steps": tuple(StepResult(**step) for step in row["steps"])}) for row in rows
         ]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except (ValueError, KeyError, TypeError) as error:
         raise InfrastructureError(f"{path}: not valid ({error}); remove it") from None

@@ -25,7 +25,7 @@ def test_a_home_is_backed_up_listed_verified_and_restored(yatt: Yatt, home: Home
     again = yatt("backup", "create", folder)
     assert again.code == 0 and "of which 0 B are new" in again.out
     rows = yatt("backup", "list", folder, "-o", "json").document["backups"]
-    assert [row["id"] for row in rows][0] == name and {row["runs"] for row in rows} == {1} and len(rows) == 2
+    assert rows[0]["id"] == name and {row["runs"] for row in rows} == {1} and len(rows) == 2
     assert name in yatt("backup", "list", folder).out
     sound = yatt("backup", "verify", folder, "--id", name, "-o", "json")
     assert sound.code == 0 and sound.document["sound"] and sound.document["damage"] == []
