@@ -4,8 +4,8 @@
      "tracked_at": null, "tables": {"run": {"columns": {"id": "text", ...}, "rows": 3, "size": 900, "sha256": "..."}, ...},
      "files": {"toy-1/inputs/manifest.json": {"size": 900, "sha256": "...", "mode": 420}, ...}, "lacking": {}}
 
-A backup's id is the time of its cut (to the millisecond, so that ids are in order) and the first digits of the sha256 of its manifest, so that an altered manifest is
-noticed.
+A backup's id is the time of its cut, to the millisecond so that ids are in order, and the first digits of the sha256 of its
+manifest, so that an altered manifest is noticed.
 """
 
 from __future__ import annotations

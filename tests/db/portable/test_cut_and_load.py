@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from db.core import migrate
 from db.core.engine import Fence
 from db.core.errors import LedgerVersionError
 from db.core.migrate import HEAD
@@ -183,3 +186,28 @@ def test_rows_delivered_after_the_trackers_copy_are_sent_again_and_paths_move(
 def test_only_paths_below_the_home_move() -> None:
     value = {"a": ["/old/x", "/older/x", "/old"], "b": {"c": "see /old/x"}, "n": 1}
     assert moved_paths(value, "/old", "/new") == {"a": ["/new/x", "/older/x", "/new"], "b": {"c": "see /old/x"}, "n": 1}
+
+
+CHANGES_ROWS = """
+from alembic import op
+
+revision, down_revision = "9999", "{before}"
+
+
+def upgrade() -> None:
+    op.execute("UPDATE run SET state_reason = 'migrated'")
+"""
+
+
+def test_later_migrations_are_applied_to_loaded_rows(
+    ledger: Ledger, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables, target = exported(ledger), tmp_path / "loaded.sqlite"
+    shutil.copytree(migrate.MIGRATIONS, tmp_path / "migrations")
+    (tmp_path / "migrations" / "versions" / "9999_rows.py").write_text(CHANGES_ROWS.format(before=HEAD))
+    monkeypatch.setattr(migrate, "MIGRATIONS", tmp_path / "migrations")
+    monkeypatch.setattr(migrate, "HEAD", "9999")
+    load(Loading(str(target), "token"), HEAD, rows_of(tables), origin_of())
+    with sqlite3.connect(target) as connection:
+        assert connection.execute("SELECT id, state_reason FROM run").fetchall() == [(run, "migrated")]
+    connection.close()
