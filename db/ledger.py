@@ -17,7 +17,8 @@ from types import TracebackType
 
 from db.core.engine import Clock, Database, DatabaseTime, database_url, open_engine
 from db.core.errors import LedgerUnavailable
-from db.core.migrate import ensure_current
+from db.core.migrate import Migration, ensure_current
+from db.portable.cut import Exports
 from db.read.audit import Audits
 from db.read.browse import Browser
 from db.read.lines import Lines
@@ -42,13 +43,17 @@ from db.write.records import Records
 from db.write.runs import Runs
 from db.write.scheduling import Scheduling
 from db.write.suites import Suites
+from db.write.upkeep import Upkeep
 
 
 class Ledger:
-    """The system of record. Threads may share it; a forked process must open its own."""
+    """The system of record. Threads may share it; a forked process must open its own.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    migration: what opening it has done to the database.
+    """
+
+    def __init__(self, database: Database, migration: Migration) -> None:
+        self._database, self.migration = database, migration
         self.runs = Runs(database)
         self.leases = Leases(database)
         self.phases = Phases(database)
@@ -73,6 +78,8 @@ class Ledger:
         self.run_list = RunListReader(database)
         self.series = SeriesReader(database)
         self.browse = Browser(database)
+        self.exports = Exports(database)
+        self.upkeep = Upkeep(database)
 
     @classmethod
     def open(cls, address: str | Path, migrate: bool = True, clock: Clock = DatabaseTime) -> Ledger:
@@ -88,11 +95,11 @@ class Ledger:
             _check_file(Path(url.database or ""), migrate)
         database = Database(open_engine(url), clock)
         try:
-            ensure_current(database, migrate)
+            migration = ensure_current(database, migrate)
         except BaseException:
             database.engine.dispose()
             raise
-        return cls(database)
+        return cls(database, migration)
 
     def close(self) -> None:
         """Closes all connections."""

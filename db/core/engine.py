@@ -133,6 +133,13 @@ class Database:
             yield connection
 
     @contextmanager
+    def outside(self) -> Iterator[Connection]:
+        """Opens a connection without a transaction, for statements of SQLite that refuse to run in one."""
+        with _translated(self.engine), self._reader.connect() as connection:
+            connection.exec_driver_sql("COMMIT")  # of the transaction that every connection begins
+            yield connection
+
+    @contextmanager
     def fenced(self, fence: Fence) -> Iterator[tuple[Connection, int]]:
         """Opens a driver's transaction and yields its connection and the time.
 

@@ -11,7 +11,7 @@ checkpoints to keep, and deletes experience that is no longer needed. Rows and d
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -109,17 +109,9 @@ def prune_experience(
     """
     if spec.retention.experience != "needed":
         return []
-    needed = _needed(ledger, fence.run, spec.checkpoints.keep)
     pruned, told, store = list[int](), list[tuple[int, int]](), store or NoStore()
     stored = _stored(store)
-    found = _on_disk(run_folder)
-    for branch, iteration in stored:
-        found.setdefault(branch, set()).add(iteration)
-    run = ledger.runs.find(fence.run)
-    for branch, iterations in sorted(found.items()):
-        # The iteration in progress, the one after the last commit, needs its files.
-        done = [i for i in sorted(iterations) if branch != run.current_branch or i <= run.iteration]
-        gone = [i for i in done if not needed.replays(fence.run, branch, i)]
+    for branch, gone in _unneeded(ledger, fence.run, run_folder, spec, stored).items():
         for first, last in consecutive(gone):
             ledger.events.append(
                 fence.run, PRUNED_EVENT, {"branch": branch, "first": first, "last": last, "term": fence.term}, fence
@@ -134,6 +126,29 @@ def prune_experience(
     if pruned:
         log.info("deleted the experience of %d iterations, which no checkpoint needs any longer", len(pruned))
     return pruned
+
+
+def has_unneeded_experience(ledger: Ledger, run: str, run_folder: Path, spec: RunSpec) -> bool:
+    """Returns True if `prune_experience` would delete something on this disk."""
+    return any(_unneeded(ledger, run, run_folder, spec, {}).values())
+
+
+def _unneeded(
+    ledger: Ledger, run: str, run_folder: Path, spec: RunSpec, stored: Mapping[tuple[int, int], Sequence[str]]
+) -> dict[int, list[int]]:
+    """Returns the iterations, by branch, whose experience no kept checkpoint needs; none if all of it is to be kept."""
+    if spec.retention.experience != "needed":
+        return {}
+    needed, found = _needed(ledger, run, spec.checkpoints.keep), _on_disk(run_folder)
+    for branch, iteration in stored:
+        found.setdefault(branch, set()).add(iteration)
+    row = ledger.runs.find(run)
+    gone = {}
+    for branch, iterations in sorted(found.items()):
+        # The iteration in progress, the one after the last commit, needs its files.
+        done = [i for i in sorted(iterations) if branch != row.current_branch or i <= row.iteration]
+        gone[branch] = [i for i in done if not needed.replays(run, branch, i)]
+    return gone
 
 
 def _needed(ledger: Ledger, run: str, keep: int) -> Needed:

@@ -4,6 +4,7 @@ runs/                     the home: $YATT_HOME, or `runs` in the working folder
   ledger.db               the ledger, unless $YATT_LEDGER names another database
   mlflow.db, artifacts/   MLflow's store, unless $MLFLOW_BACKEND_STORE_URI or $MLFLOW_TRACKING_URI names another
   group/                  the service group of `yatt up`: its state, logs, and Prefect's database
+  restoring.json          while `yatt restore` fills the home
   <run>/                  inputs, experience, checkpoints, logs, supervisor, prefect
 """
 
@@ -16,8 +17,11 @@ from pathlib import Path
 
 from db.core.engine import dsn_url
 from db.core.errors import LedgerAddressError
+from yatt_core.errors import ConfigurationError
 
 LEDGER_VARIABLE = "YATT_LEDGER"
+RESTORING = "restoring.json"
+"""The file that marks a home which `yatt restore` has not completed."""
 _POSTGRESQL = re.compile(r"^postgres(ql)?(\+\w+)?://")
 
 
@@ -42,7 +46,19 @@ class Home:
 
     @property
     def ledger(self) -> str:
-        """The database address of the ledger. Raises `LedgerAddressError` if $YATT_LEDGER is not one."""
+        """The database address of the ledger.
+
+        Raises `LedgerAddressError` if $YATT_LEDGER is not one, `ConfigurationError` if the home is being restored.
+        """
+        if (self.folder / RESTORING).exists():
+            raise ConfigurationError(
+                f"{self.folder}: is being restored from a backup; repeat the `yatt restore` that was interrupted"
+            )
+        return self.ledger_address
+
+    @property
+    def ledger_address(self) -> str:
+        """The database address of the ledger, also while the home is being restored. Raises as `ledger` does."""
         given = os.environ.get(LEDGER_VARIABLE)
         if not given:
             return f"sqlite:///{self.folder / 'ledger.db'}"

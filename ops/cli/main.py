@@ -18,6 +18,7 @@ import typer
 from typer.main import get_command
 
 from ops.cli import failures
+from ops.cli.commands.backups import backup, maintain
 from ops.cli.commands.checkpoints import evaluate, export, promote, suites
 from ops.cli.commands.driving import branches, deletion, deploy, train
 from ops.cli.commands.gates import approvals
@@ -87,6 +88,8 @@ for module in (
     pipeline,
     queue,
     audit,
+    backup,
+    maintain,
     group,
     dashboard,
     tokens,

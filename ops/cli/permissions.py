@@ -16,16 +16,17 @@ READING = (
     *("lineage", "runs", "show", "compare", "watch", "open", "alarms", "logs", "rollouts", "aliases", "status"),
     *("placement explain", "placement replay", "placement gantt", "soup show", "audit verify", "audit weights"),
     *("approvals", "costs", "evaluations", "sweep show", "export", "dashboard"),
-    *("pipeline show", "pipeline list"),
+    *("pipeline show", "pipeline list", "backup list", "backup verify"),
 )
 OPERATING = (
     *("train", "resume", "stop", "deploy", "fork", "rollback", "retry", "soup run", "soup resume", "soup merge"),
     *("sweep run", "sweep resume", "queue submit", "queue priority", "queue pause", "queue resume", "queue remove"),
     *("queue devices", "queue init", "queue serve", "pipeline backfill", "evaluate", "up", "down"),
+    *("maintain", "migrate"),
 )
 APPROVING = ("approve", "reject", "promote", "pipeline run", "pipeline resume")
 ADMINISTERING = (
-    "rm",
+    *("rm", "backup create", "backup prune", "restore"),
     *("token create", "token list", "token revoke", "user add", "user list", "user role", "user remove"),
 )
 COMMANDS: Mapping[str, Permission] = MappingProxyType(

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.maintenance.record import MaintenanceResult, read_results
 from flows.prefect_io.prefect_server import PASSWORD_VARIABLE
 from flows.run.home import Home
 from ops.group.keeper_state import Undelivered, read_undelivered
@@ -52,6 +53,7 @@ class GroupStatus:
     state: up (all well), starting, degraded, down, or lost (its supervisor was killed).
     supervisor: its pid.
     held_by: the terminal it runs in.
+    maintenance: the newest result of maintenance.
     password_file: the file of Prefect's password; empty if it is set in the environment of `yatt up`.
     """
 
@@ -62,6 +64,7 @@ class GroupStatus:
     members: tuple[Member, ...]
     undelivered: tuple[Undelivered, ...]
     password_file: str = ""
+    maintenance: MaintenanceResult | None = None
 
     @property
     def summary(self) -> str:
@@ -108,6 +111,7 @@ def group_status(home: Home) -> GroupStatus:
         members=members,
         undelivered=read_undelivered(home.group),
         password_file=str(password) if password.exists() else "",
+        maintenance=next(iter(read_results(home)), None),
     )
 
 

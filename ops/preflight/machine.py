@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ops.preflight.gpus import look_at_gpus
 from ops.preflight.home_folder import check_folder, existing_parent, ledger_file
 from ops.preflight.verdicts import Check, Verdict
-from ops.presentation.words import size
+from ops.presentation.words import moment, size
 
 if TYPE_CHECKING:
     from flows.run.home import Home
@@ -160,6 +160,26 @@ def look_at_ledger(home: Home) -> Iterator[Check]:
         yield Check("ledger", Verdict.OK, f"{address}, {runs} runs")
 
 
+def look_at_maintenance(home: Home) -> Iterator[Check]:
+    """Says what the last maintenance found; nothing if there was none."""
+    from flows.maintenance.record import read_results
+    from yatt_core.errors import InfrastructureError
+
+    try:
+        results = read_results(home)
+    except InfrastructureError as error:
+        yield Check("maintenance", Verdict.WARN, str(error), "remove the file; the next maintenance writes a new one")
+        return
+    for last in results[:1]:
+        when = moment(round(1000 * last.began_at))
+        if last.ok:
+            yield Check("maintenance", Verdict.OK, f"{when}: all well")
+        else:
+            yield Check(
+                "maintenance", Verdict.WARN, f"{when}: {last.trouble}", "mend what it names, then: yatt maintain"
+            )
+
+
 LOOKS: tuple[Callable[[Home], Iterator[Check]], ...] = (
     look_at_python,
     look_at_libraries,
@@ -170,4 +190,5 @@ LOOKS: tuple[Callable[[Home], Iterator[Check]], ...] = (
     look_at_loopback,
     look_at_shared_memory,
     look_at_ledger,
+    look_at_maintenance,
 )

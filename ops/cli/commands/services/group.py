@@ -18,7 +18,7 @@ import typer
 
 from ops.cli.options import HomeOption, Output, OutputOption, examples
 from ops.presentation.output import message, write, write_json, write_table
-from ops.presentation.words import duration
+from ops.presentation.words import duration, moment
 
 if TYPE_CHECKING:
     from ops.group.control import Group
@@ -182,5 +182,8 @@ def _print(found: GroupStatus) -> None:
         write(f"to use Prefect's commands in another terminal: {found.prefect_client}")
         if found.password_file:
             write(f"the password of its UI is in {found.password_file}")
+    if found.maintenance is not None:
+        last = found.maintenance
+        write(f"last maintenance: {moment(round(1000 * last.began_at))}, {last.trouble or 'all well'}")
     for run in found.undelivered:
         write(f"run {run.run}: {run.rows} rows waiting to be sent to MLflow{f': {run.reason}' if run.reason else ''}")

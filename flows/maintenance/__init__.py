@@ -1,0 +1,1 @@
+"""Maintenance of a home: what has to be done once a day, whoever drives its runs."""

@@ -1,0 +1,150 @@
+"""The steps of maintenance, each with what it does where no run does it by itself.
+
+deletions   finishes deletions of runs of which something could not be removed
+retention   deletes checkpoints, experience and partial files that idle runs no longer need; a driver does so for its own
+audit       audits every run; a run in which something disagrees gets a link in its audit chain, once for each finding
+backup      backs the home up and deletes the oldest backups, if `maintenance.yaml` names a folder
+database    statistics and free space of the ledger
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+
+from db.core.errors import LeaseHeld
+from db.ledger import Ledger
+from flows.backup.create import create_backup
+from flows.backup.folder import BackupFolder
+from flows.backup.prune import prune_backups
+from flows.delivery.registry import pruned_entries
+from flows.files.retention import has_unneeded_experience, needed_checkpoints, prune_experience
+from flows.files.storage import store_of
+from flows.maintenance.runner import Finding, Step
+from flows.maintenance.settings import MaintenanceSettings
+from flows.reports.audit import AuditReport, verify_run
+from flows.run.creation import current_spec
+from flows.run.deletion import delete_run
+from flows.run.home import Home
+from flows.run.lease import take_lease
+from flows.run.protocols import MetricsReader, Tracker
+from yatt_core.checkpoints.retention import delete_checkpoint, sweep_checkpoints
+from yatt_core.keys import checkpoint_folder
+
+log = logging.getLogger("yatt.maintenance")
+LEASE_SECONDS = 600.0
+UNSOUND = "audit_failed"
+"""The kind of the link that records what an audit found."""
+RUNNING = "running"
+ReaderOf = Callable[[Ledger, str], MetricsReader | None]
+"""Returns a reader of a run's metrics; None if it is not tracked."""
+
+
+def steps_of(
+    home: Home, settings: MaintenanceSettings, tracker: Tracker, reader_of: ReaderOf, files: Sequence[str]
+) -> Mapping[str, Step]:
+    """Returns the steps by name, in order.
+
+    files: names of the files of the home folder that belong in a backup.
+    """
+
+    def opened(step: Callable[[Ledger], str]) -> Step:
+        def run() -> str:
+            with Ledger.open(home.ledger, migrate=False) as ledger:
+                return step(ledger)
+
+        return run
+
+    steps = {
+        "deletions": opened(lambda ledger: finish_deletions(home, ledger, tracker)),
+        "retention": opened(lambda ledger: prune_idle(home, ledger)),
+    }
+    if settings.audit:
+        steps["audit"] = opened(lambda ledger: audit_all(home, ledger, reader_of))
+    if settings.backup is not None:
+        folder, keep = BackupFolder(settings.backup.to), settings.backup.keep
+        steps["backup"] = opened(lambda ledger: back_up(home, ledger, folder, keep, files))
+    return steps | {"database": opened(lambda ledger: ledger.upkeep.tidy(idle=not ledger.leases.holders()))}
+
+
+def finish_deletions(home: Home, ledger: Ledger, tracker: Tracker) -> str:
+    """Removes what is left of deleted runs."""
+    left = [row for row in ledger.deletions.list() if row.cleaned_at is None]
+    done = [delete_run(home, row.run, row.by, row.why, tracker) for row in left]
+    if stuck := [f"{each.run}: {remains}" for each in done for remains in each.left]:
+        raise Finding(f"could not be removed: {'; '.join(stuck)}")
+    return f"{len(done)} finished"
+
+
+def prune_idle(home: Home, ledger: Ledger) -> str:
+    """Deletes what runs that nobody drives no longer need. Nothing of a run is touched without its lease."""
+    held, pruned = ledger.leases.holders(), list[str]()
+    for run in (row.id for row in ledger.runs.list(limit=1_000_000) if row.id not in held and row.state != RUNNING):
+        if _has_something(home, ledger, run):
+            try:
+                _prune(home, ledger, run)
+            except LeaseHeld as error:
+                log.info("%s: %s", run, error)
+            else:
+                pruned.append(run)
+    return f"files of {', '.join(pruned)} deleted" if pruned else "nothing to delete"
+
+
+def _has_something(home: Home, ledger: Ledger, run: str) -> bool:
+    spec, folder = current_spec(ledger, run), home.run_folder(run)
+    kept = {row.folder for row in ledger.records.own_checkpoints(run, "kept")}
+    hidden = list((folder / checkpoint_folder(0, 0, 0).parent).glob(".*"))
+    unneeded = kept - needed_checkpoints(ledger, run, spec.checkpoints.keep)
+    return bool(hidden or unneeded) or has_unneeded_experience(ledger, run, folder, spec)
+
+
+def _prune(home: Home, ledger: Ledger, run: str) -> None:
+    spec, folder = current_spec(ledger, run), home.run_folder(run)
+    store = store_of(ledger, run, folder)
+    fence = take_lease(ledger, run, f"yatt maintenance of {run}", LEASE_SECONDS, patience=0.0)
+    try:
+        needed = needed_checkpoints(ledger, run, spec.checkpoints.keep)
+        for row in ledger.records.own_checkpoints(run, "kept"):
+            if row.folder not in needed and ledger.records.checkpoint_pruned(fence, row, pruned_entries(spec, row)):
+                delete_checkpoint(folder, row.folder)
+                store.remove(row.folder)
+        # Visible folders stay: one that no row names is a checkpoint that the next driver records.
+        checkpoints = folder / checkpoint_folder(0, 0, 0).parent
+        visible = [path.name for path in checkpoints.glob("[!.]*")]
+        sweep_checkpoints(folder, visible)
+        prune_experience(ledger, fence, folder, spec, store)
+    finally:
+        ledger.leases.release(fence)
+
+
+def audit_all(home: Home, ledger: Ledger, reader_of: ReaderOf) -> str:
+    """Audits every run. Raises `Finding` with the first disagreement of each run that has one."""
+    runs, found = [row.id for row in ledger.runs.list(limit=1_000_000)], list[str]()
+    for run in runs:
+        report = verify_run(ledger, run, home.run_folder(run), reader_of(ledger, run))
+        if report.disagreement is not None:
+            _record(ledger, report)
+            said = report.disagreement
+            found.append(f"{run}: {said.check}: {said.place}: expected {said.expected}, found {said.found}")
+    if found:
+        raise Finding("; ".join(found))
+    return f"{len(runs)} runs are sound"
+
+
+def _record(ledger: Ledger, report: AuditReport) -> None:
+    """Records a disagreement in the run's audit chain, unless the newest record says the same."""
+    assert report.disagreement is not None, "the caller has found one"
+    body, before = asdict(report.disagreement), ledger.events.of_kind(report.run, UNSOUND)
+    if not before or before[-1].body != body:
+        ledger.events.append(report.run, UNSOUND, body)
+
+
+def back_up(home: Home, ledger: Ledger, folder: BackupFolder, keep: int, files: Sequence[str]) -> str:
+    """Makes a backup and deletes the oldest ones. Raises `Finding` if the home lacks something."""
+    made = create_backup(home, ledger, folder, files)
+    pruned = prune_backups(folder, keep)
+    done = f"{made.id} in {folder.folder}, {made.added} new bytes; {len(pruned.deleted)} older ones deleted"
+    if made.manifest.lacking:
+        raise Finding(f"{done}; not in the backup: {'; '.join(made.manifest.lacking.values())}")
+    return done

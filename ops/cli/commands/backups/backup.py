@@ -1,0 +1,212 @@
+"""`yatt backup` and `yatt restore`: copies of a home from which its runs go on elsewhere.
+
+Consumes a home whose runs may go on, or a folder of backups; writes tables or one JSON object to standard output, progress
+and advice to standard error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ops.cli.lookup import opened_ledger
+from ops.cli.options import HomeOption, Output, OutputOption, examples
+from ops.presentation.output import console, message, write, write_json, write_table
+from ops.presentation.words import moment, size
+from yatt_core.errors import ExitCode
+
+if TYPE_CHECKING:
+    from flows.backup.folder import BackupFolder
+    from flows.backup.verify import VerifiedBackup
+
+backup_app = typer.Typer(no_args_is_help=True, help="Back up the ledger and the files of all runs, while they go on.")
+ToArgument = Annotated[Path, typer.Argument(metavar="TO", help="Folder of backups, outside the home folder.")]
+FromArgument = Annotated[Path, typer.Argument(metavar="FROM", help="Folder of backups.")]
+IdOption = Annotated[
+    str | None, typer.Option("--id", metavar="ID", help="A backup's id, or the beginning of it. Default: the newest.")
+]
+CREATE = ("yatt backup create /backups/yatt", "yatt backup create /backups/yatt -o json")
+LIST = ("yatt backup list /backups/yatt", "yatt backup list /backups/yatt -o json")
+VERIFY = ("yatt backup verify /backups/yatt", "yatt backup verify /backups/yatt --id 20260921T14 -o json")
+PRUNE = ("yatt backup prune /backups/yatt --keep 14",)
+RESTORE = (
+    "yatt restore /backups/yatt --home /data/runs",
+    "yatt restore /backups/yatt --id 20260921T14 --home /data/runs --ledger postgresql://yatt@db/ledger",
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to the program."""
+    app.add_typer(backup_app, name="backup", epilog=examples(CREATE[0], LIST[0], VERIFY[0], RESTORE[0]))
+    app.command(epilog=examples(*RESTORE))(restore)
+
+
+@backup_app.command(epilog=examples(*CREATE))
+def create(to: ToArgument, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
+    """Back up the home: the ledger as of one moment, and every file that its rows need to resume and audit.
+
+    Runs go on meanwhile. Only what the folder lacks is copied. Exit code 1 if the home itself lacks something; the backup
+    then has the rest.
+    """
+    from flows.backup.create import create_backup
+    from flows.maintenance.settings import NAME
+    from flows.run.home import Home
+    from ops.people.settings_files import SETTINGS_FILES
+
+    place, folder = Home.locate(home), _folder(to)
+    with opened_ledger(place) as ledger, _progress("copying") as progress:
+        made = create_backup(place, ledger, folder, (*SETTINGS_FILES, NAME), progress)
+    manifest = made.manifest
+    if output is Output.JSON:
+        write_json(
+            {"id": made.id, "folder": str(folder.folder), "at": manifest.at, "files": len(manifest.files)}
+            | {"rows": sum(table.rows for table in manifest.tables.values()), "bytes": manifest.size}
+            | {"added": made.added, "cuts": made.cuts, "lacking": dict(manifest.lacking)}
+        )
+    else:
+        write(f"{made.id}: {len(manifest.files)} files, {size(manifest.size)}, of which {size(made.added)} are new")
+    for name, why in manifest.lacking.items():
+        message(f"not in the backup: {name}: {why}")
+    if manifest.lacking:
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+@backup_app.command("list", epilog=examples(*LIST))
+def list_backups(to: ToArgument, output: OutputOption = Output.TEXT) -> None:
+    """List the backups of a folder, oldest first."""
+    from yatt_core.errors import DataError
+
+    folder, rows = _folder(to), list[dict[str, object]]()
+    for name in folder.ids():
+        try:
+            manifest = folder.read(name)
+        except DataError as error:
+            rows.append({"id": name, "error": str(error)})
+            continue
+        runs = manifest.tables["run"].rows
+        facts: dict[str, object] = {
+            "at": manifest.at,
+            "home": manifest.home,
+            "runs": runs,
+            "files": len(manifest.files),
+        }
+        more: dict[str, object] = {"bytes": manifest.size, "yatt": manifest.yatt, "lacking": len(manifest.lacking)}
+        rows.append({"id": name, **facts, **more})
+    if output is Output.JSON:
+        write_json({"folder": str(folder.folder), "backups": rows})
+        return
+    columns = ("id", "made", "home", "runs", "files", "size", "yatt", "lacking")
+    write_table(columns, [_cells(row) for row in rows])
+
+
+def _cells(row: dict[str, object]) -> tuple[object, ...]:
+    if "error" in row:
+        return (row["id"], "", row["error"], None, None, "", "", None)
+    made, total = moment(int(str(row["at"]))), size(int(str(row["bytes"])))
+    return (row["id"], made, row["home"], row["runs"], row["files"], total, row["yatt"], row["lacking"])
+
+
+@backup_app.command(epilog=examples(*VERIFY))
+def verify(to: ToArgument, backup: IdOption = None, output: OutputOption = Output.TEXT) -> None:
+    """Read every byte of a backup and compare it with its digest; exit code 1 if something is missing or altered."""
+    from dataclasses import asdict
+
+    from flows.backup.verify import verify_backup
+
+    folder = _folder(to)
+    with _progress("verifying") as progress:
+        found = verify_backup(folder, folder.find(backup), progress)
+    if output is Output.JSON:
+        write_json(asdict(found) | {"sound": found.sound})
+    else:
+        _print(found)
+    if not found.sound:
+        raise typer.Exit(ExitCode.FAILURE)
+
+
+def _print(found: VerifiedBackup) -> None:
+    for damage in found.damage:
+        write(damage)
+    for lacking in found.lacking:
+        message(f"the home lacked this already when the backup was made: {lacking}")
+    if found.sound:
+        write(f"{found.id} is sound: {found.rows} rows of {found.tables} tables, {found.files} files")
+    else:
+        write(f"{found.id} is not sound")
+
+
+@backup_app.command(epilog=examples(*PRUNE))
+def prune(
+    to: ToArgument,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="Number of the newest backups to keep.")],
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Delete all but the newest backups, and what only they need; waits for a backup that is being made."""
+    from flows.backup.prune import prune_backups
+
+    done = prune_backups(_folder(to), keep)
+    if output is Output.JSON:
+        write_json({"deleted": list(done.deleted), "freed": done.freed})
+    else:
+        write(f"{len(done.deleted)} backups deleted, {size(done.freed)} freed")
+
+
+def restore(
+    source: FromArgument,
+    backup: IdOption = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            "--ledger", metavar="URL", help="Database of the ledger. Default: $YATT_LEDGER, else in the home."
+        ),
+    ] = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Restore a backup into a new home, under any path and into SQLite or PostgreSQL.
+
+    Home and ledger must be empty. Nobody drives the restored runs: `yatt resume` continues them. If the command is
+    interrupted, repeat it. Stop the original runs first if they use an object store, or MLflow on a server.
+    """
+    from db.core.engine import dsn_url
+    from flows.backup.restore import restore_backup
+    from flows.run.home import LEDGER_VARIABLE, Home
+
+    place, folder = Home.locate(home), _folder(source)
+    if ledger is not None:
+        dsn_url(ledger)
+    with _progress("restoring") as progress:
+        name = folder.find(backup)
+        manifest = restore_backup(folder, name, place, ledger or place.ledger_address, progress)
+    runs = manifest.tables["run"].rows
+    if output is Output.JSON:
+        write_json({"id": name, "home": str(place.folder), "runs": runs, "files": len(manifest.files)})
+    else:
+        write(f"{place.folder}: {runs} runs and {len(manifest.files)} files of {name} are restored")
+    for lacking in manifest.lacking.values():
+        message(f"the home lacked this already when the backup was made: {lacking}")
+    if ledger is not None and ledger != os.environ.get(LEDGER_VARIABLE):
+        message(f"the ledger is not in the home folder: set {LEDGER_VARIABLE} to its address for all commands")
+
+
+def _folder(path: Path) -> BackupFolder:
+    from flows.backup.folder import BackupFolder
+
+    return BackupFolder(path.resolve())
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows a progress bar, on terminals only."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    screen = console(to_stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=screen, disable=not screen.is_terminal) as bars:
+        task = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)

@@ -1,0 +1,1 @@
+"""Tests of the portable form of the ledger."""
