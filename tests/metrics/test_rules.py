@@ -103,7 +103,7 @@ def test_names_follow_the_conventions() -> None:
             "owner",
             "currency",
             "pool",
-                "kind",
+            "kind",
         }
         assert not re.search(r"_(ms|milliseconds|minutes|percent|mb)(_|$)", metric.name)
     assert len(EXPORTED) == len(METRICS)
