@@ -25,7 +25,7 @@ from yatt_core.experience.table import experience_schema
 from yatt_core.keys import WorkKey
 from yatt_core.protocols.generation import GenerateRequest, GenerateResult
 from yatt_core.protocols.receipts import PromptRef, ShardReceipt, ShardRef, ShardTask
-from yatt_core.spec.run import ControllerSpec
+from yatt_core.spec.sections.controllers import ControllerSpec
 
 SHARD_SAMPLES = 4
 WAIT_SECONDS = 600.0

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yatt_core.run_actors.controller_layout import lay_out_controllers
-from yatt_core.spec.run import ControllerSpec
+from yatt_core.spec.sections.controllers import ControllerSpec
 
 PER_NODE = ControllerSpec(count=2, per="node")
 NODES = st.sets(st.sampled_from("abcde"), min_size=1)

@@ -1,7 +1,6 @@
 """The Ray actor of one rank of a train engine: fences its callers, sends weights, publishes checkpoints.
 
-Consumes tasks that name sealed experience; produces receipts, weights in buckets for the rollout engines, and
-checkpoints.
+Consumes tasks that name sealed experience; produces receipts, weights for the rollout engines, and checkpoints.
 """
 
 from __future__ import annotations

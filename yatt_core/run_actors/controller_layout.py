@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from itertools import count
 
-from yatt_core.spec.run import ControllerSpec
+from yatt_core.spec.sections.controllers import ControllerSpec
 
 CONTROLLER = "controller"
 

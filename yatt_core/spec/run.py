@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -18,6 +18,7 @@ from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.algorithm import AlgorithmSpec, CriticSpec
 from yatt_core.spec.sections.billing import BillingSpec
 from yatt_core.spec.sections.callbacks import CallbackSpec
+from yatt_core.spec.sections.controllers import ControllerSpec
 from yatt_core.spec.sections.data import DataSpec
 from yatt_core.spec.sections.dynamic_sampling import AllGroups, DynamicSamplingSpec, misfits
 from yatt_core.spec.sections.evaluation import EvaluationSpec
@@ -25,33 +26,11 @@ from yatt_core.spec.sections.gates import GatesSpec
 from yatt_core.spec.sections.guards import GuardsSpec
 from yatt_core.spec.sections.model import ModelFromConfig, ModelSizes, ModelSpec, SftSpec
 from yatt_core.spec.sections.placement import PlacementSpec
-from yatt_core.spec.sections.recovery import RecoverySpec, RetentionSpec
+from yatt_core.spec.sections.recovery import CheckpointSpec, RecoverySpec, RetentionSpec
 from yatt_core.spec.sections.rollout import RolloutSpec, no_room
 from yatt_core.spec.sections.storage import StorageSpec
 from yatt_core.spec.sections.tracking import TrackingSpec
 from yatt_core.spec.sections.trainer import TrainerSpec
-
-
-class ControllerSpec(SpecModel):
-    """The parallel controllers; their number never changes a result."""
-
-    count: int = Field(default=2, ge=1, le=4096)
-    """Number of controllers, one process each."""
-    per: Literal["run", "node"] = "run"
-    """`run`: `count` is the total. `node`: `count` controllers on each live node; nodes that join or leave are
-    taken into account from the next iteration on."""
-    bytes_in_flight: PositiveInt = 256 << 20
-    """Maximum bytes of requests and expected responses that a controller has in flight; a decode batch above the
-    limit is sent alone."""
-
-
-class CheckpointSpec(SpecModel):
-    """When checkpoints are taken and how many are kept."""
-
-    every: PositiveInt = 20
-    """Iterations between checkpoints; one is also taken at a graceful stop and at the end of the run."""
-    keep: PositiveInt = 2
-    """Number of recent checkpoints to keep, in addition to the checkpoint of iteration 0."""
 
 
 class RunSpec(SpecModel):

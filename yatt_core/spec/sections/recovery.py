@@ -1,4 +1,4 @@
-"""How failures are detected and handled, and how long files are kept."""
+"""How failures are detected and handled, when checkpoints are taken, and how long files are kept."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from typing import Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from yatt_core.spec.base import SpecModel
+
+
+class CheckpointSpec(SpecModel):
+    """When checkpoints are taken and how many are kept."""
+
+    every: PositiveInt = 20
+    """Iterations between checkpoints; one is also taken at a graceful stop and at the end of the run."""
+    keep: PositiveInt = 2
+    """Number of recent checkpoints to keep, in addition to the checkpoint of iteration 0."""
 
 
 class BudgetSpec(SpecModel):
