@@ -23,7 +23,7 @@ OPERATING = (
     *("sweep run", "sweep resume", "queue submit", "queue priority", "queue pause", "queue resume", "queue remove"),
     *("queue devices", "queue init", "queue serve", "pipeline backfill", "evaluate", "up", "down"),
 )
-APPROVING = ("approve", "reject", "promote", "pipeline run", "pipeline resume")
+APPROVING = ("approve", "reject", "promote", "pipeline run", "pipeline resume", "pipeline deploy")
 ADMINISTERING = (
     "rm",
     *("token create", "token list", "token revoke", "user add", "user list", "user role", "user remove"),

@@ -62,8 +62,8 @@ class Plant:
         plant.write(jobs or JOBS)
         return plant
 
-    def write(self, jobs: Mapping[str, Any]) -> None:
-        self.file.write_text(yaml_text({"name": "line", "jobs": dict(jobs)}))
+    def write(self, jobs: Mapping[str, Any], **others: Any) -> None:
+        self.file.write_text(yaml_text({"name": "line", "jobs": dict(jobs)} | others))
 
     def run(self) -> tuple[str, str]:
         """Runs the pipeline's file; returns the pipeline's id and the state in which it ends."""

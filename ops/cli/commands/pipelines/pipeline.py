@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ops.cli.commands.pipelines import deploy
+from ops.cli.commands.pipelines.arguments import FileArgument, PipelineArgument
 from ops.cli.lookup import LATEST, find_run, opened_ledger
 from ops.cli.options import AtOnceOption, HomeOption, Output, OutputOption, RunArgument, examples
 from ops.presentation.output import write, write_json, write_table
@@ -27,10 +29,6 @@ pipeline_app = typer.Typer(
     no_args_is_help=True,
     help="Run jobs that need each other, from supervised training to promotion; what has not changed is skipped.",
 )
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline in YAML.")]
-PipelineArgument = Annotated[
-    str, typer.Argument(metavar="PIPELINE", help="A pipeline's name and number, such as letters-1; or `latest`.")
-]
 RUN = ("yatt pipeline run examples/pipeline/pipeline.yaml", "yatt pipeline run pipeline.yaml --at-once 2 -o json")
 RESUME = ("yatt pipeline resume latest", "yatt pipeline resume letters-1 -o json")
 SHOW = ("yatt pipeline show latest", "yatt pipeline show letters-1 -o json")
@@ -43,6 +41,7 @@ LIST = ("yatt pipeline list", "yatt pipeline list -o json")
 
 def register(app: typer.Typer) -> None:
     """Adds the commands to the program."""
+    deploy.register(pipeline_app)
     app.add_typer(pipeline_app, name="pipeline", epilog=examples(RUN[0], SHOW[0], RESUME[0]))
 
 
@@ -104,8 +103,11 @@ def list_pipelines(home: HomeOption = None, output: OutputOption = Output.TEXT) 
     if output is Output.JSON:
         write_json({"pipelines": [asdict(view) for view in found]})
         return
-    rows = [(view.pipeline, view.state, view.reason, view.by, moment(view.created_at)) for view in found]
-    write_table(("pipeline", "state", "why", "by", "since"), rows)
+    rows = [
+        (view.pipeline, view.state, view.reason, view.by, moment(view.created_at), "; ".join(view.began_by))
+        for view in found
+    ]
+    write_table(("pipeline", "state", "why", "by", "since", "began because"), rows)
 
 
 @pipeline_app.command(epilog=examples(*BACKFILL))
@@ -159,13 +161,14 @@ def _carry_on(home: Home, pipeline: str, at_once: int | None, output: Output) ->
     from flows.pipelines.jobs import FOLDER
     from flows.pipelines.runner import PipelineRunner
     from ops.cli.commands.pipelines.work import tools_of
+    from ops.cli.people import acting_name
     from ops.group.address import server_of_runs
     from ops.queries.pipelines import pipeline_view
     from yatt_core.errors import InfrastructureError
 
     keep_caches_inside(home)
     with opened_ledger(home) as ledger:
-        tools = tools_of(home, ledger, at_once)
+        tools = tools_of(home, ledger, at_once, acting_name())
         state = drive_pipeline(
             lambda through: PipelineRunner(home, ledger, pipeline, tools, through).run(),
             pipeline,
@@ -183,6 +186,9 @@ def _print(view: PipelineView, output: Output) -> None:
         write_json(asdict(view))
         return
     write(f"{view.pipeline}: {view.state}{f' ({view.reason})' if view.reason else ''}")
+    for title, told in (("began because", view.began_by), ("runs again because", view.remembered)):
+        if told:
+            write(f"{title}: {'; '.join(told)}")
     rows = [
         (job.name, job.kind, ", ".join(job.needs), job.state, job.run or "", job.approval or "", job.reason)
         for job in view.jobs
