@@ -15,9 +15,8 @@ from db.ledger import Ledger
 from db.write.aliases import AliasMove
 from db.write.pipeline_triggers import Seen, TriggerRow
 from flows.driver.windows import check_timezone, moment_text, parse_duration
-from flows.pipelines.inputs import digest_of_path
 from flows.schedule.schedule_times import SOONEST, Schedule, cron_schedule, interval_schedule, upcoming
-from yatt_core.digests import json_digest
+from yatt_core.digests import json_digest, path_digest
 from yatt_core.errors import ConfigurationError
 from yatt_core.pipelines.spec import PipelineSpec
 from yatt_core.pipelines.triggers import (
@@ -104,7 +103,7 @@ def _data(key: str, path: Path, before: Sequence[TriggerRow]) -> Seen | None:
             return Seen(key, known.content, known.why, signature)
         if signature == NOTHING:
             return Seen(key, NOTHING, f"data {path} is gone", signature)
-        digest = digest_of_path(path)
+        digest = path_digest(path)
         if _signature(path) != signature:
             return None
     except OSError:  # removed or replaced while it was read

@@ -89,7 +89,7 @@ def test_changed_data_begin_a_run_once(plant: Plant) -> None:
 
 def test_contents_are_read_only_if_sizes_or_times_have_changed(plant: Plant) -> None:
     watched = Watched(plant, DATA)
-    with mock.patch("flows.schedule.pipeline_conditions.digest_of_path") as digest:
+    with mock.patch("flows.schedule.pipeline_conditions.path_digest") as digest:
         watched.look()
         digest.assert_not_called()
         digest.return_value = "0" * 64
@@ -108,7 +108,7 @@ def test_data_that_are_being_written_are_left_for_the_next_look(plant: Plant) ->
         file.write_text("333")
         return "half"
 
-    with mock.patch("flows.schedule.pipeline_conditions.digest_of_path", written_meanwhile):
+    with mock.patch("flows.schedule.pipeline_conditions.path_digest", written_meanwhile):
         assert watched.look().pipeline is None
     watched.begins("data")
 

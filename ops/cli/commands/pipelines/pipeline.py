@@ -7,15 +7,14 @@ standard output.
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from ops.cli.commands.pipelines import deploy
+from ops.cli.commands.pipelines import backfill, deploy
 from ops.cli.commands.pipelines.arguments import FileArgument, PipelineArgument
-from ops.cli.lookup import LATEST, find_run, opened_ledger
-from ops.cli.options import AtOnceOption, HomeOption, Output, OutputOption, RunArgument, examples
+from ops.cli.lookup import LATEST, opened_ledger
+from ops.cli.options import AtOnceOption, HomeOption, Output, OutputOption, examples
 from ops.presentation.output import write, write_json, write_table
 from ops.presentation.words import moment
 from ops.process import keep_caches_inside
@@ -32,16 +31,13 @@ pipeline_app = typer.Typer(
 RUN = ("yatt pipeline run examples/pipeline/pipeline.yaml", "yatt pipeline run pipeline.yaml --at-once 2 -o json")
 RESUME = ("yatt pipeline resume latest", "yatt pipeline resume letters-1 -o json")
 SHOW = ("yatt pipeline show latest", "yatt pipeline show letters-1 -o json")
-BACKFILL = (
-    "yatt pipeline backfill latest --suite suites/math.yaml",
-    "yatt pipeline backfill quickstart-1 --suite suites/math.yaml -o json",
-)
 LIST = ("yatt pipeline list", "yatt pipeline list -o json")
 
 
 def register(app: typer.Typer) -> None:
     """Adds the commands to the program."""
     deploy.register(pipeline_app)
+    backfill.register(pipeline_app)
     app.add_typer(pipeline_app, name="pipeline", epilog=examples(RUN[0], SHOW[0], RESUME[0]))
 
 
@@ -108,38 +104,6 @@ def list_pipelines(home: HomeOption = None, output: OutputOption = Output.TEXT) 
         for view in found
     ]
     write_table(("pipeline", "state", "why", "by", "since", "began because"), rows)
-
-
-@pipeline_app.command(epilog=examples(*BACKFILL))
-def backfill(
-    run: RunArgument,
-    suite: Annotated[Path, typer.Option("--suite", metavar="SUITE", help="The suite's file, in YAML.")],
-    home: HomeOption = None,
-    output: OutputOption = Output.TEXT,
-) -> None:
-    """Evaluate all kept checkpoints of a run on a suite, oldest first; what was evaluated before is not repeated."""
-    from flows.run.home import Home
-    from ops.cli.commands.checkpoints.suites import evaluated_once, open_for
-    from yatt_core.evaluation.suites import load_suite
-
-    place, wanted = Home.locate(home), load_suite(suite)
-    keep_caches_inside(place)
-    with opened_ledger(place) as ledger:
-        name = find_run(ledger, run)
-        iterations = sorted({row.iteration for row in ledger.records.checkpoints(name)})
-    rows = []
-    for iteration in iterations:
-        with open_for(place, name, iteration, wanted) as opened:
-            rows.append(evaluated_once(place, opened))
-    if output is Output.JSON:
-        found = [{"iteration": row.iteration, "number": row.number, "figures": row.figures} for row in rows]
-        write_json({"run": name, "suite": wanted.name, "evaluations": found})
-        return
-    figures = [
-        (row.iteration, f"{row.figures['accuracy']:.3f}", f"{row.figures['low']:.3f} to {row.figures['high']:.3f}")
-        for row in rows
-    ]
-    write_table(("iteration", "accuracy", "95 % interval"), figures, wanted.name)
 
 
 def _find(ledger: Ledger, name: str) -> str:
