@@ -137,8 +137,8 @@ class Panel:
                 if reason and part.on_error == "stop":
                     each = self._answers[verdict.number]
                     raise DataError(
-                        f"judge {part.name!r} failed on task {each.task}, answer {each.sample}: {reason}; set `on_error: zero` to "
-                        f"give such answers a value of 0"
+                        f"judge {part.name!r} failed on task {each.task}, answer {each.sample}: {reason}; "
+                        f"set `on_error: zero` to give such answers a value of 0"
                     )
                 found[verdict.number] = value
         return [found[number] for number in range(len(items))]

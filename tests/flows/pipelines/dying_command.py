@@ -1,4 +1,4 @@
-"""`python -m tests.flows.pipelines.dying_command JOB WORDS...`: `yatt WORDS...`, killed once a job is done and before that is recorded."""
+"""`yatt WORDS...` as `python -m tests.flows.pipelines.dying_command JOB WORDS...`: killed when a job is done, but not recorded."""
 
 from __future__ import annotations
 

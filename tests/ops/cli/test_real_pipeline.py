@@ -1,9 +1,8 @@
-"""examples/pipeline with real engines: killed in each job, approved over HTTP, it ends with one champion, and then does nothing."""
+"""examples/pipeline with real engines: killed in each job, approved over HTTP, it ends with one champion."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -149,4 +148,4 @@ def test_the_example_killed_in_each_job_and_approved_over_http_ends_with_one_cha
     again = line.finish("run", str(file))
     assert again["pipeline"] == "letters-line-2" and set(_states(again).values()) == {"skipped"}
     assert _sessions(line) == before, "no new run, and no driver"
-    assert os.listdir(line.home.folder / "pipelines") == ["letters-line-1"]
+    assert [each.name for each in (line.home.folder / "pipelines").iterdir()] == ["letters-line-1"], "no model either"
