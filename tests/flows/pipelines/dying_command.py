@@ -1,4 +1,4 @@
-"""`yatt WORDS...` as `python -m tests.flows.pipelines.dying_command JOB WORDS...`: killed when a job is done, but not recorded."""
+"""`python -m tests.flows.pipelines.dying_command JOB WORDS...`: `yatt WORDS...`, killed between a job and its record."""
 
 from __future__ import annotations
 
