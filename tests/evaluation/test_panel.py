@@ -34,7 +34,9 @@ def panel_of(*names: str, **changes: Any) -> PanelSpec:
 
 def batch(start: int, *tasks: tuple[str, ...]) -> TaskBatch:
     """Returns a batch that has ended: the answers to each task."""
-    prompts = [Prompt(f"w/{start + i}", f"say {start + i}", str(start + i), 0) for i in range(len(tasks))]
+    prompts = [
+        Prompt(0, start + i, f"w/{start + i}", f"say {start + i}", str(start + i), {}) for i in range(len(tasks))
+    ]
     responses = [SimpleNamespace(completion=Completion(text, text, 1)) for answers in tasks for text in answers]
     return cast(
         TaskBatch,
