@@ -18,6 +18,7 @@ from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
+from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
@@ -37,6 +38,7 @@ from yatt_core import durable
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
 DEPLOYMENTS = "deployments"
+ALONE = ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
 STEP = "prefect.deployments.steps.set_working_directory"
 TAG = "yatt"
 JOB = {"env": {"PREFECT_LOGGING_LEVEL": "WARNING"}}
@@ -103,9 +105,18 @@ def apply(deployment: Deployment, flow: WindowFlow) -> str:
 
 
 def create(
-    name: str, home: Path, schedules: Sequence[Schedule], parameters: Mapping[str, Any], flow: Flow[..., Ending]
+    name: str,
+    home: Path,
+    schedules: Sequence[Schedule],
+    parameters: Mapping[str, Any],
+    flow: Flow[..., Ending],
+    alone: bool = False,
 ) -> str:
-    """Creates or updates a deployment of a flow with some schedules; returns its id. Raises `InfrastructureError`."""
+    """Creates or updates a deployment of a flow with some schedules; returns its id. Raises `InfrastructureError`.
+
+    alone: whether a flow run that is due while another one of the deployment goes on is cancelled before it begins.
+    """
+    limit: dict[str, Any] = {"concurrency_limit": 1, "concurrency_options": ALONE} if alone else {}
     with _answering(f"deploying {name}") as client:
         with suppress(ObjectAlreadyExists):  # made by `yatt up`, or configured by the user
             client.create_work_pool(WorkPoolCreate(name=WORK_POOL, type="process"))
@@ -123,6 +134,7 @@ def create(
                 pull_steps=_pull_steps(home),
                 parameter_openapi_schema=parameter_schema(flow).model_dump(exclude_unset=True),
                 enforce_parameter_schema=True,
+                **limit,
             )
         )
 

@@ -53,7 +53,7 @@ def deploy_checks(home: Home, spec: PipelineSpec, every: timedelta, check: Check
     """
     steady = interval_schedule(every, ANCHOR, "UTC", "--every")
     parameters = {"pipeline": spec.name, "home": str(home.folder)}
-    create(spec.name, home.folder, [steady, *schedules_of(spec)], parameters, check)
+    create(spec.name, home.folder, [steady, *schedules_of(spec)], parameters, check, alone=True)
     return f"{PIPELINE_FLOW}/{spec.name}"
 
 

@@ -68,7 +68,7 @@ def test_changed_data_begin_a_pipeline_that_a_kill_and_an_approval_do_not_end(gr
     file, rows = write_pipeline(tmp_path), tmp_path / "rows"
     rows.mkdir()
     (rows / "a.jsonl").write_text("1\n")
-    told = group.yatt("pipeline", "deploy", str(file), "--every", "10s")
+    told = group.yatt("pipeline", "deploy", str(file), "--every", "20s")
     assert told["deployment"] == "pipeline/nightly" and told["starts"][0].endswith("-01-01T00:00:00+00:00")
     looked = group.await_true("two checks", lambda: len(done := checks(group)) >= 2 and done)
     assert {each["state"]["message"] for each in looked} == {"nothing has changed"} and rows_of(group) == []
