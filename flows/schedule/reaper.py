@@ -1,9 +1,9 @@
 """Closes the flow runs of dead processes, which Prefect would otherwise show as running for ever.
 
-Consumes the flow runs that Prefect regards as alive: of windows, drivers, their blocks of iterations, and checks of pipelines. For each,
-the ledger has the process, the session and the lease; if its window has not begun, Prefect's record names the worker's
-process (`flows.schedule.flow_run_process`). Produces the state `Crashed` with a reason, or `Completed` if the session
-ended in order while Prefect did not answer. `cause_of_death` is pure.
+Consumes the flow runs that Prefect regards as alive: of windows, drivers, their blocks of iterations, and checks of
+pipelines. For each, the ledger has the process, the session and the lease; if its window has not begun, and for a check,
+Prefect's record names the worker's process (`flows.schedule.flow_run_process`). Produces the state `Crashed` with a reason,
+or `Completed` if the session ended in order while Prefect did not answer. `cause_of_death` is pure.
 
 The lease, not Prefect, prevents two drivers of one run. So if a flow run is closed by mistake (because its host does
 not answer for a long time, although it still works), it only disappears from Prefect's list of running flow runs.
