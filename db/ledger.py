@@ -37,6 +37,7 @@ from db.write.lease import Leases
 from db.write.metrics import Metrics
 from db.write.outbox import Deliveries
 from db.write.phases import Phases
+from db.write.pipeline_triggers import PipelineTriggers
 from db.write.pipelines import Pipelines
 from db.write.queueing import Submissions
 from db.write.records import Records
@@ -70,6 +71,7 @@ class Ledger:
         self.approvals = Approvals(database)
         self.suites = Suites(database)
         self.pipelines = Pipelines(database)
+        self.pipeline_triggers = PipelineTriggers(database)
         self.deletions = Deletions(database)
         self.queue = QueueReader(database)
         self.submissions = Submissions(database)

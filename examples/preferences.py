@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1500, help="number of rows (default: %(default)s)")
     arguments = parser.parse_args()
     rows = preference_rows(arguments.rows)
+    arguments.path.parent.mkdir(parents=True, exist_ok=True)
     arguments.path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 

@@ -37,6 +37,14 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def path_digest(path: Path) -> str:
+    """Returns the digest of a file, or of all files of a folder with their names."""
+    if path.is_file():
+        return file_sha256(path)
+    files = sorted(each for each in path.rglob("*") if each.is_file())
+    return json_digest({str(each.relative_to(path)): file_sha256(each) for each in files})
+
+
 def weights_digest(tensors: Mapping[str, npt.NDArray[Any]]) -> str:
     """Returns the sha256 of the name, dtype, shape and little-endian bytes of all tensors, sorted by name.
 

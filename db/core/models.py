@@ -19,7 +19,9 @@ from db.core.metric_models import Outbox as Outbox
 from db.core.people_models import RunNote as RunNote
 from db.core.people_models import RunTag as RunTag
 from db.core.pipeline_models import Pipeline as Pipeline
+from db.core.pipeline_models import PipelineDeployment as PipelineDeployment
 from db.core.pipeline_models import PipelineJob as PipelineJob
+from db.core.pipeline_models import PipelineTrigger as PipelineTrigger
 from db.core.queue_models import QueueAllocation as QueueAllocation
 from db.core.queue_models import QueueEntry as QueueEntry
 from db.core.queue_models import QueueForecast as QueueForecast

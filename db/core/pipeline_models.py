@@ -64,3 +64,42 @@ class PipelineJob(Base):
     reason: Mapped[str]
     started_at: Mapped[int]
     ended_at: Mapped[int | None]
+
+
+class PipelineDeployment(Base):
+    """A deployed pipeline, whose triggers are checked.
+
+    file: its file, which is read at each check.
+    by: who deployed it, in whose name its runs promote.
+    """
+
+    __tablename__ = "pipeline_deployment"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    file: Mapped[str]
+    by: Mapped[str]
+    at: Mapped[int]
+
+
+class PipelineTrigger(Base):
+    """Something that a trigger of a deployed pipeline has seen; each is acted on once.
+
+    trigger: digest of the trigger.
+    number: from 1; the first one was there when the pipeline was deployed, and begins nothing.
+    content: what was seen, such as a digest or the time of a start.
+    signature: of the files' sizes and times when their contents were read; empty for other triggers.
+    why: for people, why a run of the pipeline began.
+    pipeline: the run of the pipeline that it began; None until then.
+    """
+
+    __tablename__ = "pipeline_trigger"
+    __table_args__ = (UniqueConstraint("name", "trigger", "content"),)
+
+    name: Mapped[str] = mapped_column(ForeignKey("pipeline_deployment.name"), primary_key=True)
+    trigger: Mapped[str] = key_part()
+    number: Mapped[int] = key_part()
+    content: Mapped[str]
+    signature: Mapped[str]
+    why: Mapped[str]
+    pipeline: Mapped[str | None] = mapped_column(ForeignKey("pipeline.id"))
+    at: Mapped[int]

@@ -34,6 +34,22 @@ class PipelineFence:
 
 
 @dataclass(frozen=True, slots=True)
+class NewPipeline:
+    """A run of a pipeline that is to be created.
+
+    digest: identifies spec and folder.
+    folder: what the spec's paths are relative to.
+    by: who starts it.
+    """
+
+    name: str
+    digest: str
+    spec: Mapping[str, Any]
+    folder: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class PipelineRow:
     """A run of a pipeline; the fields are the table's columns.
 
@@ -76,21 +92,13 @@ class Pipelines:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def create(self, name: str, digest: str, spec: Mapping[str, Any], folder: str, by: str) -> PipelineRow:
+    def create(self, new: NewPipeline) -> PipelineRow:
         """Creates a run of a pipeline, or returns the newest one of this name if it has this digest and has not finished."""
         with self._database.write() as connection:
-            newest = select(*_columns(Pipeline, PipelineRow)).where(Pipeline.name == name)
-            last = connection.execute(newest.order_by(Pipeline.number.desc()).limit(1)).one_or_none()
-            if last is not None and last.digest == digest and last.state != FINISHED:
-                return PipelineRow(**last._mapping)
-            number = 1 if last is None else last.number + 1
-            values = {
-                **{"id": f"{name}-{number}", "name": name, "number": number, "digest": digest, "spec": dict(spec)},
-                **{"folder": folder, "by": by, "state": RUNNING, "reason": "", "term": 0, "expires_at": 0},
-                "created_at": self._now(connection),
-            }
-            connection.execute(insert(Pipeline), values)
-            return _found(connection, f"{name}-{number}")
+            last = newest_of(connection, new.name)
+            if last is not None and last.digest == new.digest and last.state != FINISHED:
+                return last
+            return insert_pipeline(connection, new, last, self._now(connection))
 
     def find(self, pipeline: str) -> PipelineRow:
         """Returns a run of a pipeline. Raises `PipelineNotFound`."""
@@ -102,6 +110,22 @@ class Pipelines:
         query = select(*_columns(Pipeline, PipelineRow)).order_by(Pipeline.created_at.desc(), Pipeline.id.desc())
         with self._database.read() as connection:
             return [PipelineRow(**row._mapping) for row in connection.execute(query.limit(limit))]
+
+    def last_of(self, name: str) -> PipelineRow | None:
+        """Returns the newest run of the pipeline of a name; None if there is none."""
+        query = select(*_columns(Pipeline, PipelineRow)).where(Pipeline.name == name).order_by(Pipeline.number.desc())
+        with self._database.read() as connection:
+            row = connection.execute(query.limit(1)).one_or_none()
+        return None if row is None else PipelineRow(**row._mapping)
+
+    def last_finished(self, name: str) -> PipelineRow | None:
+        """Returns the run of the pipeline of a name that finished last; None if there is none."""
+        finished = (Pipeline.name == name, Pipeline.state == FINISHED)
+        query = select(*_columns(Pipeline, PipelineRow)).where(*finished)
+        with self._database.read() as connection:
+            newest = query.order_by(Pipeline.ended_at.desc(), Pipeline.number.desc()).limit(1)
+            row = connection.execute(newest).one_or_none()
+        return None if row is None else PipelineRow(**row._mapping)
 
     def acquire(self, pipeline: str, holder: Holder, ttl_seconds: float) -> PipelineFence:
         """Lets a process drive a pipeline; attempts of an earlier one that were under way are lost.
@@ -202,6 +226,31 @@ class Pipelines:
 
     def _now(self, connection: Connection) -> int:
         return int(connection.execute(select(self._database.now())).scalar_one())
+
+
+def newest_of(connection: Connection, name: str) -> PipelineRow | None:
+    """Returns the newest run of the pipeline of a name, of which no other can be created before this transaction ends."""
+    same = Pipeline.name == name
+    connection.execute(select(Pipeline.id).where(same).with_for_update()).all()
+    newest = select(*_columns(Pipeline, PipelineRow)).where(same).order_by(Pipeline.number.desc()).limit(1)
+    row = connection.execute(newest).one_or_none()
+    return None if row is None else PipelineRow(**row._mapping)
+
+
+def insert_pipeline(connection: Connection, new: NewPipeline, last: PipelineRow | None, now: int) -> PipelineRow:
+    """Creates a run of a pipeline.
+
+    last: the newest run of its name.
+    now: milliseconds since 1970.
+    """
+    number = 1 if last is None else last.number + 1
+    values = {
+        **{"id": f"{new.name}-{number}", "name": new.name, "number": number, "digest": new.digest},
+        **{"spec": dict(new.spec), "folder": new.folder, "by": new.by, "state": RUNNING, "reason": ""},
+        **{"term": 0, "expires_at": 0, "created_at": now},
+    }
+    connection.execute(insert(Pipeline), values)
+    return _found(connection, f"{new.name}-{number}")
 
 
 def _columns(table: Any, kind: Any) -> list[Any]:

@@ -15,6 +15,8 @@ from flows.pipelines.runner import Task, Through, plainly
 from flows.prefect_io.prefect_server import use_server
 from yatt_core.errors import InfrastructureError
 
+PIPELINE_FLOW = "pipeline"
+"""Name of the flow of a pipeline, also in the names of deployments."""
 log = logging.getLogger("yatt_core.flow")
 
 
@@ -39,9 +41,9 @@ def _in_a_flow(run: Callable[[Through], str], pipeline: str) -> str:
 
     from flows.prefect_io.prefect_client import AWAY, is_unreachable, server_needed
 
-    @flow(name="pipeline", flow_run_name=pipeline, retries=0, persist_result=False, validate_parameters=False)
+    @flow(name=PIPELINE_FLOW, flow_run_name=pipeline, retries=0, persist_result=False, validate_parameters=False)
     def drive() -> str:
-        return run(_as_task)
+        return run(as_task)
 
     try:
         return drive()
@@ -51,7 +53,8 @@ def _in_a_flow(run: Callable[[Through], str], pipeline: str) -> str:
         raise InfrastructureError(server_needed(error)) from error
 
 
-def _as_task(name: str, work: Task) -> None:
+def as_task(name: str, work: Task) -> None:
+    """Does a step as a Prefect task of the flow that calls it."""
     from prefect import task
 
     @task(name="job", task_run_name=name, retries=0, persist_result=False)

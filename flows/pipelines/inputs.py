@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from yatt_core.digests import file_sha256, json_digest
+from yatt_core.digests import file_sha256, json_digest, path_digest
+from yatt_core.evaluation.suites import load_suite
 from yatt_core.pipelines.references import referenced, resolved
 from yatt_core.pipelines.spec import PipelineSpec, SoupJob, TrainJob
 from yatt_core.soups.spec import load_soup
@@ -49,7 +50,7 @@ def inputs_of(spec: PipelineSpec, folder: Path, name: str, outputs: Mapping[str,
     elif isinstance(job, TrainJob):
         found |= _digests_of_spec(run_spec(folder, job, outputs), job, outputs)
     if getattr(job, "suite", None):
-        found["suite"] = file_sha256(folder / str(getattr(job, "suite", "")))
+        found |= _digests_of_suite(folder / str(getattr(job, "suite", "")))
     return found
 
 
@@ -59,8 +60,14 @@ def _digests_of_spec(spec: RunSpec, job: TrainJob, outputs: Mapping[str, Outputs
         str(outputs[other][product]): f"{other}.{product}" for text in job.set for other, product in referenced(text)
     }
     tree = _without(spec.model_dump(mode="json"), places)
-    files = {f"file {path}": digest_of_path(path) for path in sorted(set(_files(tree)))}
+    files = {f"file {path}": path_digest(path) for path in sorted(set(_files(tree)))}
     return {"spec": json_digest(tree), **files}
+
+
+def _digests_of_suite(path: Path) -> dict[str, str]:
+    """Returns the digest of a suite's file, and of each file and folder that it names."""
+    files = sorted(set(_files(load_suite(path).model_dump(mode="json"))))
+    return {"suite": file_sha256(path), **{f"file {each}": path_digest(each) for each in files}}
 
 
 def _without(tree: Any, places: Mapping[str, str]) -> Any:
@@ -85,11 +92,3 @@ def _files(tree: Any) -> Iterator[Path]:
     elif isinstance(tree, list):
         for value in tree:
             yield from _files(value)
-
-
-def digest_of_path(path: Path) -> str:
-    """Returns the digest of a file, or of all files of a folder with their names."""
-    if path.is_file():
-        return file_sha256(path)
-    files = sorted(each for each in path.rglob("*") if each.is_file())
-    return json_digest({str(each.relative_to(path)): file_sha256(each) for each in files})

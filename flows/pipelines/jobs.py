@@ -203,9 +203,9 @@ def _gate(doing: Doing, job: GateJob) -> dict[str, Any]:
     source = doing.source()
     figures: Mapping[str, Any] = source["figures"]
     for name, lowest in job.at_least.items():
-        value = figures.get(name)
-        if not isinstance(value, int | float):
-            numbers = ", ".join(key for key, each in figures.items() if isinstance(each, int | float))
+        value = _number(figures.get(name))
+        if value is None:
+            numbers = ", ".join(key for key, each in figures.items() if _number(each) is not None)
             raise JobFailed(f"at_least: there is no figure {name!r}; the evaluation has {numbers}")
         if value < lowest:
             raise JobFailed(f"{name} is {value:.4g}; at least {lowest:g} is expected")
@@ -214,6 +214,12 @@ def _gate(doing: Doing, job: GateJob) -> dict[str, Any]:
         approval = _asked(doing, job, source)
         outputs |= {"approval": approval.id, "decided_by": approval.decided_by, "reason": approval.reason}
     return {**outputs, DIGEST: json_digest({"passed": source[DIGEST]})}
+
+
+def _number(figure: Any) -> float | None:
+    """Returns a figure's value, also of an estimate with an interval; None if it has none."""
+    value = figure.get("value") if isinstance(figure, Mapping) else figure
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _asked(doing: Doing, job: GateJob, source: Outputs) -> Approval:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from db.ledger import Ledger
-from db.write.pipelines import PipelineRow
+from db.write.pipelines import NewPipeline, PipelineRow
 from flows.run.home import Home
 from yatt_core.digests import json_digest
 from yatt_core.pipelines.spec import PipelineSpec
@@ -17,7 +17,12 @@ def start_pipeline(home: Home, spec: PipelineSpec, folder: Path, by: str) -> Pip
     folder: what paths in the spec are relative to.
     by: who starts it.
     """
-    place, document = str(folder.resolve()), spec.model_dump(mode="json")
     home.folder.mkdir(parents=True, exist_ok=True)
     with Ledger.open(home.ledger) as ledger:
-        return ledger.pipelines.create(spec.name, json_digest([document, place]), document, place, by)
+        return ledger.pipelines.create(new_pipeline(spec, folder, by))
+
+
+def new_pipeline(spec: PipelineSpec, folder: Path, by: str) -> NewPipeline:
+    """Returns a run of a pipeline for the ledger. Its triggers are no part of it. Fields as in `start_pipeline`."""
+    place, document = str(folder.resolve()), spec.document()
+    return NewPipeline(spec.name, json_digest([document, place]), document, place, by)

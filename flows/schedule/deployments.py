@@ -9,7 +9,7 @@ digest identifies the ledger, so that a window fails on a worker that uses anoth
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import StringIO
@@ -18,9 +18,11 @@ from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
+from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.flows import Flow
 from prefect.utilities.callables import parameter_schema
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -31,10 +33,12 @@ from flows.schedule.parameters import CONTINUE, NEW
 from flows.schedule.reaper import DEPLOYED
 from flows.schedule.schedule_times import Schedule
 from flows.schedule.scheduled import WindowFlow
+from flows.schedule.window_start import Ending
 from yatt_core import durable
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
 DEPLOYMENTS = "deployments"
+ALONE = ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
 STEP = "prefect.deployments.steps.set_working_directory"
 TAG = "yatt"
 JOB = {"env": {"PREFECT_LOGGING_LEVEL": "WARNING"}}
@@ -66,11 +70,6 @@ class Deployment:
         meant = {DEPLOYED: self.run, "home": str(self.home), "owner": self.owner}
         return meant | {"run": NEW if self.new_runs else CONTINUE, "window": self.window}
 
-    @property
-    def pull_steps(self) -> list[dict[str, Any]]:
-        """The steps before the flow is imported: change to the home folder."""
-        return [{STEP: {"directory": str(self.home)}}]
-
 
 def entrypoint(flow: WindowFlow) -> str:
     """Returns a flow's module path and its name in the module."""
@@ -101,26 +100,48 @@ def apply(deployment: Deployment, flow: WindowFlow) -> str:
 
     Flow runs of an older schedule that have not started are replaced by those of the new schedule.
     """
-    schedules = [] if deployment.schedule is None else [DeploymentScheduleCreate(schedule=deployment.schedule)]
-    with _answering(f"deploying {deployment.name}") as client:
+    schedules = [] if deployment.schedule is None else [deployment.schedule]
+    return create(deployment.name, deployment.home, schedules, deployment.parameters, flow)
+
+
+def create(
+    name: str,
+    home: Path,
+    schedules: Sequence[Schedule],
+    parameters: Mapping[str, Any],
+    flow: Flow[..., Ending],
+    alone: bool = False,
+) -> str:
+    """Creates or updates a deployment of a flow with some schedules; returns its id. Raises `InfrastructureError`.
+
+    alone: whether a flow run that is due while another one of the deployment goes on is cancelled before it begins.
+    """
+    limit: dict[str, Any] = {"concurrency_limit": 1, "concurrency_options": ALONE} if alone else {}
+    with _answering(f"deploying {name}") as client:
         with suppress(ObjectAlreadyExists):  # made by `yatt up`, or configured by the user
             client.create_work_pool(WorkPoolCreate(name=WORK_POOL, type="process"))
         return str(
             client.create_deployment(
                 flow_id=client.create_flow_from_name(flow.name),
-                name=deployment.name,
-                schedules=schedules,
-                parameters=dict(deployment.parameters),
+                name=name,
+                schedules=[DeploymentScheduleCreate(schedule=schedule) for schedule in schedules],
+                parameters=dict(parameters),
                 description=flow.description,
                 work_pool_name=WORK_POOL,
                 job_variables=JOB,
                 tags=[TAG],
                 entrypoint=entrypoint(flow),
-                pull_steps=deployment.pull_steps,
+                pull_steps=_pull_steps(home),
                 parameter_openapi_schema=parameter_schema(flow).model_dump(exclude_unset=True),
                 enforce_parameter_schema=True,
+                **limit,
             )
         )
+
+
+def _pull_steps(home: Path) -> list[dict[str, Any]]:
+    """Returns the steps before the flow is imported: change to the home folder."""
+    return [{STEP: {"directory": str(home)}}]
 
 
 def entry(deployment: Deployment, flow: WindowFlow) -> dict[str, Any]:
@@ -132,7 +153,7 @@ def entry(deployment: Deployment, flow: WindowFlow) -> dict[str, Any]:
         "parameters": dict(deployment.parameters),
         "schedules": [] if deployment.schedule is None else [_schedule_entry(deployment.schedule)],
         "work_pool": {"name": WORK_POOL, "job_variables": JOB},
-        "pull": deployment.pull_steps,
+        "pull": _pull_steps(deployment.home),
     }
 
 

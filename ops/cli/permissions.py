@@ -24,7 +24,7 @@ OPERATING = (
     *("queue devices", "queue init", "queue serve", "pipeline backfill", "evaluate", "up", "down"),
     *("maintain", "migrate"),
 )
-APPROVING = ("approve", "reject", "promote", "pipeline run", "pipeline resume")
+APPROVING = ("approve", "reject", "promote", "pipeline run", "pipeline resume", "pipeline deploy")
 ADMINISTERING = (
     *("rm", "backup create", "backup prune", "restore"),
     *("token create", "token list", "token revoke", "user add", "user list", "user role", "user remove"),

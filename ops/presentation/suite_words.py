@@ -24,4 +24,5 @@ def estimates_of(figures: dict[str, Any]) -> dict[str, Any]:
 
 def figure_name(name: str) -> str:
     """Returns the name of a figure for people."""
-    return name.replace("pass_at_", "pass@") if name != "majority" else "majority vote"
+    known = {"majority": "majority vote", "panel": "judges"}
+    return known.get(name) or name.replace("pass_at_", "pass@").replace("judge_", "judge ")

@@ -48,6 +48,8 @@ class PipelineView:
     """A run of a pipeline.
 
     holder: the process that drives it, which may be dead; None if there is none.
+    began_by: what its triggers saw; empty if somebody started it.
+    remembered: what its triggers have seen since, for which another run follows; empty if it is not the newest one.
     """
 
     pipeline: str
@@ -58,6 +60,8 @@ class PipelineView:
     created_at: int
     ended_at: int | None
     holder: str | None
+    began_by: tuple[str, ...]
+    remembered: tuple[str, ...]
     jobs: tuple[JobView, ...]
 
 
@@ -81,7 +85,11 @@ def _view(ledger: Ledger, row: PipelineRow) -> PipelineView:
         for name in spec.order()
     )
     facts = (row.id, row.name, row.state, row.reason, row.by, row.created_at, row.ended_at, row.holder)
-    return PipelineView(*facts, jobs)
+    began_by = tuple(each.why for each in ledger.pipeline_triggers.of(row.id))
+    last = ledger.pipelines.last_of(row.name)
+    is_last = last is not None and last.id == row.id
+    remembered = tuple(each.why for each in ledger.pipeline_triggers.remembered(row.name)) if is_last else ()
+    return PipelineView(*facts, began_by, remembered, jobs)
 
 
 def _job(name: str, kind: str, needs: list[str], level: int, row: JobRow | None) -> JobView:

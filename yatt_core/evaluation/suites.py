@@ -19,6 +19,7 @@ from yatt_core.datasets.sources import all_tasks
 from yatt_core.digests import chain_digest, json_digest
 from yatt_core.errors import ConfigurationError
 from yatt_core.evaluation.paired import TestKind
+from yatt_core.evaluation.panel import PanelSpec
 from yatt_core.prompts.stream import Prompt
 from yatt_core.spec import RunSpec
 from yatt_core.spec.base import SpecModel
@@ -30,6 +31,9 @@ from yatt_core.spec.sections.evaluation import EvaluationSampling
 
 ANSWERING = ("model", "rollout", "rewards", "seed", "exact")
 """Sections of a run's spec on which answers and scores depend, apart from the weights."""
+
+HELD_OUT = "held-out"
+"""Name of the suite of a run's own held-out tasks."""
 
 
 class SuiteSet(SpecModel):
@@ -52,6 +56,8 @@ class SuiteSpec(SpecModel):
     """The sets of tasks."""
     sampling: EvaluationSampling | None = None
     """`null`: one greedy answer to each task."""
+    judges: PanelSpec | None = None
+    """Judges that score each answer, besides the run's reward functions; `null`: none."""
     test: TestKind = "mcnemar"
     """The paired test of regressions, as in `evaluation.promotion`."""
     level: float = Field(default=0.05, gt=0.0, lt=1.0)
@@ -103,15 +109,37 @@ def open_suite(suite: SuiteSpec, run: RunSpec, keep: Keep) -> Suite:
     Raises `ConfigurationError` for a run that generates nothing, and for sets that cannot be read or are empty, and
     `DataError` for a row that cannot be used.
     """
-    if not run.samples_responses:
-        raise ConfigurationError(f"suite {suite.name}: the run learns from its rows and generates no answers")
+    _require_answers(suite.name, run)
     prompts = tuple(prompt for number in range(len(suite.sets)) for prompt in _tasks(suite, number, keep))
-    spec = _spec_of(suite, run)
+    return Suite(suite, _spec_of(suite, run), prompts, _digest(suite, run, prompts))
+
+
+def open_held_out(run: RunSpec, prompts: Sequence[Prompt], judges: PanelSpec) -> Suite:
+    """Returns a run's own held-out tasks as a suite with judges.
+
+    prompts: the tasks.
+
+    Raises `ConfigurationError` for a run that generates nothing.
+    """
+    _require_answers(HELD_OUT, run)
+    sets = tuple(
+        SuiteSet(name=name, source=source) for name, source in zip(run.data.source_names, run.data.sources, strict=True)
+    )
+    suite = SuiteSpec(name=HELD_OUT, sets=sets, sampling=run.evaluation.sampling, judges=judges)
+    return Suite(suite, run, tuple(prompts), _digest(suite, run, prompts))
+
+
+def _require_answers(name: str, run: RunSpec) -> None:
+    if not run.samples_responses:
+        raise ConfigurationError(f"suite {name}: the run learns from its rows and generates no answers")
+
+
+def _digest(suite: SuiteSpec, run: RunSpec, prompts: Sequence[Prompt]) -> str:
     rows = (json_digest([prompt.prompt_id, prompt.text, prompt.answer, list(prompt.media)]) for prompt in prompts)
     answering = {name: run.model_dump(mode="json")[name] for name in ANSWERING}
     sampling = None if suite.sampling is None else suite.sampling.model_dump(mode="json")
-    digest = json_digest([suite.name, sampling, answering, run.data.system_prompt, chain_digest(rows)])
-    return Suite(suite, spec, prompts, digest)
+    judges = [] if suite.judges is None else [suite.judges.digest()]
+    return json_digest([suite.name, sampling, answering, run.data.system_prompt, chain_digest(rows), *judges])
 
 
 def _tasks(suite: SuiteSpec, number: int, keep: Keep) -> Iterator[Prompt]:

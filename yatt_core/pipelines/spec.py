@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.pipelines.references import referenced
+from yatt_core.pipelines.triggers import PipelineTrigger, Trigger
 from yatt_core.section import SpecModel
 from yatt_core.spec.reading.documents import read_document
 from yatt_core.spec.reading.mistakes import parse_model
@@ -140,15 +141,28 @@ class PipelineSpec(SpecModel):
     """Name of the pipeline, to which a number is appended each time that it runs."""
     jobs: dict[Annotated[str, Field(pattern=NAME)], Job] = Field(min_length=1, max_length=200)
     """The jobs by name."""
+    triggers: tuple[Trigger, ...] = Field(default=(), max_length=50)
+    """What begins the pipeline once it is deployed."""
 
     @model_validator(mode="after")
     def _can_be_ordered(self) -> PipelineSpec:
         mistakes = [line for name, job in self.jobs.items() for line in self._mistakes(name, job)]
         if not mistakes and (circle := self._circle()):
             mistakes = [f"jobs: {' -> '.join(circle)}: these jobs need each other, so none can begin"]
+        for number, trigger in enumerate(self.triggers):
+            if isinstance(trigger, PipelineTrigger) and trigger.name == self.name:
+                mistakes.append(
+                    f"triggers.{number}.name: {self.name!r} is this pipeline; expected the name of another one"
+                )
+            if trigger in self.triggers[:number]:
+                mistakes.append(f"triggers.{number}: the same trigger stands there twice")
         if mistakes:
             raise ValueError("\n".join(mistakes))
         return self
+
+    def document(self) -> dict[str, Any]:
+        """Returns the part that says what is done, without what begins it."""
+        return self.model_dump(mode="json", exclude={"triggers"})
 
     def needs(self, name: str) -> frozenset[str]:
         """Returns the jobs that must have ended well before a job begins."""

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
+
 from db.core.holder import Holder, this_process
 from db.ledger import Ledger
 from db.write.pipelines import JobRow, Pipelines
@@ -20,6 +22,7 @@ from flows.run.home import Home
 from ops.integrations.promotion import promote
 from tests.flows.soups.support import RUN, Killed, drive_run
 from yatt_core.pipelines.spec import load_pipeline
+from yatt_core.protocols.engines import Tensors
 from yatt_core.spec.reading.documents import yaml_text
 
 JOBS: dict[str, Any] = {
@@ -62,8 +65,8 @@ class Plant:
         plant.write(jobs or JOBS)
         return plant
 
-    def write(self, jobs: Mapping[str, Any]) -> None:
-        self.file.write_text(yaml_text({"name": "line", "jobs": dict(jobs)}))
+    def write(self, jobs: Mapping[str, Any], **others: Any) -> None:
+        self.file.write_text(yaml_text({"name": "line", "jobs": dict(jobs)} | others))
 
     def run(self) -> tuple[str, str]:
         """Runs the pipeline's file; returns the pipeline's id and the state in which it ends."""
@@ -77,8 +80,14 @@ class Plant:
 
     def tools(self) -> Tools:
         return Tools(
-            lambda spec: self._drive, self._evaluate, self._export, self._promote, mock.Mock(), self._tell, "ann"
+            lambda spec: self._drive, self._evaluate, self._export, self._promote, lambda *_: self, self._tell, "ann"
         )
+
+    def measure(self, weights: Tensors) -> Mapping[str, float]:
+        """Returns the square roots of the objectives' shares in the weights, as a soup's meter."""
+        self._pass()
+        shares = np.maximum(weights["mix"], 0.0)
+        return {"exact": 0.0, "brief": float(np.sqrt(shares[0])), "long": float(np.sqrt(shares[1]))}
 
     def _tell(self, text: str) -> None:
         self.said.append(text)

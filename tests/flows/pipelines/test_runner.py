@@ -11,6 +11,7 @@ from db.core.errors import Fenced, LeaseHeld
 from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.approvals import Verdict
+from db.write.pipelines import NewPipeline
 from tests.flows.pipelines.support import JOBS, Plant
 from tests.flows.soups.support import Killed
 
@@ -103,7 +104,7 @@ def test_a_rejection_is_final(tmp_path: Path, inputs: Path) -> None:
 
 def test_one_process_drives_a_pipeline_and_one_that_was_replaced_cannot_write(tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "ledger.db") as ledger:
-        ledger.pipelines.create("line", "digest", {}, "/", "ann")
+        ledger.pipelines.create(NewPipeline("line", "digest", {}, "/", "ann"))
         held = ledger.pipelines.acquire("line-1", this_process("first"), 60)
         with pytest.raises(LeaseHeld):
             ledger.pipelines.acquire("line-1", this_process("second"), 60)

@@ -24,7 +24,15 @@ from flows.prefect_io.prefect_server import worker_name
 from flows.run.home import Home
 from flows.schedule import reaper
 from flows.schedule.flow_run_process import FLOW_RUN_VARIABLE, WORKER_LABEL
-from flows.schedule.reaper import SILENT_SECONDS, START_SECONDS, Signs, cause_of_death, end_of_session, signs_of
+from flows.schedule.reaper import (
+    SILENT_SECONDS,
+    START_SECONDS,
+    Signs,
+    cause_of_death,
+    end_of_check,
+    end_of_session,
+    signs_of,
+)
 from tests.ops.seeding import seed_run
 
 
@@ -186,3 +194,25 @@ def test_the_flow_runs_of_other_ledgers_on_the_server_hide_none(monkeypatch: pyt
     client: Any = SimpleNamespace(read_flow_runs=read_flow_runs)
     assert {row.id for row in reaper._taken_for_alive(client, "train")} == {row.id for row in rows}
     assert asked == [(0, 3), (3, 3), (6, 3)]
+
+
+def check_of(pid: int, seconds: float, flow_run: UUID, worker: str) -> FlowRun:
+    since = datetime.now(UTC) - timedelta(seconds=seconds)
+    return FlowRun(
+        id=flow_run,
+        flow_id=uuid4(),
+        state=Running(timestamp=since),
+        infrastructure_pid=str(pid),
+        labels={WORKER_LABEL: worker},
+        parameters={"pipeline": "line"},
+    )
+
+
+def test_a_check_of_a_pipeline_is_closed_once_its_process_is_gone(bystander: Callable[[str], int]) -> None:
+    flow_run = uuid4()
+    pid, late = bystander(str(flow_run)), 2 * SILENT_SECONDS
+    assert end_of_check(check_of(pid, late, flow_run, worker_name())) is None, "it may drive for days"
+    assert end_of_check(check_of(pid, late, uuid4(), "yatt-elsewhere")) is None
+    assert end_of_check(check_of(pid, START_SECONDS / 2, uuid4(), worker_name())) is None
+    end = end_of_check(check_of(pid, late, uuid4(), worker_name()))
+    assert end is not None and end.message is not None and f"its process is gone: pid {pid}" in end.message

@@ -16,7 +16,9 @@ from ops.cli.commands.checkpoints.following import follow
 from tests.evaluation.test_suites import write_suite
 from tests.ops.cli.test_evaluate import run as run
 from tests.ops.conftest import Yatt
+from tests.ops.seeding import toy_spec
 from yatt_core.evaluation.estimators import pass_at_k
+from yatt_core.spec.reading.documents import yaml_text
 
 
 @pytest.fixture
@@ -114,3 +116,65 @@ def test_a_backfill_evaluates_all_kept_checkpoints_once(yatt: Yatt, home: Home, 
     assert yatt("pipeline", "backfill", pinned, "--suite", suite, "-o", "json").document == done
     with Ledger.open(home.ledger) as ledger:
         assert [row.iteration for row in ledger.suites.of(pinned)] == [2, 0]
+
+
+def judges_file(folder: Path, *names: str) -> Path:
+    """Writes a run's spec with judges."""
+    virtual = {"kind": "virtual", "clock_factor": 1e9}
+    parts = [
+        {"kind": "generative", "name": name, "engine": virtual, "template": "{prompt} {response}"} for name in names
+    ]
+    tree = toy_spec().model_dump(mode="json")
+    tree["rewards"]["parts"] += parts
+    path = folder / "judges.yaml"
+    path.write_text(yaml_text(tree))
+    return path
+
+
+def test_judges_of_a_suite_have_figures_of_their_own(yatt: Yatt, home: Home, pinned: str, tmp_path: Path) -> None:
+    judges = [{"kind": "generative", "name": name, "engine": {"kind": "virtual", "clock_factor": 1e9}, "template": "{response}"}
+              for name in ("strict", "kind")]  # fmt: skip
+    suite = write_suite(tmp_path, judges={"parts": judges}, sampling={"samples": 2})
+    document = yatt("evaluate", pinned, "--suite", str(suite), "--iteration", "0", "-o", "json").document
+    figures, results = document["figures"], document["results"]
+    assert figures["panel"]["value"] == pytest.approx(sum(each["panel"] for each in results) / 9)
+    for name in ("strict", "kind"):
+        assert figures[f"judge_{name}"]["value"] == pytest.approx(sum(each["judges"][name] for each in results) / 9)
+    words = [each for each in results if each["prompt_id"].startswith("words/")]
+    assert figures["sources"]["words"]["panel"]["value"] == pytest.approx(sum(each["panel"] for each in words) / 4)
+    assert "judges: " in yatt("evaluate", pinned, "--suite", str(suite), "--iteration", "0").out
+    assert "judge strict" in yatt("evaluations", pinned).out
+
+
+def test_all_kept_checkpoints_are_rejudged_once(yatt: Yatt, home: Home, pinned: str, tmp_path: Path) -> None:
+    file = judges_file(tmp_path, "strict", "kind")
+    words = ("pipeline", "backfill", pinned, "--rejudge", f"{file}/strict")
+    done = yatt(*words, "-o", "json").document
+    assert done["suite"] == "held-out" and [each["iteration"] for each in done["evaluations"]] == [0, 2]
+    assert all({"accuracy", "panel", "judge_strict"} <= each["figures"].keys() for each in done["evaluations"])
+    assert yatt(*words, "-o", "json").document == done, "the same judge, the same rows"
+    more = yatt(*words, "--rejudge", f"{file}/kind", "--combine", "majority", "-o", "json").document
+    strict = [[each["figures"]["judge_strict"] for each in found["evaluations"]] for found in (done, more)]
+    assert strict[0] == strict[1], "the same answers and the same seeds"
+    assert [each["number"] for each in more["evaluations"]] == [3, 4]
+    suite = str(write_suite(tmp_path))
+    found = yatt("pipeline", "backfill", pinned, "--suite", suite, "--rejudge", f"{file}/kind", "-o", "json").document
+    assert found["suite"] == "mixed" and "judge_kind" in found["evaluations"][0]["figures"]
+    assert "judge strict" in yatt(*words).out
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ((), "--suite or --rejudge"),
+        (("--rejudge", "none.yaml/strict"), "none.yaml is no file; expected SPEC/JUDGE"),
+        (("--rejudge", "strict"), "strict is no file"),
+        (("--rejudge", "{file}/other"), "has no generative judge 'other'; known: strict"),
+        (("--rejudge", "{file}/strict", "--rejudge", "{file}/strict"), "each name can be given to one judge only"),
+        (("--suite", "{file}", "--combine", "mean"), "--combine: needs --rejudge"),
+    ],
+)
+def test_wrong_judges_are_named(yatt: Yatt, run: str, tmp_path: Path, options: tuple[str, ...], told: str) -> None:
+    file = judges_file(tmp_path, "strict")
+    answer = yatt("pipeline", "backfill", run, *(word.format(file=file) for word in options))
+    assert answer.code == 2 and told in answer.err

@@ -17,6 +17,7 @@ from ops.presentation.output import console
 if TYPE_CHECKING:
     from db.write.records import CheckpointRow
     from flows.run.home import Home
+    from yatt_core.evaluation.panel import Panel
     from yatt_core.evaluation.summary import Summary
     from yatt_core.prompts.stream import Prompt
     from yatt_core.protocols.engines import Tensors
@@ -58,12 +59,14 @@ def evaluate_weights(
     advance: Callable[[int, int], None],
     prompts: Sequence[Prompt] | None = None,
     media: Path | None = None,
+    panel: Panel | None = None,
 ) -> list[TaskResult]:
     """Loads weights into a rollout engine and has it answer tasks; returns the results in order.
 
     advance: called with the numbers of finished and of all tasks.
     prompts: the tasks; None for those that the run holds out.
     media: folder of the tasks' images; None for the run's inputs.
+    panel: takes all answers.
     """
     from yatt_core.engines.registry import build_rollout_engine
     from yatt_core.evaluation.answers import TaskAnswers
@@ -86,7 +89,10 @@ def evaluate_weights(
             while answers.hear(batch, engine.generate(answers.request(batch, version))):
                 pass
             found += answers.results(batch)
+            if panel is not None:
+                panel.take(batch)
             advance(len(found), len(prompts))
+    engine.sleep()  # leaves the memory to judges
     return found
 
 

@@ -7,7 +7,7 @@ same suite are evaluated once.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from db.write.suites import SuiteRow
     from flows.run.home import Home
     from ops.queries.suites import SuiteHistory
+    from yatt_core.evaluation.panel import Judged, PanelSpec
     from yatt_core.evaluation.suites import Suite, SuiteSpec
     from yatt_core.spec import RunSpec
 
@@ -77,6 +78,18 @@ def open_for(home: Home, run: str, iteration: int | None, wanted: SuiteSpec) -> 
         yield Opened(name, spec, row, suite, Path(folder))
 
 
+@contextmanager
+def open_held_out_for(home: Home, run: str, iteration: int, panel: PanelSpec) -> Iterator[Opened]:
+    """Opens a kept checkpoint of a run, and the run's held-out tasks with judges."""
+    from yatt_core.evaluation.suites import open_held_out
+    from yatt_core.inputs.manifest import INPUTS
+    from yatt_core.inputs.reader import Inputs
+
+    name, spec, row = opened_checkpoint(home, run, iteration)
+    folder = home.run_folder(row.run) / INPUTS
+    yield Opened(name, spec, row, open_held_out(spec, Inputs.open(folder, spec).held_out, panel), folder)
+
+
 def evaluate_suite(home: Home, run: str, iteration: int | None, path: Path, output: Output) -> None:
     """Evaluates a kept checkpoint on a suite, unless the ledger has the result already, and writes the result."""
     from yatt_core.evaluation.suites import load_suite
@@ -110,6 +123,7 @@ def evaluated_once(home: Home, opened: Opened) -> SuiteRow:
 
 def _evaluated(home: Home, run: str, suite: Suite, spec: RunSpec, row: CheckpointRow, media: Path, by: str) -> SuiteRow:
     from db.write.suites import SuiteRow
+    from yatt_core.evaluation.panel import Panel, as_plain
     from yatt_core.evaluation.summary import by_source, summarise
     from yatt_core.input_building.fitting import check_prompts
     from yatt_core.prompts.codec import open_codec
@@ -118,14 +132,23 @@ def _evaluated(home: Home, run: str, suite: Suite, spec: RunSpec, row: Checkpoin
     check_prompts(answering, open_codec(answering, weights.model_path), weights.model_path, [suite.prompts])
     message(f"evaluating {weights.named} of {run} on suite {suite.spec.name}: {len(suite.prompts)} tasks")
     began = time.monotonic()
+    panel = None if suite.spec.judges is None else Panel(suite.spec.judges, spec.seed)
     with progress_in_tasks(weights.named) as advance:
-        tasks = evaluate_weights(answering, weights, advance, suite.prompts, media)
+        tasks = evaluate_weights(answering, weights, advance, suite.prompts, media, panel)
+    judged = [] if panel is None else panel.judge()
     whole = summarise(tasks, answering.evaluation)
     sets = by_source(tasks, answering.data, answering.evaluation) or {answering.data.source_names[0]: whole}
+    names = answering.data.source_names
     figures = {
         **figures_of(whole),
-        "sources": {name: figures_of(summary) for name, summary in sets.items()},
+        **_panel_figures(judged),
+        "sources": {
+            name: figures_of(summary)
+            | _panel_figures([said for said, task in zip(judged, tasks, strict=False) if names[task.source] == name])
+            for name, summary in sets.items()
+        },
     }
+    said = [as_plain(each) for each in judged] or [{}] * len(tasks)
     return SuiteRow(
         run=run,
         suite=suite.spec.name,
@@ -135,10 +158,16 @@ def _evaluated(home: Home, run: str, suite: Suite, spec: RunSpec, row: Checkpoin
         iteration=row.iteration,
         weights_digest=row.weights_digest,
         figures=figures,
-        results=[asdict(task) for task in tasks],
+        results=[asdict(task) | more for task, more in zip(tasks, said, strict=True)],
         by=by,
         seconds=time.monotonic() - began,
     )
+
+
+def _panel_figures(judged: Sequence[Judged]) -> dict[str, Any]:
+    from yatt_core.evaluation.panel import panel_estimates
+
+    return {name: asdict(each) for name, each in panel_estimates(judged).items()} if judged else {}
 
 
 def evaluations(

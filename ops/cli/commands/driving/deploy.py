@@ -114,7 +114,7 @@ def deploy(
     place = Home.locate(home)
     checked = _checked_spec(place, spec, run, overrides)
     given = None if run is None else _found(place, run)
-    _connect(place, wanted=file is None)
+    connect_to_server(place, wanted=file is None)
     from flows.schedule import deployments
     from ops.scheduled import window
 
@@ -153,7 +153,7 @@ def _checked_spec(home: Home, spec: Path | None, run: str | None, overrides: lis
     return checked
 
 
-def _connect(home: Home, wanted: bool) -> None:
+def connect_to_server(home: Home, wanted: bool) -> None:
     """Points Prefect's client at the server, before prefect is imported.
 
     wanted: False if only a file is written, for which no server is needed.

@@ -7,13 +7,14 @@ standard output.
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from ops.cli.lookup import LATEST, find_run, opened_ledger
-from ops.cli.options import AtOnceOption, HomeOption, Output, OutputOption, RunArgument, examples
+from ops.cli.commands.pipelines import backfill, deploy
+from ops.cli.commands.pipelines.arguments import FileArgument, PipelineArgument
+from ops.cli.lookup import LATEST, opened_ledger
+from ops.cli.options import AtOnceOption, HomeOption, Output, OutputOption, examples
 from ops.presentation.output import write, write_json, write_table
 from ops.presentation.words import moment
 from ops.process import keep_caches_inside
@@ -27,22 +28,16 @@ pipeline_app = typer.Typer(
     no_args_is_help=True,
     help="Run jobs that need each other, from supervised training to promotion; what has not changed is skipped.",
 )
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline in YAML.")]
-PipelineArgument = Annotated[
-    str, typer.Argument(metavar="PIPELINE", help="A pipeline's name and number, such as letters-1; or `latest`.")
-]
 RUN = ("yatt pipeline run examples/pipeline/pipeline.yaml", "yatt pipeline run pipeline.yaml --at-once 2 -o json")
 RESUME = ("yatt pipeline resume latest", "yatt pipeline resume letters-1 -o json")
 SHOW = ("yatt pipeline show latest", "yatt pipeline show letters-1 -o json")
-BACKFILL = (
-    "yatt pipeline backfill latest --suite suites/math.yaml",
-    "yatt pipeline backfill quickstart-1 --suite suites/math.yaml -o json",
-)
 LIST = ("yatt pipeline list", "yatt pipeline list -o json")
 
 
 def register(app: typer.Typer) -> None:
     """Adds the commands to the program."""
+    deploy.register(pipeline_app)
+    backfill.register(pipeline_app)
     app.add_typer(pipeline_app, name="pipeline", epilog=examples(RUN[0], SHOW[0], RESUME[0]))
 
 
@@ -104,40 +99,11 @@ def list_pipelines(home: HomeOption = None, output: OutputOption = Output.TEXT) 
     if output is Output.JSON:
         write_json({"pipelines": [asdict(view) for view in found]})
         return
-    rows = [(view.pipeline, view.state, view.reason, view.by, moment(view.created_at)) for view in found]
-    write_table(("pipeline", "state", "why", "by", "since"), rows)
-
-
-@pipeline_app.command(epilog=examples(*BACKFILL))
-def backfill(
-    run: RunArgument,
-    suite: Annotated[Path, typer.Option("--suite", metavar="SUITE", help="The suite's file, in YAML.")],
-    home: HomeOption = None,
-    output: OutputOption = Output.TEXT,
-) -> None:
-    """Evaluate all kept checkpoints of a run on a suite, oldest first; what was evaluated before is not repeated."""
-    from flows.run.home import Home
-    from ops.cli.commands.checkpoints.suites import evaluated_once, open_for
-    from yatt_core.evaluation.suites import load_suite
-
-    place, wanted = Home.locate(home), load_suite(suite)
-    keep_caches_inside(place)
-    with opened_ledger(place) as ledger:
-        name = find_run(ledger, run)
-        iterations = sorted({row.iteration for row in ledger.records.checkpoints(name)})
-    rows = []
-    for iteration in iterations:
-        with open_for(place, name, iteration, wanted) as opened:
-            rows.append(evaluated_once(place, opened))
-    if output is Output.JSON:
-        found = [{"iteration": row.iteration, "number": row.number, "figures": row.figures} for row in rows]
-        write_json({"run": name, "suite": wanted.name, "evaluations": found})
-        return
-    figures = [
-        (row.iteration, f"{row.figures['accuracy']:.3f}", f"{row.figures['low']:.3f} to {row.figures['high']:.3f}")
-        for row in rows
+    rows = [
+        (view.pipeline, view.state, view.reason, view.by, moment(view.created_at), "; ".join(view.began_by))
+        for view in found
     ]
-    write_table(("iteration", "accuracy", "95 % interval"), figures, wanted.name)
+    write_table(("pipeline", "state", "why", "by", "since", "began because"), rows)
 
 
 def _find(ledger: Ledger, name: str) -> str:
@@ -159,13 +125,14 @@ def _carry_on(home: Home, pipeline: str, at_once: int | None, output: Output) ->
     from flows.pipelines.jobs import FOLDER
     from flows.pipelines.runner import PipelineRunner
     from ops.cli.commands.pipelines.work import tools_of
+    from ops.cli.people import acting_name
     from ops.group.address import server_of_runs
     from ops.queries.pipelines import pipeline_view
     from yatt_core.errors import InfrastructureError
 
     keep_caches_inside(home)
     with opened_ledger(home) as ledger:
-        tools = tools_of(home, ledger, at_once)
+        tools = tools_of(home, ledger, at_once, acting_name())
         state = drive_pipeline(
             lambda through: PipelineRunner(home, ledger, pipeline, tools, through).run(),
             pipeline,
@@ -183,6 +150,9 @@ def _print(view: PipelineView, output: Output) -> None:
         write_json(asdict(view))
         return
     write(f"{view.pipeline}: {view.state}{f' ({view.reason})' if view.reason else ''}")
+    for title, told in (("began because", view.began_by), ("runs again because", view.remembered)):
+        if told:
+            write(f"{title}: {'; '.join(told)}")
     rows = [
         (job.name, job.kind, ", ".join(job.needs), job.state, job.run or "", job.approval or "", job.reason)
         for job in view.jobs

@@ -13,7 +13,6 @@ from ops.cli.commands.checkpoints.answering import evaluate_weights, figures_of,
 from ops.cli.commands.checkpoints.suites import evaluated_once, open_for
 from ops.cli.exporting import export_checkpoint
 from ops.cli.lookup import opened_checkpoint
-from ops.cli.people import acting_name
 from ops.cli.side_by_side import SideBySide, places_of
 from ops.integrations.promotion import deliver, promote
 from ops.presentation.output import message
@@ -24,12 +23,12 @@ from yatt_core.soups.evaluation import RewardMeter
 from yatt_core.spec import RunSpec
 
 
-def tools_of(home: Home, ledger: Ledger, at_once: int | None) -> Tools:
+def tools_of(home: Home, ledger: Ledger, at_once: int | None, by: str) -> Tools:
     """Returns what does the jobs of a pipeline.
 
     at_once: how many runs are driven at a time; None for as many as the devices hold.
+    by: in whose name checkpoints are promoted.
     """
-    by = acting_name()
 
     def drives(spec: RunSpec) -> SideBySide:
         reward_process().close()  # the checks of a spec may have started it

@@ -1,0 +1,100 @@
+"""A look at a deployed pipeline: what its triggers see is recorded, and what there is to drive is named.
+
+    something new, and the last run is finished or failed   -> a new run
+    something new, and the last run goes on or waits        -> remembered; one run follows for all of it
+    the last run was interrupted, or people have decided    -> the last run goes on
+
+Consumes the deployment and its file, as it is now. Any number of processes may look at once, and each may be killed at any line:
+the ledger decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from db.core.approval_rules import PENDING, standing
+from db.ledger import Ledger
+from db.write.pipelines import RUNNING, WAITING, PipelineRow
+from flows.gates.waiting import is_decided
+from flows.pipelines.record import new_pipeline
+from flows.schedule.pipeline_conditions import schedules_of, see, utc_now
+from yatt_core.errors import ConfigurationError
+from yatt_core.pipelines.spec import PipelineSpec, load_pipeline
+from yatt_core.pipelines.triggers import trigger_key
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look has found.
+
+    pipeline: the run of the pipeline that is to be driven; None if there is none.
+    said: why, for people.
+    """
+
+    pipeline: str | None
+    said: str
+
+
+def deploy_pipeline(ledger: Ledger, file: Path, by: str, now: Callable[[], datetime] = utc_now) -> PipelineSpec:
+    """Records that a pipeline is deployed, and what its triggers see; what they have seen before stays.
+
+    Raises `ConfigurationError`.
+    """
+    spec = load_pipeline(file)
+    if not spec.triggers:
+        raise ConfigurationError(f"{file}: triggers: missing; expected what begins the pipeline, such as a schedule")
+    schedules_of(spec)
+    ledger.pipeline_triggers.deploy(spec.name, str(file.resolve()), by)
+    _see_all(ledger, spec, file.parent, now())
+    return spec
+
+
+def look_at(ledger: Ledger, name: str, now: Callable[[], datetime] = utc_now) -> Look:
+    """Looks at a deployed pipeline. Raises `PipelineNotFound`, and `ConfigurationError` for its file."""
+    deployed = ledger.pipeline_triggers.deployment(name)
+    file = Path(deployed.file)
+    spec = load_pipeline(file)
+    if spec.name != name:
+        raise ConfigurationError(
+            f"{file}: name: the pipeline was deployed as {name!r}; deploy it again under {spec.name!r}"
+        )
+    _see_all(ledger, spec, file.parent, now())
+    last = ledger.pipelines.last_of(name)
+    if last is not None and last.state == RUNNING:
+        return Look(last.id, f"pipeline {last.id} goes on")
+    if last is not None and last.state == WAITING:
+        remembered = len(ledger.pipeline_triggers.remembered(name))
+        if still_waits(ledger, last):
+            after = "; a run follows for what has changed" if remembered else ""
+            return Look(None, f"pipeline {last.id} {last.reason}{after}")
+        return Look(last.id, f"pipeline {last.id} goes on, since people have decided")
+    begun = ledger.pipeline_triggers.begin(new_pipeline(spec, file.parent, deployed.by))
+    if begun is None:
+        return Look(None, "nothing has changed")
+    return Look(begun.id, "; ".join(row.why for row in ledger.pipeline_triggers.of(begun.id)))
+
+
+def still_waits(ledger: Ledger, pipeline: PipelineRow) -> bool:
+    """Returns True if nothing that a pipeline waits for has been decided."""
+    approvals = ledger.approvals
+    for job in ledger.pipelines.jobs(pipeline.id).values():
+        if job.state != WAITING:
+            continue
+        if "approval" in job.outputs:
+            if standing(approvals.take_default(int(job.outputs["approval"])), approvals.now()) != PENDING:
+                return False
+        elif "run" in job.outputs and is_decided(ledger, str(job.outputs["run"])):
+            return False
+    return True
+
+
+def _see_all(ledger: Ledger, spec: PipelineSpec, folder: Path, now: datetime) -> None:
+    seen = ledger.pipeline_triggers.seen(spec.name)
+    for trigger in spec.triggers:
+        key = trigger_key(trigger, folder)
+        found = see(ledger, trigger, folder, [row for row in seen if row.trigger == key], now)
+        if found is not None:
+            ledger.pipeline_triggers.see(spec.name, found)

@@ -1,0 +1,137 @@
+"""`yatt pipeline backfill`: evaluates all kept checkpoints of a run on a suite, or has new judges score them.
+
+Consumes a run, a suite's file, or judges of a run's spec. Produces rows of the run's history; what was evaluated before is not
+repeated, so that the command may be killed and called again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ops.cli.lookup import find_run, opened_ledger
+from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
+from ops.presentation.output import write_json, write_table
+from ops.presentation.suite_words import estimates_of
+from ops.process import keep_caches_inside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from db.write.suites import SuiteRow
+    from ops.cli.commands.checkpoints.suites import Opened
+    from yatt_core.evaluation.panel import PanelSpec
+    from yatt_core.spec.rewards.judges import GenerativePart
+
+    OpenAt = Callable[[int], AbstractContextManager[Opened]]
+
+LINES = (
+    "yatt pipeline backfill latest --suite suites/math.yaml",
+    "yatt pipeline backfill quickstart-1 --rejudge judges.yaml/strict --rejudge judges.yaml/kind -o json",
+    "yatt pipeline backfill quickstart-1 --suite suites/math.yaml --rejudge judges.yaml/strict --combine majority",
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to those about pipelines."""
+    app.command(epilog=examples(*LINES))(backfill)
+
+
+def backfill(
+    run: RunArgument,
+    suite: Annotated[
+        Path | None,
+        typer.Option("--suite", metavar="SUITE", help="The suite's file, in YAML. Default: the run's held-out tasks."),
+    ] = None,
+    rejudge: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rejudge",
+            metavar="SPEC/JUDGE",
+            help="A generative judge in `rewards.parts` of a run's spec, in place of the suite's judges; may be repeated.",
+        ),
+    ] = None,
+    combine: Annotated[
+        Literal["mean", "majority"] | None,
+        typer.Option("--combine", help="How the values of several judges become one. Default: mean."),
+    ] = None,
+    home: HomeOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Evaluate all kept checkpoints of a run, oldest first, on a suite, or with new judges; nothing is evaluated twice.
+
+    New judges score the answers to the suite, or to the run's held-out tasks. Answers are generated again with the same seeds.
+    """
+    from flows.run.home import Home
+    from ops.cli.commands.checkpoints.suites import evaluated_once, open_for, open_held_out_for
+    from yatt_core.errors import ConfigurationError
+    from yatt_core.evaluation.suites import load_suite
+
+    if suite is None and not rejudge:
+        raise ConfigurationError("--suite or --rejudge: give at least one, such as --suite suites/math.yaml")
+    if combine and not rejudge:
+        raise ConfigurationError("--combine: needs --rejudge; a suite says itself how its judges are combined")
+    place, panel = Home.locate(home), _panel(rejudge or (), combine or "mean")
+    open_at: OpenAt
+    keep_caches_inside(place)
+    with opened_ledger(place) as ledger:
+        name = find_run(ledger, run)
+        iterations = sorted({row.iteration for row in ledger.records.checkpoints(name)})
+    if suite is None:
+        assert panel is not None, "the options were checked"
+        open_at = partial(open_held_out_for, place, name, panel=panel)
+    else:
+        wanted = load_suite(suite)
+        wanted = wanted if panel is None else wanted.model_copy(update={"judges": panel})
+        open_at = partial(open_for, place, name, wanted=wanted)
+    rows = []
+    for iteration in iterations:
+        with open_at(iteration) as opened:
+            rows.append(evaluated_once(place, opened))
+    if output is Output.JSON:
+        found = [{"iteration": row.iteration, "number": row.number, "figures": row.figures} for row in rows]
+        write_json({"run": name, "suite": rows[0].suite if rows else None, "evaluations": found})
+        return
+    title = rows[0].suite if rows else f"{name} has no kept checkpoint"
+    write_table(("iteration", "accuracy", "95 % interval", "others"), _figures(rows), title)
+
+
+def _figures(rows: Sequence[SuiteRow]) -> Iterator[tuple[object, ...]]:
+    for row in rows:
+        figures: Mapping[str, Any] = row.figures
+        others = ", ".join(f"{key} {each['value']:.3f}" for key, each in estimates_of(dict(figures)).items())
+        yield row.iteration, f"{figures['accuracy']:.3f}", f"{figures['low']:.3f} to {figures['high']:.3f}", others
+
+
+def _panel(names: Sequence[str], combine: str) -> PanelSpec | None:
+    from yatt_core.evaluation.panel import PanelSpec
+    from yatt_core.spec.reading.mistakes import parse_model
+
+    if not names:
+        return None
+    parts = [_judge(name).model_dump(mode="json") for name in names]
+    return parse_model(PanelSpec, {"parts": parts, "combine": combine}, "--rejudge")
+
+
+def _judge(name: str) -> GenerativePart:
+    """Returns the judge that an option names. Raises `ConfigurationError`."""
+    from yatt_core.errors import ConfigurationError
+    from yatt_core.spec import load_spec
+    from yatt_core.spec.rewards.judges import GenerativePart
+
+    file, _, judge = name.rpartition("/")
+    if not file or not Path(file).is_file():
+        raise ConfigurationError(
+            f"--rejudge: {name!r}: {file or name} is no file; expected SPEC/JUDGE, such as judges.yaml/strict"
+        )
+    parts = load_spec(Path(file), (), with_files=True).rewards.judges
+    found = next((part for part in parts if part.name == judge), None)
+    if not isinstance(found, GenerativePart):
+        known = ", ".join(part.name for part in parts if isinstance(part, GenerativePart)) or "none"
+        raise ConfigurationError(f"--rejudge: {file} has no generative judge {judge!r}; known: {known}")
+    return found

@@ -1,0 +1,35 @@
+"""The flow that workers start for a pipeline that `yatt pipeline deploy` has deployed.
+
+Its module path is the entrypoint of every such deployment, so its name must not change.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from db.ledger import Ledger
+from flows.pipelines.runner import PipelineRunner, Through
+from flows.run.home import Home
+from flows.schedule.pipeline_checks import check_flow, check_pipeline
+from flows.schedule.window_start import Ending
+from ops.cli.commands.pipelines.work import tools_of
+from ops.process import keep_caches_inside
+
+
+@check_flow
+def check(*, pipeline: str, home: str) -> Ending:
+    """Checks what begins a pipeline, and drives it.
+
+    Args:
+        pipeline: The pipeline's name. Set by `yatt pipeline deploy`; leave it unchanged.
+        home: The folder of runs. Set by `yatt pipeline deploy`; leave it unchanged.
+
+    """
+    place = Home(Path(home))
+    keep_caches_inside(place)
+
+    def drive(ledger: Ledger, number: str, through: Through) -> str:
+        by = ledger.pipeline_triggers.deployment(pipeline).by
+        return PipelineRunner(place, ledger, number, tools_of(place, ledger, None, by), through).run()
+
+    return check_pipeline(place, pipeline, drive)
