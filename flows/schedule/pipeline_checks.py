@@ -72,9 +72,7 @@ def check_pipeline(home: Home, pipeline: str, drive: Drive) -> Ending:
             reason = ledger.pipelines.find(found.pipeline).reason
     except (YattError, LedgerError) as error:
         return Failed(message=redact(str(error)))
-    said = redact(
-        f"pipeline {found.pipeline}: {state}{f' ({reason})' if reason else ''}; it began because: {found.said}"
-    )
+    said = redact(f"{found.said}; pipeline {found.pipeline} is {state}{f' ({reason})' if reason else ''}")
     return Failed(message=said) if state == FAILED else Completed(message=said)
 
 

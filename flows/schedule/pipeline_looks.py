@@ -22,7 +22,7 @@ from flows.gates.waiting import is_decided
 from flows.pipelines.record import new_pipeline
 from flows.schedule.pipeline_conditions import schedules_of, see, utc_now
 from yatt_core.errors import ConfigurationError
-from yatt_core.pipelines.spec import PipelineSpec, load_pipeline
+from yatt_core.pipelines.spec import PipelineSpec, load_pipeline, require_triggers
 from yatt_core.pipelines.triggers import trigger_key
 
 
@@ -44,8 +44,7 @@ def deploy_pipeline(ledger: Ledger, file: Path, by: str, now: Callable[[], datet
     Raises `ConfigurationError`.
     """
     spec = load_pipeline(file)
-    if not spec.triggers:
-        raise ConfigurationError(f"{file}: triggers: missing; expected what begins the pipeline, such as a schedule")
+    require_triggers(spec, file)
     schedules_of(spec)
     ledger.pipeline_triggers.deploy(spec.name, str(file.resolve()), by)
     _see_all(ledger, spec, file.parent, now())

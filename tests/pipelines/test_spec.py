@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -41,3 +42,19 @@ def test_a_reference_is_a_need_and_is_replaced_by_what_the_job_produced() -> Non
     assert spec.needs("b") == {"a"} and spec.order() == ["a", "b"]
     assert spec.wants("a", "model") and not spec.wants("a", "run")
     assert resolved(text, {"a": {"model": "/m"}}) == "model.path=/m"
+
+
+@pytest.mark.parametrize(
+    ("triggers", "said"),
+    [
+        ([{"kind": "pipeline", "name": "line"}], "triggers.0.name: 'line' is this pipeline"),
+        ([{"kind": "data", "path": "rows"}] * 2, "triggers.1: the same trigger stands there twice"),
+        ([{"kind": "schedule"}], "expected exactly one of cron and interval"),
+        ([{"kind": "alias", "run": "a", "alias": "champoin"}], "alias"),
+        ([{"kind": "tide"}], "triggers.0"),
+    ],
+)
+def test_mistakes_in_triggers_are_named(triggers: list[dict[str, str]], said: str) -> None:
+    tree = {"name": "line", "jobs": {"a": {"kind": "train", "spec": "run.yaml"}}, "triggers": triggers}
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        parse_pipeline(tree, "pipeline.yaml")

@@ -227,6 +227,12 @@ def load_pipeline(path: Path) -> PipelineSpec:
     return spec
 
 
+def require_triggers(spec: PipelineSpec, path: Path) -> None:
+    """Raises `ConfigurationError` for a pipeline that nothing begins."""
+    if not spec.triggers:
+        raise ConfigurationError(f"{path}: triggers: missing; expected what begins the pipeline, such as a schedule")
+
+
 def parse_pipeline(tree: Any, origin: str) -> PipelineSpec:
     """Returns the pipeline in a tree of plain values.
 

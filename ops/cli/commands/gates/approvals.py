@@ -25,6 +25,8 @@ WhyOption = Annotated[str, typer.Option("--why", help="Reason; recorded in the a
 ResumeOption = Annotated[
     bool, typer.Option("--resume", help="Start a driver in the background if the run waited for this approval.")
 ]
+PIPELINE = "pipeline"
+"""The kind of the approvals of pipelines, and the first word of their subjects."""
 
 
 def register(app: typer.Typer) -> None:
@@ -78,6 +80,8 @@ def approve(
     write(f"approval {done.id} of {done.subject} is approved: {done.question}")
     if started is not None:
         write(f"{done.run} is driven by process {started}")
+    elif done.kind == PIPELINE:
+        write(f"`yatt pipeline resume {done.subject.removeprefix(f'{PIPELINE} ')}` continues the pipeline")
     elif done.run is not None and done.kind != "promotion":
         write(f"`yatt resume {done.run}` continues the run")
 
