@@ -3,7 +3,7 @@
 A prompt asks to sort letters. The preferred response has them in order, the other one does not. The rows suit
 `objective.kind` dpo, simpo and reward_model (`chosen`, `rejected`), sft (`answer`) and kto (`response`, `label`).
 
-    .venv/bin/python examples/preferences.py pairs.jsonl
+    .venv/bin/python -m examples.preferences data/preferences.jsonl
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def preference_rows(count: int, seed: int = 0) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    """Writes the file."""
+    """Writes the file, and the folder that it is in."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("path", type=Path)
     parser.add_argument("--rows", type=int, default=1500, help="number of rows (default: %(default)s)")

@@ -35,7 +35,7 @@ def test_a_row_of_the_matrix_scales_the_weights_of_the_objectives_alone() -> Non
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"objectives": ["brief"]}, "objectives"),
+        ({"objectives": ["brief"]}, "objectives: expected at least 2 items"),
         ({"objectives": ["brief", "brief"]}, "objectives"),
         ({"objectives": ["brief", "polite"]}, "polite"),
         ({"betas": [0.5]}, "betas"),

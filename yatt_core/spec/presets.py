@@ -78,5 +78,5 @@ def preset_tree(name: Any) -> Mapping[str, Any]:
     if isinstance(name, str) and name in PRESETS:
         return PRESETS[name]
     near = difflib.get_close_matches(str(name), PRESETS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known presets: {', '.join(PRESETS)}"
-    raise ConfigurationError(f"unknown preset {name!r}; {hint}")
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    raise ConfigurationError(f"unknown preset {name!r}; {meant}known presets: {', '.join(PRESETS)}")

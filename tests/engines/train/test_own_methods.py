@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ops.preflight.run import check_functions
 from tests.algorithms.ragged import Step, algorithm, assert_parity
 from tests.engines.train.support import (
     batch_of,
@@ -23,8 +24,11 @@ from tests.engines.train.support import (
 )
 from tests.spec.trees import ROOT, tree
 from yatt_core.algorithms import own
+from yatt_core.algorithms.advantages.base import RewardBatch
+from yatt_core.algorithms.advantages.custom import CustomAdvantage
 from yatt_core.errors import ConfigurationError
 from yatt_core.experience.prepared import read_prepared
+from yatt_core.problems import Problems
 from yatt_core.spec import override_spec, parse_spec
 from yatt_core.spec.reading.code_files import with_digests
 from yatt_core.spec.run import RunSpec
@@ -101,6 +105,49 @@ def test_a_function_that_does_not_exist_is_refused(module: Path, function: str, 
     made = parse_spec(tree(), "test")
     with pytest.raises(ConfigurationError, match=facts):
         override_spec(made, [f"algorithm.loss={{kind: custom, function: '{function}'}}"], "test")
+
+
+@pytest.mark.parametrize(
+    ("loss", "facts"),
+    [
+        (
+            "TokenLosses(tokens.ratio.detach(), tokens.ratio > 2)",
+            "my_methods:squared_loss returned losses without gradients",
+        ),
+        (
+            "TokenLosses(tokens.ratio.detach().numpy(), tokens.ratio > 2)",
+            r"returned TokenLosses with shapes \['ndarray', torch.Size\(\[1\]\)\]; expected .* two tensors of 1 tokens",
+        ),
+    ],
+)
+def test_a_loss_from_which_nothing_can_be_learned_is_refused(module: Path, loss: str, facts: str) -> None:
+    module.write_text(
+        f"from yatt_core.algorithms.tokens import TokenLosses\ndef squared_loss(tokens, options):\n    return {loss}\n"
+    )
+    old = [np.array([-1.0])]
+    step = Step(old, old, old, old, np.ones(1), [np.ones(1)], [np.array([0])])
+    with pytest.raises(ConfigurationError, match=rf"algorithm\.loss\.function: .*{facts}"):
+        assert_parity(algorithm(loss=LOSS), step, lambda new, *_: new)
+
+
+def test_advantages_that_are_not_finite_are_refused(module: Path) -> None:
+    module.write_text("def ranks(batch, options):\n    return batch.rewards / [1.0, float('nan')]\n")
+    batch = RewardBatch(np.ones(2), np.array([2]), np.ones(2, np.int64), 1e-4)
+    with pytest.raises(
+        ConfigurationError, match=r"algorithm\.advantage\.function: .*ranks returned nan at index 1 of 2 resp"
+    ):
+        CustomAdvantage(function=ADVANTAGE["function"]).advantages(batch)
+
+
+@pytest.mark.parametrize("key", ["loss", "advantage"])
+def test_a_function_that_its_module_lacks_is_refused_before_the_start(module: Path, key: str) -> None:
+    spec, problems = spec_of(**{key: {"kind": "custom", "function": "my_methods:square_loss"}}), Problems()
+    check_functions(spec, problems)
+    with pytest.raises(
+        ConfigurationError,
+        match=rf"algorithm\.{key}\.function: .*my_methods has no 'square_loss'; did you mean 'squared_loss'\?",
+    ):
+        problems.raise_as_configuration()
 
 
 def test_what_a_function_returns_and_raises_is_checked(module: Path, tmp_path: Path) -> None:

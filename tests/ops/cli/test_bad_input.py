@@ -44,6 +44,11 @@ def refused(answer: Answer, code: int, says: str) -> None:
     ("override", "says"),
     [
         ("rollout.temprature=0.5", "rollout.temprature: unknown key; did you mean 'temperature'?"),
+        ("algorithm.preset=grpo", "did you mean 'gspo'? known presets: dapo, dr_grpo, "),
+        (
+            "algorithm.importance_correction={kind: mask, low: 5.1}",
+            "importance_correction: high: 5.0 is less than low 5.1",
+        ),
         ("iterations=many", "iterations: Input should be a valid integer"),
         ("iterations=-1", "iterations: "),
         ("iterations", "--set iterations: expected key=value"),

@@ -44,4 +44,10 @@ class CustomAdvantage(Advantage):
             raise ConfigurationError(
                 f"{PLACES[ADVANTAGES]}: {self.function} returned {shape}; expected {expected[0]} {self.of} in a float64 array"
             )
+        if not np.isfinite(found).all():
+            place = int(np.argmin(np.isfinite(found)))
+            raise ConfigurationError(
+                f"{PLACES[ADVANTAGES]}: {self.function} returned {found[place]} at index {place} of {expected[0]} {self.of}; "
+                "expected finite numbers"
+            )
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic import NonNegativeFloat, PositiveFloat, model_validator
 
 from yatt_core.algorithms.corrections.weights import ImportanceCorrection
 from yatt_core.algorithms.tokens import PolicyTokens
@@ -24,6 +24,12 @@ class MaskCorrection(ImportanceCorrection):
     """Tokens, or responses, with a smaller weight are masked."""
     high: PositiveFloat = 5.0
     """Tokens, or responses, with a larger weight are masked."""
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> MaskCorrection:
+        if self.high < self.low:
+            raise ValueError(f"high: {self.high} is less than low {self.low}")
+        return self
 
     def weights(self, tokens: PolicyTokens) -> torch.Tensor:
         """See `ImportanceCorrection`."""

@@ -32,13 +32,19 @@ class CustomLoss(PolicyLoss):
 
     def token_losses(self, tokens: PolicyTokens) -> TokenLosses:
         """See `PolicyLoss`."""
+        import torch
+
         found = call(self.function, LOSSES, tokens, self.options)
-        sizes = [
-            getattr(part, "shape", None) for part in (getattr(found, "values", None), getattr(found, "clipped", None))
-        ]
+        parts = [getattr(found, name, None) for name in ("values", "clipped")]
+        sizes = [part.shape if isinstance(part, torch.Tensor) else type(part).__name__ for part in parts]
         if sizes != [tokens.log_probs.shape] * 2:
             raise ConfigurationError(
                 f"{PLACES[LOSSES]}: {self.function} returned {type(found).__name__} with shapes {sizes}; expected TokenLosses "
                 f"with two tensors of {len(tokens.log_probs)} tokens"
+            )
+        if tokens.log_probs.requires_grad and torch.is_grad_enabled() and not found.values.requires_grad:
+            raise ConfigurationError(
+                f"{PLACES[LOSSES]}: {self.function} returned losses without gradients, from which nothing is learned; expected "
+                "a function of tokens.log_probs, log_ratio or ratio"
             )
         return found  # type: ignore[no-any-return]

@@ -98,7 +98,8 @@ def _explain(item: ErrorDetails, spot: _Spot) -> Iterator[Mistake]:
         case "tuple_type":
             yield Mistake(place, f"expected a list{given}")
         case "too_short":
-            yield Mistake(place, f"expected at least {context['min_length']} item")
+            least = context["min_length"]
+            yield Mistake(place, f"expected at least {least} item{'s' if least > 1 else ''}")
         case "too_long":
             yield Mistake(place, f"expected at most {context['max_length']} items")
         case "value_error":
