@@ -53,7 +53,8 @@ def test_five_updates_equal_a_plain_loop(tmp_path: Path, model_folder: Path) -> 
     ours = weights_of(engine)
     assert "lm_head.weight" not in ours
     for name, parameter in model.named_parameters():
-        np.testing.assert_allclose(ours[name], parameter.detach().numpy(), atol=1e-6, rtol=0)
+        # A few units in the last place of float32: how a processor's kernels sum decides about the last bits.
+        np.testing.assert_allclose(ours[name], parameter.detach().numpy(), atol=2e-6, rtol=0)
     assert weights_digest(ours) == receipt.fingerprint["weights_digest"]
 
 

@@ -289,7 +289,7 @@ def test_a_ledger_from_a_newer_version(yatt: Yatt, home: Home, spec_file: Path) 
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     for words in (["runs"], ["show", "toy-1"], ["resume", "toy-1"]):
         refused(yatt(*words), 2, "9999")
-    refused(yatt("train", str(spec_file)), 2, "the ledger was written by a newer version; use that one")
+    refused(yatt("train", str(spec_file)), 2, "a newer version wrote it; use that one")
 
 
 def test_a_file_that_is_not_a_ledger(yatt: Yatt, home: Home) -> None:
