@@ -40,12 +40,12 @@ def _go_round(home: Home, ended: threading.Event) -> None:
     try:
         while not ended.is_set():
             try:
-                scheduled.keep()
                 with Ledger.open(home.ledger, migrate=False) as ledger:
                     for closed in reap(ledger, home):
                         log.info("%s: closed flow run %s: %s", closed.run, closed.flow_run, closed.why)
                     for flow_run in resume_windows(ledger):
                         log.info("resumed flow run %s, whose approval is decided", flow_run)
+                scheduled.keep()
             except AWAY as error:
                 log.warning("dead and suspended flow runs stay as they are: %s", server_trouble(error))
             except LedgerError as error:
