@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,3 +121,14 @@ def group_environment(services: Mapping[str, str]) -> dict[str, str]:
     """Returns the tests' environment with the services' Ray but not their Prefect server: the group has its own."""
     ray = {name: value for name, value in services.items() if name != "PREFECT_API_URL"}
     return {**os.environ, **ray}
+
+
+@contextmanager
+def running_group(home: Path, services: Mapping[str, str]) -> Iterator[Group]:
+    """Starts a group and ends it afterwards."""
+    group = Group(home, group_environment(services))
+    group.up()
+    try:
+        yield group
+    finally:
+        group.run("ops.cli.main", "--home", str(home), "down")

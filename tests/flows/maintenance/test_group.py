@@ -12,7 +12,7 @@ from flows.backup.folder import BackupFolder
 from flows.backup.verify import verify_backup
 from flows.maintenance.record import read_results
 from flows.run.home import Home
-from tests.flows.group import Group, group_environment
+from tests.flows.group import Group, running_group
 from tests.ops.audited import make_sound_run
 
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(900)]
@@ -23,12 +23,8 @@ NAME = "/deployments/name/yatt-maintenance/daily"
 def group(tmp_path_factory: pytest.TempPathFactory, service_environment: Mapping[str, str]) -> Iterator[Group]:
     home = tmp_path_factory.mktemp("group") / "runs"
     make_sound_run(Home(home))
-    group = Group(home, group_environment(service_environment))
-    group.up()
-    try:
+    with running_group(home, service_environment) as group:
         yield group
-    finally:
-        group.run("ops.cli.main", "--home", str(home), "down")
 
 
 def deployed(group: Group, cron: str) -> dict[str, Any] | None:

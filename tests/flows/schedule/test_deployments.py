@@ -16,7 +16,7 @@ from flows.run.home import Home
 from flows.run.owner import owner_of
 from flows.schedule.window_record import recorded_windows
 from ops.scheduled import WINDOW_LOG
-from tests.flows.group import SPEC, Group, group_environment
+from tests.flows.group import SPEC, Group, running_group
 from tests.flows.tools import Driver, same_result
 from tests.recovery.nursery import Nursery
 
@@ -29,12 +29,8 @@ SLOW = (f"iterations={ITERATIONS}", "rollout.engine.base_seconds=0.2")
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory, service_environment: Mapping[str, str]) -> Iterator[Group]:
     home = tmp_path_factory.mktemp("group") / "runs"
-    group = Group(home, group_environment(service_environment))
-    group.up()
-    try:
+    with running_group(home, service_environment) as group:
         yield group
-    finally:
-        group.run("ops.cli.main", "--home", str(home), "down")
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from db.ledger import Ledger
 from db.write.pipelines import PipelineRow
 from flows.run.home import Home
-from tests.flows.group import SPEC, Group, group_environment
+from tests.flows.group import SPEC, Group, running_group
 from yatt_core.spec.reading.documents import yaml_text
 
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(1500)]
@@ -23,12 +23,8 @@ ITERATIONS = 12
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory, service_environment: Mapping[str, str]) -> Iterator[Group]:
     home = tmp_path_factory.mktemp("group") / "runs"
-    group = Group(home, group_environment(service_environment))
-    group.up()
-    try:
+    with running_group(home, service_environment) as group:
         yield group
-    finally:
-        group.run("ops.cli.main", "--home", str(home), "down")
 
 
 def write_pipeline(folder: Path) -> Path:
