@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from db.core.engine import Database
 from db.core.errors import Fenced, LeaseHeld, PipelineNotFound
@@ -94,6 +95,12 @@ class Pipelines:
 
     def create(self, new: NewPipeline) -> PipelineRow:
         """Creates a run of a pipeline, or returns the newest one of this name if it has this digest and has not finished."""
+        try:
+            return self._create(new)
+        except IntegrityError:  # somebody created the name's first run at the same moment; nothing serialises these
+            return self._create(new)
+
+    def _create(self, new: NewPipeline) -> PipelineRow:
         with self._database.write() as connection:
             last = newest_of(connection, new.name)
             if last is not None and last.digest == new.digest and last.state != FINISHED:

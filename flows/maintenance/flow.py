@@ -20,8 +20,8 @@ from prefect.states import Completed, Failed
 from prefect.utilities.callables import parameter_schema
 
 from flows.maintenance.runner import Step, maintain
+from flows.maintenance.settings import FLOW, MaintenanceSettings
 from flows.maintenance.settings import NAME as SETTINGS
-from flows.maintenance.settings import MaintenanceSettings
 from flows.prefect_io.prefect_server import WORK_POOL
 from flows.run.home import Home
 from flows.schedule.deployments import JOB, STEP, TAG
@@ -29,7 +29,7 @@ from flows.schedule.schedule_times import cron_schedule
 from yatt_core.errors import YattError
 from yatt_core.logs import redact
 
-FLOW, DEPLOYMENT = "yatt-maintenance", "daily"
+DEPLOYMENT = "daily"
 Ending = State[None]
 MaintenanceFlow = Flow[..., Ending]
 

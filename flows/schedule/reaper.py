@@ -1,9 +1,10 @@
 """Closes the flow runs of dead processes, which Prefect would otherwise show as running for ever.
 
-Consumes the flow runs that Prefect regards as alive: of windows, drivers, their blocks of iterations, and checks of
-pipelines. For each, the ledger has the process, the session and the lease; if its window has not begun, and for a check,
-Prefect's record names the worker's process (`flows.schedule.flow_run_process`). Produces the state `Crashed` with a reason,
-or `Completed` if the session ended in order while Prefect did not answer. `cause_of_death` is pure.
+Consumes the flow runs that Prefect regards as alive: of windows, drivers, their blocks of iterations, checks of
+pipelines, and maintenance. For each, the ledger has the process, the session and the lease; if its window has not begun,
+and for a check and maintenance, Prefect's record names the worker's process (`flows.schedule.flow_run_process`). Produces
+the state `Crashed` with a reason, or `Completed` if the session ended in order while Prefect did not answer.
+`cause_of_death` is pure.
 
 The lease, not Prefect, prevents two drivers of one run. So if a flow run is closed by mistake (because its host does
 not answer for a long time, although it still works), it only disappears from Prefect's list of running flow runs.
@@ -32,6 +33,7 @@ from db.core.errors import RunNotFound
 from db.core.holder import is_gone, this_process
 from db.ledger import Ledger
 from db.write.lease import ENDED, LOST
+from flows.maintenance.settings import FLOW as MAINTENANCE_FLOW
 from flows.pipelines.flow import PIPELINE_FLOW
 from flows.run.home import Home
 from flows.schedule.flow_run_process import infrastructure_of
@@ -76,7 +78,7 @@ class Signs:
 class Closed:
     """A flow run that was closed.
 
-    run: its run, or the pipeline that it checked.
+    run: its run, or the pipeline that it checked, or the flow of maintenance.
     why: the cause of death.
     """
 
@@ -105,10 +107,9 @@ def reap(ledger: Ledger, home: Home) -> list[Closed]:
         windows = [run for run in _taken_for_alive(client, FLOW) if run.parameters.get("home") == str(home.folder)]
         found = [(flow_run, _end_of_window(ledger, flow_run)) for flow_run in windows]
         found += [(flow_run, end_of_session(ledger, flow_run)) for flow_run in _taken_for_alive(client, *SESSION_FLOWS)]
-        checks = [
-            run for run in _taken_for_alive(client, PIPELINE_FLOW) if run.parameters.get("home") == str(home.folder)
-        ]
-        found += [(flow_run, end_of_check(flow_run)) for flow_run in checks]
+        others = _taken_for_alive(client, PIPELINE_FLOW, MAINTENANCE_FLOW)
+        own = [run for run in others if run.parameters.get("home") == str(home.folder)]
+        found += [(flow_run, end_of_worker(flow_run)) for flow_run in own]
         closed = []
         for flow_run, end in found:
             if end is None:
@@ -118,7 +119,7 @@ def reap(ledger: Ledger, home: Home) -> list[Closed]:
             if now.state_type in ALIVE:
                 client.set_flow_run_state(flow_run.id, end, force=True)
                 named = flow_run.parameters
-                run = named.get(DEPLOYED) or named.get("run") or named["pipeline"]
+                run = named.get(DEPLOYED) or named.get("run") or named.get("pipeline") or MAINTENANCE_FLOW
                 closed.append(Closed(str(flow_run.id), str(run), end.message or ""))
         return closed
 
@@ -147,10 +148,10 @@ def _end_of_window(ledger: Ledger, flow_run: FlowRun) -> State[None] | None:
     return None if why is None else Crashed(message=redact(why))
 
 
-def end_of_check(flow_run: FlowRun) -> State[None] | None:
-    """Returns the final state of a check of a deployed pipeline; None if its process may be alive, or is on another host.
+def end_of_worker(flow_run: FlowRun) -> State[None] | None:
+    """Returns the final state of a check of a deployed pipeline, or of maintenance.
 
-    A dead one would keep the deployment's other checks from beginning.
+    None if its process may be alive, or is on another host. A dead check would keep the deployment's others from beginning.
     """
     state = flow_run.state
     signs = _unrecorded(flow_run, 0.0 if state is None else time.time() - state.timestamp.timestamp())

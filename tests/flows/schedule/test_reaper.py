@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from prefect.client.schemas.filters import FlowFilter
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.states import Running
@@ -29,8 +31,8 @@ from flows.schedule.reaper import (
     START_SECONDS,
     Signs,
     cause_of_death,
-    end_of_check,
     end_of_session,
+    end_of_worker,
     signs_of,
 )
 from tests.ops.seeding import seed_run
@@ -211,8 +213,41 @@ def check_of(pid: int, seconds: float, flow_run: UUID, worker: str) -> FlowRun:
 def test_a_check_of_a_pipeline_is_closed_once_its_process_is_gone(bystander: Callable[[str], int]) -> None:
     flow_run = uuid4()
     pid, late = bystander(str(flow_run)), 2 * SILENT_SECONDS
-    assert end_of_check(check_of(pid, late, flow_run, worker_name())) is None, "it may drive for days"
-    assert end_of_check(check_of(pid, late, uuid4(), "yatt-elsewhere")) is None
-    assert end_of_check(check_of(pid, START_SECONDS / 2, uuid4(), worker_name())) is None
-    end = end_of_check(check_of(pid, late, uuid4(), worker_name()))
+    assert end_of_worker(check_of(pid, late, flow_run, worker_name())) is None, "it may drive for days"
+    assert end_of_worker(check_of(pid, late, uuid4(), "yatt-elsewhere")) is None
+    assert end_of_worker(check_of(pid, START_SECONDS / 2, uuid4(), worker_name())) is None
+    end = end_of_worker(check_of(pid, late, uuid4(), worker_name()))
     assert end is not None and end.message is not None and f"its process is gone: pid {pid}" in end.message
+
+
+def test_maintenance_of_this_home_is_closed_once_its_worker_is_dead(
+    home: Home, monkeypatch: pytest.MonkeyPatch, bystander: Callable[[str], int]
+) -> None:
+    living, late = uuid4(), datetime.now(UTC) - timedelta(seconds=2 * START_SECONDS)
+    state = Running(timestamp=late)
+    common = {"flow_id": uuid4(), "state": state, "state_type": state.type, "labels": {WORKER_LABEL: worker_name()}}
+    own, *others = (
+        FlowRun(id=key, parameters={"home": folder}, infrastructure_pid=str(pid), **common)
+        for key, folder, pid in [
+            (uuid4(), str(home.folder), GONE),
+            (uuid4(), "/elsewhere", GONE),
+            (living, str(home.folder), bystander(str(living))),
+        ]
+    )
+    rows, ends = {row.id: row for row in (own, *others)}, list[tuple[UUID, str]]()
+
+    def read_flow_runs(*, flow_filter: FlowFilter, **_: object) -> list[FlowRun]:
+        names = flow_filter.name and flow_filter.name.any_
+        return list(rows.values()) if names and "yatt-maintenance" in names else []
+
+    client: Any = SimpleNamespace(
+        read_flow_runs=read_flow_runs,
+        read_flow_run=rows.__getitem__,
+        set_flow_run_state=lambda key, end, force: ends.append((key, end.name)),
+    )
+    monkeypatch.setattr(reaper, "get_client", lambda sync_client: nullcontext(client))
+    home.folder.mkdir()
+    with Ledger.open(home.ledger) as ledger:
+        (closed,) = reaper.reap(ledger, home)
+    assert (closed.flow_run, closed.run) == (str(own.id), "yatt-maintenance")
+    assert ends == [(own.id, "Crashed")]
