@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from prefect.client.schemas.filters import FlowFilter
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.states import Running
 
@@ -224,7 +224,7 @@ def test_maintenance_of_this_home_is_closed_once_its_worker_is_dead(
     home: Home, monkeypatch: pytest.MonkeyPatch, bystander: Callable[[str], int]
 ) -> None:
     living, late = uuid4(), datetime.now(UTC) - timedelta(seconds=2 * START_SECONDS)
-    state = Running(timestamp=late)
+    state: State[None] = Running(timestamp=late)
     common = {"flow_id": uuid4(), "state": state, "state_type": state.type, "labels": {WORKER_LABEL: worker_name()}}
     own, *others = (
         FlowRun(id=key, parameters={"home": folder}, infrastructure_pid=str(pid), **common)
