@@ -5,17 +5,15 @@ Consumes steps; produces a result, which is recorded in the home. Only one proce
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 from db.core.errors import LedgerError
 from flows.maintenance.record import MaintenanceResult, StepResult, add_result
 from flows.run.home import Home
-from yatt_core import durable
 from yatt_core.errors import InfrastructureError, YattError
+from yatt_core.file_lock import file_lock
 from yatt_core.logs import redact
 
 log = logging.getLogger("yatt.maintenance")
@@ -37,7 +35,9 @@ def maintain(home: Home, steps: Mapping[str, Step], by: str) -> MaintenanceResul
 
     Raises `InfrastructureError` if another process maintains the home.
     """
-    with _alone(home):
+    with file_lock(home.folder / LOCK) as alone:
+        if not alone:
+            raise InfrastructureError(f"{home.folder}: another process maintains this home; try again once it is done")
         began = time.time()
         results = tuple(_done(name, step) for name, step in steps.items())
         result = MaintenanceResult(began, time.time(), by, results)
@@ -53,16 +53,3 @@ def _done(name: str, step: Step) -> StepResult:
         ok, said = False, redact(str(error))
     log.log(logging.INFO if ok else logging.WARNING, "%s: %s", name, said)
     return StepResult(name, ok, said, round(time.monotonic() - began, 3))
-
-
-@contextmanager
-def _alone(home: Home) -> Iterator[None]:
-    path = home.folder / LOCK
-    with durable.refusals(f"{path}: cannot be locked"), path.open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InfrastructureError(
-                f"{home.folder}: another process maintains this home; try again once it is done"
-            ) from None
-        yield

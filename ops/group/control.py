@@ -6,7 +6,6 @@ logs. Progress is reported through `say`; nothing here prints.
 
 from __future__ import annotations
 
-import fcntl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from ops.group.record import GroupRecord, read_record, write_record
 from ops.preflight.home_folder import check_folder
 from yatt_core.durable import make_folder
 from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.file_lock import file_lock
 from yatt_core.supervisor.client import current_state, ensure_alive, ensure_supervisor, stop_supervisor
 from yatt_core.supervisor.process import ProcessIdentity
 from yatt_core.supervisor.services import RestartPolicy, ServiceState
@@ -216,11 +216,9 @@ def _serving(home: Home) -> SupervisorState:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Prevents two processes from starting the same group at once."""
-    with (folder / "starting").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with file_lock(folder / "starting") as alone:
+        if not alone:
             raise ConfigurationError(
                 f"{folder.parent}: another `yatt up` is starting this group; check it with `yatt status`"
-            ) from None
+            )
         yield

@@ -6,10 +6,10 @@ a sweep can tell whether a folder with the suffix `FETCHED` is still being fille
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
+
+from yatt_core.file_lock import file_lock
 
 FETCHED = ".fetched"
 _LOCK = ".fetching"
@@ -20,13 +20,6 @@ def partial_of(target: Path) -> Path:
     return target.with_name(f".{target.name}{FETCHED}")
 
 
-@contextmanager
-def fetching(run_folder: Path, wait: bool = True) -> Iterator[bool]:
+def fetching(run_folder: Path, wait: bool = True) -> AbstractContextManager[bool]:
     """Locks out other fetches; yields False if one is in progress and `wait` is False."""
-    with (run_folder / _LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+    return file_lock(run_folder / _LOCK, wait)

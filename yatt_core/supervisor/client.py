@@ -6,7 +6,6 @@ matter which process started the supervisor. A lock file prevents two processes 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -24,6 +23,7 @@ from types import MappingProxyType, TracebackType
 from yatt_core.code_revision import code_revision
 from yatt_core.durable import make_folder, write_json
 from yatt_core.errors import InfrastructureError
+from yatt_core.file_lock import file_lock
 from yatt_core.supervisor.process import end_sessions, is_alive, is_local, send_signal
 from yatt_core.supervisor.services import ServiceSpec, ServiceState
 from yatt_core.supervisor.state import (
@@ -236,20 +236,18 @@ def _sweep(files: SupervisorFiles, state: SupervisorState) -> None:
 
 @contextmanager
 def _locked(files: SupervisorFiles) -> Iterator[None]:
-    with files.lock.open("w") as lock:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise InfrastructureError(
-                        f"{files.lock}: held for more than {LOCK_SECONDS:g} s by another process that is starting or "
-                        "stopping the run's supervisor; end that process, then try again"
-                    ) from None
-                time.sleep(POLL_SECONDS)
-        yield
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        with file_lock(files.lock) as alone:
+            if alone:
+                yield
+                return
+        if time.monotonic() > deadline:
+            raise InfrastructureError(
+                f"{files.lock}: held for more than {LOCK_SECONDS:g} s by another process that is starting or "
+                "stopping the run's supervisor; end that process, then try again"
+            )
+        time.sleep(POLL_SECONDS)
 
 
 class Heartbeat:

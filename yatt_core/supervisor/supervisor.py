@@ -9,7 +9,6 @@ services in parallel (each as soon as the services it needs are ready), restarts
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import logging
 import os
@@ -22,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from yatt_core.errors import InfrastructureError
+from yatt_core.file_lock import file_lock
 from yatt_core.supervisor.process import ProcessIdentity, end_sessions
 from yatt_core.supervisor.runner import ServiceRunner
 from yatt_core.supervisor.services import RestartPolicy, ServiceState, ending_order
@@ -106,12 +106,8 @@ class Supervisor:
         An attaching driver holds the lock and touches the driver's file: either it sees that the supervisor is
         ending, or the supervisor sees the touch.
         """
-        with self._files.lock.open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return ""
-            if self._driver.silence() <= grace:
+        with file_lock(self._files.lock) as alone:
+            if not alone or self._driver.silence() <= grace:
                 return ""
             self._ending = f"no sign of a driver for {grace:g} s"
             self._write()

@@ -6,16 +6,15 @@ and started again at any time, since the ledger knows what was evaluated; a lock
 
 from __future__ import annotations
 
-import fcntl
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ops.cli.commands.checkpoints.suites import evaluated_once, open_for
 from ops.cli.lookup import find_run, opened_ledger
 from ops.presentation.output import message
+from yatt_core.durable import make_folder
+from yatt_core.file_lock import file_lock
 
 if TYPE_CHECKING:
     from db.ledger import Ledger
@@ -36,7 +35,9 @@ def follow(home: Home, run: str, path: Path, left_seconds: float = LEFT_SECONDS)
     wanted = load_suite(path)
     with opened_ledger(home) as ledger:
         name = find_run(ledger, run)
-        with _alone(home.run_folder(name) / FOLDER / f"{wanted.name}.lock") as alone:
+        locks = home.run_folder(name) / FOLDER
+        make_folder(locks)
+        with file_lock(locks / f"{wanted.name}.lock") as alone:
             if not alone:
                 message(f"{name}: another process follows it for suite {wanted.name}")
                 return
@@ -70,16 +71,3 @@ def _is_driven(ledger: Ledger, run: str) -> bool:
     from ops.queries.run_list import DRIVEN, find_line
 
     return find_line(ledger, run).driver == DRIVEN
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[bool]:
-    """Yields True while this process has the lock; False if another one has it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
