@@ -163,7 +163,7 @@ def check_functions(spec: RunSpec, problems: Problems, copies: Path | None = Non
     """Notes reward functions, methods of the user, judges, placement policies, tools and callbacks that do not exist."""
     from flows.prefect_io.secret_blocks import read_block
     from flows.run.callbacks import find_callbacks
-    from yatt_core.engines.train.base.own_methods import verify_methods
+    from yatt_core.engines.train.base.own_methods import try_methods, verify_methods
     from yatt_core.input_building.judge_models import check_before_start as check_judges
     from yatt_core.placement.policies.registry import find_policy
     from yatt_core.rewards.functions import load_part
@@ -173,6 +173,7 @@ def check_functions(spec: RunSpec, problems: Problems, copies: Path | None = Non
             load_part(part, copies, spec.rewards.critique)
     with problems.noting():
         verify_methods(spec)
+        try_methods(spec)
     with problems.noting():
         check_judges(spec, read_block)
     with problems.noting():

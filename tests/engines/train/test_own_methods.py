@@ -150,6 +150,36 @@ def test_a_function_that_its_module_lacks_is_refused_before_the_start(module: Pa
         problems.raise_as_configuration()
 
 
+@pytest.mark.parametrize("responses", [False, True])
+def test_the_documented_example_is_tried_before_the_start(module: Path, responses: bool) -> None:
+    text = module.read_text()
+    if responses:
+        module.write_text(text.replace("-tokens.ratio * ", "-tokens.whole.mean(tokens.ratio) * "))
+    problems = Problems()
+    check_functions(spec_of(loss={**LOSS, "responses": responses}), problems)
+    problems.raise_as_configuration()
+
+
+@pytest.mark.parametrize(
+    ("key", "function", "facts"),
+    [
+        ("loss", "def squared_loss(tokens, options):\n    return tokens.ratio * options['strong']", "KeyError.*strong"),
+        ("loss", "def squared_loss(tokens):\n    return tokens.ratio", r"TypeError.*positional"),
+        ("loss", "def squared_loss(tokens, options):\n    return tokens.ratio", "returned Tensor with shapes"),
+        ("advantage", "def ranks(batch, options):\n    return batch.rewards[1:]", "expected 8 responses"),
+        ("advantage", "def ranks(batch, options):\n    return batch.rewards * float('inf')", "returned inf at index 0"),
+    ],
+)
+def test_a_function_that_fails_its_trial_is_refused_before_the_start(
+    module: Path, key: str, function: str, facts: str
+) -> None:
+    module.write_text(f"{module.read_text()}\n\n{function}\n")
+    problems = Problems()
+    check_functions(spec_of(), problems)
+    with pytest.raises(ConfigurationError, match=rf"algorithm\.{key}\.function: .*{facts}"):
+        problems.raise_as_configuration()
+
+
 def test_what_a_function_returns_and_raises_is_checked(module: Path, tmp_path: Path) -> None:
     module.write_text(
         "def squared_loss(tokens, options):\n    return None\n"
