@@ -113,7 +113,7 @@ def _created(home: Home, name: str, tree: Any, changes: Sequence[str]) -> str:
     home.folder.mkdir(parents=True, exist_ok=True)
     with Ledger.open(home.ledger) as ledger:
         known = [sweep for sweep in SWEEP.records(ledger) if sweep.startswith(f"{name}-")]
-    return known[0] if known else create_sweep(home, parse_sweep(tree, "benchmarks.sweep"), spec)
+    return known[0] if known else create_sweep(home, parse_sweep(tree, "benchmarks.sweep"), spec, "benchmarks.sweep")
 
 
 def _carry(home: Home, sweep: str) -> None:

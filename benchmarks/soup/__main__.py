@@ -86,9 +86,8 @@ def _soup(home: Home, count: int, seed: int, iterations: int | None) -> SoupView
 def _create(home: Home, name: str, count: int, seed: int, iterations: int | None) -> str:
     changes = [f"name={name}", f"seed={seed}", f"data.held_out={HELD_OUT}", "tracking.enabled=false"]
     changes += [] if iterations is None else [f"iterations={iterations}"]
-    return create_soup(
-        home, SoupSpec(name=name, base=str(RUNS), objectives=OBJECTIVES[count]), load_spec(RUNS, changes)
-    )
+    soup = SoupSpec(name=name, base=str(RUNS), objectives=OBJECTIVES[count])
+    return create_soup(home, soup, load_spec(RUNS, changes), "benchmarks.soup")
 
 
 def _figures(views: Views) -> dict[str, float | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Table, select, update
+from sqlalchemy import ColumnElement, Connection, Table, select, true, update
 
 from db.core.engine import Database
 from db.core.models import (
@@ -32,8 +32,9 @@ from db.write.queueing import RUN, RUNNING, WAITING
 
 RESTORED = "restored"
 """The kind of the link that says from which backup a run was restored."""
-WITH_PATHS = ((Outbox, "payload"), (PipelineJob, "outputs"))
-"""Columns that may contain paths below the home. Specs may, too, but are part of the audit chain and stay as they are."""
+WITH_PATHS = ((Outbox, "payload", Outbox.delivered_at.is_(None)), (PipelineJob, "outputs", true()))
+"""Columns that may contain paths below the home, and which rows matter. Specs may, too, but are part of the audit chain and
+stay as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,8 @@ def settle(connection: Connection, database: Database, origin: Origin) -> None:
         late = (Outbox.lane == MLFLOW, Outbox.delivered_at >= origin.tracked_at)
         connection.execute(update(Outbox).where(*late).values(delivered_at=None, claimed_term=None))
     if origin.old_home != origin.new_home:
-        for model, column in WITH_PATHS:
-            _rewrite(connection, Base.metadata.tables[model.__tablename__], column, origin)
+        for model, column, which in WITH_PATHS:
+            _rewrite(connection, Base.metadata.tables[model.__tablename__], column, which, origin)
     for run, term in connection.execute(select(Lease.run, Lease.term).order_by(Lease.run)).all():
         fail_open(connection, run, DRIVER_LOST, now, LOST_DRIVER)
         body = {"backup": origin.backup, "cut_at": origin.cut_at, "term": term}
@@ -87,10 +88,10 @@ def _close(connection: Connection, now: int) -> None:
     connection.execute(update(QueueEntry).where(driven).values(**waits))
 
 
-def _rewrite(connection: Connection, table: Table, column: str, origin: Origin) -> None:
-    """Replaces the old home's path in a JSON column."""
+def _rewrite(connection: Connection, table: Table, column: str, which: ColumnElement[bool], origin: Origin) -> None:
+    """Replaces the old home's path in a JSON column of some rows."""
     keys = list(table.primary_key.columns)
-    for row in connection.execute(select(*keys, table.c[column])).all():
+    for row in connection.execute(select(*keys, table.c[column]).where(which)).all():
         *key, value = row
         moved = moved_paths(value, origin.old_home, origin.new_home)
         if moved != value:

@@ -48,13 +48,12 @@ class BackupFolder:
 
     @contextmanager
     def in_use(self, alone: bool = False) -> Iterator[None]:
-        """Keeps objects from being deleted while a backup is made, or others from using the folder while they are.
+        """Locks the folder: shared while a backup is made, exclusive while objects are deleted.
 
-        alone: waits until nobody else uses the folder, to delete objects.
+        alone: waits until nobody else uses the folder.
         """
         durable.make_folder(self.folder)
-        with durable.refusals(f"{self.folder / LOCK}: cannot be locked"), (self.folder / LOCK).open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        with _locked(self.folder / LOCK, "a", fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
             yield
 
     @contextmanager
@@ -64,8 +63,7 @@ class BackupFolder:
         if not path.exists():  # a copy of the folder, in which nobody deletes
             yield
             return
-        with durable.refusals(f"{path}: cannot be locked"), path.open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH)
+        with _locked(path, "rb", fcntl.LOCK_SH):
             yield
 
     def ids(self) -> list[str]:
@@ -197,11 +195,24 @@ class BackupFolder:
         """
         kept, freed = set(keep), 0
         with durable.refusals(f"{self._objects}: cannot be swept"):
-            for path in list(self._objects.rglob("*")) if self._objects.is_dir() else []:
-                if path.is_file() and path.name not in kept:
+            for path in sorted(self._objects.rglob("*"), reverse=True):  # what is in a folder comes before it
+                if path.is_dir():
+                    if path.name.startswith("."):
+                        path.rmdir()
+                elif path.name not in kept:
                     freed += path.stat().st_size
                     path.unlink()
         return freed
+
+
+@contextmanager
+def _locked(path: Path, mode: str, operation: int) -> Iterator[None]:
+    with durable.refusals(f"{path}: cannot be locked"):
+        lock = path.open(mode)
+    with lock:
+        with durable.refusals(f"{path}: cannot be locked"):
+            fcntl.flock(lock, operation)
+        yield
 
 
 @contextmanager

@@ -23,7 +23,11 @@ class Pruned:
 
 
 def prune_backups(folder: BackupFolder, keep: int) -> Pruned:
-    """Keeps the newest `keep` backups. Raises `DataError` if one of them was altered: what it needs is unknown."""
+    """Keeps the newest `keep` backups.
+
+    Raises `ConfigurationError` if there is none, `DataError` if one of them was altered: what it needs is unknown.
+    """
+    folder.find(None)
     with folder.in_use(alone=True):
         known = folder.ids()
         kept, gone = known[-keep:], known[:-keep]

@@ -30,7 +30,7 @@ def copy_database(source: Path, target: Path) -> None:
     """Copies an SQLite database as of one moment, while others write to it. Raises `InfrastructureError`."""
     try:
         with (
-            closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as origin,
+            closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as origin,
             closing(sqlite3.connect(target)) as copy,
         ):
             origin.backup(copy)

@@ -29,7 +29,7 @@ from flows.run.creation import current_spec, first_entries, write_spec
 from flows.run.description import describing_tags
 from flows.run.dotted_keys import dotted_text
 from flows.run.home import Home
-from flows.run.lease import take_lease
+from flows.run.lease import give_back, take_lease
 from flows.run.trackers import for_trackers
 from yatt_core import durable
 from yatt_core.errors import ConfigurationError
@@ -93,7 +93,7 @@ def operator_lease(ledger: Ledger, run: str, work: str) -> Iterator[Fence]:
     try:
         yield fence
     finally:
-        ledger.leases.release(fence)
+        give_back(ledger, fence)
 
 
 # -- fork -------------------------------------------------------------------------------------------------------------

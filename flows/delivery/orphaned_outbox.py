@@ -10,14 +10,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from db.core.engine import Fence
-from db.core.errors import Fenced
 from db.core.holder import Holder, is_gone
 from db.ledger import Ledger
 from db.write.outbox import OutboxEntry, Undelivered
 from flows.delivery.outbox import Deliverer, row_ids
 from flows.run.creation import current_spec
-from flows.run.lease import KEEPER, LeaseKeeper, take_lease
+from flows.run.lease import KEEPER, LeaseKeeper, give_back, take_lease
 from flows.run.trackers import for_trackers
 
 LEASE_SECONDS = 10.0
@@ -66,7 +64,7 @@ def tell_lost(ledger: Ledger, run: str) -> None:
             ]
             ledger.outbox.enqueue(fence, for_trackers(spec, entries))
     finally:
-        _give_back(ledger, fence)
+        give_back(ledger, fence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +105,6 @@ def deliver_dead(address: str, ledger: Ledger, run: str, deliverer: Deliverer) -
                 break
     finally:
         keeper.stop()
-        _give_back(ledger, fence)
+        give_back(ledger, fence)
         deliverer.close()  # last, since it may take long; what was delivered is durable already
     return sent
-
-
-def _give_back(ledger: Ledger, fence: Fence) -> None:
-    try:
-        ledger.leases.release(fence)
-    except Fenced:
-        return  # a driver has taken over and delivers the rest

@@ -54,10 +54,9 @@ def champion_by_gate(
     return [], approval.id
 
 
-def settle_all(ledger: Ledger) -> None:
-    """Carries out the approved promotions of all runs that are not carried out yet."""
-    for run in ledger.approvals.runs_to_settle(PROMOTION, CARRIED_OUT):
-        settle(ledger, run)
+def runs_to_settle(ledger: Ledger) -> list[str]:
+    """Returns the runs with approved promotions that are not carried out yet."""
+    return ledger.approvals.runs_to_settle(PROMOTION, CARRIED_OUT)
 
 
 def settle(ledger: Ledger, run: str) -> list[AliasMove]:

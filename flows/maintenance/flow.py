@@ -7,24 +7,18 @@ did not succeed, with what the steps said.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
 from prefect import flow, task
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
 from prefect.client.schemas.objects import State
-from prefect.exceptions import ObjectAlreadyExists
 from prefect.flows import Flow
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
-from prefect.utilities.callables import parameter_schema
 
 from flows.maintenance.runner import Step, maintain
 from flows.maintenance.settings import FLOW, MaintenanceSettings
 from flows.maintenance.settings import NAME as SETTINGS
-from flows.prefect_io.prefect_server import WORK_POOL
 from flows.run.home import Home
-from flows.schedule.deployments import JOB, STEP, TAG
+from flows.schedule.deployments import create
 from flows.schedule.schedule_times import cron_schedule
 from yatt_core.errors import YattError
 from yatt_core.logs import redact
@@ -62,23 +56,10 @@ def _as_task(name: str, step: Step) -> Step:
 
 
 def apply(home: Home, settings: MaintenanceSettings, function: MaintenanceFlow) -> None:
-    """Creates or updates the deployment on the configured server. Raises `ConfigurationError` for a wrong schedule."""
+    """Creates or updates the deployment on the configured server.
+
+    Raises `ConfigurationError` for a wrong schedule, `InfrastructureError` if the server does not answer.
+    """
     origin = str(home.folder / SETTINGS)
     schedule = cron_schedule(settings.cron, settings.timezone, f"{origin}: cron", f"{origin}: timezone")
-    with get_client(sync_client=True) as client:
-        with suppress(ObjectAlreadyExists):  # the worker makes it, too
-            client.create_work_pool(WorkPoolCreate(name=WORK_POOL, type="process"))
-        client.create_deployment(
-            flow_id=client.create_flow_from_name(function.name),
-            name=DEPLOYMENT,
-            schedules=[DeploymentScheduleCreate(schedule=schedule)],
-            parameters={"home": str(home.folder)},
-            description=function.description,
-            work_pool_name=WORK_POOL,
-            job_variables=JOB,
-            tags=[TAG],
-            entrypoint=f"{function.fn.__module__}.{function.fn.__name__}",
-            pull_steps=[{STEP: {"directory": str(home.folder)}}],
-            parameter_openapi_schema=parameter_schema(function).model_dump(exclude_unset=True),
-            enforce_parameter_schema=True,
-        )
+    create(DEPLOYMENT, home.folder, [schedule], {"home": str(home.folder)}, function, alone=True)

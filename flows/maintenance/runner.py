@@ -49,7 +49,7 @@ def _done(name: str, step: Step) -> StepResult:
     began = time.monotonic()
     try:
         ok, said = True, step()
-    except (Finding, YattError, LedgerError) as error:
+    except (Finding, YattError, LedgerError, OSError) as error:
         ok, said = False, redact(str(error))
     log.log(logging.INFO if ok else logging.WARNING, "%s: %s", name, said)
     return StepResult(name, ok, said, round(time.monotonic() - began, 3))

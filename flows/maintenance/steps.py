@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
-from db.core.errors import LeaseHeld
+from db.core.errors import LeaseHeld, LedgerError
 from db.ledger import Ledger
 from flows.backup.create import create_backup
 from flows.backup.folder import BackupFolder
@@ -27,9 +27,10 @@ from flows.reports.audit import AuditReport, verify_run
 from flows.run.creation import current_spec
 from flows.run.deletion import delete_run
 from flows.run.home import Home
-from flows.run.lease import take_lease
+from flows.run.lease import LeaseKeeper, give_back, take_lease
 from flows.run.protocols import MetricsReader, Tracker
 from yatt_core.checkpoints.retention import delete_checkpoint, sweep_checkpoints
+from yatt_core.errors import YattError
 from yatt_core.keys import checkpoint_folder
 
 log = logging.getLogger("yatt.maintenance")
@@ -78,17 +79,24 @@ def finish_deletions(home: Home, ledger: Ledger, tracker: Tracker) -> str:
 
 
 def prune_idle(home: Home, ledger: Ledger) -> str:
-    """Deletes what runs that nobody drives no longer need. Nothing of a run is touched without its lease."""
-    held, pruned = ledger.leases.holders(), list[str]()
+    """Deletes what runs that nobody drives no longer need. Nothing of a run is touched without its lease.
+
+    Raises `Finding` with the reason for each run of which something could not be deleted.
+    """
+    held, pruned, found = ledger.leases.holders(), list[str](), list[str]()
     for run in (row.id for row in ledger.runs.list(limit=1_000_000) if row.id not in held and row.state != RUNNING):
-        if _has_something(home, ledger, run):
-            try:
+        try:
+            if _has_something(home, ledger, run):
                 _prune(home, ledger, run)
-            except LeaseHeld as error:
-                log.info("%s: %s", run, error)
-            else:
                 pruned.append(run)
-    return f"files of {', '.join(pruned)} deleted" if pruned else "nothing to delete"
+        except LeaseHeld as error:
+            log.info("%s: %s", run, error)
+        except (YattError, LedgerError) as error:
+            found.append(f"{run}: {error}")
+    done = f"files of {', '.join(pruned)} deleted" if pruned else "nothing to delete"
+    if found:
+        raise Finding("; ".join([done, *found]))
+    return done
 
 
 def _has_something(home: Home, ledger: Ledger, run: str) -> bool:
@@ -103,26 +111,35 @@ def _prune(home: Home, ledger: Ledger, run: str) -> None:
     spec, folder = current_spec(ledger, run), home.run_folder(run)
     store = store_of(ledger, run, folder)
     fence = take_lease(ledger, run, f"yatt maintenance of {run}", LEASE_SECONDS, patience=0.0)
+    lease = LeaseKeeper(home.ledger, fence, LEASE_SECONDS, LEASE_SECONDS)
+    lease.start()
     try:
         needed = needed_checkpoints(ledger, run, spec.checkpoints.keep)
         for row in ledger.records.own_checkpoints(run, "kept"):
+            lease.check()
             if row.folder not in needed and ledger.records.checkpoint_pruned(fence, row, pruned_entries(spec, row)):
                 delete_checkpoint(folder, row.folder)
                 store.remove(row.folder)
         # Visible folders stay: one that no row names is a checkpoint that the next driver records.
         checkpoints = folder / checkpoint_folder(0, 0, 0).parent
         visible = [path.name for path in checkpoints.glob("[!.]*")]
+        lease.check()
         sweep_checkpoints(folder, visible)
         prune_experience(ledger, fence, folder, spec, store)
     finally:
-        ledger.leases.release(fence)
+        lease.stop()
+        give_back(ledger, fence)
 
 
 def audit_all(home: Home, ledger: Ledger, reader_of: ReaderOf) -> str:
-    """Audits every run. Raises `Finding` with the first disagreement of each run that has one."""
+    """Audits every run. Raises `Finding` with the first disagreement of each run, or why the run could not be audited."""
     runs, found = [row.id for row in ledger.runs.list(limit=1_000_000)], list[str]()
     for run in runs:
-        report = verify_run(ledger, run, home.run_folder(run), reader_of(ledger, run))
+        try:
+            report = verify_run(ledger, run, home.run_folder(run), reader_of(ledger, run))
+        except (YattError, LedgerError) as error:
+            found.append(f"{run}: could not be audited: {error}")
+            continue
         if report.disagreement is not None:
             _record(ledger, report)
             said = report.disagreement

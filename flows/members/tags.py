@@ -69,13 +69,19 @@ def tags_of(ledger: Ledger, run: str) -> Mapping[str, str]:
     return tags
 
 
+def maker_of(ledger: Ledger, run: str) -> str:
+    """Returns who created a run; empty if nobody is known."""
+    first = next(iter(ledger.events.of_kind(run, "spec_revision")), None)
+    return "" if first is None else str(first.body.get("by", ""))
+
+
 def whole_fork(home: Home, ledger: Ledger, run: str | None, start: str, overrides: Sequence[str]) -> str:
-    """Returns a fork of a run at iteration 0.
+    """Returns a fork of a run at iteration 0, in the name of the run's maker.
 
     run: the fork, whose creation is finished if need be; None if it is to be created.
     overrides: changes to the spec, as KEY=VALUE.
     """
     if run is None:
-        return fork(home, start, 0, overrides).run
+        return fork(home, start, 0, overrides, by=maker_of(ledger, start)).run
     finish_fork(home, ledger, run)
     return run

@@ -220,9 +220,9 @@ class _Round:
         if standing.times is None:
             return
         best = best_interval(standing.times, standing.failures, LONGEST_INTERVAL)
-        if best == current_spec(self._ledger, run).checkpoints.every:
-            return
         try:
+            if best == current_spec(self._ledger, run).checkpoints.every:
+                return
             revise(self._home, run, [f"checkpoints.every={best}"])
         except (YattError, LeaseHeld) as error:
             log.warning("%s: keeps its checkpoint interval: %s", run, redact(str(error)))

@@ -15,9 +15,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 
 from db.core.engine import Fence
-from db.core.errors import LeaseHeld, LedgerError, LedgerUnavailable
+from db.core.errors import Fenced, LeaseHeld, LedgerError, LedgerUnavailable
 from db.core.holder import this_process
 from db.ledger import Ledger
 from yatt_core.errors import FencedError
@@ -55,6 +56,12 @@ def take_lease(ledger: Ledger, run: str, work: str, life_seconds: float, patienc
                 log.info("%s: waiting until %s has delivered what the last driver left", run, error.holder)
             waits = True
         time.sleep(ASK_SECONDS)
+
+
+def give_back(ledger: Ledger, fence: Fence) -> None:
+    """Releases a lease, unless another process has taken it over."""
+    with suppress(Fenced):
+        ledger.leases.release(fence)
 
 
 class LeaseKeeper:

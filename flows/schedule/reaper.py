@@ -206,7 +206,7 @@ def signs_of(ledger: Ledger, run: str, flow_run: FlowRun) -> Signs:
         here=process.host == this_process().host,
         gone=is_gone(process),
         replaced=bool(own) and own[0].outcome == LOST,
-        silent_seconds=now - max(*seen, record.recorded_at / 1000),
+        silent_seconds=now - max([*seen, record.recorded_at / 1000]),
     )
 
 

@@ -159,7 +159,7 @@ class _Start:
         copies = self.home.run_folder(self.run)
         fetch_code(spec.rewards, copies, store_of(self.ledger, self.run, copies))
         self.check(spec, copies)
-        made = create_run(self.home, spec, copies)
+        made = create_run(self.home, spec, copies, f"deployment of {self.run}")
         process = this_process(f"window of {made}")
         record_window(self.ledger, made, self.key, own, process, self.parameters.given())
         record_new_run(self.ledger, self.run, self.key, made)

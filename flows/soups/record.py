@@ -31,9 +31,12 @@ SOUP = Family("soup", "soup_member")
 POINT, CHOICE, MERGED = "soup_point", "soup_choice", "soup_merged"
 
 
-def create_soup(home: Home, soup: SoupSpec, run: RunSpec) -> str:
-    """Creates a soup with its supervised run, which names it; returns the run's id."""
-    name = create_run(home, run)
+def create_soup(home: Home, soup: SoupSpec, run: RunSpec, by: str) -> str:
+    """Creates a soup with its supervised run, which names it; returns the run's id.
+
+    by: who starts it, for the audit chains of its runs.
+    """
+    name = create_run(home, run, by=by)
     with Ledger.open(home.ledger) as ledger:
         ledger.events.append(name, SOUP.kind, {"spec": soup.model_dump(mode="json")})
     return name

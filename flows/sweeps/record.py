@@ -41,9 +41,12 @@ OF_THE_MACHINE = (BUDGET, STALLED_PHASE)
 """Guards that say nothing about a setting."""
 
 
-def create_sweep(home: Home, sweep: SweepSpec, run: RunSpec) -> str:
-    """Creates a sweep with its first run, which names it; returns the run's id."""
-    name = create_run(home, override_spec(run, [f"seed={sweep.seeds_of(run)[0]}"], "the spec of the runs"))
+def create_sweep(home: Home, sweep: SweepSpec, run: RunSpec, by: str) -> str:
+    """Creates a sweep with its first run, which names it; returns the run's id.
+
+    by: who starts it, for the audit chains of its runs.
+    """
+    name = create_run(home, override_spec(run, [f"seed={sweep.seeds_of(run)[0]}"], "the spec of the runs"), by=by)
     with Ledger.open(home.ledger) as ledger:
         ledger.events.append(name, SWEEP.kind, {"spec": sweep.model_dump(mode="json")})
     return name

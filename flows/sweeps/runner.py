@@ -14,7 +14,7 @@ from db.ledger import Ledger
 from db.write.runs import RunRow
 from flows.branching.branches import operator_lease
 from flows.members.driving import Drives, Tell
-from flows.members.tags import whole_fork
+from flows.members.tags import maker_of, whole_fork
 from flows.run.creation import create_run, finish_run
 from flows.run.home import Home
 from flows.run.lease import DRIVER
@@ -95,7 +95,9 @@ class SweepRunner:
             self._tell(f"trial {job.trial} at iteration {self._rung(job)}: {record.spec.metric} {said}")
             return
         reasons = [record.trials()[job.trial].refusal, *(record.failure(row) for row in runs.values())]
-        reason = next(each for each in reasons if each is not None)
+        reason = next((each for each in reasons if each is not None), None)
+        if reason is None:
+            return  # a person has resumed the run meanwhile
         record.add_value(fence, job, {}, reason)
         self._tell(f"trial {job.trial} has failed: {reason}")
 
@@ -125,7 +127,8 @@ class SweepRunner:
         changes = [*start.overrides(), *SWEEP.tags(record.name, start.name)]
         if row is None:
             spec = override_spec(record.run_spec, changes, f"the spec of sweep {record.name}")
-            return self._ledger.runs.find(create_run(self._home, spec, self._home.run_folder(record.name)))
+            copies, by = self._home.run_folder(record.name), maker_of(self._ledger, record.name)
+            return self._ledger.runs.find(create_run(self._home, spec, copies, by))
         if row.state == "created" and row.id != record.name:
             spec = override_spec(record.run_spec, changes, f"the spec of sweep {record.name}")
             finish_run(self._home, row.id, spec, self._home.run_folder(record.name))

@@ -25,7 +25,7 @@ from flows.delivery.notifications import NotificationDeliverer
 from flows.delivery.orphaned_outbox import BATCH, Trouble, deliver_dead, is_dead, lost_runs, tell_lost
 from flows.delivery.outbox import Deliverer, TrackerDeliverer, in_words, is_foreseen
 from flows.gates.links import addresses
-from flows.gates.promotions import settle_all
+from flows.gates.promotions import runs_to_settle, settle
 from flows.run.creation import current_spec
 from flows.run.home import Home
 from flows.run.protocols import Tracker
@@ -36,7 +36,7 @@ from ops.group.reaping import start_reaping
 from ops.integrations.apprise_notifier import AppriseNotifier
 from ops.integrations.mlflow_tracker import MlflowTracker
 from ops.integrations.trackers import tracker_of
-from yatt_core.errors import FencedError, InfrastructureError
+from yatt_core.errors import FencedError, InfrastructureError, YattError
 from yatt_core.logs import redact
 
 ROUND_SECONDS = 5.0
@@ -77,12 +77,10 @@ class Keeper:
         """Tells the tracker of lost drivers, tries once to deliver the rows of each dead run that is due, and reports."""
         for approval in ledger.approvals.take_defaults():
             log.info("approval %d of %s: %s by its deadline", approval.id, approval.subject, approval.decision)
-        settle_all(ledger)
+        for run in runs_to_settle(ledger):
+            self._guarded(settle, ledger, run)
         for run in lost_runs(ledger):
-            try:
-                tell_lost(ledger, run)
-            except (LeaseHeld, Fenced) as error:
-                log.info("%s: it has a driver again: %s", run, error)
+            self._guarded(tell_lost, ledger, run)
         dead = [letters for letters in ledger.outbox.undelivered() if is_dead(letters)]
         due = [letters.run for letters in dead if self._trouble(letters.run).again_at <= time.monotonic()]
         self._troubles = {letters.run: self._trouble(letters.run) for letters in dead}
@@ -92,6 +90,15 @@ class Keeper:
             if not self._ended.is_set():
                 self._try(ledger, run)
         self._tell(ledger)
+
+    def _guarded(self, work: Callable[[Ledger, str], object], ledger: Ledger, run: str) -> None:
+        """Does some work for a run; what is wrong with one run must not hold up the others."""
+        try:
+            work(ledger, run)
+        except (LeaseHeld, Fenced) as error:
+            log.info("%s: it has a driver again: %s", run, error)
+        except YattError as error:
+            log.warning("%s: %s", run, redact(str(error)))
 
     def _try(self, ledger: Ledger, run: str) -> None:
         sent, reasons = 0, list[str]()

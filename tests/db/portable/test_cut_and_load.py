@@ -180,7 +180,7 @@ def test_rows_delivered_after_the_trackers_copy_are_sent_again_and_paths_move(
         table = Base.metadata.tables["metric_outbox"]
         rows = connection.execute(select(table.c.id, table.c.delivered_at, table.c.payload).order_by(table.c.seq)).all()
     found = {row.id: (row.delivered_at is None, row.payload["path"]) for row in rows}
-    assert found == {"early": (False, "/new/early"), "late": (True, "/new/late")}
+    assert found == {"early": (False, "/old/early"), "late": (True, "/new/late")}
 
 
 def test_only_paths_below_the_home_move() -> None:

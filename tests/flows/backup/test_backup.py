@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,9 @@ from db.portable.lines import DamagedRow
 from flows.backup import create as creating
 from flows.backup.create import create_backup
 from flows.backup.folder import BackupFolder
+from flows.backup.prune import prune_backups
 from flows.backup.restore import restore_backup
+from flows.backup.tracker_copy import copy_database
 from flows.backup.verify import verify_backup
 from flows.files.retention import PRUNED_EVENT
 from flows.run.home import RESTORING, Home
@@ -104,6 +108,34 @@ def test_a_second_backup_adds_only_what_is_new(home: Home, backups: BackupFolder
     assert changed == {"run", "event"}
     assert third.added == sum(third.manifest.tables[name].size for name in changed)
     assert len(backups.ids()) == 3 and all(verify_backup(backups, name).sound for name in backups.ids())
+
+
+def test_a_full_disk_is_not_taken_for_a_lock_that_is_held(backups: BackupFolder) -> None:
+    with pytest.raises(OSError, match="No space left"), backups.in_use():
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with backups.in_use(alone=True):
+        pass
+
+
+def test_what_killed_backups_left_is_deleted_with_the_old_ones(home: Home, backups: BackupFolder) -> None:
+    backup_of(home, backups.folder)
+    left = backups.scratch() / ".mlflow-killed"
+    left.mkdir()
+    (left / "mlflow.db").write_bytes(b"1234")
+    objects = files_of(backups.folder / "objects").keys() - {".mlflow-killed/mlflow.db"}
+    assert prune_backups(backups, 1).freed == 4
+    assert not left.exists() and len(files_of(backups.folder / "objects")) == len(objects)
+
+
+def test_a_database_is_copied_from_a_folder_of_any_name(tmp_path: Path) -> None:
+    source = tmp_path / "runs?mode=rwc#1 %41" / "mlflow.db"
+    source.parent.mkdir()
+    with closing(sqlite3.connect(source)) as connection:
+        connection.execute("CREATE TABLE t (x)")
+        connection.commit()
+    copy_database(source, tmp_path / "copy.db")
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("t",)]
 
 
 def test_a_backup_in_the_home_is_refused(home: Home) -> None:

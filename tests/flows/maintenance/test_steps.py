@@ -8,20 +8,24 @@ from pathlib import Path
 
 import pytest
 
+from db.core.engine import Fence
 from db.core.holder import this_process
 from db.ledger import Ledger
 from flows.backup.folder import BackupFolder
+from flows.maintenance import steps
 from flows.maintenance.record import KEPT, MaintenanceResult, StepResult, add_result, read_results
 from flows.maintenance.runner import Finding, maintain
 from flows.maintenance.settings import MaintenanceSettings, read_settings
-from flows.maintenance.steps import UNSOUND, prune_idle, steps_of
+from flows.maintenance.steps import UNSOUND, audit_all, prune_idle, steps_of
 from flows.run.deletion import delete_run
 from flows.run.home import Home
+from flows.run.lease import LeaseKeeper
 from tests.flows.run.scenarios import Told
 from tests.flows.run.test_deletion import started
 from tests.ops.audited import make_sound_run
 from tests.ops.seeding import toy_spec
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.errors import ConfigurationError, FencedError, InfrastructureError
+from yatt_core.spec import RunSpec
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +43,8 @@ def home(sound: Path, tmp_path: Path) -> Home:
 
 def ran(home: Home, tmp_path: Path, away: bool = False, **settings: object) -> MaintenanceResult:
     given = MaintenanceSettings.model_validate(settings)
-    steps = steps_of(home, given, Told(tmp_path / "told", away), lambda ledger, run: None, ("users.json",))
-    return maintain(home, steps, "ann")
+    given_steps = steps_of(home, given, Told(tmp_path / "told", away), lambda ledger, run: None, ("users.json",))
+    return maintain(home, given_steps, "ann")
 
 
 def said(result: MaintenanceResult) -> dict[str, tuple[bool, str]]:
@@ -117,6 +121,53 @@ def test_idle_runs_lose_what_they_no_longer_need_and_held_ones_nothing(home: Hom
         assert ledger.events.head("toy-1") == head, "a run with nothing to delete is left alone"
 
 
+def test_a_run_that_cannot_be_checked_keeps_no_other_from_being_audited_and_pruned(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (weights,) = home.run_folder("toy-1").glob("checkpoints/b000-i000002.*/weights.safetensors")
+    weights.write_bytes(b"x")
+    with Ledger.open(home.ledger) as ledger:
+        spec = toy_spec()
+        # Newer than toy-1, so that both steps come to it first.
+        other = ledger.runs.create("other", spec.model_dump(mode="json"), spec.digest, spec.iterations).id
+
+        def reader_of(ledger: Ledger, run: str) -> None:
+            if run == other:
+                raise InfrastructureError("the tracker is away")
+
+        with pytest.raises(Finding, match=rf"^{other}: could not be audited: the tracker is away; toy-1: checkpoints"):
+            audit_all(home, ledger, reader_of)
+        asked, current = list[str](), steps.current_spec
+
+        def current_spec(ledger: Ledger, run: str) -> RunSpec:
+            asked.append(run)
+            if run == other:
+                raise ConfigurationError("rollout.kind: unknown key")
+            return current(ledger, run)
+
+        monkeypatch.setattr(steps, "current_spec", current_spec)
+        with pytest.raises(Finding, match=f"^nothing to delete; {other}: rollout.kind: unknown key$"):
+            prune_idle(home, ledger)
+        assert asked[:2] == [other, "toy-1"]
+
+
+def test_nothing_is_deleted_once_the_lease_is_lost(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    trash = home.run_folder("toy-1") / "checkpoints/.b000-i000001.t0001.77.trash"
+    trash.mkdir()
+    with Ledger.open(home.ledger) as ledger:
+
+        def lost(lease: LeaseKeeper) -> None:
+            line = ledger.overview.line("toy-1")
+            ledger.leases.release(Fence("toy-1", line.term))
+            ledger.leases.acquire("toy-1", this_process("driver"), 600)
+            raise FencedError("another driver has it")
+
+        monkeypatch.setattr(LeaseKeeper, "check", lost)
+        with pytest.raises(Finding, match=r"toy-1: another driver has it$"):
+            prune_idle(home, ledger)
+        assert trash.exists() and list(ledger.leases.holders()) == ["toy-1"]
+
+
 def test_free_pages_are_given_back_when_nobody_drives(home: Home) -> None:
     with Ledger.open(home.ledger) as ledger:
         for number in range(40):
@@ -133,7 +184,11 @@ def test_a_step_that_fails_is_told_without_secrets_and_the_others_run(home: Home
     def finds() -> str:
         raise Finding("postgresql://me:secret@host/db is wrong")
 
-    result = maintain(home, {"first": finds, "second": lambda: "done"}, "ann")
+    def fails() -> str:
+        raise PermissionError(13, "Permission denied", "/backups/x")
+
+    result = maintain(home, {"first": finds, "second": lambda: "done", "third": fails}, "ann")
+    assert said(result)["third"] == (False, "[Errno 13] Permission denied: '/backups/x'")
     assert not result.ok and "secret" not in result.trouble and result.trouble.startswith("first: ")
     assert said(result)["second"] == (True, "done")
 

@@ -89,7 +89,9 @@ class Kitchen:
     @classmethod
     def of(cls, folder: Path, inputs: Path, **changes: Any) -> Kitchen:
         home = Home(folder)
-        return cls(home, create_soup(home, parse_soup({**SOUP, **changes}, "soup"), parse_spec(RUN, "run")), inputs)
+        return cls(
+            home, create_soup(home, parse_soup({**SOUP, **changes}, "soup"), parse_spec(RUN, "run"), "ann"), inputs
+        )
 
     def cook(self, drive: Drives | None = None) -> None:
         with Ledger.open(self.home.ledger) as ledger:

@@ -66,7 +66,7 @@ class Lab:
     @classmethod
     def of(cls, folder: Path, inputs: Path, **changes: Any) -> Lab:
         home, sweep = Home(folder), parse_sweep({**SWEEP_TREE, **changes}, "sweep")
-        return cls(home, create_sweep(home, sweep, parse_spec(RUN, "run")), inputs)
+        return cls(home, create_sweep(home, sweep, parse_spec(RUN, "run"), "ann"), inputs)
 
     def run(self, drive: Drives | None = None) -> None:
         with Ledger.open(self.home.ledger) as ledger:

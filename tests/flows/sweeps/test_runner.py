@@ -13,6 +13,7 @@ from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.metrics import Metric
 from flows.members.driving import Goals
+from flows.members.tags import maker_of
 from flows.sweeps.record import PROMOTION, TRIAL, VALUE, WINNER, SweepRecord
 from tests.flows.soups.support import Killed, drive_run
 from tests.flows.sweeps.support import RATE, TEMPERATURE, Lab, measured
@@ -53,7 +54,8 @@ def test_trials_are_forks_of_one_start_with_their_settings(undisturbed: Lab) -> 
             spec.trainer.optimizer.learning_rate == setting[RATE] and spec.rollout.temperature == setting[TEMPERATURE]
         )
     with Ledger.open(undisturbed.home.ledger) as ledger:
-        assert len(ledger.overview.forks(undisturbed.sweep)) == 8
+        forks = [each.run for each in ledger.overview.forks(undisturbed.sweep)]
+        assert len(forks) == 8 and {maker_of(ledger, run) for run in [undisturbed.sweep, *forks]} == {"ann"}
 
 
 @pytest.mark.parametrize("call", EVERY_CALL)

@@ -81,6 +81,8 @@ def test_damage_of_the_home_is_told_with_exit_code_1(yatt: Yatt, home: Home, tmp
         (("backup", "verify", "{}/backups", "--id", "2001"), "there is no such backup"),
         (("restore", "{}/backups", "--home", "{}/new", "--ledger", "mysql://x/y"), "sqlite and postgresql"),
         (("backup", "prune", "{}/backups"), "--keep"),
+        (("backup", "prune", "{}/new", "--keep", "2"), "there are no backups here"),
+        (("backup", "list", "{}/new"), "there is no such folder"),
         (("backup", "create", "{}/elsewhere", "--home", "{}/nothing"), "no runs here"),
         (("migrate", "--home", "{}/nothing"), "there is no ledger to migrate"),
     ],

@@ -84,6 +84,8 @@ def test_devices_are_reported_by_number(yatt: Yatt, pooled: Home) -> None:
         (("submit", SPEC, "--pool", "main", "--priority", "101"), "expected a number from -100 to 100"),
         (("submit",), "expected either SPEC"),
         (("devices", "spot", "--lost", "9"), "expected numbers of its devices"),
+        (("devices", "spot"), "expected --lost, --back or both"),
+        (("devices", "spot", "--lost", "0,1", "--back", "1"), "--lost and --back both name 1"),
         (("devices", "spot", "--lost", "\u00b2"), "expected numbers of its devices"),
         (("devices", "spot", "--lost", "0", "--within", "inf"), "--within inf: expected at most"),
         (("devices", "spot", "--lost", "0", "--within", "nan"), "Invalid value for '--within'"),

@@ -23,7 +23,7 @@ from ops.group.keeper_state import read_undelivered
 from ops.integrations.mlflow_tracker import MlflowTracker
 from tests.http_sink import Sink, http_sink
 from tests.services import ROOT
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec import load_spec
 
 
@@ -219,6 +219,25 @@ def test_an_unexpected_error_affects_only_its_own_run(home: Home, sink: Sink) ->
     assert tracker.told == [second]
     reasons = {left.run: left.reason for left in read_undelivered(home.group)}
     assert reasons[first] == "KeyError: 'number'" and "KeyError" not in reasons[second]
+
+
+def test_a_spec_that_cannot_be_read_affects_only_its_own_run(
+    home: Home, sink: Sink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, run = dead_run(home), dead_run(home)
+    told = list[str]()
+
+    def tell(ledger: Ledger, lost: str) -> None:
+        if lost == broken:
+            raise ConfigurationError("rollout.kind: unknown key")
+        told.append(lost)
+
+    monkeypatch.setattr(keeper, "lost_runs", lambda ledger: [broken, run])
+    monkeypatch.setattr(keeper, "runs_to_settle", lambda ledger: [broken, run])
+    monkeypatch.setattr(keeper, "tell_lost", tell)
+    monkeypatch.setattr(keeper, "settle", tell)
+    one_round(home, "nowhere")
+    assert told == [run, run] and f"{broken}: rollout.kind: unknown key" in caplog.text
 
 
 class Slow:

@@ -79,9 +79,11 @@ def create(to: ToArgument, home: HomeOption = None, output: OutputOption = Outpu
 @backup_app.command("list", epilog=examples(*LIST))
 def list_backups(to: ToArgument, output: OutputOption = Output.TEXT) -> None:
     """List the backups of a folder, oldest first."""
-    from yatt_core.errors import DataError
+    from yatt_core.errors import ConfigurationError, DataError
 
     folder, rows = _folder(to), list[dict[str, object]]()
+    if not folder.folder.is_dir():
+        raise ConfigurationError(f"{folder.folder}: there is no such folder; `yatt backup create {to}` makes one")
     for name in folder.ids():
         try:
             manifest = folder.read(name)

@@ -17,6 +17,7 @@ import typer
 
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, OverridesOption, examples
+from ops.cli.people import acting_name
 from ops.presentation.output import message, write, write_json
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ def _run(home: Home, name: str, spec: RunSpec | None, before: Mapping[str, Any] 
 
     assert spec is not None, "without a spec, a run is given"
     if before is None:
-        return _found(home, create_run(home, spec))
+        return _found(home, create_run(home, spec, by=acting_name()))
     if before.get("home") != str(home.folder):
         raise ConfigurationError(
             f"--name: deployment {name} belongs to home {before.get('home')}; choose another name, or use that --home"

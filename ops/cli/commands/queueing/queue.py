@@ -113,7 +113,7 @@ def submit(
         checked_submission(place, checked, asked, owner)  # before the run exists
         for warning in check_before_start(place.folder, checked).warnings:
             message(f"warning: {warning}")
-        run = create_run(place, checked)
+        run = create_run(place, checked, by=owner)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run or "")
         submission = put(place, ledger, name, current_spec(ledger, name), asked, owner)
@@ -176,6 +176,12 @@ def devices(
     place, who = Home.locate(home), named(by, "reports the devices")
     numbers = read_pools(place).pool(pool).numbers
     gone, returned = (_device_numbers(option, text, numbers) for option, text in (("--lost", lost), ("--back", back)))
+    if not gone and not returned:
+        raise ConfigurationError("expected --lost, --back or both, such as --lost 0,1")
+    if both := sorted(set(gone) & set(returned)):
+        raise ConfigurationError(
+            f"--lost and --back both name {', '.join(map(str, both))}; a device is either lost or back"
+        )
     with opened_ledger(place) as ledger:
         ledger.submissions.report_outage(pool, gone, within, who)
         ledger.submissions.end_outage(pool, returned)

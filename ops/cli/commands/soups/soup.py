@@ -13,6 +13,7 @@ import typer
 
 from ops.cli.lookup import find_record, opened_ledger
 from ops.cli.options import AtOnceOption, HomeOption, Output, OutputOption, OverridesOption, examples
+from ops.cli.people import acting_name
 from ops.presentation.output import message, write, write_json
 from ops.process import keep_caches_inside
 
@@ -69,7 +70,7 @@ def run(
     for warning in check_before_start(place.folder, checked).warnings:
         message(f"warning: {warning}")
     services.check_surroundings(server_of_runs(place))
-    _carry_on(place, create_soup(place, soup, checked), at_once, output)
+    _carry_on(place, create_soup(place, soup, checked, acting_name()), at_once, output)
 
 
 @soup_app.command(epilog=examples(*RESUME))

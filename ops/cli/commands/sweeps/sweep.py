@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from ops.cli.completion import complete_spec
 from ops.cli.lookup import find_record, opened_ledger
 from ops.cli.options import AtOnceOption, HomeOption, Output, OutputOption, OverridesOption, examples
+from ops.cli.people import acting_name
 from ops.presentation.output import message, write_json
 from ops.process import keep_caches_inside
 
@@ -141,7 +142,7 @@ def run(
     for warning in check_before_start(place.folder, checked).warnings:
         message(f"warning: {warning}")
     services.check_surroundings(server_of_runs(place))
-    _carry_on(place, create_sweep(place, sweep, checked), at_once, to, output)
+    _carry_on(place, create_sweep(place, sweep, checked, acting_name()), at_once, to, output)
 
 
 @sweep_app.command(epilog=examples(*RESUME))
