@@ -1,7 +1,7 @@
 """The ledger's tables. Times are milliseconds since 1970 (UTC) by the database's clock; durations are seconds.
 
-Every table but those of pipelines and the last one refers to a run; results are keyed by (run, branch, iteration). Only types
-that both SQLite and PostgreSQL support are used.
+Most tables refer to a run; results are keyed by (run, branch, iteration). Only types that both SQLite and PostgreSQL support
+are used.
 """
 
 from __future__ import annotations

@@ -73,11 +73,11 @@ class Cut:
 
     def runs(self) -> list[str]:
         """Returns all runs."""
-        return list(self._all(select(Run.id).order_by(Run.id)).scalars())
+        return list(self._connection.execute(select(Run.id).order_by(Run.id)).scalars())
 
     def pipelines(self) -> list[str]:
         """Returns all runs of pipelines."""
-        return list(self._all(select(Pipeline.id).order_by(Pipeline.id)).scalars())
+        return list(self._connection.execute(select(Pipeline.id).order_by(Pipeline.id)).scalars())
 
     def checkpoints(self) -> list[NamedFolder]:
         """Returns the kept checkpoints of all runs."""
@@ -90,30 +90,29 @@ class Cut:
     def specs(self) -> list[tuple[str, Mapping[str, Any]]]:
         """Returns every revision of every spec, each with its run, oldest first."""
         query = select(SpecRevision.run, SpecRevision.spec).order_by(SpecRevision.run, SpecRevision.revision)
-        return [(row.run, row.spec) for row in self._all(query)]
+        return [(row.run, row.spec) for row in self._connection.execute(query)]
 
     def choices(self, name: str) -> list[tuple[str, Mapping[str, Any]]]:
         """Returns the choices of a name, each with its run."""
-        return [(row.run, row.body) for row in self._all(select(Choice.run, Choice.body).where(Choice.name == name))]
+        query = select(Choice.run, Choice.body).where(Choice.name == name)
+        return [(row.run, row.body) for row in self._connection.execute(query)]
 
     def events(self, kind: str) -> list[tuple[str, Mapping[str, Any]]]:
         """Returns the links of a kind of all audit chains, each with its run."""
-        return [(row.run, row.body) for row in self._all(select(Event.run, Event.body).where(Event.kind == kind))]
+        query = select(Event.run, Event.body).where(Event.kind == kind)
+        return [(row.run, row.body) for row in self._connection.execute(query)]
 
     def receipts(self, phase: str) -> list[tuple[str, Mapping[str, Any]]]:
         """Returns the receipts of all finished attempts at a phase, each with its run."""
         query = select(PhaseAttempt.run, PhaseAttempt.receipt).where(
             PhaseAttempt.phase == phase, PhaseAttempt.receipt.is_not(None)
         )
-        return [(row.run, row.receipt) for row in self._all(query)]
+        return [(row.run, row.receipt) for row in self._connection.execute(query)]
 
     def _folders(self, table: Any, query: Select[Any]) -> list[NamedFolder]:
         names = [table.run, table.branch, table.iteration, table.folder, table.manifest_sha256]
-        rows = self._all(query.with_only_columns(*names).order_by(*table.__table__.primary_key.columns))
+        rows = self._connection.execute(query.with_only_columns(*names).order_by(*table.__table__.primary_key.columns))
         return [NamedFolder(*row) for row in rows]
-
-    def _all(self, query: Select[Any]) -> Any:
-        return self._connection.execute(query)
 
 
 class Exports:

@@ -19,7 +19,7 @@ DIGITS = 16
 
 
 class DamagedRow(LedgerError):
-    """A line of an exported table is missing, altered, or no line."""
+    """A line of an exported table is missing, altered or malformed."""
 
 
 def line_of(number: int, values: Sequence[Any]) -> bytes:

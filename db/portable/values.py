@@ -49,15 +49,11 @@ def to_json(kind: str, value: Any) -> Any:
     return value
 
 
-def _real(value: Any) -> float:
-    return float(value)
-
-
 def _bytes(value: Any) -> bytes:
     return base64.b64decode(value, validate=True)
 
 
-READERS: Mapping[str, Callable[[Any], Any]] = {"bytes": _bytes, "real": _real}
+READERS: Mapping[str, Callable[[Any], Any]] = {"bytes": _bytes, "real": float}
 
 
 def from_json(kind: str, value: Any) -> Any:

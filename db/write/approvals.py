@@ -40,12 +40,11 @@ BY_DEADLINE, DRIVER = "deadline", "driver"
 """What decides without a person: an approval's deadline, and the driver that withdraws a question."""
 LINK = "link"
 """Through a signed link, which is itself the right to decide, whomever the question names."""
-DECISION = ("decision", "decided_by", "via", "reason", "decided_at")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be asked; the fields are those of `Approval`.
+    """What is to be asked; the fields are those of `Approval`, where `text` becomes `question`.
 
     seconds: time until the default decides; None for no deadline.
     """
@@ -121,7 +120,12 @@ class Approvals:
                 raise ApprovalForbidden(
                     f"approval {number}: {verdict.by} may not decide it; expected {approval.deciders}"
                 )
-            said = dict(zip(DECISION, (verdict.decision, verdict.by, verdict.via, verdict.why.strip()), strict=False))
+            said = {
+                "decision": verdict.decision,
+                "decided_by": verdict.by,
+                "via": verdict.via,
+                "reason": verdict.why.strip(),
+            }
             return self._write(connection, approval, said)
 
     def take_default(self, number: int) -> Approval:

@@ -53,15 +53,13 @@ class Scheduling:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def lead(
-        self, holder: Holder, ttl_seconds: float, holder_is_gone: Callable[[Holder], bool] = is_gone
-    ) -> SchedulerFence:
+    def lead(self, holder: Holder, ttl_seconds: float) -> SchedulerFence:
         """Takes the lease if it is free, expired, or held by a process that is gone. Raises `SchedulerHeld`."""
         with self._database.write() as connection:
             now = int(connection.execute(select(self._database.now())).scalar_one())
             row = lock_queue(connection)
             before = holder_of(row)
-            if before is not None and row.expires_at > now and not holder_is_gone(before):
+            if before is not None and row.expires_at > now and not is_gone(before):
                 left = (row.expires_at - now) / 1000
                 raise SchedulerHeld(f"the queue is scheduled by {before.text}; its lease expires in {left:.1f} s")
             fence = SchedulerFence(row.term + 1)

@@ -200,7 +200,7 @@ def _copy_folder(copies: _Copies, sealed: SealedFolder) -> None:
 
 
 def _copy_present(copies: _Copies, names: Iterable[str]) -> None:
-    """Copies files that nothing depends on, of which one may be deleted meanwhile."""
+    """Copies optional files; leaves out one that was deleted meanwhile."""
     for name in names:
         try:
             copies.copy(name)

@@ -100,7 +100,7 @@ def read_text(text: bytes, backup: str, place: str) -> BackupManifest:
 
     place: where it is, for messages.
 
-    Raises `DataError` if it was altered, is none, or names files outside the home.
+    Raises `DataError` if it was altered, is not a manifest, or names files outside the home.
     """
     if hashlib.sha256(text).hexdigest()[:DIGITS] != backup.rpartition("-")[2]:
         raise DataError(f"{place}: was altered: its sha256 does not begin as its name ends")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ def restore_backup(
             if not there:
                 origin = Origin(backup, manifest.at, manifest.home, str(home.folder), manifest.tracked_at)
                 load(loading, manifest.revision, _tables(folder, manifest), origin)
-            _Marker(marker.backup, marker.token, marker.ledger, loaded=True).write(home)
+            replace(marker, loaded=True).write(home)
         finish(loading)
         with durable.refusals(f"{home.folder / RESTORING}: cannot be deleted"):
             (home.folder / RESTORING).unlink()
@@ -90,9 +90,10 @@ def restore_backup(
 
 def _check_objects(folder: BackupFolder, manifest: BackupManifest) -> None:
     """Raises `DataError` if an object is missing or has another size, before anything is written."""
-    things: Iterator[tuple[str, Any]] = iter([*manifest.tables.items(), *manifest.files.items()])
-    for name, stored in things:
-        if not folder.has(FileEntry(stored.size, stored.sha256)):
+    tables = {f"table {name}": FileEntry(table.size, table.sha256) for name, table in manifest.tables.items()}
+    files = {name: FileEntry(file.size, file.sha256) for name, file in manifest.files.items()}
+    for name, stored in {**tables, **files}.items():
+        if not folder.has(stored):
             path = folder.object_path(stored.sha256)
             raise DataError(
                 f"{name}: is missing from the backup, or has another size ({path}); `yatt backup verify {folder.folder}` lists "

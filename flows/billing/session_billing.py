@@ -82,15 +82,14 @@ class SessionBilling:
         """Returns the metrics of the run's costs so far; none without a price file."""
         if self.prices is None:
             return {}
-        total = sum(self.charges().values(), Amounts())
+        charges = self.charges()
+        total = sum(charges.values(), Amounts())
         figures = {
             "device_hours": total.device_hours,
             "energy_kwh": total.energy_kwh,
             "carbon_kg": total.carbon_g / GRAMS,
         }
-        money = sum(
-            (amounts.cost for place, amounts in self.charges().items() if place.currency == self.currency), Decimal(0)
-        )
+        money = sum((amounts.cost for place, amounts in charges.items() if place.currency == self.currency), Decimal(0))
         return {f"costs/{name}": float(value) for name, value in ({**figures, "cost": money}).items()}
 
     def devices_known(self, kinds: Mapping[str, int]) -> None:

@@ -51,7 +51,8 @@ def is_valid(key: bytes, approval: Approval, token: str, now_ms: int) -> bool:
 def link_key(home: Home) -> bytes:
     """Returns the home's key, which is made if there is none.
 
-    Raises `ConfigurationError` for a key that others may read, or that is no key; `InfrastructureError` of the disk.
+    Raises `ConfigurationError` for a key file that others may read or that has the wrong length; `InfrastructureError` of
+    the disk.
     """
     path = home.folder / KEY_FILE
     with durable.refusals(f"{path}: cannot be read or made"):

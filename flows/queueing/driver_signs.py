@@ -26,7 +26,8 @@ class DriverSigns:
 
     driven: a live driver holds the run's lease.
     starting: the process that the scheduler started is alive.
-    session: outcome of the newest session since the devices were given; None if there is none.
+    session: outcome of the newest session since the devices were given; None if there is none, or it has not ended.
+    has_session: whether there is one.
     state, desired: the run's state, and the one that people or the scheduler want.
     lost: drivers in a row that ended without recording it.
     starts: drivers started since the newest session, which all have ended without one of their own.

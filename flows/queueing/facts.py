@@ -20,7 +20,6 @@ from yatt_core.queueing import standing as standings
 from yatt_core.queueing.ettr import failure_rate
 from yatt_core.queueing.facts import Entry, Held, QueueFacts, Wanted
 from yatt_core.queueing.fair_share import Use, decayed_use
-from yatt_core.queueing.limits import Stretch
 from yatt_core.queueing.pools import HOUR, PoolsSpec
 from yatt_core.queueing.standing import Standing
 
@@ -30,12 +29,6 @@ ITERATION = "seconds/iteration"
 STARTS = 5
 """Newest starts of a run whose median is its restart time."""
 DEFAULT_RESTART_SECONDS = 60.0
-
-
-def stretch_of(row: AllocationRow) -> Stretch:
-    """Returns a stretch from the ledger, in seconds since 1970."""
-    ended = None if row.ended_at is None else row.ended_at / 1000
-    return Stretch(row.run, row.pool, row.owner, row.project, row.numbers, row.started_at / 1000, ended)
 
 
 def cost_of(rows: Iterable[AllocationRow], now: int) -> float | None:

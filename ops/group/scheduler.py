@@ -12,7 +12,7 @@ import sys
 import threading
 from types import FrameType
 
-from db.core.errors import Fenced, LedgerError, SchedulerHeld
+from db.core.errors import Fenced, LedgerError
 from db.ledger import Ledger
 from flows.queueing.pools_file import pools_file
 from flows.queueing.scheduler import Scheduler
@@ -32,8 +32,8 @@ class Service:
     ended: set to end it after the current round.
     """
 
-    def __init__(self, home: Home, ended: threading.Event, round_seconds: float = ROUND_SECONDS) -> None:
-        self._home, self._ended, self._pause = home, ended, round_seconds
+    def __init__(self, home: Home, ended: threading.Event) -> None:
+        self._home, self._ended = home, ended
         self._drivers = DriverProcesses(home)
         self._said = ""
 
@@ -50,14 +50,14 @@ class Service:
         """Returns a scheduler that holds the lease; None after a pause if there are no pools, or another one holds it."""
         if not pools_file(self._home).exists():
             self._say(f"{pools_file(self._home)}: there are no pools yet; `yatt queue init` writes a first file")
-            self._ended.wait(self._pause)
+            self._ended.wait(ROUND_SECONDS)
             return None
         scheduler = Scheduler(self._home, ledger, self._drivers)
         try:
             scheduler.lead()
-        except (SchedulerHeld, LedgerError) as error:
+        except LedgerError as error:
             self._say(redact(str(error)))
-            self._ended.wait(self._pause)
+            self._ended.wait(ROUND_SECONDS)
             return None
         self._said = ""
         return scheduler
@@ -72,7 +72,7 @@ class Service:
                 return
             except (LedgerError, YattError) as error:  # a bad pools file, or a ledger that does not answer
                 self._say(redact(str(error)))
-            self._ended.wait(self._pause)
+            self._ended.wait(ROUND_SECONDS)
         try:
             scheduler.resign()
         except LedgerError as error:

@@ -17,7 +17,6 @@ from yatt_core.costs.billing import BillingRecord
 from yatt_core.costs.prices import Tariff
 
 MS_PER_HOUR = 3_600_000
-MILLIONTH = Decimal("0.000001")
 TRAINING, FAULTS, START, IDLE = CAUSES = ("training", "faults", "start", "idle")
 """Why devices were held: for results in use, for lost and repeated work, to start, or between phases."""
 

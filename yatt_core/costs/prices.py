@@ -13,12 +13,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from yatt_core.errors import ConfigurationError
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.reading.documents import read_document
-from yatt_core.spec.reading.mistakes import mistakes_in
+from yatt_core.spec.reading.mistakes import parse_model
 from yatt_core.spec.sections.billing import NAME
 
 LARGEST, PLACES = Decimal(10) ** 12, 9
@@ -156,11 +155,7 @@ def tariffs(prices: PriceFile | None, kinds: Mapping[str, int], spot: bool, at_m
 
 def read_prices(path: Path) -> PriceFile:
     """Returns the prices in a file. Raises `ConfigurationError` with all mistakes."""
-    try:
-        return PriceFile.model_validate(read_document(path))
-    except ValidationError as error:
-        wrong = "\n".join(f"{path}: {mistake}" for mistake in mistakes_in(error, PriceFile))
-        raise ConfigurationError(wrong) from None
+    return parse_model(PriceFile, read_document(path), str(path))
 
 
 def milliseconds(at: datetime) -> int:

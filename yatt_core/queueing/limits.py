@@ -22,11 +22,12 @@ class Limits:
         self._projects: Counter[tuple[str, str]] = Counter()
         for entry in entries:
             if entry.held is not None:
-                self._count(entry, entry.held.pool)
+                self.add(entry, entry.held.pool)
 
     def add(self, entry: Entry, pool: str) -> None:
         """Counts a run that starts in a pool."""
-        self._count(entry, pool)
+        self._owners[entry.owner] += entry.devices
+        self._projects[pool, entry.project] += entry.devices
 
     def why_blocked(self, entry: Entry, pool: str) -> str | None:
         """Returns which limit keeps a run from starting in a pool; None if none does."""
@@ -38,10 +39,6 @@ class Limits:
         if quota is not None and held + entry.devices > quota:
             return f"project {entry.project} may hold {quota} devices of {pool}, and holds {held}"
         return None
-
-    def _count(self, entry: Entry, pool: str) -> None:
-        self._owners[entry.owner] += entry.devices
-        self._projects[pool, entry.project] += entry.devices
 
 
 @dataclass(frozen=True, slots=True)

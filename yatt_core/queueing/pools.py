@@ -16,7 +16,6 @@ from pydantic import (
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
-    ValidationError,
     field_validator,
     model_validator,
 )
@@ -24,7 +23,7 @@ from pydantic import (
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.reading.documents import read_document
-from yatt_core.spec.reading.mistakes import mistakes_in
+from yatt_core.spec.reading.mistakes import parse_model
 
 OWNER: Final = "owner"
 NAME = r"[a-z0-9][a-z0-9-]{0,39}\Z"
@@ -150,8 +149,4 @@ def parse_pools(tree: Any, origin: str) -> PoolsSpec:
 
     origin: the tree's name in error messages.
     """
-    try:
-        return PoolsSpec.model_validate(tree)
-    except ValidationError as error:
-        lines = [f"{origin}: {mistake}" for mistake in mistakes_in(error, PoolsSpec)]
-        raise ConfigurationError("\n".join(lines)) from None
+    return parse_model(PoolsSpec, tree, origin)

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from db.core.engine import Fence
+from db.core.queue_rows import AllocationRow
 from db.ledger import Ledger
 from db.write.lease import ENDED
 from db.write.metrics import Metric
 from db.write.queueing import Submission
-from flows.queueing.facts import stretch_of
 from flows.queueing.pools_file import pools_file, read_pools
 from flows.queueing.scheduler import LIFE_SECONDS, Scheduler
 from flows.run.home import Home
@@ -18,7 +18,7 @@ from flows.run.lease import DRIVER
 from tests.db.tools import SimulatedClock, commit_of, holder
 from tests.services import ROOT
 from yatt_core.errors import InfrastructureError
-from yatt_core.queueing.limits import violations
+from yatt_core.queueing.limits import Stretch, violations
 from yatt_core.spec import load_spec
 from yatt_core.spec.reading.documents import yaml_text
 
@@ -108,6 +108,12 @@ class SimulatedDrivers:
         self.ledger.runs.set_state(driver.fence, state, reason)
         self.ledger.leases.end_session(driver.fence, ENDED)
         self.ledger.leases.release(driver.fence)
+
+
+def stretch_of(row: AllocationRow) -> Stretch:
+    """Returns a stretch from the ledger, in seconds since 1970."""
+    ended = None if row.ended_at is None else row.ended_at / 1000
+    return Stretch(row.run, row.pool, row.owner, row.project, row.numbers, row.started_at / 1000, ended)
 
 
 class Killed(BaseException):

@@ -108,7 +108,8 @@ def test_a_gpu_that_the_pools_file_moves_is_given_to_nobody_while_a_run_holds_it
 
 def test_the_ledger_refuses_a_gpu_of_another_pool_that_is_held(world: World) -> None:
     one, two = world.submit(), world.submit()
-    fence = world.ledger.scheduling.lead(this_process("other"), 9.0, lambda _: True)
+    world.scheduler.resign()
+    fence = world.ledger.scheduling.lead(this_process("other"), 9.0)
     world.ledger.scheduling.allocate(fence, Grant(one, "main", (0, 1), 0, False, gpus=True), 0)
     with pytest.raises(Conflict, match="are held by run"):
         world.ledger.scheduling.allocate(fence, Grant(two, "spot", (1,), 0, False, gpus=True), 0)

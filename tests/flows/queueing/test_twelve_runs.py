@@ -13,8 +13,8 @@ import pytest
 
 from db.ledger import Ledger
 from db.write.queueing import Submission
-from flows.queueing.facts import stretch_of
 from flows.queueing.pools_file import pools_file, read_pools
+from tests.flows.queueing.simulated import stretch_of
 from tests.flows.tools import Driver
 from tests.services import ROOT
 from yatt_core.queueing.limits import violations

@@ -202,6 +202,9 @@ def serve(home: HomeOption = None) -> None:
     run_service(place)
 
 
+CHANGES = {"hold": "is held back", "run": "waits for devices again", "remove": "is being removed from the queue"}
+
+
 def _change(
     home: Path | None, run: str, by: str | None, *, wanted: str | None = None, priority: int | None = None
 ) -> None:
@@ -211,7 +214,7 @@ def _change(
     with opened_ledger(Home.locate(home)) as ledger:
         name = find_run(ledger, run)
         ledger.submissions.change(name, who, wanted=wanted, priority=priority)
-    write(f"{name}: {f'priority {priority}' if wanted is None else wanted}")
+    write(f"{name} {CHANGES[wanted] if wanted else f'has priority {priority}'}")
 
 
 def _device_numbers(option: str, text: str, known: tuple[int, ...]) -> list[int]:
