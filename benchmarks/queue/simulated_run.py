@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from benchmarks.queue.workload import Job
 from yatt_core.digests import json_digest
 from yatt_core.queueing.ettr import RunTimes, best_interval
-from yatt_core.queueing.standing import RECENT, times_of
+from yatt_core.queueing.run_progress import RECENT, times_of
 
 FIRST_INTERVAL, LONGEST_INTERVAL = 10, 50
 """Iterations between checkpoints before the run's times are known, and at most."""

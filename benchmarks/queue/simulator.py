@@ -20,7 +20,7 @@ from yatt_core.queueing.fair_share import Use, decayed_use
 from yatt_core.queueing.forecasts import expected_price, forecast
 from yatt_core.queueing.limits import Stretch
 from yatt_core.queueing.pools import DAY, HOUR, PoolsSpec
-from yatt_core.queueing.standing import Standing, held
+from yatt_core.queueing.run_progress import RunProgress, held
 
 Policy = Callable[[PoolsSpec, QueueFacts], Decision]
 TICK_SECONDS = 60.0
@@ -189,7 +189,7 @@ class Simulator:
         self._changed = True
 
     def _predict(self, run: SimulatedRun) -> None:
-        outlook, segment = self._standing(run).outlook(), run.segment
+        outlook, segment = self._progress(run).outlook(), run.segment
         if outlook is None or segment is None:
             return
         prices = {pool: self._price(pool) for pool in run.job.pools}
@@ -209,17 +209,17 @@ class Simulator:
         expected = self._pools.pools[pool].failures_per_device_day
         return failure_rate(expected, self._failures[pool], self._held[pool])
 
-    def _standing(self, run: SimulatedRun) -> Standing:
+    def _progress(self, run: SimulatedRun) -> RunProgress:
         pool = run.job.pools[0] if run.segment is None else run.segment.pool
         key = pool, run.job.priority
         stops = self._stops[key] / self._seconds[key] if self._seconds[key] else 0.0
         since = self._now - run.committed_at
-        return Standing(
+        return RunProgress(
             run.times, run.left, run.every, run.job.devices, since, self._rate(pool) * run.job.devices, stops
         )
 
     def _entry(self, run: SimulatedRun) -> Entry:
-        job, segment, standing = run.job, run.segment, self._standing(run)
+        job, segment, progress = run.job, run.segment, self._progress(run)
         waited = run.waited + (0.0 if run.waiting_since is None else self._now - run.waiting_since)
         return Entry(
             run=job.run,
@@ -230,17 +230,17 @@ class Simulator:
             devices=job.devices,
             order=self._order[job.run],
             waited=waited,
-            run_seconds=standing.run_seconds(),
-            held=None if segment is None else self._held_by_segment(segment, standing),
+            run_seconds=progress.run_seconds(),
+            held=None if segment is None else self._held_by_segment(segment, progress),
         )
 
-    def _held_by_segment(self, segment: Segment, standing: Standing) -> Held:
+    def _held_by_segment(self, segment: Segment, progress: RunProgress) -> Held:
         found = held(
             segment.pool,
             segment.devices,
             segment.started_at,
             segment.level,
-            standing,
+            progress,
             self._now,
             stopping=segment.stopping,
             backfilled=segment.backfilled,

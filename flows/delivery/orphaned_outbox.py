@@ -28,11 +28,11 @@ SILENT_SECONDS = 600.0
 FIRST_DELAY, MAX_DELAY = 10.0, 900.0
 
 
-def is_dead(letters: Undelivered, holder_is_gone: Callable[[Holder], bool] = is_gone) -> bool:
+def is_dead(pending: Undelivered, holder_is_gone: Callable[[Holder], bool] = is_gone) -> bool:
     """Returns True if a run has no driver to deliver its rows: its lease was released, or its holder is gone."""
-    if letters.holder is None:
+    if pending.holder is None:
         return True
-    return letters.silent_seconds > 0 and (holder_is_gone(letters.holder) or letters.silent_seconds > SILENT_SECONDS)
+    return pending.silent_seconds > 0 and (holder_is_gone(pending.holder) or pending.silent_seconds > SILENT_SECONDS)
 
 
 def lost_runs(ledger: Ledger, holder_is_gone: Callable[[Holder], bool] = is_gone) -> list[str]:
@@ -40,8 +40,8 @@ def lost_runs(ledger: Ledger, holder_is_gone: Callable[[Holder], bool] = is_gone
     lost = []
     for run, holder in ledger.leases.holders().items():
         line = ledger.overview.line(run)
-        letters = Undelivered(run, 0, holder, -line.lease_expires_in)
-        if line.run.state == "running" and is_dead(letters, holder_is_gone):
+        pending = Undelivered(run, 0, holder, -line.lease_expires_in)
+        if line.run.state == "running" and is_dead(pending, holder_is_gone):
             lost.append(run)
     return lost
 

@@ -1,6 +1,6 @@
 """Reads the facts of a decision from the ledger: the queue's rows, and the times of the runs in it.
 
-Consumes the ledger; produces `QueueFacts` in seconds, and the `Standing` of each run.
+Consumes the ledger; produces `QueueFacts` in seconds, and the `RunProgress` of each run.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from db.core.queue_rows import AllocationRow, EntryRow, QueueRows
 from db.ledger import Ledger
 from db.read.overview import DriverSessionRow
 from flows.queueing.driver_signs import BROKEN, PREEMPTED
-from yatt_core.queueing import standing as standings
+from yatt_core.queueing import run_progress
 from yatt_core.queueing.ettr import failure_rate
 from yatt_core.queueing.facts import Entry, Held, QueueFacts, Wanted
 from yatt_core.queueing.fair_share import Use, decayed_use
 from yatt_core.queueing.pools import HOUR, PoolsSpec
-from yatt_core.queueing.standing import Standing
+from yatt_core.queueing.run_progress import RunProgress
 
 HALF_LIVES = 10
 """Use that is older is forgotten."""
@@ -118,15 +118,15 @@ class QueueHistory:
         return ((self.now if row.ended_at is None else row.ended_at) - row.started_at) / 1000
 
 
-def standing_of(
+def progress_of(
     ledger: Ledger, history: QueueHistory, entry: EntryRow, held: AllocationRow | None, now: int
-) -> Standing:
+) -> RunProgress:
     """Returns where a run stands."""
     run = ledger.runs.find(entry.run)
-    iterations = [seconds for _, seconds in ledger.metrics.newest(entry.run, ITERATION, standings.RECENT)]
+    iterations = [seconds for _, seconds in ledger.metrics.newest(entry.run, ITERATION, run_progress.RECENT)]
     checkpoint, learn = (ledger.phases.history(entry.run, phase) for phase in ("checkpoint", "learn"))
     restarts = _restarts(ledger, [row for row in history.rows if row.run == entry.run])
-    times = standings.times_of(
+    times = run_progress.times_of(
         iterations,
         median(checkpoint or [0.0]),
         median(restarts[-STARTS:] or [DEFAULT_RESTART_SECONDS]),
@@ -134,7 +134,7 @@ def standing_of(
     )
     pool = entry.pools.split(",")[0] if held is None else held.pool
     since = now if held is None else max(held.started_at, run.committed_at or 0)
-    return Standing(
+    return RunProgress(
         times,
         max(0, run.target_iterations - max(run.iteration, 0)),
         int(ledger.runs.revision(entry.run).spec["checkpoints"]["every"]),
@@ -167,7 +167,7 @@ def _began_in(session: DriverSessionRow, row: AllocationRow) -> bool:
     return session.term > row.lease_term and (row.ended_at is None or session.started_at <= row.ended_at)
 
 
-def facts_of(pools: PoolsSpec, rows: QueueRows, history: QueueHistory, standing: dict[str, Standing]) -> QueueFacts:
+def facts_of(pools: PoolsSpec, rows: QueueRows, history: QueueHistory, progress: dict[str, RunProgress]) -> QueueFacts:
     """Returns the facts of a decision."""
     held = {row.run: row for row in rows.held}
     away: dict[str, dict[int, float]] = defaultdict(dict)
@@ -175,11 +175,11 @@ def facts_of(pools: PoolsSpec, rows: QueueRows, history: QueueHistory, standing:
         away[outage.pool][outage.device] = outage.lost_at / 1000
     now = rows.now / 1000
     used = decayed_use(pools.fair_share, history.uses(), now)
-    entries = tuple(_entry(pools, row, held.get(row.run), standing[row.run], rows.now) for row in rows.open)
+    entries = tuple(_entry(pools, row, held.get(row.run), progress[row.run], rows.now) for row in rows.open)
     return QueueFacts(now, entries, dict(away), used)
 
 
-def _entry(pools: PoolsSpec, row: EntryRow, allocation: AllocationRow | None, standing: Standing, now: int) -> Entry:
+def _entry(pools: PoolsSpec, row: EntryRow, allocation: AllocationRow | None, progress: RunProgress, now: int) -> Entry:
     return Entry(
         run=row.run,
         pools=tuple(row.pools.split(",")),
@@ -189,20 +189,20 @@ def _entry(pools: PoolsSpec, row: EntryRow, allocation: AllocationRow | None, st
         devices=row.devices,
         order=row.seq,
         waited=row.waited(now),
-        run_seconds=standing.run_seconds(),
+        run_seconds=progress.run_seconds(),
         not_before=0.0 if row.not_before is None else row.not_before / 1000,
         wanted=Wanted(row.wanted),
-        held=None if allocation is None else _held(pools, allocation, standing, now),
+        held=None if allocation is None else _held(pools, allocation, progress, now),
     )
 
 
-def _held(pools: PoolsSpec, row: AllocationRow, standing: Standing, now: int) -> Held:
-    found = standings.held(
+def _held(pools: PoolsSpec, row: AllocationRow, progress: RunProgress, now: int) -> Held:
+    found = run_progress.held(
         row.pool,
         row.numbers,
         row.started_at / 1000,
         row.level,
-        standing,
+        progress,
         now / 1000,
         stopping=row.stop_asked_at is not None,
         backfilled=row.backfilled,

@@ -10,7 +10,7 @@ from db.ledger import Ledger
 from flows.queueing.facts import QueueHistory, cost_of
 from yatt_core.queueing.forecasts import expected_price, forecast
 from yatt_core.queueing.pools import PoolsSpec
-from yatt_core.queueing.standing import Standing
+from yatt_core.queueing.run_progress import RunProgress
 
 TENTHS = 10
 
@@ -20,11 +20,11 @@ def predicted(
     pools: PoolsSpec,
     entry: EntryRow,
     held: AllocationRow,
-    standing: Standing,
+    progress: RunProgress,
     history: QueueHistory,
 ) -> ForecastRow | None:
     """Returns the prediction at the newest tenth; None while too little is known."""
-    run, outlook = ledger.runs.find(entry.run), standing.outlook()
+    run, outlook = ledger.runs.find(entry.run), progress.outlook()
     tenth = TENTHS * max(run.iteration, 0) // run.target_iterations
     if outlook is None or not 0 < tenth < TENTHS:
         return None

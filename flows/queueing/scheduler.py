@@ -18,7 +18,7 @@ from db.write.queueing import AUTO, REMOVE, REMOVED
 from db.write.scheduling import Grant, SchedulerFence
 from flows.branching.branches import revise
 from flows.queueing.driver_signs import COMPLETED, DriverSigns, Keep, Release, StartDriver, judge, not_started
-from flows.queueing.facts import HALF_LIVES, QueueHistory, cost_of, facts_of, standing_of
+from flows.queueing.facts import HALF_LIVES, QueueHistory, cost_of, facts_of, progress_of
 from flows.queueing.pools_file import read_pools
 from flows.queueing.predictions import predicted
 from flows.run.creation import current_spec
@@ -30,7 +30,7 @@ from yatt_core.queueing.decisions import RECLAIMED, decide
 from yatt_core.queueing.ettr import best_interval
 from yatt_core.queueing.facts import Start, Stop
 from yatt_core.queueing.pools import HOUR, PoolsSpec
-from yatt_core.queueing.standing import Standing
+from yatt_core.queueing.run_progress import RunProgress
 
 log = logging.getLogger("yatt.queue")
 SCHEDULER = "yatt scheduler"
@@ -159,24 +159,24 @@ class _Round:
         since = rows.now - round(HALF_LIVES * self._pools.fair_share.half_life_hours * HOUR * 1000)
         history = QueueHistory(self._pools, self._ledger.queue.allocations(since), rows.now)
         held = {row.run: row for row in rows.held}
-        standing = {
-            entry.run: standing_of(self._ledger, history, entry, held.get(entry.run), rows.now) for entry in rows.open
+        progress = {
+            entry.run: progress_of(self._ledger, history, entry, held.get(entry.run), rows.now) for entry in rows.open
         }
         entries = {entry.run: entry for entry in rows.open}
         for run, allocation in held.items():
-            self._predict(entries[run], allocation, standing[run], history)
-        decision = decide(self._pools, facts_of(self._pools, rows, history, standing))
+            self._predict(entries[run], allocation, progress[run], history)
+        decision = decide(self._pools, facts_of(self._pools, rows, history, progress))
         for stop in decision.stops:
             self._stop(held[stop.run], stop)
         for start in decision.starts:
-            self._start(entries[start.run], start, standing[start.run])
+            self._start(entries[start.run], start, progress[start.run])
         reasons = {run: waiting.reason for run, waiting in decision.waiting.items()}
         changed = {run: reason for run, reason in reasons.items() if entries[run].reason != reason}
         if changed:
             self._scheduling.note_reasons(self._fence, changed)
 
-    def _predict(self, entry: EntryRow, held: AllocationRow, standing: Standing, history: QueueHistory) -> None:
-        row = predicted(self._ledger, self._pools, entry, held, standing, history)
+    def _predict(self, entry: EntryRow, held: AllocationRow, progress: RunProgress, history: QueueHistory) -> None:
+        row = predicted(self._ledger, self._pools, entry, held, progress, history)
         if row is not None:
             self._scheduling.note_forecast(self._fence, row)
 
@@ -184,9 +184,9 @@ class _Round:
         self._scheduling.note_stop(self._fence, held, stop.reason, stop.within)
         log.info("%s: asked to stop: %s", held.run, stop.reason)
 
-    def _start(self, entry: EntryRow, start: Start, standing: Standing) -> None:
+    def _start(self, entry: EntryRow, start: Start, progress: RunProgress) -> None:
         if entry.checkpoints == AUTO:
-            self._choose_interval(entry.run, standing)
+            self._choose_interval(entry.run, progress)
         pool = self._pools.pools[start.pool]
         price = pool.price
         grant = Grant(
@@ -215,11 +215,11 @@ class _Round:
             return
         self._scheduling.note_driver(self._fence, held, pid, process_start, newest[0].term if newest else 0)
 
-    def _choose_interval(self, run: str, standing: Standing) -> None:
+    def _choose_interval(self, run: str, progress: RunProgress) -> None:
         """Makes the interval of checkpoints that the model finds best a revision of the run's spec."""
-        if standing.times is None:
+        if progress.times is None:
             return
-        best = best_interval(standing.times, standing.failures, LONGEST_INTERVAL)
+        best = best_interval(progress.times, progress.failures, LONGEST_INTERVAL)
         try:
             if best == current_spec(self._ledger, run).checkpoints.every:
                 return

@@ -81,9 +81,9 @@ class Keeper:
             self._guarded(settle, ledger, run)
         for run in lost_runs(ledger):
             self._guarded(tell_lost, ledger, run)
-        dead = [letters for letters in ledger.outbox.undelivered() if is_dead(letters)]
-        due = [letters.run for letters in dead if self._trouble(letters.run).again_at <= time.monotonic()]
-        self._troubles = {letters.run: self._trouble(letters.run) for letters in dead}
+        dead = [pending for pending in ledger.outbox.undelivered() if is_dead(pending)]
+        due = [pending.run for pending in dead if self._trouble(pending.run).again_at <= time.monotonic()]
+        self._troubles = {pending.run: self._trouble(pending.run) for pending in dead}
         self._notifiers = {run: notifier for run, notifier in self._notifiers.items() if run in self._troubles}
         self._refused = {run: refused for run, refused in self._refused.items() if run in self._troubles}
         for run in due:
@@ -169,10 +169,10 @@ class Keeper:
     def _tell(self, ledger: Ledger) -> None:
         left = [
             Undelivered(
-                letters.run, letters.rows, self._trouble(letters.run).failures, self._trouble(letters.run).reason
+                pending.run, pending.rows, self._trouble(pending.run).failures, self._trouble(pending.run).reason
             )
-            for letters in ledger.outbox.undelivered()
-            if is_dead(letters)
+            for pending in ledger.outbox.undelivered()
+            if is_dead(pending)
         ]
         if left != self._told:
             write_undelivered(self._home.group, left)

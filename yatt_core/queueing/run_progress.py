@@ -20,7 +20,7 @@ FEWEST = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RunProgress:
     """Where a run stands.
 
     times: None until enough iterations are committed.
@@ -68,7 +68,7 @@ def held(
     devices: tuple[int, ...],
     started_at: float,
     level: int,
-    standing: Standing,
+    progress: RunProgress,
     now: float,
     *,
     stopping: bool = False,
@@ -79,9 +79,9 @@ def held(
 
     within: seconds that a preempted run has.
     """
-    outlook = standing.outlook()
+    outlook = progress.outlook()
     if outlook is None:
         return Held(pool, devices, started_at, level, stopping, NEVER, now, now - started_at, backfilled)
-    seconds, wasted = stop_cost(outlook.times, standing.since_commit, within)
-    ends_at = now + forecast(outlook, None).held_seconds - min(standing.since_commit, outlook.times.iteration)
+    seconds, wasted = stop_cost(outlook.times, progress.since_commit, within)
+    ends_at = now + forecast(outlook, None).held_seconds - min(progress.since_commit, outlook.times.iteration)
     return Held(pool, devices, started_at, level, stopping, max(now, ends_at), now + seconds, wasted, backfilled)
