@@ -15,10 +15,11 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.maintenance.runner import Step, maintain
-from flows.maintenance.settings import FLOW, MaintenanceSettings
 from flows.maintenance.settings import NAME as SETTINGS
+from flows.maintenance.settings import MaintenanceSettings
 from flows.run.home import Home
 from flows.schedule.deployments import create
+from flows.schedule.reaper import MAINTENANCE_FLOW
 from flows.schedule.schedule_times import cron_schedule
 from yatt_core.errors import YattError
 from yatt_core.logs import redact
@@ -31,7 +32,7 @@ MaintenanceFlow = Flow[..., Ending]
 def maintenance_flow(function: Callable[..., Ending]) -> MaintenanceFlow:
     """Turns a function that supplies the external services into the flow of maintenance."""
     summary = (function.__doc__ or "").partition("\n")[0]
-    return flow(name=FLOW, description=summary, retries=0, persist_result=False)(function)
+    return flow(name=MAINTENANCE_FLOW, description=summary, retries=0, persist_result=False)(function)
 
 
 def maintain_in_flow(home: Home, steps: Mapping[str, Step]) -> Ending:

@@ -19,8 +19,6 @@ from yatt_core.spec.reading.documents import read_document
 from yatt_core.spec.reading.mistakes import parse_model
 
 NAME = "maintenance.yaml"
-FLOW = "yatt-maintenance"
-"""Name of the flow that maintains a home."""
 
 
 class BackupTarget(SpecModel):

@@ -33,15 +33,14 @@ from db.core.errors import RunNotFound
 from db.core.holder import is_gone, this_process
 from db.ledger import Ledger
 from db.write.lease import ENDED, LOST
-from flows.maintenance.settings import FLOW as MAINTENANCE_FLOW
 from flows.pipelines.flow import PIPELINE_FLOW
 from flows.run.home import Home
 from flows.schedule.flow_run_process import infrastructure_of
 from flows.schedule.window_record import driven_run, recorded_windows
 from yatt_core.logs import redact
 
-FLOW = "yatt"
-"""Name of the flow whose flow runs are windows."""
+FLOW, MAINTENANCE_FLOW = "yatt", "yatt-maintenance"
+"""Names of the flow whose flow runs are windows, and of the one that maintains a home."""
 DEPLOYED = "deployed_run"
 """The parameter of a window with the deployment's run."""
 SESSION_FLOWS = ("train", "iterations")
