@@ -1,4 +1,4 @@
-"""The flow run that a worker starts to check a deployed pipeline: it looks, and drives what there is to drive.
+"""The flow run that a worker starts to check a deployed pipeline: it polls the pipeline, and drives what there is to drive.
 
 Consumes the deployment's parameters and a function that drives a run of a pipeline. Produces the flow run's final state, which
 says what was found. It may be killed at any line; the next check goes on.
@@ -19,13 +19,13 @@ from prefect.states import Completed, Failed
 from db.core.errors import LeaseHeld, LedgerError
 from db.ledger import Ledger
 from db.write.pipelines import FAILED
-from flows.pipelines.flow import PIPELINE_FLOW, as_task
-from flows.pipelines.runner import Through
+from flows.pipelines.flow import PIPELINE_FLOW, run_as_task
+from flows.pipelines.runner import RunStep
 from flows.prefect_io.prefect_client import AWAY, server_trouble
 from flows.run.home import Home
 from flows.schedule.deployments import create
 from flows.schedule.pipeline_conditions import ANCHOR, schedules_of
-from flows.schedule.pipeline_looks import look_at
+from flows.schedule.pipeline_polling import poll_pipeline
 from flows.schedule.schedule_times import interval_schedule
 from flows.schedule.scheduled import HELD
 from flows.schedule.window_start import Ending
@@ -33,7 +33,7 @@ from yatt_core.errors import YattError
 from yatt_core.logs import redact
 from yatt_core.pipelines.spec import PipelineSpec
 
-Drive = Callable[[Ledger, str, Through], str]
+Drive = Callable[[Ledger, str, RunStep], str]
 """Drives a run of a pipeline; returns the state in which it ends."""
 CheckFlow = Flow[..., Ending]
 log = logging.getLogger("yatt_core.flow")
@@ -58,15 +58,15 @@ def deploy_checks(home: Home, spec: PipelineSpec, every: timedelta, check: Check
 
 
 def check_pipeline(home: Home, pipeline: str, drive: Drive) -> Ending:
-    """Looks at a deployed pipeline and drives what there is to drive; returns the flow run's final state."""
+    """Polls a deployed pipeline and drives what there is to drive; returns the flow run's final state."""
     try:
         with Ledger.open(home.ledger, migrate=False) as ledger:
-            found = look_at(ledger, pipeline)
+            found = poll_pipeline(ledger, pipeline)
             if found.pipeline is None:
                 return Completed(message=redact(found.said))
             _name_after(found.pipeline)
             try:
-                state = drive(ledger, found.pipeline, as_task)
+                state = drive(ledger, found.pipeline, run_as_task)
             except LeaseHeld as held:
                 return Completed(name=HELD, message=redact(str(held)))
             reason = ledger.pipelines.find(found.pipeline).reason

@@ -190,7 +190,7 @@ class PipelineSpec(SpecModel):
             if each not in self.jobs:
                 near = difflib.get_close_matches(each, self.jobs, n=1)
                 said = f"did you mean {near[0]!r}?" if near else f"known jobs: {', '.join(self.jobs)}"
-                yield f"jobs.{name}: needs {each!r}, which is no job; {said}"
+                yield f"jobs.{name}: needs {each!r}, which is not a job; {said}"
         takes = TAKES.get(job.kind)
         if takes is not None and (source := self.jobs.get(job.of)) is not None and source.kind not in takes:
             yield f"jobs.{name}.of: {job.of!r} is of kind {source.kind}; expected one of kind {' or '.join(takes)}"

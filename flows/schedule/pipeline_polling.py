@@ -1,10 +1,10 @@
-"""A look at a deployed pipeline: what its triggers see is recorded, and what there is to drive is named.
+"""Polls a deployed pipeline: records what its triggers see, and names what there is to drive.
 
     something new, and the last run is finished or failed   -> a new run
     something new, and the last run goes on or waits        -> remembered; one run follows for all of it
     the last run was interrupted, or people have decided    -> the last run goes on
 
-Consumes the deployment and its file, as it is now. Any number of processes may look at once, and each may be killed at any line:
+Consumes the deployment and its file, as it is now. Any number of processes may poll at once, and each may be killed at any line:
 the ledger decides.
 """
 
@@ -27,8 +27,8 @@ from yatt_core.pipelines.triggers import trigger_key
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What a look has found.
+class PollResult:
+    """What polling a pipeline has found.
 
     pipeline: the run of the pipeline that is to be driven; None if there is none.
     said: why, for people.
@@ -51,8 +51,8 @@ def deploy_pipeline(ledger: Ledger, file: Path, by: str, now: Callable[[], datet
     return spec
 
 
-def look_at(ledger: Ledger, name: str, now: Callable[[], datetime] = utc_now) -> Look:
-    """Looks at a deployed pipeline. Raises `PipelineNotFound`, and `ConfigurationError` for its file."""
+def poll_pipeline(ledger: Ledger, name: str, now: Callable[[], datetime] = utc_now) -> PollResult:
+    """Polls a deployed pipeline. Raises `PipelineNotFound`, and `ConfigurationError` for its file."""
     deployed = ledger.pipeline_triggers.deployment(name)
     file = Path(deployed.file)
     spec = load_pipeline(file)
@@ -63,17 +63,17 @@ def look_at(ledger: Ledger, name: str, now: Callable[[], datetime] = utc_now) ->
     _see_all(ledger, spec, file.parent, now())
     last = ledger.pipelines.last_of(name)
     if last is not None and last.state == RUNNING:
-        return Look(last.id, f"pipeline {last.id} goes on")
+        return PollResult(last.id, f"pipeline {last.id} goes on")
     if last is not None and last.state == WAITING:
         remembered = len(ledger.pipeline_triggers.remembered(name))
         if still_waits(ledger, last):
             after = "; a run follows for what has changed" if remembered else ""
-            return Look(None, f"pipeline {last.id} {last.reason}{after}")
-        return Look(last.id, f"pipeline {last.id} goes on, since people have decided")
+            return PollResult(None, f"pipeline {last.id} {last.reason}{after}")
+        return PollResult(last.id, f"pipeline {last.id} goes on, since people have decided")
     begun = ledger.pipeline_triggers.begin(new_pipeline(spec, file.parent, deployed.by))
     if begun is None:
-        return Look(None, "nothing has changed")
-    return Look(begun.id, "; ".join(row.why for row in ledger.pipeline_triggers.of(begun.id)))
+        return PollResult(None, "nothing has changed")
+    return PollResult(begun.id, "; ".join(row.why for row in ledger.pipeline_triggers.of(begun.id)))
 
 
 def still_waits(ledger: Ledger, pipeline: PipelineRow) -> bool:
