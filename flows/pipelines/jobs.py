@@ -16,6 +16,8 @@ from db.ledger import Ledger
 from db.write.approvals import Question
 from flows.gates.asking import DEFAULTS, SECONDS_PER_HOUR
 from flows.gates.promotions import settle
+from flows.gates.waiting import awaited
+from flows.members.driving import ended_early
 from flows.members.tags import Family, tags_of
 from flows.pipelines.inputs import DIGEST, Outputs, overrides_of
 from flows.pipelines.tools import Tools
@@ -103,12 +105,10 @@ def finish_train(context: JobContext, until: int) -> dict[str, Any]:
     run = str(context.outputs["run"])
     row = context.ledger.runs.find(run)
     if row.iteration < until:
-        now = context.ledger.approvals.now()
-        for approval in context.ledger.approvals.of(run):
-            if standing(approval, now) == PENDING:
-                raise WaitsForApproval(f"run {run} waits for approval {approval.id}")
-        reason = f" ({row.state_reason})" if row.state_reason else ""
-        raise JobFailed(f"run {run} is {row.state} at iteration {row.iteration} of {until}{reason}")
+        approval = awaited(context.ledger, run)
+        if approval is not None and approval.decision is None:
+            raise WaitsForApproval(f"run {run} waits for approval {approval.id}")
+        raise JobFailed(ended_early(context.ledger, run, until))
     return _checkpoint_outputs(context, run)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from db.core.approval_rules import PENDING, standing
 from db.ledger import Ledger
 from db.write.pipelines import RUNNING, WAITING, PipelineRow
-from flows.gates.waiting import is_decided
+from flows.gates.waiting import is_waiting
 from flows.pipelines.record import new_pipeline
 from flows.schedule.pipeline_conditions import schedules_of, see, utc_now
 from yatt_core.errors import ConfigurationError
@@ -77,7 +77,7 @@ def poll_pipeline(ledger: Ledger, name: str, now: Callable[[], datetime] = utc_n
 
 
 def still_waits(ledger: Ledger, pipeline: PipelineRow) -> bool:
-    """Returns True if nothing that a pipeline waits for has been decided."""
+    """Returns True if nothing that a pipeline waits for has been decided, and none of its runs was resumed by hand."""
     approvals = ledger.approvals
     for job in ledger.pipelines.jobs(pipeline.id).values():
         if job.state != WAITING:
@@ -85,7 +85,7 @@ def still_waits(ledger: Ledger, pipeline: PipelineRow) -> bool:
         if "approval" in job.outputs:
             if standing(approvals.take_default(int(job.outputs["approval"])), approvals.now()) != PENDING:
                 return False
-        elif "run" in job.outputs and is_decided(ledger, str(job.outputs["run"])):
+        elif "run" in job.outputs and not is_waiting(ledger, str(job.outputs["run"])):
             return False
     return True
 

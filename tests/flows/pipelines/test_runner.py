@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -13,7 +15,7 @@ from db.ledger import Ledger
 from db.write.approvals import Verdict
 from db.write.pipelines import NewPipeline
 from tests.flows.pipelines.support import JOBS, Plant
-from tests.flows.soups.support import Killed
+from tests.flows.soups.support import Killed, ask_on_the_way
 
 FEW = (3, 6, 42)
 """Moments in which it is killed in every test run: before a run is recorded, after it was driven, after the promotion."""
@@ -100,6 +102,18 @@ def test_a_rejection_is_final(tmp_path: Path, inputs: Path) -> None:
     decide(plant, "rejected")
     assert plant.run() == ("line-1", "failed") and plant.run() == ("line-1", "failed")
     assert champions(plant) == [] and "rejected by ann" in plant.jobs("line-1")["gate"].reason
+
+
+def test_a_run_waits_at_its_gate_and_has_failed_if_another_question_is_open(tmp_path: Path, inputs: Path) -> None:
+    plant = Plant.of(tmp_path / "plant", inputs, {"sft": JOBS["sft"]})
+    failing = partial(ask_on_the_way, kind="promotion", pauses=False)
+    for drive, state, said in [
+        (failing, "failed", "run sft-1 is failed at iteration -1 of 2 (the disk is full)"),
+        (ask_on_the_way, "waiting", "run sft-1 waits for approval 2"),
+    ]:
+        with mock.patch("tests.flows.pipelines.support.drive_run", drive):
+            assert plant.run() == ("line-1", state)
+        assert plant.jobs("line-1")["sft"].reason == said
 
 
 def test_one_process_drives_a_pipeline_and_one_that_was_replaced_cannot_write(tmp_path: Path) -> None:

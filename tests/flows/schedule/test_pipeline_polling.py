@@ -21,7 +21,7 @@ from flows.schedule.pipeline_polling import PollResult, deploy_pipeline, poll_pi
 from ops.integrations.promotion import promote
 from tests.flows.pipelines.conftest import inputs
 from tests.flows.pipelines.support import JOBS, Plant
-from tests.flows.soups.support import Killed
+from tests.flows.soups.support import Killed, ask_on_the_way, drive_run
 from yatt_core.errors import ConfigurationError
 
 __all__ = ["inputs"]
@@ -184,6 +184,20 @@ def test_a_pipeline_that_waits_goes_on_once_people_have_decided(plant: Plant) ->
     assert watched.poll() == PollResult("line-1", "pipeline line-1 goes on, since people have decided")
     assert plant.run() == ("line-1", "finished")
     assert watched.poll().pipeline == "line-2"
+
+
+def test_a_pipeline_whose_run_was_resumed_by_hand_goes_on(plant: Plant) -> None:
+    watched = Watched(plant, DATA)
+    (watched.rows / "b.jsonl").write_text("2")
+    assert watched.poll().pipeline == "line-1"
+    with mock.patch("tests.flows.pipelines.support.drive_run", ask_on_the_way):
+        assert plant.run() == ("line-1", "waiting")
+    assert watched.poll().pipeline is None
+    with Ledger.open(plant.home.ledger) as ledger:
+        ledger.approvals.decide(1, Verdict("approved", "ann", "fine", "cli"))
+    drive_run(plant, "sft-1", 2)
+    assert watched.poll() == PollResult("line-1", "pipeline line-1 goes on, since people have decided")
+    assert plant.run() == ("line-1", "finished")
 
 
 @pytest.mark.parametrize("moment", range(1, 9))
