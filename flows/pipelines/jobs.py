@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from db.core.approval_rules import APPROVED, PENDING, Approval, Deciders, standing
+from db.core.approval_rules import APPROVED, PENDING, Approval, standing
 from db.ledger import Ledger
-from db.write.approvals import Question
-from flows.gates.asking import DEFAULTS, SECONDS_PER_HOUR
+from flows.gates.asking import question_of
 from flows.gates.promotions import settle
 from flows.gates.waiting import awaited
 from flows.members.driving import ended_early
@@ -29,7 +28,9 @@ from flows.soups.record import MERGED, SOUP
 from flows.soups.runner import SoupRunner
 from yatt_core.digests import file_sha256, json_digest
 from yatt_core.errors import InfrastructureError, YattError
+from yatt_core.gates.due import DueGate
 from yatt_core.pipelines.spec import (
+    CHECKPOINT,
     MODEL,
     EvaluateJob,
     ExportJob,
@@ -155,7 +156,7 @@ def _checkpoint_outputs(context: JobContext, run: str) -> dict[str, Any]:
     outputs = {
         "run": run,
         "iteration": newest.iteration,
-        "checkpoint": str(context.home.run_folder(newest.run) / newest.folder),
+        CHECKPOINT: str(context.home.run_folder(newest.run) / newest.folder),
         "weights_digest": newest.weights_digest,
         # Equal weights of another run are another result: what follows reads the run's spec, or gives that run an alias.
         DIGEST: json_digest([run, newest.iteration, newest.weights_digest]),
@@ -229,17 +230,10 @@ def _asked(context: JobContext, job: GateJob, source: Outputs) -> Approval:
     gate = job.approval
     assert gate is not None, "the caller has a gate"
     run, iteration = str(source["run"]), int(source["iteration"])
-    question = Question(
-        subject=f"pipeline {context.pipeline}",
-        key=f"{context.name}-{source[DIGEST]}",
-        kind="pipeline",
-        text=f"go on with pipeline {context.pipeline} after its gate {context.name}, with iteration {iteration} of run {run}?",
-        run=run,
-        deciders=Deciders(gate.names, gate.roles),
-        seconds=None if gate.deadline_hours is None else gate.deadline_hours * SECONDS_PER_HOUR,
-        default_decision=DEFAULTS[gate.default],
-        evidence={"iteration": iteration, "figures": dict(source["figures"])},
-    )
+    named = f"pipeline {context.pipeline}"
+    text = f"go on with {named} after its gate {context.name}, with iteration {iteration} of run {run}?"
+    due = DueGate("pipeline", f"{context.name}-{source[DIGEST]}", text, gate)
+    question = question_of(due, named, run, {"iteration": iteration, "figures": dict(source["figures"])})
     approvals = context.ledger.approvals
     approval = approvals.take_default(approvals.ask(question).id)
     context.record(approval=approval.id)
