@@ -20,7 +20,7 @@ from db.ledger import Ledger
 from db.write.pipelines import RUNNING, WAITING, PipelineRow
 from flows.gates.waiting import is_waiting
 from flows.pipelines.record import new_pipeline
-from flows.schedule.pipeline_conditions import schedules_of, see, utc_now
+from flows.schedule.pipeline_conditions import origin_of, schedules_of, see, utc_now
 from yatt_core.errors import ConfigurationError
 from yatt_core.pipelines.spec import PipelineSpec, load_pipeline, require_triggers
 from yatt_core.pipelines.triggers import trigger_key
@@ -45,9 +45,9 @@ def deploy_pipeline(ledger: Ledger, file: Path, by: str, now: Callable[[], datet
     """
     spec = load_pipeline(file)
     require_triggers(spec, file)
-    schedules_of(spec)
-    ledger.pipeline_triggers.deploy(spec.name, str(file.resolve()), by)
-    _see_all(ledger, spec, file.parent, now())
+    schedules_of(spec, file)
+    ledger.pipeline_triggers.deploy(spec.name, str(file.parent.resolve() / file.name), by)
+    _see_all(ledger, spec, file, now())
     return spec
 
 
@@ -60,7 +60,8 @@ def poll_pipeline(ledger: Ledger, name: str, now: Callable[[], datetime] = utc_n
         raise ConfigurationError(
             f"{file}: name: the pipeline was deployed as {name!r}; deploy it again under {spec.name!r}"
         )
-    _see_all(ledger, spec, file.parent, now())
+    schedules_of(spec, file)
+    _see_all(ledger, spec, file, now())
     last = ledger.pipelines.last_of(name)
     if last is not None and last.state == RUNNING:
         return PollResult(last.id, f"pipeline {last.id} goes on")
@@ -90,10 +91,11 @@ def still_waits(ledger: Ledger, pipeline: PipelineRow) -> bool:
     return True
 
 
-def _see_all(ledger: Ledger, spec: PipelineSpec, folder: Path, now: datetime) -> None:
+def _see_all(ledger: Ledger, spec: PipelineSpec, file: Path, now: datetime) -> None:
     seen = ledger.pipeline_triggers.seen(spec.name)
-    for trigger in spec.triggers:
-        key = trigger_key(trigger, folder)
-        found = see(ledger, trigger, folder, [row for row in seen if row.trigger == key], now)
+    for number, trigger in enumerate(spec.triggers):
+        key = trigger_key(trigger, file.parent)
+        before = [row for row in seen if row.trigger == key]
+        found = see(ledger, trigger, file.parent, before, now, origin_of(file, number))
         if found is not None:
             ledger.pipeline_triggers.see(spec.name, found)

@@ -17,6 +17,7 @@ from db.ledger import Ledger
 from db.write.approvals import Verdict
 from db.write.pipeline_triggers import PipelineTriggers
 from db.write.pipelines import FAILED, FINISHED, NewPipeline
+from db.write.runs import Runs
 from flows.schedule.pipeline_polling import PollResult, deploy_pipeline, poll_pipeline
 from ops.integrations.promotion import promote
 from tests.flows.pipelines.conftest import inputs
@@ -145,8 +146,33 @@ def test_an_alias_that_moved_begins_a_run(plant: Plant) -> None:
     watched.begins("candidate of brew moved to iteration 3 of run brew-1")
 
 
+def test_an_alias_of_an_old_run_begins_a_run(plant: Plant) -> None:
+    plant.run()
+    watched = Watched(plant, {"kind": "alias", "run": "brew-1"})
+    watched.end("line-1")
+    promote(plant.home, "brew-1", "champion", 3, by="ann", why="good")
+    with mock.patch.object(Runs, "list", return_value=[]):  # it lists the newest ones only
+        watched.begins("champion of brew-1 moved to iteration 3 of run brew-1")
+
+
+def test_a_link_to_a_file_keeps_its_own_folder(plant: Plant) -> None:
+    watched = Watched(plant, DATA)
+    elsewhere = plant.file.parent / "elsewhere" / "line.yaml"
+    elsewhere.parent.mkdir()
+    plant.file.rename(elsewhere)
+    plant.file.symlink_to(elsewhere)
+    with Ledger.open(plant.home.ledger) as ledger:
+        deploy_pipeline(ledger, plant.file, "ann", lambda: watched.now)
+        assert ledger.pipeline_triggers.deployment("line").file == str(plant.file)
+    (watched.rows / "b.jsonl").write_text("2")
+    watched.begins(f"data {watched.rows} changed")
+
+
 def test_the_successful_end_of_another_pipeline_begins_a_run(plant: Plant) -> None:
     watched = Watched(plant, {"kind": "pipeline", "name": "other"})
+    with Ledger.open(plant.home.ledger) as ledger:
+        (seen,) = ledger.pipeline_triggers.seen("line")
+        assert seen.why == "pipeline other has not finished yet"
     for number, (state, begins) in enumerate([(FAILED, False), (FINISHED, True), (FINISHED, True)], 1):
         with Ledger.open(plant.home.ledger) as ledger:
             other = ledger.pipelines.create(NewPipeline("other", str(number), {}, "/", "ann"))
@@ -262,11 +288,16 @@ def test_mistakes_are_named(plant: Plant) -> None:
         for trigger, said in [
             ({"cron": "0 25 * * *"}, r"triggers\.0\.cron: .*hour: '25'"),
             ({"cron": "* * * * *", "interval": "1h"}, "exactly one of cron and interval"),
-            ({"interval": "5s"}, r"triggers\.0\.interval: 5s is too short"),
+            ({"interval": "5s"}, rf"{plant.file}: triggers\.0\.interval: 5s is too short"),
             ({"interval": "1h", "timezone": "Europe/Berln"}, r"triggers\.0\.timezone"),
         ]:
             plant.write(plant_jobs(), triggers=[{"kind": "schedule", **trigger}])
             with pytest.raises(ConfigurationError, match=said):
                 deploy_pipeline(ledger, plant.file, "ann")
-        with pytest.raises(PipelineNotFound, match="not deployed in this ledger"):
+        plant.write(plant_jobs(), triggers=[DATA, hourly := {"kind": "schedule", "interval": "1h"}])
+        deploy_pipeline(ledger, plant.file, "ann")
+        plant.write(plant_jobs(), triggers=[DATA, hourly | {"interval": "5s"}])
+        with pytest.raises(ConfigurationError, match=rf"{plant.file}: triggers\.1\.interval: "):
             poll_pipeline(ledger, "line")
+        with pytest.raises(PipelineNotFound, match="not deployed in this ledger"):
+            poll_pipeline(ledger, "other")

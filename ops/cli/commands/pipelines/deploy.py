@@ -63,8 +63,9 @@ def deploy(
     place.folder.mkdir(parents=True, exist_ok=True)
     with Ledger.open(place.ledger) as ledger:
         spec = deploy_pipeline(ledger, file, acting_name())
-    name = deploy_checks(place, spec, interval, check)
-    starts = sorted(start for each in schedules_of(spec) for start in upcoming(each, datetime.now(UTC), SHOWN_STARTS))[
+    schedules = schedules_of(spec, file)
+    name = deploy_checks(place, spec.name, schedules, interval, check)
+    starts = sorted(start for each in schedules for start in upcoming(each, datetime.now(UTC), SHOWN_STARTS))[
         :SHOWN_STARTS
     ]
     if output is Output.JSON:
