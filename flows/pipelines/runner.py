@@ -16,7 +16,7 @@ from db.core.errors import LedgerError, RunNotFound
 from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.pipelines import DONE, FAILED, FINISHED, SKIPPED, WAITING, JobRow, PipelineFence
-from flows.members.driving import Drives, goals_of
+from flows.members.driving import Drives
 from flows.pipelines.inputs import Outputs, inputs_of, run_spec
 from flows.pipelines.jobs import JobContext, WaitsForApproval, begun_run, finish_train, run_job
 from flows.pipelines.tools import Tools
@@ -24,7 +24,8 @@ from flows.run.home import Home
 from yatt_core.digests import json_digest
 from yatt_core.errors import InfrastructureError, YattError
 from yatt_core.pipelines.plan import Fail, Finish, PipelineFacts, Start, Wait, next_step
-from yatt_core.pipelines.spec import MODEL, TrainJob, parse_pipeline
+from yatt_core.pipelines.spec import CHECKPOINT, MODEL, TrainJob, parse_pipeline
+from yatt_core.spec import RunSpec
 
 LEASE_SECONDS = 30.0
 RENEWALS_PER_LIFE = 5
@@ -59,6 +60,8 @@ class PipelineRunner:
 
         Raises `LeaseHeld` if another process drives it.
         """
+        if self._ledger.pipelines.find(self._name).state == FINISHED:  # its end stays what it is
+            return FINISHED
         with self._driving() as fence:
             while True:
                 done = self._done()
@@ -85,7 +88,7 @@ class PipelineRunner:
 
     def _do(self, fence: PipelineFence, jobs: Sequence[str], done: Mapping[str, JobRow]) -> None:
         """Does jobs that are ready: runs together, another one alone."""
-        begun: list[tuple[JobContext, JobRow, int]] = []
+        begun: list[tuple[JobContext, JobRow, RunSpec]] = []
         for name in jobs:
             with self._failing(name):
                 context, attempt = self._begin(
@@ -95,30 +98,30 @@ class PipelineRunner:
                     continue
                 with self._failing(name, fence, attempt, context):
                     job = self._spec.jobs[name]
-                    if type(job) is TrainJob:
+                    if isinstance(job, TrainJob):
                         spec = run_spec(self._folder, job, context.needed_outputs)
                         begun_run(context, spec)
-                        begun.append((context, attempt, spec.iterations))
+                        begun.append((context, attempt, spec))
                     else:
                         self._tools.tell(f"{self._name}: {name} ({job.kind})")
                         self._ledger.pipelines.end(fence, attempt, DONE, run_job(context))
         if begun:
-            self._drive([(str(context.outputs["run"]), until) for context, _, until in begun], begun[0][0])
-        for context, attempt, until in begun:
+            self._drive({str(context.outputs["run"]): spec for context, _, spec in begun})
+        for context, attempt, spec in begun:
             with self._failing(context.name, fence, attempt, context):
-                self._ledger.pipelines.end(fence, attempt, DONE, finish_train(context, until))
+                self._ledger.pipelines.end(fence, attempt, DONE, finish_train(context, spec.iterations))
 
-    def _drive(self, runs: Sequence[tuple[str, int]], first: JobContext) -> None:
-        """Drives runs to their ends; what became of each is asked afterwards."""
-        job = self._spec.jobs[first.name]
-        assert isinstance(job, TrainJob), "only runs are driven"
-        drive: Drives = self._tools.drives(run_spec(self._folder, job, first.needed_outputs))
-        self._tools.tell(f"{self._name}: driving {', '.join(run for run, _ in runs)}")
+    def _drive(self, specs: Mapping[str, RunSpec]) -> None:
+        """Drives runs to their ends; what became of each is asked afterwards.
+
+        specs: by run. Each run gets a place that is large enough for the largest of them.
+        """
+        drive: Drives = self._tools.drives(max(specs.values(), key=lambda spec: spec.devices))
+        self._tools.tell(f"{self._name}: driving {', '.join(specs)}")
 
         def goals() -> dict[str, int]:
-            return {
-                run: until for each, until in runs for run, until in goals_of(self._ledger, [each], until)().items()
-            }
+            reached = {run: self._ledger.runs.find(run).iteration for run in specs}
+            return {run: spec.iterations for run, spec in specs.items() if reached[run] < spec.iterations}
 
         try:
             drive(goals)
@@ -160,15 +163,19 @@ class PipelineRunner:
         return MODEL in row.outputs or not self._spec.wants(name, MODEL)
 
     def _is_still_there(self, outputs: Outputs) -> bool:
-        """Returns False if the run or the model that a job produced was removed."""
+        """Returns False if the run, the checkpoint or the model that a job produced was removed."""
         if MODEL in outputs and not Path(str(outputs[MODEL])).is_dir():
             return False
         if "run" not in outputs:
             return True
+        run = str(outputs["run"])
         try:
-            return bool(self._ledger.runs.find(str(outputs["run"])).id == outputs["run"])
+            self._ledger.runs.find(run)
         except RunNotFound:
             return False
+        kept = self._ledger.records.own_checkpoints(run, "kept")  # a kept one may lie in the durable tier only
+        folders = {str(self._home.run_folder(run) / row.folder) for row in kept}
+        return CHECKPOINT not in outputs or outputs[CHECKPOINT] in folders
 
     @contextmanager
     def _failing(

@@ -67,7 +67,7 @@ def next_step(spec: PipelineSpec, facts: PipelineFacts) -> Step:
     """Returns what to do next."""
     free = ready(spec, facts)
     if free:
-        runs = tuple(name for name in free if type(spec.jobs[name]) is TrainJob)
+        runs = tuple(name for name in free if isinstance(spec.jobs[name], TrainJob))
         return Start(runs if free[0] in runs else (free[0],))
     order = spec.order()
     if facts.failed:

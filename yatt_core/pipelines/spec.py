@@ -35,12 +35,11 @@ class _Job(SpecModel):
         return frozenset()
 
 
-class TrainJob(_Job):
-    """Drives a run to its target: supervised training, a reward model, learning from preferences, or RLHF."""
+class SpecJob(_Job):
+    """A job that reads the spec of a run or a soup."""
 
-    kind: Literal["train"]
     spec: str
-    """The run's spec, relative to this file's folder."""
+    """The spec, relative to this file's folder."""
     set: tuple[str, ...] = ()
     """Changes to the spec, as KEY=VALUE; `${jobs.NAME.model}` stands for what an earlier job produced."""
 
@@ -49,10 +48,16 @@ class TrainJob(_Job):
         return frozenset(job for text in self.set for job, _ in referenced(text))
 
 
-class SoupJob(TrainJob):
+class TrainJob(SpecJob):
+    """Drives a run to its target: supervised training, a reward model, learning from preferences, or RLHF."""
+
+    kind: Literal["train"]
+
+
+class SoupJob(SpecJob):
     """Trains a soup's backbones, and measures merged models, to its end."""
 
-    kind: Literal["soup"]  # type: ignore[assignment]
+    kind: Literal["soup"]
 
 
 class _OfJob(_Job):
