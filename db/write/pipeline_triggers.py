@@ -14,7 +14,7 @@ from sqlalchemy import Connection, insert, select, update
 from db.core.engine import Database
 from db.core.errors import PipelineNotFound
 from db.core.pipeline_models import PipelineDeployment, PipelineTrigger
-from db.write.pipelines import RUNNING, WAITING, NewPipeline, PipelineRow, insert_pipeline, newest_of
+from db.write.pipelines import RUNNING, WAITING, NewPipeline, PipelineRow, creating, insert_pipeline, newest_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,9 @@ class PipelineTriggers:
 
     def begin(self, new: NewPipeline) -> PipelineRow | None:
         """Creates a run for all that is remembered; None if nothing is, or while the last run goes on or waits for people."""
+        return creating(lambda: self._begin(new))
+
+    def _begin(self, new: NewPipeline) -> PipelineRow | None:
         with self._database.write() as connection:
             self._lock(connection, new.name)
             remembered = (PipelineTrigger.name == new.name, *_NEW)

@@ -6,10 +6,10 @@ can no longer write. What a job did is found again by the digest of everything t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -23,6 +23,7 @@ RUNNING, WAITING, FAILED, FINISHED = "running", "waiting", "failed", "finished"
 """States of a pipeline."""
 LOST, DONE, SKIPPED = "lost", "done", "skipped"
 """States of an attempt at a job, besides running, waiting and failed."""
+R = TypeVar("R")
 FREE: Mapping[str, Any] = dict.fromkeys(("holder", "host", "boot_id", "pid", "process_start"))
 
 
@@ -95,10 +96,7 @@ class Pipelines:
 
     def create(self, new: NewPipeline) -> PipelineRow:
         """Creates a run of a pipeline, or returns the newest one of this name if it has this digest and has not finished."""
-        try:
-            return self._create(new)
-        except IntegrityError:  # somebody created the name's first run at the same moment; nothing serialises these
-            return self._create(new)
+        return creating(lambda: self._create(new))
 
     def _create(self, new: NewPipeline) -> PipelineRow:
         with self._database.write() as connection:
@@ -233,6 +231,17 @@ class Pipelines:
 
     def _now(self, connection: Connection) -> int:
         return int(connection.execute(select(self._database.now())).scalar_one())
+
+
+def creating(create: Callable[[], R]) -> R:
+    """Returns what a transaction returns that may create a name's first run.
+
+    It is repeated once if somebody has created that run at the same moment, since nothing serialises these transactions.
+    """
+    try:
+        return create()
+    except IntegrityError:
+        return create()
 
 
 def newest_of(connection: Connection, name: str) -> PipelineRow | None:

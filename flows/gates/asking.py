@@ -17,6 +17,22 @@ SECONDS_PER_HOUR = 3600.0
 DEFAULTS = {"approve": APPROVED, "reject": REJECTED}
 
 
+def question_of(due: DueGate, subject: str, run: str, evidence: Mapping[str, Any]) -> Question:
+    """Returns the question of a gate. Fields as in `Question`."""
+    gate = due.gate
+    return Question(
+        subject=subject,
+        key=due.key,
+        kind=due.kind,
+        text=due.text,
+        run=run,
+        deciders=Deciders(gate.names, gate.roles),
+        seconds=None if gate.deadline_hours is None else gate.deadline_hours * SECONDS_PER_HOUR,
+        default_decision=DEFAULTS[gate.default],
+        evidence=evidence,
+    )
+
+
 def ask(
     ledger: Ledger,
     run: str,
@@ -31,17 +47,6 @@ def ask(
     at_ms: the time of the notification.
     fence: the run's driver's; None for people's commands.
     """
-    gate = due.gate
-    question = Question(
-        subject=run,
-        key=due.key,
-        kind=due.kind,
-        text=due.text,
-        run=run,
-        deciders=Deciders(gate.names, gate.roles),
-        seconds=None if gate.deadline_hours is None else gate.deadline_hours * SECONDS_PER_HOUR,
-        default_decision=DEFAULTS[gate.default],
-        evidence=evidence,
-    )
+    question = question_of(due, run, run, evidence)
     entries = [] if spec.guards.notify is None else [approval_entry(run, due.key, due.text, at_ms)]
     return ledger.approvals.take_default(ledger.approvals.ask(question, fence, entries).id)

@@ -47,6 +47,12 @@ def is_decided(ledger: Ledger, run: str) -> bool:
     return approval is not None and approval.decision is not None
 
 
+def is_waiting(ledger: Ledger, run: str) -> bool:
+    """Returns True if a run is paused at a gate that nobody has decided yet. Raises `RunNotFound`."""
+    approval = awaited(ledger, run)
+    return approval is not None and approval.decision is None
+
+
 def may_go_on(ledger: Ledger, run: str) -> bool:
     """Returns True if a run is paused at a gate that has been approved since. Raises `RunNotFound`."""
     approval = awaited(ledger, run)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flows.driver.services import FindServer
-from flows.pipelines.runner import Task, Through, plainly
+from flows.pipelines.runner import RunStep, Task, run_directly
 from flows.prefect_io.prefect_server import use_server
 from yatt_core.errors import InfrastructureError
 
@@ -20,7 +20,7 @@ PIPELINE_FLOW = "pipeline"
 log = logging.getLogger("yatt_core.flow")
 
 
-def drive_pipeline(run: Callable[[Through], str], pipeline: str, folder: Path, find_server: FindServer) -> str:
+def drive_pipeline(run: Callable[[RunStep], str], pipeline: str, folder: Path, find_server: FindServer) -> str:
     """Drives a pipeline; returns the state that it is in.
 
     folder: folder of the pipeline, for Prefect's own files.
@@ -29,13 +29,13 @@ def drive_pipeline(run: Callable[[Through], str], pipeline: str, folder: Path, f
     """
     server = find_server(log.info)
     if server is None:
-        return run(plainly)
+        return run(run_directly)
     folder.mkdir(parents=True, exist_ok=True)
     use_server(folder, server.address, server.password)
     return _in_a_flow(run, pipeline)
 
 
-def _in_a_flow(run: Callable[[Through], str], pipeline: str) -> str:
+def _in_a_flow(run: Callable[[RunStep], str], pipeline: str) -> str:
     # Imported late: prefect reads its settings on first import.
     from prefect import flow
 
@@ -43,7 +43,7 @@ def _in_a_flow(run: Callable[[Through], str], pipeline: str) -> str:
 
     @flow(name=PIPELINE_FLOW, flow_run_name=pipeline, retries=0, persist_result=False, validate_parameters=False)
     def drive() -> str:
-        return run(as_task)
+        return run(run_as_task)
 
     try:
         return drive()
@@ -53,7 +53,7 @@ def _in_a_flow(run: Callable[[Through], str], pipeline: str) -> str:
         raise InfrastructureError(server_needed(error)) from error
 
 
-def as_task(name: str, work: Task) -> None:
+def run_as_task(name: str, work: Task) -> None:
     """Does a step as a Prefect task of the flow that calls it."""
     from prefect import task
 

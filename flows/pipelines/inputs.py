@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from yatt_core.digests import file_sha256, json_digest, path_digest
+from yatt_core.digests import json_digest, path_digest
+from yatt_core.errors import DataError
 from yatt_core.evaluation.suites import load_suite
 from yatt_core.pipelines.references import referenced, resolved
-from yatt_core.pipelines.spec import PipelineSpec, SoupJob, TrainJob
+from yatt_core.pipelines.spec import PipelineSpec, SoupJob, SpecJob, TrainJob
 from yatt_core.soups.spec import load_soup
 from yatt_core.spec import RunSpec, load_spec
 from yatt_core.spec.reading.documents import FILE_KEYS
@@ -23,7 +24,7 @@ DIGEST = "digest"
 """The output that stands for what a job produced, wherever that lies."""
 
 
-def overrides_of(job: TrainJob, outputs: Mapping[str, Outputs]) -> list[str]:
+def overrides_of(job: SpecJob, outputs: Mapping[str, Outputs]) -> list[str]:
     """Returns the changes to a job's spec, with what earlier jobs produced in place of references."""
     return [resolved(text, outputs) for text in job.set]
 
@@ -38,6 +39,8 @@ def inputs_of(spec: PipelineSpec, folder: Path, name: str, outputs: Mapping[str,
 
     folder: what paths in the pipeline's file are relative to.
     outputs: those of the jobs that it needs.
+
+    Raises `ConfigurationError`; `DataError` for a file that cannot be read.
     """
     job = spec.jobs[name]
     found = {"job": json_digest(job.model_dump(mode="json", exclude={"needs", "spec"}))}
@@ -54,20 +57,28 @@ def inputs_of(spec: PipelineSpec, folder: Path, name: str, outputs: Mapping[str,
     return found
 
 
-def _digests_of_spec(spec: RunSpec, job: TrainJob, outputs: Mapping[str, Outputs]) -> dict[str, str]:
+def _digests_of_spec(spec: RunSpec, job: SpecJob, outputs: Mapping[str, Outputs]) -> dict[str, str]:
     """Returns the digest of a run's spec without the places of earlier jobs' results, and of each file that it names."""
     places = {
         str(outputs[other][product]): f"{other}.{product}" for text in job.set for other, product in referenced(text)
     }
     tree = _without(spec.model_dump(mode="json"), places)
-    files = {f"file {path}": path_digest(path) for path in sorted(set(_files(tree)))}
+    files = {f"file {path}": _digest_of(path) for path in sorted(set(_files(tree)))}
     return {"spec": json_digest(tree), **files}
 
 
 def _digests_of_suite(path: Path) -> dict[str, str]:
     """Returns the digest of a suite's file, and of each file and folder that it names."""
     files = sorted(set(_files(load_suite(path).model_dump(mode="json"))))
-    return {"suite": file_sha256(path), **{f"file {each}": path_digest(each) for each in files}}
+    return {"suite": _digest_of(path), **{f"file {each}": _digest_of(each) for each in files}}
+
+
+def _digest_of(path: Path) -> str:
+    """Returns the digest of a file or folder. Raises `DataError` if it cannot be read."""
+    try:
+        return path_digest(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _without(tree: Any, places: Mapping[str, str]) -> Any:

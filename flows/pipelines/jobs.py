@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from db.core.approval_rules import APPROVED, PENDING, Approval, Deciders, standing
+from db.core.approval_rules import APPROVED, PENDING, Approval, standing
 from db.ledger import Ledger
-from db.write.approvals import Question
-from flows.gates.asking import DEFAULTS, SECONDS_PER_HOUR
+from flows.gates.asking import question_of
 from flows.gates.promotions import settle
+from flows.gates.waiting import awaited
+from flows.members.driving import ended_early
 from flows.members.tags import Family, tags_of
 from flows.pipelines.inputs import DIGEST, Outputs, overrides_of
 from flows.pipelines.tools import Tools
@@ -27,7 +28,9 @@ from flows.soups.record import MERGED, SOUP
 from flows.soups.runner import SoupRunner
 from yatt_core.digests import file_sha256, json_digest
 from yatt_core.errors import InfrastructureError, YattError
+from yatt_core.gates.due import DueGate
 from yatt_core.pipelines.spec import (
+    CHECKPOINT,
     MODEL,
     EvaluateJob,
     ExportJob,
@@ -47,7 +50,7 @@ FOLDER = "pipelines"
 """Folder of the home in which jobs put models."""
 
 
-class WaitsForPeople(YattError):
+class WaitsForApproval(YattError):
     """A job goes on once people have decided an approval."""
 
 
@@ -56,11 +59,11 @@ class JobFailed(YattError):
 
 
 @dataclass
-class Doing:
+class JobContext:
     """A job that is being done.
 
     folder: what paths in the pipeline's file are relative to.
-    taken: outputs of the jobs that it needs.
+    needed_outputs: outputs of the jobs that it needs.
     outputs: its own so far; `note` records them.
     """
 
@@ -71,11 +74,11 @@ class Doing:
     spec: PipelineSpec
     folder: Path
     name: str
-    taken: Mapping[str, Outputs]
+    needed_outputs: Mapping[str, Outputs]
     outputs: dict[str, Any]
     note: Callable[[Mapping[str, Any]], None] = field(default=lambda outputs: None)
 
-    def keep(self, **outputs: Any) -> None:
+    def record(self, **outputs: Any) -> None:
         """Records some of the outputs."""
         self.outputs |= outputs
         self.note(self.outputs)
@@ -83,124 +86,124 @@ class Doing:
     def source(self) -> Outputs:
         """Returns the outputs of the job whose result this one takes."""
         job: Any = self.spec.jobs[self.name]
-        return self.taken[job.of]
+        return self.needed_outputs[job.of]
 
 
-def begun_run(doing: Doing, spec: RunSpec) -> str:
+def begun_run(context: JobContext, spec: RunSpec) -> str:
     """Returns the run of a job, which is created, or its creation finished, if need be."""
-    if "run" not in doing.outputs:
-        doing.keep(run=_found_run(doing, spec) or create_run(doing.home, _tagged(doing, spec), by=doing.tools.by))
-    run = str(doing.outputs["run"])
-    if doing.ledger.runs.find(run).state == "created":
-        finish_run(doing.home, run, _tagged(doing, spec))
+    if "run" not in context.outputs:
+        context.record(
+            run=_found_run(context, spec) or create_run(context.home, _tagged(context, spec), by=context.tools.by)
+        )
+    run = str(context.outputs["run"])
+    if context.ledger.runs.find(run).state == "created":
+        finish_run(context.home, run, _tagged(context, spec))
     return run
 
 
-def finish_train(doing: Doing, until: int) -> dict[str, Any]:
-    """Returns the outputs of a run that was driven. Raises `WaitsForPeople`, `JobFailed`."""
-    run = str(doing.outputs["run"])
-    row = doing.ledger.runs.find(run)
+def finish_train(context: JobContext, until: int) -> dict[str, Any]:
+    """Returns the outputs of a run that was driven. Raises `WaitsForApproval`, `JobFailed`."""
+    run = str(context.outputs["run"])
+    row = context.ledger.runs.find(run)
     if row.iteration < until:
-        now = doing.ledger.approvals.now()
-        for approval in doing.ledger.approvals.of(run):
-            if standing(approval, now) == PENDING:
-                raise WaitsForPeople(f"run {run} waits for approval {approval.id}")
-        reason = f" ({row.state_reason})" if row.state_reason else ""
-        raise JobFailed(f"run {run} is {row.state} at iteration {row.iteration} of {until}{reason}")
-    return _checkpoint_outputs(doing, run)
+        approval = awaited(context.ledger, run)
+        if approval is not None and approval.decision is None:
+            raise WaitsForApproval(f"run {run} waits for approval {approval.id}")
+        raise JobFailed(ended_early(context.ledger, run, until))
+    return _checkpoint_outputs(context, run)
 
 
-def do(doing: Doing) -> dict[str, Any]:
-    """Does a job that is no run; returns its outputs. Raises `WaitsForPeople`, `JobFailed`, and what its work raises."""
-    job: Job = doing.spec.jobs[doing.name]
+def run_job(context: JobContext) -> dict[str, Any]:
+    """Does a job that is no run; returns its outputs. Raises `WaitsForApproval`, `JobFailed`, and what its work raises."""
+    job: Job = context.spec.jobs[context.name]
     match job:
         case SoupJob():
-            return _soup(doing, job)
+            return _soup(context, job)
         case MergeJob():
-            return _merge(doing, job)
+            return _merge(context, job)
         case EvaluateJob():
-            return _evaluate(doing, job)
+            return _evaluate(context, job)
         case GateJob():
-            return _gate(doing, job)
+            return _gate(context, job)
         case ExportJob():
-            return _export(doing, job)
+            return _export(context, job)
         case PromoteJob():
-            return _promote(doing, job)
-    raise AssertionError(f"runs are driven together, not one at a time: {doing.name}")
+            return _promote(context, job)
+    raise AssertionError(f"runs are driven together, not one at a time: {context.name}")
 
 
-def _tagged(doing: Doing, spec: RunSpec) -> RunSpec:
-    tags = PIPELINE.tags(doing.pipeline, doing.name)
-    return override_spec(spec, tags, f"the spec of job {doing.name} of pipeline {doing.pipeline}")
+def _tagged(context: JobContext, spec: RunSpec) -> RunSpec:
+    tags = PIPELINE.tags(context.pipeline, context.name)
+    return override_spec(spec, tags, f"the spec of job {context.name} of pipeline {context.pipeline}")
 
 
-def _found_run(doing: Doing, spec: RunSpec) -> str | None:
+def _found_run(context: JobContext, spec: RunSpec) -> str | None:
     """Returns the run that a killed attempt has created without recording it."""
-    digest = _tagged(doing, spec).digest
-    for row in doing.ledger.runs.named(spec.name):
-        tags = tags_of(doing.ledger, row.id)
-        is_own = PIPELINE.member_of(doing.pipeline, tags) == doing.name
-        if is_own and doing.ledger.runs.revision(row.id, 1).digest == digest:
+    digest = _tagged(context, spec).digest
+    for row in context.ledger.runs.named(spec.name):
+        tags = tags_of(context.ledger, row.id)
+        is_own = PIPELINE.member_of(context.pipeline, tags) == context.name
+        if is_own and context.ledger.runs.revision(row.id, 1).digest == digest:
             return row.id
     return None
 
 
-def _checkpoint_outputs(doing: Doing, run: str) -> dict[str, Any]:
-    rows = doing.ledger.records.checkpoints(run)
+def _checkpoint_outputs(context: JobContext, run: str) -> dict[str, Any]:
+    rows = context.ledger.records.checkpoints(run)
     if not rows:
         raise JobFailed(f"run {run} has ended without a checkpoint; see `checkpoints` in its spec")
     newest = rows[0]
     outputs = {
         "run": run,
         "iteration": newest.iteration,
-        "checkpoint": str(doing.home.run_folder(newest.run) / newest.folder),
+        CHECKPOINT: str(context.home.run_folder(newest.run) / newest.folder),
         "weights_digest": newest.weights_digest,
         # Equal weights of another run are another result: what follows reads the run's spec, or gives that run an alias.
         DIGEST: json_digest([run, newest.iteration, newest.weights_digest]),
     }
-    if doing.spec.wants(doing.name, MODEL):
-        outputs[MODEL] = _exported(doing, run, newest.iteration, None)
+    if context.spec.wants(context.name, MODEL):
+        outputs[MODEL] = _exported(context, run, newest.iteration, None)
     return outputs
 
 
-def _exported(doing: Doing, run: str, iteration: int, dtype: str | None) -> str:
-    to = doing.home.folder / FOLDER / doing.pipeline / doing.name / f"{run}-i{iteration:06d}"
+def _exported(context: JobContext, run: str, iteration: int, dtype: str | None) -> str:
+    to = context.home.folder / FOLDER / context.pipeline / context.name / f"{run}-i{iteration:06d}"
     if not to.exists():  # it is written at once or not at all
         to.parent.mkdir(parents=True, exist_ok=True)
-        doing.tools.export(run, iteration, to, dtype)
+        context.tools.export(run, iteration, to, dtype)
     return str(to)
 
 
-def _soup(doing: Doing, job: SoupJob) -> dict[str, Any]:
-    soup, spec = load_soup(doing.folder / job.spec, overrides_of(job, doing.taken))
-    run = begun_run(doing, spec)
-    if not doing.ledger.events.of_kind(run, SOUP.kind):
-        doing.ledger.events.append(run, SOUP.kind, {"spec": soup.model_dump(mode="json")})
-    tools = doing.tools
-    SoupRunner(doing.home, doing.ledger, run, tools.drives(spec), tools.open_meter, tools.tell).run()
-    return {"run": run, DIGEST: doing.ledger.events.head(run).hash}
+def _soup(context: JobContext, job: SoupJob) -> dict[str, Any]:
+    soup, spec = load_soup(context.folder / job.spec, overrides_of(job, context.needed_outputs))
+    run = begun_run(context, spec)
+    if not context.ledger.events.of_kind(run, SOUP.kind):
+        context.ledger.events.append(run, SOUP.kind, {"spec": soup.model_dump(mode="json")})
+    tools = context.tools
+    SoupRunner(context.home, context.ledger, run, tools.drives(spec), tools.open_meter, tools.tell).run()
+    return {"run": run, DIGEST: context.ledger.events.head(run).hash}
 
 
-def _merge(doing: Doing, job: MergeJob) -> dict[str, Any]:
-    soup, preference = str(doing.source()["run"]), list(job.preference)
-    for link in doing.ledger.events.of_kind(soup, MERGED):
-        merged = merge_of(doing.ledger, str(link.body["run"]))
+def _merge(context: JobContext, job: MergeJob) -> dict[str, Any]:
+    soup, preference = str(context.source()["run"]), list(job.preference)
+    for link in context.ledger.events.of_kind(soup, MERGED):
+        merged = merge_of(context.ledger, str(link.body["run"]))
         if merged and (merged["preference"], merged["alpha"]) == (preference, job.extrapolation):
-            return _checkpoint_outputs(doing, str(link.body["run"]))
-    return _checkpoint_outputs(doing, merge_run(doing.home, soup, job.preference, job.extrapolation).run)
+            return _checkpoint_outputs(context, str(link.body["run"]))
+    return _checkpoint_outputs(context, merge_run(context.home, soup, job.preference, job.extrapolation).run)
 
 
-def _evaluate(doing: Doing, job: EvaluateJob) -> dict[str, Any]:
-    source = doing.source()
+def _evaluate(context: JobContext, job: EvaluateJob) -> dict[str, Any]:
+    source = context.source()
     run, iteration = str(source["run"]), int(source["iteration"])
-    suite = None if job.suite is None else doing.folder / job.suite
-    figures = dict(doing.tools.evaluate(run, iteration, suite))
+    suite = None if job.suite is None else context.folder / job.suite
+    figures = dict(context.tools.evaluate(run, iteration, suite))
     measured = {"weights": source[DIGEST], "figures": figures}
     return {"run": run, "iteration": iteration, "figures": figures, DIGEST: json_digest(measured)}
 
 
-def _gate(doing: Doing, job: GateJob) -> dict[str, Any]:
-    source = doing.source()
+def _gate(context: JobContext, job: GateJob) -> dict[str, Any]:
+    source = context.source()
     figures: Mapping[str, Any] = source["figures"]
     for name, lowest in job.at_least.items():
         value = _number(figures.get(name))
@@ -211,7 +214,7 @@ def _gate(doing: Doing, job: GateJob) -> dict[str, Any]:
             raise JobFailed(f"{name} is {value:.4g}; at least {lowest:g} is expected")
     outputs = {"run": source["run"], "figures": dict(figures)}
     if job.approval is not None:
-        approval = _asked(doing, job, source)
+        approval = _asked(context, job, source)
         outputs |= {"approval": approval.id, "decided_by": approval.decided_by, "reason": approval.reason}
     return {**outputs, DIGEST: json_digest({"passed": source[DIGEST]})}
 
@@ -222,25 +225,18 @@ def _number(figure: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _asked(doing: Doing, job: GateJob, source: Outputs) -> Approval:
-    """Returns the approval of a gate. Raises `WaitsForPeople` while it is open, `JobFailed` once it is rejected."""
+def _asked(context: JobContext, job: GateJob, source: Outputs) -> Approval:
+    """Returns the approval of a gate. Raises `WaitsForApproval` while it is open, `JobFailed` once it is rejected."""
     gate = job.approval
     assert gate is not None, "the caller has a gate"
     run, iteration = str(source["run"]), int(source["iteration"])
-    question = Question(
-        subject=f"pipeline {doing.pipeline}",
-        key=f"{doing.name}-{source[DIGEST]}",
-        kind="pipeline",
-        text=f"go on with pipeline {doing.pipeline} after its gate {doing.name}, with iteration {iteration} of run {run}?",
-        run=run,
-        deciders=Deciders(gate.names, gate.roles),
-        seconds=None if gate.deadline_hours is None else gate.deadline_hours * SECONDS_PER_HOUR,
-        default_decision=DEFAULTS[gate.default],
-        evidence={"iteration": iteration, "figures": dict(source["figures"])},
-    )
-    approvals = doing.ledger.approvals
+    named = f"pipeline {context.pipeline}"
+    text = f"go on with {named} after its gate {context.name}, with iteration {iteration} of run {run}?"
+    due = DueGate("pipeline", f"{context.name}-{source[DIGEST]}", text, gate)
+    question = question_of(due, named, run, {"iteration": iteration, "figures": dict(source["figures"])})
+    approvals = context.ledger.approvals
     approval = approvals.take_default(approvals.ask(question).id)
-    doing.keep(approval=approval.id)
+    context.record(approval=approval.id)
     _require_approved(approval, approvals.now())
     return approval
 
@@ -248,28 +244,28 @@ def _asked(doing: Doing, job: GateJob, source: Outputs) -> Approval:
 def _require_approved(approval: Approval, now: int) -> None:
     said = standing(approval, now)
     if said == PENDING:
-        raise WaitsForPeople(f"waits for approval {approval.id}")
+        raise WaitsForApproval(f"waits for approval {approval.id}")
     if said != APPROVED:
         raise JobFailed(f"approval {approval.id} was {said} by {approval.decided_by}: {approval.reason}")
 
 
-def _export(doing: Doing, job: ExportJob) -> dict[str, Any]:
-    source = doing.source()
-    folder = Path(_exported(doing, str(source["run"]), int(source["iteration"]), job.dtype))
+def _export(context: JobContext, job: ExportJob) -> dict[str, Any]:
+    source = context.source()
+    folder = Path(_exported(context, str(source["run"]), int(source["iteration"]), job.dtype))
     files = {str(path.relative_to(folder)): file_sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
     return {MODEL: str(folder), DIGEST: json_digest(files)}
 
 
-def _promote(doing: Doing, job: PromoteJob) -> dict[str, Any]:
-    source, ledger = doing.source(), doing.ledger
+def _promote(context: JobContext, job: PromoteJob) -> dict[str, Any]:
+    source, ledger = context.source(), context.ledger
     run, iteration = str(source["run"]), int(source["iteration"])
-    why = f"pipeline {doing.pipeline}, job {doing.name}"
-    if "approval" not in doing.outputs:
-        number = doing.tools.promote(run, iteration, job.to, why)
+    why = f"pipeline {context.pipeline}, job {context.name}"
+    if "approval" not in context.outputs:
+        number = context.tools.promote(run, iteration, job.to, why)
         if number is not None:
-            doing.keep(approval=number)
-    if "approval" in doing.outputs:
-        approval = ledger.approvals.take_default(int(doing.outputs["approval"]))
+            context.record(approval=number)
+    if "approval" in context.outputs:
+        approval = ledger.approvals.take_default(int(context.outputs["approval"]))
         _require_approved(approval, ledger.approvals.now())
         settle(ledger, run)
     pointing = ledger.aliases.pointing(run).get(job.to)

@@ -16,24 +16,25 @@ from db.core.errors import LedgerError, RunNotFound
 from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.pipelines import DONE, FAILED, FINISHED, SKIPPED, WAITING, JobRow, PipelineFence
-from flows.members.driving import Drives, goals_of
+from flows.members.driving import Drives
 from flows.pipelines.inputs import Outputs, inputs_of, run_spec
-from flows.pipelines.jobs import Doing, WaitsForPeople, begun_run, do, finish_train
+from flows.pipelines.jobs import JobContext, WaitsForApproval, begun_run, finish_train, run_job
 from flows.pipelines.tools import Tools
 from flows.run.home import Home
 from yatt_core.digests import json_digest
 from yatt_core.errors import InfrastructureError, YattError
 from yatt_core.pipelines.plan import Fail, Finish, PipelineFacts, Start, Wait, next_step
-from yatt_core.pipelines.spec import MODEL, TrainJob, parse_pipeline
+from yatt_core.pipelines.spec import CHECKPOINT, MODEL, TrainJob, parse_pipeline
+from yatt_core.spec import RunSpec
 
 LEASE_SECONDS = 30.0
 RENEWALS_PER_LIFE = 5
 Task = Callable[[], None]
-Through = Callable[[str, Task], None]
+RunStep = Callable[[str, Task], None]
 """Does a step under a name, such as a Prefect task."""
 
 
-def plainly(name: str, task: Task) -> None:
+def run_directly(name: str, task: Task) -> None:
     """Does a step as it is."""
     task()
 
@@ -41,11 +42,13 @@ def plainly(name: str, task: Task) -> None:
 class PipelineRunner:
     """Drives one pipeline.
 
-    through: does each step.
+    run_step: does each step.
     """
 
-    def __init__(self, home: Home, ledger: Ledger, pipeline: str, tools: Tools, through: Through = plainly) -> None:
-        self._home, self._ledger, self._tools, self._through = home, ledger, tools, through
+    def __init__(
+        self, home: Home, ledger: Ledger, pipeline: str, tools: Tools, run_step: RunStep = run_directly
+    ) -> None:
+        self._home, self._ledger, self._tools, self._run_step = home, ledger, tools, run_step
         row = ledger.pipelines.find(pipeline)
         self._name, self._folder = row.id, Path(row.folder)
         self._spec = parse_pipeline(dict(row.spec), f"the spec of pipeline {row.id}")
@@ -57,17 +60,19 @@ class PipelineRunner:
 
         Raises `LeaseHeld` if another process drives it.
         """
+        if self._ledger.pipelines.find(self._name).state == FINISHED:  # its end stays what it is
+            return FINISHED
         with self._driving() as fence:
             while True:
                 done = self._done()
                 facts = PipelineFacts(frozenset(done), frozenset(self._waiting), frozenset(self._failed))
                 match next_step(self._spec, facts):
                     case Start(jobs):
-                        self._through(", ".join(jobs), partial(self._do, fence, jobs, done))
+                        self._run_step(", ".join(jobs), partial(self._do, fence, jobs, done))
                     case Wait(jobs):
                         said = "; ".join(f"{name} {self._waiting[name]}" for name in jobs)
                         return self._end(fence, WAITING, said)
-                    case Fail(jobs, _):
+                    case Fail(jobs):
                         return self._end(fence, FAILED, "; ".join(f"{name}: {self._failed[name]}" for name in jobs))
                     case Finish():
                         return self._end(fence, FINISHED, "")
@@ -83,93 +88,115 @@ class PipelineRunner:
 
     def _do(self, fence: PipelineFence, jobs: Sequence[str], done: Mapping[str, JobRow]) -> None:
         """Does jobs that are ready: runs together, another one alone."""
-        begun: list[tuple[Doing, JobRow, int]] = []
+        begun: list[tuple[JobContext, JobRow, RunSpec]] = []
         for name in jobs:
             with self._failing(name):
-                doing, attempt = self._begin(fence, name, {each: done[each].outputs for each in self._spec.needs(name)})
+                context, attempt = self._begin(
+                    fence, name, {each: done[each].outputs for each in self._spec.needs(name)}
+                )
                 if attempt is None:
                     continue
-                with self._failing(name, fence, attempt, doing):
+                with self._failing(name, fence, attempt, context):
                     job = self._spec.jobs[name]
-                    if type(job) is TrainJob:
-                        spec = run_spec(self._folder, job, doing.taken)
-                        begun_run(doing, spec)
-                        begun.append((doing, attempt, spec.iterations))
+                    if isinstance(job, TrainJob):
+                        spec = run_spec(self._folder, job, context.needed_outputs)
+                        begun_run(context, spec)
+                        begun.append((context, attempt, spec))
                     else:
                         self._tools.tell(f"{self._name}: {name} ({job.kind})")
-                        self._ledger.pipelines.end(fence, attempt, DONE, do(doing))
+                        self._ledger.pipelines.end(fence, attempt, DONE, run_job(context))
         if begun:
-            self._drive([(str(doing.outputs["run"]), until) for doing, _, until in begun], begun[0][0])
-        for doing, attempt, until in begun:
-            with self._failing(doing.name, fence, attempt, doing):
-                self._ledger.pipelines.end(fence, attempt, DONE, finish_train(doing, until))
+            self._drive({str(context.outputs["run"]): spec for context, _, spec in begun})
+        for context, attempt, spec in begun:
+            with self._failing(context.name, fence, attempt, context):
+                self._ledger.pipelines.end(fence, attempt, DONE, finish_train(context, spec.iterations))
 
-    def _drive(self, runs: Sequence[tuple[str, int]], first: Doing) -> None:
-        """Drives runs to their ends; what became of each is asked afterwards."""
-        job = self._spec.jobs[first.name]
-        assert isinstance(job, TrainJob), "only runs are driven"
-        drive: Drives = self._tools.drives(run_spec(self._folder, job, first.taken))
-        self._tools.tell(f"{self._name}: driving {', '.join(run for run, _ in runs)}")
+    def _drive(self, specs: Mapping[str, RunSpec]) -> None:
+        """Drives runs to their ends; what became of each is asked afterwards.
+
+        specs: by run. Each run gets a place that is large enough for the largest of them.
+        """
+        drive: Drives = self._tools.drives(max(specs.values(), key=lambda spec: spec.devices))
+        self._tools.tell(f"{self._name}: driving {', '.join(specs)}")
 
         def goals() -> dict[str, int]:
-            return {
-                run: until for each, until in runs for run, until in goals_of(self._ledger, [each], until)().items()
-            }
+            reached = {run: self._ledger.runs.find(run).iteration for run in specs}
+            return {run: spec.iterations for run, spec in specs.items() if reached[run] < spec.iterations}
 
         try:
             drive(goals)
         except InfrastructureError as error:
             self._tools.tell(str(error))
 
-    def _begin(self, fence: PipelineFence, name: str, taken: Mapping[str, Outputs]) -> tuple[Doing, JobRow | None]:
+    def _begin(
+        self, fence: PipelineFence, name: str, needed_outputs: Mapping[str, Outputs]
+    ) -> tuple[JobContext, JobRow | None]:
         """Begins an attempt at a job; None if it was done before on the same inputs."""
         pipelines = self._ledger.pipelines
-        inputs = inputs_of(self._spec, self._folder, name, taken)
+        inputs = inputs_of(self._spec, self._folder, name, needed_outputs)
         key = json_digest(inputs)
         earlier = [row for row in pipelines.same(key) if self._is_still_there(row.outputs)]
         known = next((row for row in earlier if row.state in (DONE, SKIPPED) and self._suffices(name, row)), None)
         left = next((row.outputs for row in earlier if row.pipeline == self._name and row.job == name), {})
         attempt = pipelines.begin(fence, name, key, inputs, left)
-        doing = Doing(
-            *(self._home, self._ledger, self._tools, self._name, self._spec, self._folder, name, taken, dict(left)),
+        context = JobContext(
+            *(
+                self._home,
+                self._ledger,
+                self._tools,
+                self._name,
+                self._spec,
+                self._folder,
+                name,
+                needed_outputs,
+                dict(left),
+            ),
             note=lambda outputs: pipelines.note(fence, attempt, outputs),
         )
         if known is None:
-            return doing, attempt
+            return context, attempt
         pipelines.end(fence, attempt, SKIPPED, known.outputs, f"done by {known.pipeline} on the same inputs")
-        return doing, None
+        return context, None
 
     def _suffices(self, name: str, row: JobRow) -> bool:
         """Returns True if a job that was done has produced all that others want now."""
         return MODEL in row.outputs or not self._spec.wants(name, MODEL)
 
     def _is_still_there(self, outputs: Outputs) -> bool:
-        """Returns False if the run or the model that a job produced was removed."""
+        """Returns False if the run, the checkpoint or the model that a job produced was removed."""
         if MODEL in outputs and not Path(str(outputs[MODEL])).is_dir():
             return False
         if "run" not in outputs:
             return True
+        run = str(outputs["run"])
         try:
-            return bool(self._ledger.runs.find(str(outputs["run"])).id == outputs["run"])
+            self._ledger.runs.find(run)
         except RunNotFound:
             return False
+        kept = self._ledger.records.own_checkpoints(run, "kept")  # a kept one may lie in the durable tier only
+        folders = {str(self._home.run_folder(run) / row.folder) for row in kept}
+        return CHECKPOINT not in outputs or outputs[CHECKPOINT] in folders
 
     @contextmanager
     def _failing(
-        self, name: str, fence: PipelineFence | None = None, attempt: JobRow | None = None, doing: Doing | None = None
+        self,
+        name: str,
+        fence: PipelineFence | None = None,
+        attempt: JobRow | None = None,
+        context: JobContext | None = None,
     ) -> Iterator[None]:
         """Records that a job waits or has failed, if it does, so that others go on."""
         try:
             yield
-        except WaitsForPeople as error:
+        except WaitsForApproval as error:
             self._waiting[name], state, said = str(error), WAITING, str(error)
         except (YattError, RunNotFound) as error:
             self._failed[name], state, said = str(error), FAILED, str(error)
         else:
             return
         self._tools.tell(f"{self._name}: {name} {said}")
-        if fence is not None and attempt is not None and doing is not None:
-            self._ledger.pipelines.end(fence, attempt, state, doing.outputs, said)
+        if fence is not None and attempt is not None and context is not None:
+            self._ledger.pipelines.end(fence, attempt, state, context.outputs, said)
 
     @contextmanager
     def _driving(self) -> Iterator[PipelineFence]:

@@ -1,4 +1,4 @@
-"""The flow run that a worker starts to check a deployed pipeline: it looks, and drives what there is to drive.
+"""The flow run that a worker starts to check a deployed pipeline: it polls the pipeline, and drives what there is to drive.
 
 Consumes the deployment's parameters and a function that drives a run of a pipeline. Produces the flow run's final state, which
 says what was found. It may be killed at any line; the next check goes on.
@@ -6,12 +6,10 @@ says what was found. It may be killed at any line; the next check goes on.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from prefect import flow
-from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.flows import Flow
 from prefect.states import Completed, Failed
@@ -19,24 +17,22 @@ from prefect.states import Completed, Failed
 from db.core.errors import LeaseHeld, LedgerError
 from db.ledger import Ledger
 from db.write.pipelines import FAILED
-from flows.pipelines.flow import PIPELINE_FLOW, as_task
-from flows.pipelines.runner import Through
-from flows.prefect_io.prefect_client import AWAY, server_trouble
+from flows.pipelines.flow import PIPELINE_FLOW, run_as_task
+from flows.pipelines.runner import RunStep
+from flows.prefect_io.flow_run_names import rename_flow_run
 from flows.run.home import Home
 from flows.schedule.deployments import create
-from flows.schedule.pipeline_conditions import ANCHOR, schedules_of
-from flows.schedule.pipeline_looks import look_at
-from flows.schedule.schedule_times import interval_schedule
+from flows.schedule.pipeline_conditions import ANCHOR
+from flows.schedule.pipeline_polling import poll_pipeline
+from flows.schedule.schedule_times import Schedule, interval_schedule
 from flows.schedule.scheduled import HELD
 from flows.schedule.window_start import Ending
 from yatt_core.errors import YattError
 from yatt_core.logs import redact
-from yatt_core.pipelines.spec import PipelineSpec
 
-Drive = Callable[[Ledger, str, Through], str]
+Drive = Callable[[Ledger, str, RunStep], str]
 """Drives a run of a pipeline; returns the state in which it ends."""
 CheckFlow = Flow[..., Ending]
-log = logging.getLogger("yatt_core.flow")
 
 
 def check_flow(function: Callable[..., Ending]) -> CheckFlow:
@@ -46,27 +42,29 @@ def check_flow(function: Callable[..., Ending]) -> CheckFlow:
     return flow(name=PIPELINE_FLOW, description=summary, flow_run_name=named, retries=0, persist_result=False)(function)
 
 
-def deploy_checks(home: Home, spec: PipelineSpec, every: timedelta, check: CheckFlow) -> str:
+def deploy_checks(home: Home, pipeline: str, schedules: Sequence[Schedule], every: timedelta, check: CheckFlow) -> str:
     """Creates or updates the deployment of a pipeline on Prefect's server; returns its name.
 
-    Checks take place at an interval, and when one of the pipeline's schedules says so. Raises `InfrastructureError`.
+    Checks take place at an interval, and when one of the pipeline's `schedules` says so. Raises `InfrastructureError`.
     """
     steady = interval_schedule(every, ANCHOR, "UTC", "--every")
-    parameters = {"pipeline": spec.name, "home": str(home.folder)}
-    create(spec.name, home.folder, [steady, *schedules_of(spec)], parameters, check, alone=True)
-    return f"{PIPELINE_FLOW}/{spec.name}"
+    parameters = {"pipeline": pipeline, "home": str(home.folder)}
+    create(pipeline, home.folder, [steady, *schedules], parameters, check, alone=True)
+    return f"{PIPELINE_FLOW}/{pipeline}"
 
 
 def check_pipeline(home: Home, pipeline: str, drive: Drive) -> Ending:
-    """Looks at a deployed pipeline and drives what there is to drive; returns the flow run's final state."""
+    """Polls a deployed pipeline and drives what there is to drive; returns the flow run's final state."""
     try:
         with Ledger.open(home.ledger, migrate=False) as ledger:
-            found = look_at(ledger, pipeline)
+            found = poll_pipeline(ledger, pipeline)
             if found.pipeline is None:
                 return Completed(message=redact(found.said))
-            _name_after(found.pipeline)
+            context = FlowRunContext.get()
+            assert context is not None and context.flow_run is not None, "a check is a flow run"
+            rename_flow_run(context.flow_run.id, found.pipeline)
             try:
-                state = drive(ledger, found.pipeline, as_task)
+                state = drive(ledger, found.pipeline, run_as_task)
             except LeaseHeld as held:
                 return Completed(name=HELD, message=redact(str(held)))
             reason = ledger.pipelines.find(found.pipeline).reason
@@ -74,14 +72,3 @@ def check_pipeline(home: Home, pipeline: str, drive: Drive) -> Ending:
         return Failed(message=redact(str(error)))
     said = redact(f"{found.said}; pipeline {found.pipeline} is {state}{f' ({reason})' if reason else ''}")
     return Failed(message=said) if state == FAILED else Completed(message=said)
-
-
-def _name_after(pipeline: str) -> None:
-    """Names this flow run after the run of the pipeline; it keeps its old name if the server does not answer."""
-    context = FlowRunContext.get()
-    assert context is not None and context.flow_run is not None, "a check is a flow run"
-    try:
-        with get_client(sync_client=True) as client:
-            client.update_flow_run(context.flow_run.id, name=pipeline)
-    except AWAY as error:
-        log.warning("could not name the flow run after pipeline %s: %s", pipeline, server_trouble(error))

@@ -37,25 +37,33 @@ STARTS = 500
 SHOWN = 12
 
 
-def schedules_of(spec: PipelineSpec) -> list[Schedule]:
-    """Returns the schedules among a pipeline's triggers. Raises `ConfigurationError`, with the key."""
+def schedules_of(spec: PipelineSpec, file: Path) -> list[Schedule]:
+    """Returns the schedules among a pipeline's triggers. Raises `ConfigurationError`, with the file and the key."""
     return [
-        _schedule(trigger, f"triggers.{number}")
+        _schedule(trigger, origin_of(file, number))
         for number, trigger in enumerate(spec.triggers)
         if isinstance(trigger, ScheduleTrigger)
     ]
 
 
-def see(ledger: Ledger, trigger: Trigger, folder: Path, before: Sequence[TriggerRow], now: datetime) -> Seen | None:
+def origin_of(file: Path, number: int) -> str:
+    """Returns the name of a trigger in error messages."""
+    return f"{file}: triggers.{number}"
+
+
+def see(
+    ledger: Ledger, trigger: Trigger, folder: Path, before: Sequence[TriggerRow], now: datetime, origin: str
+) -> Seen | None:
     """Returns what a trigger sees; None if that cannot be told at this moment, since files are being written.
 
     folder: what paths in the pipeline's file are relative to.
     before: what the trigger has seen, oldest first.
+    origin: the trigger's name in error messages.
     """
     key = trigger_key(trigger, folder)
     match trigger:
         case ScheduleTrigger():
-            return _last_start(key, trigger, before, now)
+            return _last_start(key, trigger, before, now, origin)
         case DataTrigger():
             return _data(key, folder / trigger.path, before)
         case AliasTrigger():
@@ -66,7 +74,9 @@ def see(ledger: Ledger, trigger: Trigger, folder: Path, before: Sequence[Trigger
             return Seen(key, f"{move.run} {move.number}", why)
         case PipelineTrigger():
             ended = ledger.pipelines.last_finished(trigger.name)
-            return Seen(key, NOTHING if ended is None else ended.id, f"pipeline {ended.id if ended else ''} finished")
+            if ended is None:
+                return Seen(key, NOTHING, f"pipeline {trigger.name} has not finished yet")
+            return Seen(key, ended.id, f"pipeline {ended.id} finished")
 
 
 def _schedule(trigger: ScheduleTrigger, origin: str) -> Schedule:
@@ -81,11 +91,11 @@ def _schedule(trigger: ScheduleTrigger, origin: str) -> Schedule:
     return interval_schedule(interval, anchor, trigger.timezone, zone)
 
 
-def _last_start(key: str, trigger: ScheduleTrigger, before: Sequence[TriggerRow], now: datetime) -> Seen:
+def _last_start(key: str, trigger: ScheduleTrigger, before: Sequence[TriggerRow], now: datetime, origin: str) -> Seen:
     """Returns the last start that has come since the one that was seen last; starts that were missed count as one."""
     if not before:
         return Seen(key, now.isoformat(), "deployed")
-    schedule, last = _schedule(trigger, "triggers"), datetime.fromisoformat(before[-1].content)
+    schedule, last = _schedule(trigger, origin), datetime.fromisoformat(before[-1].content)
     while True:
         starts = upcoming(schedule, last + SOONEST, STARTS)
         past = [start for start in starts if start <= now]
@@ -122,7 +132,7 @@ def _signature(path: Path) -> str:
 
 def _newest_move(ledger: Ledger, trigger: AliasTrigger) -> AliasMove | None:
     named = ledger.runs.named(trigger.run)
-    ids = [row.id for row in named] or [row.id for row in ledger.runs.list() if row.id == trigger.run]
+    ids = [row.id for row in named] or [trigger.run]
     moves = [move for run in ids for move in ledger.aliases.history(run) if move.alias == trigger.alias]
     return max(moves, key=lambda move: (move.at, move.run, move.number), default=None)
 

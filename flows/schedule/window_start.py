@@ -34,6 +34,7 @@ from db.ledger import Ledger
 from flows.driver.windows import Window, moment_text
 from flows.files.storage import store_of
 from flows.gates.waiting import is_decided
+from flows.prefect_io.flow_run_names import rename_flow_run
 from flows.prefect_io.prefect_client import AWAY, server_needed, server_trouble
 from flows.run.clock import Clock, SystemClock
 from flows.run.creation import create_run, current_spec
@@ -163,7 +164,7 @@ class _Start:
         process = this_process(f"window of {made}")
         record_window(self.ledger, made, self.key, own, process, self.parameters.given())
         record_new_run(self.ledger, self.run, self.key, made)
-        _name_after(self.flow_run.id, made)
+        rename_flow_run(self.flow_run.id, made)
         return made
 
     def _wait_for_previous(self, own: Window) -> None:
@@ -189,15 +190,6 @@ def refused(ledger: Ledger, run: str, flow_run: str, parameters: WindowParameter
     why = redact(f"{kind}: the window cannot begin with its parameters, nothing was done: {error}")
     record_refused(ledger, run, flow_run, why, kind, parameters.given())
     return Failed(message=why)
-
-
-def _name_after(flow_run: UUID, run: str) -> None:
-    """Names this flow run after its new run; it keeps its old name if the server does not answer."""
-    try:
-        with get_client(sync_client=True) as client:
-            client.update_flow_run(flow_run, name=run)
-    except AWAY as error:
-        log.warning("could not name the flow run after run %s: %s", run, server_trouble(error))
 
 
 def _check_owner(ledger: Ledger, home: Home, run: str, owner: str | None) -> None:

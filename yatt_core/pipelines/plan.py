@@ -18,7 +18,7 @@ from yatt_core.pipelines.spec import PipelineSpec, TrainJob
 class PipelineFacts:
     """What the jobs have reached.
 
-    done: ended well, now or when they were done before on the same inputs.
+    done: finished now, or skipped because an earlier attempt had the same inputs.
     waiting: asked people in this session, who have not decided yet.
     failed: failed in this session.
     """
@@ -44,13 +44,9 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Stop, since jobs have failed.
-
-    blocked: jobs that cannot begin for that reason.
-    """
+    """Stop, since jobs have failed."""
 
     jobs: tuple[str, ...]
-    blocked: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +67,11 @@ def next_step(spec: PipelineSpec, facts: PipelineFacts) -> Step:
     """Returns what to do next."""
     free = ready(spec, facts)
     if free:
-        runs = tuple(name for name in free if type(spec.jobs[name]) is TrainJob)
+        runs = tuple(name for name in free if isinstance(spec.jobs[name], TrainJob))
         return Start(runs if free[0] in runs else (free[0],))
     order = spec.order()
     if facts.failed:
-        kept = facts.done | facts.failed | facts.waiting
-        return Fail(
-            tuple(name for name in order if name in facts.failed), tuple(name for name in order if name not in kept)
-        )
+        return Fail(tuple(name for name in order if name in facts.failed))
     if facts.waiting:
         return Wait(tuple(name for name in order if name in facts.waiting))
     return Finish()

@@ -35,12 +35,11 @@ class _Job(SpecModel):
         return frozenset()
 
 
-class TrainJob(_Job):
-    """Drives a run to its target: supervised training, a reward model, learning from preferences, or RLHF."""
+class SpecJob(_Job):
+    """A job that reads the spec of a run or a soup."""
 
-    kind: Literal["train"]
     spec: str
-    """The run's spec, relative to this file's folder."""
+    """The spec, relative to this file's folder."""
     set: tuple[str, ...] = ()
     """Changes to the spec, as KEY=VALUE; `${jobs.NAME.model}` stands for what an earlier job produced."""
 
@@ -49,10 +48,16 @@ class TrainJob(_Job):
         return frozenset(job for text in self.set for job, _ in referenced(text))
 
 
-class SoupJob(TrainJob):
+class TrainJob(SpecJob):
+    """Drives a run to its target: supervised training, a reward model, learning from preferences, or RLHF."""
+
+    kind: Literal["train"]
+
+
+class SoupJob(SpecJob):
     """Trains a soup's backbones, and measures merged models, to its end."""
 
-    kind: Literal["soup"]  # type: ignore[assignment]
+    kind: Literal["soup"]
 
 
 class _OfJob(_Job):
@@ -190,7 +195,7 @@ class PipelineSpec(SpecModel):
             if each not in self.jobs:
                 near = difflib.get_close_matches(each, self.jobs, n=1)
                 said = f"did you mean {near[0]!r}?" if near else f"known jobs: {', '.join(self.jobs)}"
-                yield f"jobs.{name}: needs {each!r}, which is no job; {said}"
+                yield f"jobs.{name}: needs {each!r}, which is not a job; {said}"
         takes = TAKES.get(job.kind)
         if takes is not None and (source := self.jobs.get(job.of)) is not None and source.kind not in takes:
             yield f"jobs.{name}.of: {job.of!r} is of kind {source.kind}; expected one of kind {' or '.join(takes)}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import pytest
+from sqlalchemy.exc import IntegrityError
 
 from db.core.errors import PipelineNotFound
 from db.ledger import Ledger
 from db.write.pipeline_triggers import Seen
-from db.write.pipelines import FAILED, FINISHED, RUNNING, WAITING, NewPipeline
+from db.write.pipelines import FAILED, FINISHED, RUNNING, WAITING, NewPipeline, insert_pipeline
 from tests.db.tools import holder
 
 NEW = NewPipeline("line", "digest", {"name": "line"}, "/", "ann")
@@ -83,6 +85,17 @@ def test_concurrent_watchers_begin_one_run(deployed: Ledger) -> None:
         found = list(pool.map(watch, range(12)))
     assert [each for each in found if each] == ["line-1"]
     assert len(triggers.seen("line")) == 2 and len(deployed.pipelines.newest()) == 1
+
+
+def test_a_first_run_that_somebody_creates_at_the_same_moment_is_followed(deployed: Ledger) -> None:
+    for content in ("a", "b"):
+        deployed.pipeline_triggers.see("line", Seen("t", content, content))
+    taken = IntegrityError("INSERT", {}, Exception("line-1 is taken"))
+    with mock.patch(
+        "db.write.pipeline_triggers.insert_pipeline", side_effect=[taken, mock.DEFAULT], wraps=insert_pipeline
+    ) as insert:
+        begun = deployed.pipeline_triggers.begin(NEW)
+    assert begun is not None and begun.id == "line-1" and insert.call_count == 2
 
 
 def test_a_deployment_is_replaced_and_keeps_what_was_seen(deployed: Ledger) -> None:

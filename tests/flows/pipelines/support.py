@@ -14,7 +14,7 @@ import numpy as np
 from db.core.holder import Holder, this_process
 from db.ledger import Ledger
 from db.write.pipelines import JobRow, Pipelines
-from flows.members.driving import Goals
+from flows.members.driving import Drives, Goals
 from flows.pipelines import runner
 from flows.pipelines.record import start_pipeline
 from flows.pipelines.tools import Tools
@@ -23,6 +23,7 @@ from ops.integrations.promotion import promote
 from tests.flows.soups.support import RUN, Killed, drive_run
 from yatt_core.pipelines.spec import load_pipeline
 from yatt_core.protocols.engines import Tensors
+from yatt_core.spec import RunSpec
 from yatt_core.spec.reading.documents import yaml_text
 
 JOBS: dict[str, Any] = {
@@ -46,6 +47,7 @@ class Plant:
 
     killed_at: number of the moment, before or after an effect, in which the process is killed.
     did: the work that was done, in order.
+    places: devices of each place for runs, each time that runs were driven.
     """
 
     home: Home
@@ -55,6 +57,7 @@ class Plant:
     killed_at: int = -1
     moment: int = 0
     did: list[str] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
     @classmethod
@@ -79,9 +82,7 @@ class Plant:
             return ledger.pipelines.jobs(pipeline)
 
     def tools(self) -> Tools:
-        return Tools(
-            lambda spec: self._drive, self._evaluate, self._export, self._promote, lambda *_: self, self._tell, "ann"
-        )
+        return Tools(self._drives, self._evaluate, self._export, self._promote, lambda *_: self, self._tell, "ann")
 
     def measure(self, weights: Tensors) -> Mapping[str, float]:
         """Returns the square roots of the objectives' shares in the weights, as a soup's meter."""
@@ -91,6 +92,10 @@ class Plant:
 
     def _tell(self, text: str) -> None:
         self.said.append(text)
+
+    def _drives(self, spec: RunSpec) -> Drives:
+        self.places.append(spec.devices)
+        return self._drive
 
     def _drive(self, goals: Goals) -> None:
         for run, until in goals().items():

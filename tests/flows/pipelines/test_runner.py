@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -12,8 +14,9 @@ from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.approvals import Verdict
 from db.write.pipelines import NewPipeline
+from flows.pipelines.runner import PipelineRunner
 from tests.flows.pipelines.support import JOBS, Plant
-from tests.flows.soups.support import Killed
+from tests.flows.soups.support import Killed, ask_on_the_way
 
 FEW = (3, 6, 42)
 """Moments in which it is killed in every test run: before a run is recorded, after it was driven, after the promotion."""
@@ -100,6 +103,56 @@ def test_a_rejection_is_final(tmp_path: Path, inputs: Path) -> None:
     decide(plant, "rejected")
     assert plant.run() == ("line-1", "failed") and plant.run() == ("line-1", "failed")
     assert champions(plant) == [] and "rejected by ann" in plant.jobs("line-1")["gate"].reason
+
+
+def test_a_run_waits_at_its_gate_and_has_failed_if_another_question_is_open(tmp_path: Path, inputs: Path) -> None:
+    plant = Plant.of(tmp_path / "plant", inputs, {"sft": JOBS["sft"]})
+    failing = partial(ask_on_the_way, kind="promotion", pauses=False)
+    for drive, state, said in [
+        (failing, "failed", "run sft-1 is failed at iteration -1 of 2 (the disk is full)"),
+        (ask_on_the_way, "waiting", "run sft-1 waits for approval 2"),
+    ]:
+        with mock.patch("tests.flows.pipelines.support.drive_run", drive):
+            assert plant.run() == ("line-1", state)
+        assert plant.jobs("line-1")["sft"].reason == said
+
+
+def test_runs_that_are_driven_together_get_places_for_the_largest_of_them(tmp_path: Path, inputs: Path) -> None:
+    wide = JOBS["sft"] | {"set": ["name=wide", "iterations=3", "rollout.engine.instances=4"]}
+    plant = Plant.of(tmp_path / "plant", inputs, {"sft": JOBS["sft"], "wide": wide})
+    assert plant.run() == ("line-1", "finished")
+    assert plant.places == [4] and plant.did == ["drive sft-1", "drive wide-1"]
+    assert [plant.jobs("line-1")[job].outputs["iteration"] for job in ("sft", "wide")] == [2, 3]
+
+
+def test_a_file_that_cannot_be_read_fails_its_job(tmp_path: Path, inputs: Path) -> None:
+    plant = Plant.of(tmp_path / "plant", inputs, {"sft": JOBS["sft"]})
+    with mock.patch("flows.pipelines.inputs._files", return_value=[Path("/proc/self/mem")]):
+        assert plant.run() == ("line-1", "failed")
+    with Ledger.open(plant.home.ledger) as ledger:
+        said = "sft: /proc/self/mem: cannot be read: Input/output error"
+        assert ledger.pipelines.find("line-1").reason == said
+    assert plant.run() == ("line-1", "finished")
+
+
+def test_a_finished_pipeline_that_is_resumed_keeps_its_end(tmp_path: Path, inputs: Path) -> None:
+    plant = Plant.of(tmp_path / "plant", inputs, {"sft": JOBS["sft"]})
+    plant.run()
+    with Ledger.open(plant.home.ledger) as ledger:
+        before = ledger.pipelines.find("line-1")
+        assert PipelineRunner(plant.home, ledger, "line-1", plant.tools()).run() == "finished"
+        assert ledger.pipelines.find("line-1") == before
+
+
+def test_a_job_whose_checkpoint_was_pruned_is_done_again(tmp_path: Path, inputs: Path) -> None:
+    plant = Plant.of(tmp_path / "plant", inputs, {"sft": JOBS["sft"]})
+    plant.run()
+    with Ledger.open(plant.home.ledger) as ledger:
+        fence = ledger.leases.acquire("sft-1", this_process("driver"), 600)
+        (row,) = ledger.records.checkpoints("sft-1")
+        assert ledger.records.checkpoint_pruned(fence, row)
+    assert plant.run() == ("line-2", "finished") and plant.did == ["drive sft-1", "drive sft-2"]
+    assert plant.run() == ("line-3", "finished") and plant.jobs("line-3")["sft"].outputs["run"] == "sft-2"
 
 
 def test_one_process_drives_a_pipeline_and_one_that_was_replaced_cannot_write(tmp_path: Path) -> None:

@@ -350,7 +350,7 @@ def test_a_held_run_keeps_its_spec(home: Home) -> None:
 def test_a_new_run_has_the_reward_files_of_the_deployments_run(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(window_start, "_name_after", lambda flow_run, run: None)  # there is no Prefect server here
+    monkeypatch.setattr(window_start, "rename_flow_run", lambda flow_run, name: None)  # there is no Prefect server here
     file = tmp_path / "reward.py"
     file.write_text("def score(prompt, response):\n    return 1.0\n")
     spec = override_spec(toy_spec(), [f"rewards.parts=[{{name: own, file: '{file}:score'}}]"], "toy")

@@ -14,9 +14,11 @@ import safetensors.numpy
 from db.core.engine import Fence
 from db.core.holder import this_process
 from db.ledger import Ledger
+from db.write.approvals import Question
 from db.write.commit import IterationCommit
 from db.write.metrics import Metric
 from db.write.records import CheckpointRow
+from flows.gates.waiting import waiting_reason
 from flows.members.driving import Drives, Goals
 from flows.run.control_state import ControlState
 from flows.run.creation import current_spec
@@ -141,6 +143,16 @@ def drive_run(kitchen: Place, run: str, until: int, measured: Measured = nothing
             ledger.commits.commit(fence, commit)
         take_checkpoint(ledger, fence, spec, folder, until)
         ledger.runs.set_state(fence, "stopped")
+        ledger.leases.release(fence)
+
+
+def ask_on_the_way(kitchen: Place, run: str, until: int, *, kind: str = "iterations", pauses: bool = True) -> None:
+    """Ends a run before its first iteration with an open question; it is paused for that reason, or has failed."""
+    with Ledger.open(kitchen.home.ledger) as ledger:
+        fence = ledger.leases.acquire(run, this_process(f"yatt driver of {run}"), 600)
+        approval = ledger.approvals.ask(Question(run, kind, kind, "go on?", run))
+        state, reason = ("paused", waiting_reason(approval)) if pauses else ("failed", "the disk is full")
+        ledger.runs.set_state(fence, state, reason)
         ledger.leases.release(fence)
 
 

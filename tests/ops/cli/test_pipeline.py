@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from db.ledger import Ledger
 from flows.run.home import Home
-from flows.schedule.pipeline_looks import deploy_pipeline, look_at
+from flows.schedule.pipeline_polling import deploy_pipeline, poll_pipeline
 from ops.dashboard.app import create_app
 from ops.people.roles import Role
 from tests.dashboard.conftest import ORIGIN
@@ -76,10 +76,10 @@ def test_why_a_pipeline_began_and_runs_again_is_told(yatt: Yatt, plant: Plant, h
     with Ledger.open(home.ledger) as ledger:
         deploy_pipeline(ledger, plant.file, "ann")
         (rows / "a").write_text("1")
-        assert look_at(ledger, "line").pipeline == "line-1"
+        assert poll_pipeline(ledger, "line").pipeline == "line-1"
         plant.run()
         (rows / "a").write_text("2")
-        assert look_at(ledger, "line").pipeline is None
+        assert poll_pipeline(ledger, "line").pipeline is None
     shown = yatt("pipeline", "show", "line-1")
     assert (
         f"began because: data {rows} changed" in shown.out and f"runs again because: data {rows} changed" in shown.out
@@ -95,6 +95,6 @@ def test_why_a_pipeline_began_and_runs_again_is_told(yatt: Yatt, plant: Plant, h
 def test_mistakes_cost_nothing(yatt: Yatt, plant: Plant) -> None:
     plant.write({"a": JOBS["sft"] | {"needs": ["b"]}})
     answer = yatt("pipeline", "run", str(plant.file))
-    assert answer.code == 2 and "needs 'b', which is no job" in answer.err and not plant.home.folder.exists()
+    assert answer.code == 2 and "needs 'b', which is not a job" in answer.err and not plant.home.folder.exists()
     answer = yatt("pipeline", "show", "line-7")
     assert answer.code == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 from sqlalchemy import text, update
@@ -11,8 +13,10 @@ from sqlalchemy import text, update
 from db.core.engine import Fence
 from db.core.suite_models import SuiteEvaluation
 from db.ledger import Ledger
+from db.write.suites import SuiteRow
 from flows.run.home import Home
 from ops.cli.commands.checkpoints.following import follow
+from ops.cli.commands.checkpoints.suites import evaluated_once
 from tests.evaluation.test_suites import write_suite
 from tests.ops.cli.test_evaluate import run as run
 from tests.ops.conftest import Yatt
@@ -116,6 +120,20 @@ def test_a_backfill_evaluates_all_kept_checkpoints_once(yatt: Yatt, home: Home, 
     assert yatt("pipeline", "backfill", pinned, "--suite", suite, "-o", "json").document == done
     with Ledger.open(home.ledger) as ledger:
         assert [row.iteration for row in ledger.suites.of(pinned)] == [2, 0]
+
+
+def test_a_backfill_leaves_out_a_checkpoint_that_is_pruned_meanwhile(
+    yatt: Yatt, home: Home, pinned: str, tmp_path: Path
+) -> None:
+    def evaluated_while_pruned(*arguments: Any) -> SuiteRow:
+        with Ledger.open(home.ledger) as ledger, ledger._database.write() as connection:
+            connection.execute(text("UPDATE checkpoint SET state = 'pruned' WHERE iteration = 2"))
+        return evaluated_once(*arguments)
+
+    with mock.patch("ops.cli.commands.checkpoints.suites.evaluated_once", evaluated_while_pruned):
+        done = yatt("pipeline", "backfill", pinned, "--suite", str(write_suite(tmp_path)), "-o", "json")
+    assert [each["iteration"] for each in done.document["evaluations"]] == [0]
+    assert "iteration 2 is left out: its checkpoint was pruned meanwhile" in done.err
 
 
 def judges_file(folder: Path, *names: str) -> Path:

@@ -1,1 +1,1 @@
-"""Commands about pipelines: `pipeline run`, `pipeline resume`, `pipeline show`, `pipeline list`, `pipeline backfill`."""
+"""Commands about pipelines: `pipeline run`, `resume`, `show`, `list`, `deploy` and `backfill`."""

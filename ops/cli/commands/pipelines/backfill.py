@@ -16,7 +16,7 @@ import typer
 
 from ops.cli.lookup import find_run, opened_ledger
 from ops.cli.options import HomeOption, Output, OutputOption, RunArgument, examples
-from ops.presentation.output import write_json, write_table
+from ops.presentation.output import message, write_json, write_table
 from ops.presentation.suite_words import estimates_of
 from ops.process import keep_caches_inside
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from db.write.suites import SuiteRow
+    from flows.run.home import Home
     from ops.cli.commands.checkpoints.suites import Opened
     from yatt_core.evaluation.panel import PanelSpec
     from yatt_core.spec.rewards.judges import GenerativePart
@@ -81,7 +82,7 @@ def backfill(
     keep_caches_inside(place)
     with opened_ledger(place) as ledger:
         name = find_run(ledger, run)
-        iterations = sorted({row.iteration for row in ledger.records.checkpoints(name)})
+    iterations = sorted(_kept(place, name))
     if suite is None:
         assert panel is not None, "the options were checked"
         open_at = partial(open_held_out_for, place, name, panel=panel)
@@ -91,6 +92,9 @@ def backfill(
         open_at = partial(open_for, place, name, wanted=wanted)
     rows = []
     for iteration in iterations:
+        if iteration not in _kept(place, name):
+            message(f"iteration {iteration} is left out: its checkpoint was pruned meanwhile")
+            continue
         with open_at(iteration) as opened:
             rows.append(evaluated_once(place, opened))
     if output is Output.JSON:
@@ -99,6 +103,12 @@ def backfill(
         return
     title = rows[0].suite if rows else f"{name} has no kept checkpoint"
     write_table(("iteration", "accuracy", "95 % interval", "others"), _figures(rows), title)
+
+
+def _kept(home: Home, run: str) -> set[int]:
+    """Returns the iterations whose checkpoints are kept at this moment."""
+    with opened_ledger(home) as ledger:
+        return {row.iteration for row in ledger.records.checkpoints(run)}
 
 
 def _figures(rows: Sequence[SuiteRow]) -> Iterator[tuple[object, ...]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from db.ledger import Ledger
-from flows.pipelines.runner import PipelineRunner, Through
+from flows.pipelines.runner import PipelineRunner, RunStep
 from flows.run.home import Home
 from flows.schedule.pipeline_checks import check_flow, check_pipeline
 from flows.schedule.window_start import Ending
@@ -28,8 +28,8 @@ def check(*, pipeline: str, home: str) -> Ending:
     place = Home(Path(home))
     keep_caches_inside(place)
 
-    def drive(ledger: Ledger, number: str, through: Through) -> str:
+    def drive(ledger: Ledger, number: str, run_step: RunStep) -> str:
         by = ledger.pipeline_triggers.deployment(pipeline).by
-        return PipelineRunner(place, ledger, number, tools_of(place, ledger, None, by), through).run()
+        return PipelineRunner(place, ledger, number, tools_of(place, ledger, None, by), run_step).run()
 
     return check_pipeline(place, pipeline, drive)

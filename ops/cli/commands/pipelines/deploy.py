@@ -1,7 +1,8 @@
 """`yatt pipeline deploy`: has the service group begin a pipeline by its triggers.
 
 Consumes a pipeline's file with `triggers`. Produces a row of the ledger with what the triggers see now, and a deployment on
-Prefect's server, whose flow runs check the triggers. Errors are reported before anything is written.
+Prefect's server, whose flow runs check the triggers. Errors in the file are reported before anything is written.
+If the server fails afterwards, deploy again.
 """
 
 from __future__ import annotations
@@ -55,22 +56,23 @@ def deploy(
     connect_to_server(place, wanted=True)
     from flows.schedule.pipeline_checks import deploy_checks
     from flows.schedule.pipeline_conditions import schedules_of
-    from flows.schedule.pipeline_looks import deploy_pipeline
+    from flows.schedule.pipeline_polling import deploy_pipeline
     from flows.schedule.schedule_times import upcoming
     from ops.cli.commands.pipelines.checks import check
 
     place.folder.mkdir(parents=True, exist_ok=True)
     with Ledger.open(place.ledger) as ledger:
         spec = deploy_pipeline(ledger, file, acting_name())
-    name = deploy_checks(place, spec, interval, check)
-    starts = sorted(start for each in schedules_of(spec) for start in upcoming(each, datetime.now(UTC), SHOWN_STARTS))[
+    schedules = schedules_of(spec, file)
+    name = deploy_checks(place, spec.name, schedules, interval, check)
+    starts = sorted(start for each in schedules for start in upcoming(each, datetime.now(UTC), SHOWN_STARTS))[
         :SHOWN_STARTS
     ]
     if output is Output.JSON:
         triggers = [trigger.model_dump(mode="json") for trigger in spec.triggers]
         write_json({"deployment": name, "triggers": triggers, "starts": [start.isoformat() for start in starts]})
         return
-    write(f"{name} is checked every {every} by a worker of `yatt up`; it begins by:")
+    write(f"a worker of `yatt up` checks {name} every {every}; triggers:")
     for trigger in spec.triggers:
         settings = trigger.model_dump(mode="json", exclude={"kind"}, exclude_none=True)
         write(f"  {trigger.kind}: " + ", ".join(f"{key} {value}" for key, value in settings.items()))

@@ -134,7 +134,7 @@ def _carry_on(home: Home, pipeline: str, at_once: int | None, output: Output) ->
     with opened_ledger(home) as ledger:
         tools = tools_of(home, ledger, at_once, acting_name())
         state = drive_pipeline(
-            lambda through: PipelineRunner(home, ledger, pipeline, tools, through).run(),
+            lambda run_step: PipelineRunner(home, ledger, pipeline, tools, run_step).run(),
             pipeline,
             home.folder / FOLDER / pipeline,
             server_of_runs(home),
