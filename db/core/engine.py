@@ -117,6 +117,10 @@ class Database:
         time = self._clock()
         return literal(time, BigInteger) if isinstance(time, int) else time
 
+    def time(self, connection: Connection) -> int:
+        """Returns the current time in milliseconds since 1970."""
+        return int(connection.execute(select(self.now())).scalar_one())
+
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Opens a transaction that is applied as a whole or not at all.

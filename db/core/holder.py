@@ -49,6 +49,19 @@ def holder_of(lease: Any) -> Holder | None:
     return Holder(lease.host, lease.boot_id, lease.pid, lease.process_start, lease.holder)
 
 
+def holder_columns(holder: Holder | None) -> dict[str, Any]:
+    """Returns the columns of a lease's row that name its holder; None for a lease that is free."""
+    if holder is None:
+        return dict.fromkeys(("holder", "host", "boot_id", "pid", "process_start"))
+    return {
+        "holder": holder.text,
+        "host": holder.host,
+        "boot_id": holder.boot_id,
+        "pid": holder.pid,
+        "process_start": holder.process_start,
+    }
+
+
 def is_gone(holder: Holder) -> bool:
     """Returns True if the process has certainly ended.
 

@@ -128,12 +128,12 @@ class Exports:
             if connection.dialect.name == "postgresql":
                 setting = text("SELECT set_config('idle_in_transaction_session_timeout', :time, true)")
                 connection.execute(setting, {"time": str(PATIENCE_MS)})
-            at = connection.execute(select(self._database.now())).scalar_one()
+            at = self._database.time(connection)
             # SQLite takes its snapshot with the first read of a table, PostgreSQL with the first statement.
             connection.execute(select(Run.id).limit(1)).all()
-            yield Cut(connection, int(at))
+            yield Cut(connection, at)
 
     def now(self) -> int:
         """Returns the time by the database's clock, milliseconds since 1970."""
         with self._database.read() as connection:
-            return int(connection.execute(select(self._database.now())).scalar_one())
+            return self._database.time(connection)

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, select, true, update
 
 from db.core.engine import Database
+from db.core.holder import holder_columns
 from db.core.models import (
     Base,
     DriverSession,
@@ -57,7 +58,7 @@ class Origin:
 
 def settle(connection: Connection, database: Database, origin: Origin) -> None:
     """Closes what was open in the cut, and records in each run's audit chain that it was restored."""
-    now = int(connection.execute(select(database.now())).scalar_one())
+    now = database.time(connection)
     _close(connection, now)
     if origin.tracked_at is not None:
         # Sent again: a row may have been delivered after the store was copied. A point that is sent twice counts once.
@@ -73,11 +74,13 @@ def settle(connection: Connection, database: Database, origin: Origin) -> None:
 
 
 def _close(connection: Connection, now: int) -> None:
-    connection.execute(update(Lease).where(Lease.holder.is_not(None)).values(**pipelines.FREE, expires_at=now))
+    connection.execute(update(Lease).where(Lease.holder.is_not(None)).values(**holder_columns(None), expires_at=now))
     open_session = DriverSession.ended_at.is_(None)
     connection.execute(update(DriverSession).where(open_session).values(ended_at=now, outcome=LOST))
-    connection.execute(update(QueueScheduler).values(**pipelines.FREE, expires_at=now))
-    connection.execute(update(Pipeline).where(Pipeline.holder.is_not(None)).values(**pipelines.FREE, expires_at=now))
+    connection.execute(update(QueueScheduler).values(**holder_columns(None), expires_at=now))
+    connection.execute(
+        update(Pipeline).where(Pipeline.holder.is_not(None)).values(**holder_columns(None), expires_at=now)
+    )
     lost = {"state": pipelines.LOST, "ended_at": now, "reason": "restored from a backup"}
     connection.execute(update(PipelineJob).where(PipelineJob.state == pipelines.RUNNING).values(**lost))
     open_stretch = QueueAllocation.ended_at.is_(None)

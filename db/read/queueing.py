@@ -33,7 +33,7 @@ class QueueReader:
     def rows(self) -> QueueRows:
         """Returns the queue as it is now."""
         with self._database.read() as connection:
-            now = int(connection.execute(select(self._database.now())).scalar_one())
+            now = self._database.time(connection)
             entries = select(*ENTRY).where(QueueEntry.ended_at.is_(None)).order_by(QueueEntry.seq)
             held = select(*ALLOCATION).where(QueueAllocation.ended_at.is_(None)).order_by(QueueAllocation.run)
             away = select(*OUTAGE).where(QueueOutage.ended_at.is_(None)).order_by(QueueOutage.pool, QueueOutage.device)

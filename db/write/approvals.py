@@ -204,7 +204,7 @@ class Approvals:
     def now(self) -> int:
         """Returns the time by the database's clock, for `standing`."""
         with self._database.read() as connection:
-            return int(connection.execute(select(self._database.now())).scalar_one())
+            return self._database.time(connection)
 
     @contextmanager
     def _transaction(self, fence: Fence | None) -> Iterator[Connection]:
@@ -220,7 +220,7 @@ class Approvals:
         known = _read(connection, _approvals(Table.subject == question.subject, Table.key == question.key))
         if known:
             return known[0]
-        now = int(head.now) if head else int(connection.execute(select(self._database.now())).scalar_one())
+        now = int(head.now) if head else self._database.time(connection)
         values = {
             "subject": question.subject,
             "key": question.key,

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from db.core.engine import Database, Fence
 from db.core.errors import Conflict, LeaseHeld, RunNotFound
-from db.core.holder import Holder, holder_of, is_gone
+from db.core.holder import Holder, holder_columns, holder_of, is_gone
 from db.core.models import DriverSession, Event, Lease
 from db.write.events import append, lock_run
 from db.write.phases import LOST_DRIVER, fail_open
@@ -54,11 +54,7 @@ class Leases:
                 .where(Lease.run == run)
                 .values(
                     term=fence.term,
-                    holder=holder.text,
-                    host=holder.host,
-                    boot_id=holder.boot_id,
-                    pid=holder.pid,
-                    process_start=holder.process_start,
+                    **holder_columns(holder),
                     ttl_ms=ttl,
                     expires_at=lease.now + ttl,
                 )
@@ -104,9 +100,7 @@ class Leases:
         """Releases the lease, after which the fence is no longer valid. Raises `Fenced`."""
         with self._database.fenced(fence) as (connection, now):
             connection.execute(
-                update(Lease)
-                .where(Lease.run == fence.run)
-                .values(holder=None, host=None, boot_id=None, pid=None, process_start=None, expires_at=now)
+                update(Lease).where(Lease.run == fence.run).values(**holder_columns(None), expires_at=now)
             )
             self._record(connection, fence.run, "lease_released", {"term": fence.term})
 

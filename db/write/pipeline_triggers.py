@@ -60,7 +60,7 @@ class PipelineTriggers:
     def deploy(self, name: str, file: str, by: str) -> DeploymentRow:
         """Records that a pipeline is deployed, or from which file and by whom it is now."""
         with self._database.write() as connection:
-            row = DeploymentRow(name, file, by, self._now(connection))
+            row = DeploymentRow(name, file, by, self._database.time(connection))
             values = {"file": file, "by": by, "at": row.at}
             known = update(PipelineDeployment).where(PipelineDeployment.name == name).values(**values)
             if not connection.execute(known).rowcount:
@@ -95,7 +95,7 @@ class PipelineTriggers:
             number = 1 + max((row.number for row in rows), default=0)
             values = {
                 **{"name": name, "trigger": seen.trigger, "number": number, "content": seen.content},
-                **{"signature": seen.signature, "why": seen.why, "at": self._now(connection)},
+                **{"signature": seen.signature, "why": seen.why, "at": self._database.time(connection)},
             }
             connection.execute(insert(PipelineTrigger), values)
             return number > 1
@@ -125,7 +125,7 @@ class PipelineTriggers:
             last = newest_of(connection, new.name)
             if last is not None and last.state in (RUNNING, WAITING):
                 return None
-            begun = insert_pipeline(connection, new, last, self._now(connection))
+            begun = insert_pipeline(connection, new, last, self._database.time(connection))
             connection.execute(update(PipelineTrigger).where(*remembered).values(pipeline=begun.id))
             return begun
 
@@ -139,9 +139,6 @@ class PipelineTriggers:
         """Lets one process at a time decide about a deployed pipeline."""
         query = select(PipelineDeployment.name).where(PipelineDeployment.name == name).with_for_update()
         connection.execute(query).one()
-
-    def _now(self, connection: Connection) -> int:
-        return int(connection.execute(select(self._database.now())).scalar_one())
 
 
 _NEW = (PipelineTrigger.number > 1, PipelineTrigger.pipeline.is_(None))

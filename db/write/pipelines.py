@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from db.core.engine import Database
 from db.core.errors import Fenced, LeaseHeld, PipelineNotFound
-from db.core.holder import Holder, holder_of, is_gone
+from db.core.holder import Holder, holder_columns, holder_of, is_gone
 from db.core.pipeline_models import Pipeline, PipelineJob
 
 RUNNING, WAITING, FAILED, FINISHED = "running", "waiting", "failed", "finished"
@@ -24,7 +24,6 @@ RUNNING, WAITING, FAILED, FINISHED = "running", "waiting", "failed", "finished"
 LOST, DONE, SKIPPED = "lost", "done", "skipped"
 """States of an attempt at a job, besides running, waiting and failed."""
 R = TypeVar("R")
-FREE: Mapping[str, Any] = dict.fromkeys(("holder", "host", "boot_id", "pid", "process_start"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ class Pipelines:
             last = newest_of(connection, new.name)
             if last is not None and last.digest == new.digest and last.state != FINISHED:
                 return last
-            return insert_pipeline(connection, new, last, self._now(connection))
+            return insert_pipeline(connection, new, last, self._database.time(connection))
 
     def find(self, pipeline: str) -> PipelineRow:
         """Returns a run of a pipeline. Raises `PipelineNotFound`."""
@@ -142,17 +141,15 @@ class Pipelines:
                 select(Pipeline.__table__).where(Pipeline.id == pipeline).with_for_update()
             ).first()
             if row is None:
-                _found(connection, pipeline)
-            now, before = self._now(connection), holder_of(row)
-            assert row is not None, "it was found"
+                raise _missing(pipeline)
+            now, before = self._database.time(connection), holder_of(row)
             if before is not None and row.expires_at > now and not is_gone(before):
                 raise LeaseHeld(pipeline, before.text, (row.expires_at - now) / 1000)
-            taken = {"term": row.term + 1, "holder": holder.text, "host": holder.host, "boot_id": holder.boot_id}
-            process = {"pid": holder.pid, "process_start": holder.process_start}
+            taken = {"term": row.term + 1, **holder_columns(holder)}
             connection.execute(
                 update(Pipeline)
                 .where(Pipeline.id == pipeline)
-                .values(**taken, **process, expires_at=now + round(ttl_seconds * 1000), state=RUNNING, reason="")
+                .values(**taken, expires_at=now + round(ttl_seconds * 1000), state=RUNNING, reason="")
             )
             open_ones = (PipelineJob.pipeline == pipeline, PipelineJob.state == RUNNING)
             lost = {"state": LOST, "ended_at": now, "reason": "its process died"}
@@ -170,7 +167,9 @@ class Pipelines:
         with self._fenced(fence) as (connection, now):
             ended = {"state": state, "reason": reason, "ended_at": now if state == FINISHED else None}
             connection.execute(
-                update(Pipeline).where(Pipeline.id == fence.pipeline).values(**ended, **FREE, expires_at=now)
+                update(Pipeline)
+                .where(Pipeline.id == fence.pipeline)
+                .values(**ended, **holder_columns(None), expires_at=now)
             )
 
     def begin(
@@ -227,10 +226,7 @@ class Pipelines:
                 raise Fenced(
                     f"pipeline {fence.pipeline}: another process drives it now (term {term}, not {fence.term})"
                 )
-            yield connection, self._now(connection)
-
-    def _now(self, connection: Connection) -> int:
-        return int(connection.execute(select(self._database.now())).scalar_one())
+            yield connection, self._database.time(connection)
 
 
 def creating(create: Callable[[], R]) -> R:
@@ -281,5 +277,9 @@ def _key(attempt: JobRow) -> tuple[Any, ...]:
 def _found(connection: Connection, pipeline: str) -> PipelineRow:
     row = connection.execute(select(*_columns(Pipeline, PipelineRow)).where(Pipeline.id == pipeline)).one_or_none()
     if row is None:
-        raise PipelineNotFound(f"there is no pipeline {pipeline!r} in this ledger; see `yatt pipeline list`")
+        raise _missing(pipeline)
     return PipelineRow(**row._mapping)
+
+
+def _missing(pipeline: str) -> PipelineNotFound:
+    return PipelineNotFound(f"there is no pipeline {pipeline!r} in this ledger; see `yatt pipeline list`")

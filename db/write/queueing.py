@@ -91,7 +91,7 @@ class Submissions:
     def report_outage(self, pool: str, devices: Sequence[int], within_seconds: float, by: str) -> None:
         """Records that devices are gone, or will be within a time. Known outages keep their time if it is earlier."""
         with self._database.write() as connection:
-            now = int(connection.execute(select(self._database.now())).scalar_one())
+            now = self._database.time(connection)
             lost_at = now + round(within_seconds * 1000)
             for device in devices:
                 own = (QueueOutage.pool == pool, QueueOutage.device == device, QueueOutage.ended_at.is_(None))

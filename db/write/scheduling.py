@@ -15,7 +15,7 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from db.core.engine import Database
 from db.core.errors import Conflict, Fenced, SchedulerHeld
-from db.core.holder import Holder, holder_of, is_gone
+from db.core.holder import Holder, holder_columns, holder_of, is_gone
 from db.core.queue_models import QueueAllocation, QueueEntry, QueueForecast, QueueScheduler
 from db.core.queue_rows import ALLOCATION, AllocationRow, ForecastRow
 from db.write.events import append, lock_run
@@ -56,7 +56,7 @@ class Scheduling:
     def lead(self, holder: Holder, ttl_seconds: float) -> SchedulerFence:
         """Takes the lease if it is free, expired, or held by a process that is gone. Raises `SchedulerHeld`."""
         with self._database.write() as connection:
-            now = int(connection.execute(select(self._database.now())).scalar_one())
+            now = self._database.time(connection)
             row = lock_queue(connection)
             before = holder_of(row)
             if before is not None and row.expires_at > now and not is_gone(before):
@@ -66,11 +66,7 @@ class Scheduling:
             connection.execute(
                 update(QueueScheduler).values(
                     term=fence.term,
-                    holder=holder.text,
-                    host=holder.host,
-                    boot_id=holder.boot_id,
-                    pid=holder.pid,
-                    process_start=holder.process_start,
+                    **holder_columns(holder),
                     expires_at=now + round(ttl_seconds * 1000),
                 )
             )
@@ -84,8 +80,7 @@ class Scheduling:
     def resign(self, fence: SchedulerFence) -> None:
         """Releases the lease. Raises `Fenced`."""
         with self._fenced(fence) as (connection, now):
-            free = {"holder": None, "host": None, "boot_id": None, "pid": None, "process_start": None}
-            connection.execute(update(QueueScheduler).values(**free, expires_at=now))
+            connection.execute(update(QueueScheduler).values(**holder_columns(None), expires_at=now))
 
     def allocate(self, fence: SchedulerFence, grant: Grant, lease_term: int) -> AllocationRow:
         """Gives a waiting run devices, all at once.
