@@ -52,9 +52,13 @@ def shard_folder(key: WorkKey, term: int, writer: int = 0) -> PurePosixPath:
     return iteration_folder(key.branch, key.iteration) / f"w{key.wave:02d}-s{key.shard:04d}.t{term:04d}{suffix}"
 
 
+CHECKPOINTS = PurePosixPath("checkpoints")
+"""The folder of a run's checkpoints, relative to the run folder."""
+
+
 def checkpoint_folder(branch: int, iteration: int, term: int) -> PurePosixPath:
     """Returns the folder of a checkpoint, relative to the run folder."""
-    return PurePosixPath(f"checkpoints/b{branch:03d}-i{iteration:06d}.t{term:04d}")
+    return CHECKPOINTS / f"b{branch:03d}-i{iteration:06d}.t{term:04d}"
 
 
 def stable_seed(purpose: str, *parts: int) -> int:

@@ -34,7 +34,7 @@ from yatt_core.rewards.code_files import CODE
 from yatt_core.storage.contents import entries_of
 
 SETTINGS = (PRICES, POOLS)
-PIPELINES, PLACEMENT, SPEC = "pipelines", "placement", "spec.yaml"
+PLACEMENT, SPEC = "placement", "spec.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def other_files(home: Home, needs: Needs, settings: Sequence[str]) -> Iterator[s
         if (home.folder / name).is_file():
             yield name
     folders = [home.run_folder(run) / PLACEMENT for run in needs.runs]
-    folders += [home.folder / PIPELINES / pipeline for pipeline in needs.pipelines]
+    folders += [home.pipelines / pipeline for pipeline in needs.pipelines]
     specs = [home.run_folder(run) / SPEC for run in needs.runs]
     for path in (*specs, *(path for folder in folders for path in sorted(folder.rglob("*")))):
         relative = path.relative_to(home.folder)

@@ -24,14 +24,13 @@ from yatt_core.checkpoints.publish import CheckpointIdentity
 from yatt_core.checkpoints.retention import delete_checkpoint, sweep_checkpoints
 from yatt_core.checkpoints.unrecorded import find_unrecorded
 from yatt_core.errors import InfrastructureError
-from yatt_core.keys import checkpoint_folder
+from yatt_core.keys import CHECKPOINTS
 from yatt_core.protocols.receipts import CheckpointReceipt
 from yatt_core.run_actors.run_actors import RunActors
 from yatt_core.spec import RunSpec
 from yatt_core.storage.run_store import NoStore, RunStore
 
 log = logging.getLogger("yatt_core.flow")
-CHECKPOINTS = str(checkpoint_folder(0, 0, 0).parent)
 
 
 def other_weights(commit: CommitRow, held: CheckpointIdentity | CheckpointRow) -> str | None:
@@ -78,7 +77,7 @@ class CheckpointKeeper:
         self._under_way = in_flight
         known = {row.folder for row in self._ledger.records.own_checkpoints(self._fence.run)}
         adopted, waiting = [], []
-        published = self._store.folders(CHECKPOINTS)
+        published = self._store.folders(str(CHECKPOINTS))
         fetch_missing(
             self._store, self._folder, (name for name, whole in published.items() if whole and name not in known)
         )
@@ -193,5 +192,5 @@ class CheckpointKeeper:
         rows = self._ledger.records.own_checkpoints(self._fence.run, "kept")
         stays = [*(row.folder for row in rows), *waiting]
         sweep_checkpoints(self._folder, stays, self._under_way)
-        self._store.sweep(CHECKPOINTS, stays, self._fence.term, self._under_way)
+        self._store.sweep(str(CHECKPOINTS), stays, self._fence.term, self._under_way)
         self._actors.tidy(Leftovers(kept_checkpoints=tuple(stays), in_flight=self._under_way))

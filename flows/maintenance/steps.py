@@ -31,7 +31,7 @@ from flows.run.lease import LeaseKeeper, give_back, take_lease
 from flows.run.protocols import MetricsReader, Tracker
 from yatt_core.checkpoints.retention import delete_checkpoint, sweep_checkpoints
 from yatt_core.errors import YattError
-from yatt_core.keys import checkpoint_folder
+from yatt_core.keys import CHECKPOINTS
 
 log = logging.getLogger("yatt.maintenance")
 LEASE_SECONDS = 600.0
@@ -102,7 +102,7 @@ def prune_idle(home: Home, ledger: Ledger) -> str:
 def _has_something(home: Home, ledger: Ledger, run: str) -> bool:
     spec, folder = current_spec(ledger, run), home.run_folder(run)
     kept = {row.folder for row in ledger.records.own_checkpoints(run, "kept")}
-    hidden = list((folder / checkpoint_folder(0, 0, 0).parent).glob(".*"))
+    hidden = list((folder / CHECKPOINTS).glob(".*"))
     unneeded = kept - needed_checkpoints(ledger, run, spec.checkpoints.keep)
     return bool(hidden or unneeded) or has_unneeded_experience(ledger, run, folder, spec)
 
@@ -121,7 +121,7 @@ def _prune(home: Home, ledger: Ledger, run: str) -> None:
                 delete_checkpoint(folder, row.folder)
                 store.remove(row.folder)
         # Visible folders stay: one that no row names is a checkpoint that the next driver records.
-        checkpoints = folder / checkpoint_folder(0, 0, 0).parent
+        checkpoints = folder / CHECKPOINTS
         visible = [path.name for path in checkpoints.glob("[!.]*")]
         lease.check()
         sweep_checkpoints(folder, visible)

@@ -46,8 +46,6 @@ from yatt_core.spec import RunSpec, override_spec
 
 PIPELINE = Family("pipeline", "pipeline_job")
 """The tags of runs that jobs have created."""
-FOLDER = "pipelines"
-"""Folder of the home in which jobs put models."""
 
 
 class WaitsForApproval(YattError):
@@ -167,7 +165,7 @@ def _checkpoint_outputs(context: JobContext, run: str) -> dict[str, Any]:
 
 
 def _exported(context: JobContext, run: str, iteration: int, dtype: str | None) -> str:
-    to = context.home.folder / FOLDER / context.pipeline / context.name / f"{run}-i{iteration:06d}"
+    to = context.home.pipelines / context.pipeline / context.name / f"{run}-i{iteration:06d}"
     if not to.exists():  # it is written at once or not at all
         to.parent.mkdir(parents=True, exist_ok=True)
         context.tools.export(run, iteration, to, dtype)

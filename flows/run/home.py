@@ -89,6 +89,11 @@ class Home:
         """The folder of the service group; no run has this name, since a run's name ends in a number."""
         return self.folder / "group"
 
+    @property
+    def pipelines(self) -> Path:
+        """The folder in which jobs of pipelines put models."""
+        return self.folder / "pipelines"
+
     def run_folder(self, run: str) -> Path:
         """Returns the folder of a run."""
         return self.folder / run

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from yatt_core import durable
-from yatt_core.keys import CHECKPOINT_NAME, checkpoint_folder
+from yatt_core.keys import CHECKPOINT_NAME, CHECKPOINTS
 from yatt_core.manifests import MANIFEST
 from yatt_core.storage.fetching import FETCHED, fetching
 
@@ -47,19 +47,18 @@ def sweep_checkpoints(run_folder: Path, keep_folders: Collection[str], in_flight
     keep_folders: the folders that the ledger names.
     in_flight: a checkpoint is being published, so partial ones are kept.
     """
-    root = checkpoint_folder(0, 0, 0).parent
     kept = {Path(folder).name for folder in keep_folders}
     removed = []
-    for path in sorted((run_folder / root).iterdir()) if (run_folder / root).exists() else []:
+    for path in sorted((run_folder / CHECKPOINTS).iterdir()) if (run_folder / CHECKPOINTS).exists() else []:
         if _HIDDEN.fullmatch(path.name):
             gone = (path.suffix == ".trash" or not in_flight) and _sweep_hidden(run_folder, path)
         else:
             # Without a manifest, a folder holds files of ranks that send them to the durable tier.
             gone = path.name not in kept and not (in_flight and not (path / MANIFEST).exists())
             if gone:
-                delete_checkpoint(run_folder, str(root / path.name))
+                delete_checkpoint(run_folder, str(CHECKPOINTS / path.name))
         if gone:
-            removed.append(str(root / path.name))
+            removed.append(str(CHECKPOINTS / path.name))
     return removed
 
 

@@ -14,7 +14,7 @@ from yatt_core import durable
 from yatt_core.checkpoints.publish import CheckpointIdentity, identity_in, receipt_of
 from yatt_core.checkpoints.verify import CHECKPOINT_KIND, verify_checkpoint
 from yatt_core.errors import DataError
-from yatt_core.keys import checkpoint_folder
+from yatt_core.keys import CHECKPOINTS, checkpoint_folder
 from yatt_core.manifests import load_manifest
 from yatt_core.protocols.receipts import CheckpointReceipt
 
@@ -26,10 +26,9 @@ def find_unrecorded(run_folder: Path, known: Collection[str]) -> list[tuple[Chec
 
     Every byte is checked; damaged checkpoints are logged and skipped.
     """
-    root = checkpoint_folder(0, 0, 0).parent
     found = []
-    paths = sorted((run_folder / root).iterdir()) if (run_folder / root).exists() else []
-    candidates = [str(root / path.name) for path in paths if not path.name.startswith(".")]
+    paths = sorted((run_folder / CHECKPOINTS).iterdir()) if (run_folder / CHECKPOINTS).exists() else []
+    candidates = [str(CHECKPOINTS / path.name) for path in paths if not path.name.startswith(".")]
     for folder in (name for name in candidates if name not in known):
         try:
             found.append(_read(run_folder, folder))
@@ -37,7 +36,7 @@ def find_unrecorded(run_folder: Path, known: Collection[str]) -> list[tuple[Chec
             log.warning("an unrecorded checkpoint cannot be used: %s", error)
     if found:
         # Their publisher may have died before their names were durable.
-        durable.sync_folder(run_folder / root)
+        durable.sync_folder(run_folder / CHECKPOINTS)
     return found
 
 

@@ -122,7 +122,6 @@ def _carry_on(home: Home, pipeline: str, at_once: int | None, output: Output) ->
     """Takes all steps of a pipeline that can be taken now, and shows it."""
     from db.write.pipelines import FAILED
     from flows.pipelines.flow import drive_pipeline
-    from flows.pipelines.jobs import FOLDER
     from flows.pipelines.runner import PipelineRunner
     from ops.cli.commands.pipelines.work import tools_of
     from ops.cli.people import acting_name
@@ -136,7 +135,7 @@ def _carry_on(home: Home, pipeline: str, at_once: int | None, output: Output) ->
         state = drive_pipeline(
             lambda run_step: PipelineRunner(home, ledger, pipeline, tools, run_step).run(),
             pipeline,
-            home.folder / FOLDER / pipeline,
+            home.pipelines / pipeline,
             server_of_runs(home),
         )
         view = pipeline_view(ledger, pipeline)
