@@ -19,9 +19,10 @@ from ops.cli.detached import start_detached
 from ops.cli.lookup import find_run, opened_ledger
 from ops.group.address import server_of_runs
 from ops.queries.run_list import DRIVEN, find_line
+from yatt.arguments import require, require_callbacks, require_number
 from yatt.errors import ExitCode, error_of
 from yatt.run import Run, located, operator, raise_failure
-from yatt.spec import Overrides, Spec, override_texts
+from yatt.spec import Overrides, Spec, as_spec, override_texts
 
 HANDLED = (ExitCode.OK, ExitCode.PAUSED, ExitCode.INTERRUPTED)
 
@@ -47,7 +48,9 @@ def train(
     Returns the run, whose `state` is completed, stopped or paused. Raises `ConfigurationError` with all mistakes of the spec
     before anything is written, and otherwise the error that ended the run. Ctrl-C asks the driver to stop, and waits for it.
     """
-    given = spec if isinstance(spec, Spec) else Spec.load(spec)
+    given = as_spec(spec)
+    require_number("until", until)
+    require_callbacks(callbacks)
     chosen = given.override(overrides) if overrides else given
     place = located(home)
     by = operator(place)
@@ -77,6 +80,9 @@ def resume(
 
     Raises `RunNotFound`, `LeaseHeld` if the run is driven, `ConfigurationError`, and the error that ended the run.
     """
+    require_number("until", until)
+    require_callbacks(callbacks)
+    require("run", run, (Run, str), "a run or its id")
     place = run.home if isinstance(run, Run) else located(home)
     by = operator(place)
     with opened_ledger(place) as ledger:
@@ -91,6 +97,7 @@ def fork(
     run: Run | str, at: int, overrides: Overrides = (), *, name: str | None = None, home: str | Path | None = None
 ) -> Run:
     """Creates a run that begins after an iteration of another one (`Run.fork`); `resume` drives it."""
+    require("run", run, (Run, str), "a run or its id")
     if isinstance(run, Run):
         return run.fork(at, overrides, name=name)
     place = located(home)

@@ -9,7 +9,7 @@ from flows.run.home import Home
 from ops.cli.commands.planning.calibration import calibrate as fit
 from ops.cli.commands.planning.plan_document import plan_document
 from ops.cli.lookup import find_run, opened_ledger
-from yatt.spec import Spec
+from yatt.spec import Spec, as_spec
 from yatt_core.planning.assumptions import Assumptions, parse_spread
 from yatt_core.planning.cluster import local_cluster, parse_cluster, read_cards
 from yatt_core.planning.plan import RunPlan as PlanResult
@@ -19,7 +19,7 @@ __all__ = ["PlanResult", "plan", "plan_document"]
 
 
 def plan(
-    spec: Spec,
+    spec: Spec | str | Path,
     cluster: str | None = None,
     *,
     cards: str | Path | None = None,
@@ -31,6 +31,7 @@ def plan(
 ) -> PlanResult:
     """Predicts what a spec needs on given devices; loads and starts nothing.
 
+    spec: a `Spec` or the path of a spec file.
     cluster: such as "8xH200" or "8xH200,16 nodes"; by default this machine's devices.
     cards: a YAML file that describes further types of devices.
     prompt_tokens, response_tokens: log-normal distributions of lengths, as "MEDIAN:SIGMA".
@@ -40,6 +41,7 @@ def plan(
     Returns the plan: `fits`, `demand` (bytes by role and stage), `times` (seconds), `remedies`, `warnings`;
     `yatt.planning.plan_document` makes a dictionary of it. Raises `ConfigurationError` and `RunNotFound`.
     """
+    model = as_spec(spec).model
     known = read_cards(None if cards is None else Path(cards))
     devices = local_cluster(known) if cluster is None else parse_cluster(cluster, known)
     assumed = Assumptions(
@@ -48,9 +50,9 @@ def plan(
         training_mfu=training_mfu,
     )
     if calibrate is None:
-        return plan_run(spec.model, devices, assumed)
+        return plan_run(model, devices, assumed)
     place = Home.locate(None if home is None else Path(home))
     with opened_ledger(place) as ledger:
-        fitted = fit(ledger, place, find_run(ledger, calibrate), spec.model)
+        fitted = fit(ledger, place, find_run(ledger, calibrate), model)
     assumed = replace(assumed, prompt=assumed.prompt or fitted.prompt, response=assumed.response or fitted.response)
-    return plan_run(spec.model, devices, assumed, fitted)
+    return plan_run(model, devices, assumed, fitted)

@@ -30,8 +30,9 @@ from ops.people.roles import Permission
 from ops.queries.run_list import DRIVEN, find_line
 from ops.queries.run_list import ListedRun as State
 from yatt import tables
+from yatt.arguments import require, require_callbacks, require_number
 from yatt.callbacks import End
-from yatt.errors import InfrastructureError, error_of
+from yatt.errors import ConfigurationError, InfrastructureError, error_of
 from yatt.following import Follower
 from yatt.spec import Overrides, Spec, override_texts
 
@@ -42,6 +43,8 @@ __all__ = ["Export", "Run", "State", "find", "located", "runs"]
 
 LOOK_SECONDS = 0.2
 FAILED, RUNNING = "failed", "running"
+ASKED = "asked through the Python API"
+"""The reason that the audit chain has if none is given."""
 
 
 def located(home: str | Path | None) -> Home:
@@ -118,6 +121,7 @@ class Run:
         unknown) and `validity`. Files that this machine lacks are fetched from the durable tier. Raises
         `ConfigurationError` if no experience of the iteration is recorded, and `DataError` for a damaged file.
         """
+        require_number("iteration", iteration)
         with opened_ledger(self.home) as ledger:
             number = find_line(ledger, self.id).iteration if iteration is None else iteration
             table = tables.samples_table(ledger, self.home, self.id, number)
@@ -155,7 +159,7 @@ class Run:
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
-    def stop(self, within: float | None = None, reason: str = "asked through the Python API") -> bool:
+    def stop(self, within: float | None = None, reason: str = ASKED) -> bool:
         """Asks the driver to stop after its current iteration, with a checkpoint; returns False if there is no driver.
 
         within: seconds within which to stop, if necessary in the middle of an iteration.
@@ -178,6 +182,7 @@ class Run:
 
         Raises `TimeoutError`, the error that ended the run, and `InfrastructureError` if the driver was lost.
         """
+        require_callbacks(callbacks)
         deadline = None if timeout is None else time.monotonic() + timeout
         with opened_ledger(self.home) as ledger:
             follower = Follower(ledger, self.id, callbacks)
@@ -206,11 +211,14 @@ class Run:
         by = operator(self.home)
         return Run(branches.fork(self.home, self.id, at, changes, branch, by).run, self.home)
 
-    def rollback(self, to: int, reason: str = "") -> RolledBack:
+    def rollback(self, to: int, reason: str = ASKED) -> RolledBack:
         """Opens a branch after an iteration, on which `yatt.resume` continues; nothing is deleted.
 
         Raises `ConfigurationError` before anything is written, and `LeaseHeld` if the run is driven.
         """
+        require_number("to", to)
+        if not reason.strip():
+            raise ConfigurationError("reason: expected a few words, for the audit chain")
         return branches.rollback(self.home, self.id, to, reason, operator(self.home))
 
 
@@ -236,6 +244,7 @@ def raise_failure(ledger: Ledger, state: State, exit_code: int | None = None) ->
 
 def find(run: str = LATEST, home: str | Path | None = None) -> Run:
     """Returns a run by its id, a unique prefix of it, or `latest`. Raises `RunNotFound`."""
+    require("run", run, str, "the id of a run, a unique prefix of it, or latest")
     place = located(home)
     with opened_ledger(place) as ledger:
         return Run(find_run(ledger, run), place)

@@ -13,6 +13,8 @@ from typing import Any
 
 from flows.run.home import Home
 from ops.preflight.run import check_before_start
+from yatt.arguments import PATHS, require
+from yatt_core.errors import ConfigurationError
 from yatt_core.rewards.process import reward_process
 from yatt_core.spec import RunSpec, load_spec, override_spec, spec_of_tree
 from yatt_core.spec.reading.documents import yaml_text
@@ -24,8 +26,18 @@ Overrides = Mapping[str, Any] | Sequence[str]
 def override_texts(overrides: Overrides) -> tuple[str, ...]:
     """Returns overrides as the texts that `--set` takes."""
     if isinstance(overrides, Mapping):
-        return tuple(f"{key}={json.dumps(value)}" for key, value in overrides.items())
+        return tuple(f"{key}={_text_of(key, value)}" for key, value in overrides.items())
+    require("overrides", overrides, (list, tuple), "values by dotted key, or a list of KEY=VALUE")
+    for number, text in enumerate(overrides):
+        require(f"overrides.{number}", text, str, "KEY=VALUE")
     return tuple(overrides)
+
+
+def _text_of(key: str, value: Any) -> str:
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"overrides: {key}: expected a plain value ({error})") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +55,7 @@ class Spec:
 
         Raises `ConfigurationError` with one line for each mistake.
         """
+        require("path", path, PATHS, "the path of a spec file")
         return cls(load_spec(Path(path), override_texts(overrides), with_files=True))
 
     @classmethod
@@ -53,6 +66,7 @@ class Spec:
 
         Raises `ConfigurationError` with one line for each mistake.
         """
+        require("values", values, Mapping, "a dictionary")
         return cls(spec_of_tree(dict(values), "spec", Path(folder)))
 
     @property
@@ -91,3 +105,9 @@ class Spec:
     def to_yaml(self) -> str:
         """Returns the spec as YAML, which `load` reads."""
         return yaml_text(self.to_dict())
+
+
+def as_spec(spec: Spec | str | Path) -> Spec:
+    """Returns a spec, which is read if a path is given. Raises `ConfigurationError`."""
+    require("spec", spec, (Spec, *PATHS), "a Spec or the path of a spec file")
+    return spec if isinstance(spec, Spec) else Spec.load(spec)

@@ -87,6 +87,14 @@ def test_a_run_without_a_driver_cannot_be_stopped_and_without_checkpoints_not_fo
         run.rollback(9)
 
 
+def test_numbers_and_reasons_are_checked(run: yatt.Run) -> None:
+    with pytest.raises(yatt.errors.ConfigurationError, match=r"^iteration: expected a whole number"):
+        run.samples("x")  # type: ignore[call-overload]
+    for reason in ("", " "):
+        with pytest.raises(yatt.errors.ConfigurationError, match=r"^reason: expected a few words"):
+            run.rollback(1, reason)
+
+
 def test_an_audit_is_a_report(tmp_path: Path) -> None:
     home = Home(tmp_path / "runs")
     make_sound_run(home)

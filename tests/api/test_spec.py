@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import yatt
 from tests.services import ROOT
 
+API: Any = yatt
+"""For calls that a type checker would refuse."""
 VIRTUAL = ROOT / "configs" / "virtual.yaml"
 
 
@@ -47,9 +51,40 @@ def test_mistakes_have_the_words_of_the_command_line() -> None:
     assert caught.value.exit_code == yatt.errors.ExitCode.CONFIGURATION
 
 
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: API.Spec.load(None), r"^path: expected the path of a spec file \(given: None, of type NoneType\)"),
+        (lambda: API.Spec.load(VIRTUAL, 3), "^overrides: expected values by dotted key"),
+        (lambda: API.Spec.load(VIRTUAL, [3]), r"^overrides\.0: expected KEY=VALUE"),
+        (lambda: API.Spec.load(VIRTUAL, {"iterations": object()}), "^overrides: iterations: expected a plain value"),
+        (lambda: API.Spec.from_dict([1]), "^values: expected a dictionary"),
+        (lambda: API.plan(3), "^spec: expected a Spec or the path"),
+        (lambda: API.find(3), "^run: expected the id of a run"),
+        (lambda: API.fork(3, 1), "^run: expected a run or its id"),
+        (lambda: API.train(VIRTUAL, until=-1, home="nowhere"), "^until: expected a whole number of at least 0"),
+        (lambda: API.train(VIRTUAL, until="3", home="nowhere"), "^until: expected a whole number of at least 0"),
+        (
+            lambda: API.train(VIRTUAL, callbacks=[3], home="nowhere"),
+            r"^callbacks\.0: expected an object with on_commit",
+        ),
+        (lambda: API.train(VIRTUAL, callbacks=[yatt.Callback], home="nowhere"), r"^callbacks\.0: expected an object"),
+        (lambda: API.resume("toy-1", callbacks=3, home="nowhere"), "^callbacks: expected a list of callbacks"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name_before_anything_is_written(
+    call: Callable[[], object], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(yatt.errors.ConfigurationError, match=says):
+        call()
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_plan_says_what_fits() -> None:
     spec = yatt.Spec.load(ROOT / "configs" / "plan-7b-grpo.yaml")
     assert yatt.plan(spec, "8xH200", response_tokens="800:0.5").fits
+    assert yatt.plan(ROOT / "configs" / "plan-7b-grpo.yaml", "8xH200", response_tokens="800:0.5").fits
     small = yatt.plan(spec.override({"trainer.engine.tensor_model_parallel_size": 1}), "1xH100")
     assert not small.fits and small.times is None
     with pytest.raises(yatt.errors.ConfigurationError):
