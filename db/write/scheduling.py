@@ -60,8 +60,7 @@ class Scheduling:
             row = lock_queue(connection)
             before = holder_of(row)
             if before is not None and row.expires_at > now and not is_gone(before):
-                left = (row.expires_at - now) / 1000
-                raise SchedulerHeld(f"the queue is scheduled by {before.text}; its lease expires in {left:.1f} s")
+                raise SchedulerHeld(f"the queue is scheduled by {before.text}")
             fence = SchedulerFence(row.term + 1)
             connection.execute(
                 update(QueueScheduler).values(

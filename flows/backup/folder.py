@@ -77,6 +77,8 @@ class BackupFolder:
         Raises `ConfigurationError` if there is none, or several.
         """
         known = self.ids()
+        if self.folder.is_file():
+            raise ConfigurationError(f"{self.folder}: is a file; expected the folder of the backups")
         if not known:
             raise ConfigurationError(
                 f"{self.folder}: there are no backups here; `yatt backup create {self.folder}` makes one"

@@ -6,6 +6,7 @@ nothing behind.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from yatt_core.spec import RunSpec
 from yatt_core.spec.availability import check_available
 from yatt_core.spec.sections.data import JsonlSource, ReasoningGymSource
 from yatt_core.spec.sections.model import ModelFolder
+from yatt_core.tracing.settings import tracing_settings
 
 SPARE_BYTES = 256 << 20
 """Space for the ledger, logs and experience of a small run."""
@@ -76,6 +78,7 @@ def check_before_start(
     problems.raise_as_configuration()
     _check_surroundings(home, spec)
     check_prices(Home(home), spec)
+    tracing_settings(os.environ)
     return Checked(trials, remarks(spec))
 
 

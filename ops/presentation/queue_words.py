@@ -39,7 +39,7 @@ def cost_text(entry: Costed) -> str:
     if entry.cost is None:
         return ""
     error = "" if entry.cost_error is None else f" (predicted within {entry.cost_error:.0%})"
-    return f"{entry.cost:.2f} {entry.currency}{error}"
+    return f"{entry.cost:.2f} {entry.currency or ''}{error}".rstrip()
 
 
 def when_text(at: int | None) -> str:

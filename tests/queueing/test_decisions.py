@@ -121,7 +121,9 @@ def test_limits_of_persons_and_quotas_of_projects_hold() -> None:
     runs = [entry("a", 4, order=0), entry("b", 4, order=1), entry("c", 4, order=2, owner="ben")]
     decision = decide(limited, facts(*runs))
     assert started(decision) == ["a", "c"]
-    assert decision.waiting["b"].reason == "ada may hold 4 devices, and holds 4"
+    assert (
+        decision.waiting["b"].reason == "ada may hold 4 devices (owners, devices_per_owner in pools.yaml), and holds 4"
+    )
     quotas = parse_pools({"pools": {"main": {"devices": 8, "quotas": {"chat": 4}}}}, "pools")
     assert started(decide(quotas, facts(entry("a", 4, order=0), entry("b", 4, order=1)))) == ["a"]
 
@@ -179,7 +181,7 @@ def test_devices_that_are_claimed_count_towards_the_limits() -> None:
     waiting = [entry("first", 4, order=0), entry("second", 4, order=1)]
     decision = decide(pools(8, devices_per_owner=4), facts(leaving, holding("stays", 4, 2, owner="ben"), *waiting))
     assert decision.waiting["first"].reason == "its devices are being freed"
-    assert "ada may hold 4 devices, and holds 4" in decision.waiting["second"].reason
+    assert "ada may hold 4 devices (owners" in decision.waiting["second"].reason
 
 
 def test_a_run_for_which_devices_are_on_their_way_preempts_in_no_other_pool() -> None:

@@ -31,10 +31,12 @@ def test_the_standard_variables_say_where(given: dict[str, str], expected: Traci
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"YATT_OTLP": "maybe"}, "YATT_OTLP: expected 1 or 0"),
+        ({"YATT_OTLP": "maybe"}, "YATT_OTLP: expected 1, true"),
         ({"YATT_OTLP": "1", ADDRESS: "http://[::1"}, f"{ADDRESS}: expected an address"),
         ({"YATT_OTLP": "1", ADDRESS: "collector:4318"}, f"{ADDRESS}: expected an address"),
         ({"YATT_OTLP": "1", ADDRESS: "http://me:secret@collector:4318"}, f"{ADDRESS}: must not contain a password"),
+        ({"YATT_OTLP": "1", ADDRESS: "localhost"}, rf"{ADDRESS}: expected an address .* \(given: 'localhost'\)"),
+        ({"YATT_OTLP": "1", ADDRESS: "me:secret@collector"}, f"{ADDRESS}: must not contain a password"),
         ({"YATT_OTLP": "1", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "expected http/protobuf or grpc"),
     ],
 )

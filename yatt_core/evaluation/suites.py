@@ -17,7 +17,7 @@ from pydantic import Field, PositiveInt, model_validator
 from yatt_core.datasets.rows import Keep
 from yatt_core.datasets.sources import all_tasks
 from yatt_core.digests import chain_digest, json_digest
-from yatt_core.errors import ConfigurationError
+from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.evaluation.paired import TestKind
 from yatt_core.evaluation.panel import PanelSpec
 from yatt_core.prompts.stream import Prompt
@@ -136,7 +136,8 @@ def _require_answers(name: str, run: RunSpec) -> None:
 
 def _digest(suite: SuiteSpec, run: RunSpec, prompts: Sequence[Prompt]) -> str:
     rows = (json_digest([prompt.prompt_id, prompt.text, prompt.answer, list(prompt.media)]) for prompt in prompts)
-    answering = {name: run.model_dump(mode="json")[name] for name in ANSWERING}
+    tree = run.model_dump(mode="json")
+    answering = {name: tree[name] for name in ANSWERING}
     sampling = None if suite.sampling is None else suite.sampling.model_dump(mode="json")
     judges = [] if suite.judges is None else [suite.judges.digest()]
     return json_digest([suite.name, sampling, answering, run.data.system_prompt, chain_digest(rows), *judges])
@@ -146,8 +147,9 @@ def _tasks(suite: SuiteSpec, number: int, keep: Keep) -> Iterator[Prompt]:
     each = suite.sets[number]
     try:
         found = all_tasks(each.source, number, each.tasks, keep)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"suite {suite.name}, set {each.name}: {error}") from None
+    except (ConfigurationError, DataError) as error:
+        wrong = str(error).removeprefix("data.sources: ")
+        raise ConfigurationError(f"suite {suite.name}, set {each.name}: {wrong}") from None
     if not found:
         raise ConfigurationError(f"suite {suite.name}, set {each.name}: it has no tasks; expected one row or more")
     for index, prompt in enumerate(found):  # named by the set, so that a file may move

@@ -33,11 +33,12 @@ class Limits:
         """Returns which limit keeps a run from starting in a pool; None if none does."""
         limit = self._pools.limit_of(entry.owner)
         if limit is not None and self._owners[entry.owner] + entry.devices > limit:
-            return f"{entry.owner} may hold {limit} devices, and holds {self._owners[entry.owner]}"
+            held = self._owners[entry.owner]
+            return f"{entry.owner} may hold {limit} devices (owners, devices_per_owner in pools.yaml), and holds {held}"
         quota = self._pools.pools[pool].quotas.get(entry.project)
         held = self._projects[pool, entry.project]
         if quota is not None and held + entry.devices > quota:
-            return f"project {entry.project} may hold {quota} devices of {pool}, and holds {held}"
+            return f"project {entry.project} may hold {quota} devices of {pool} (its quotas), and holds {held}"
         return None
 
 

@@ -9,13 +9,14 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     Field,
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
+    Strict,
     field_validator,
     model_validator,
 )
@@ -42,7 +43,7 @@ class Price(SpecModel):
 class PoolSpec(SpecModel):
     """Devices that runs share. A run gets devices of one pool."""
 
-    devices: PositiveInt | None = None
+    devices: Annotated[PositiveInt, Strict()] | None = None
     """Number of devices that are not GPUs of this machine, such as CPU cores. Expected unless `gpus` is given."""
     gpus: tuple[int, ...] | None = Field(default=None, min_length=1)
     """Numbers of this machine's GPUs; a driver sees only those that its run holds."""

@@ -35,7 +35,9 @@ def tracing_settings(environment: Mapping[str, str]) -> TracingSettings | None:
     if switch in OFF:
         return None
     if switch not in ON:
-        raise ConfigurationError(f"{SWITCH}: expected 1 or 0 (given: {switch!r:.40})")
+        raise ConfigurationError(
+            f"{SWITCH}: expected 1, true, yes or on, or 0, false, no or off (given: {switch!r:.40})"
+        )
     given = environment.get(PROTOCOL) or "http/protobuf"
     protocol = next((known for known in get_args(Protocol) if known == given), None)
     if protocol is None:
@@ -46,10 +48,12 @@ def tracing_settings(environment: Mapping[str, str]) -> TracingSettings | None:
         _ = parts.port
     except ValueError:
         raise ConfigurationError(f"{ENDPOINT}: expected an address such as {DEFAULT[protocol]}") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigurationError(f"{ENDPOINT}: expected an address such as {DEFAULT[protocol]}")
-    if parts.username or parts.password:
+    if "@" in endpoint:
         raise ConfigurationError(f"{ENDPOINT}: must not contain a password; put it into OTEL_EXPORTER_OTLP_HEADERS")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigurationError(
+            f"{ENDPOINT}: expected an address such as {DEFAULT[protocol]} (given: {endpoint!r:.80})"
+        )
     if not _installed():
         raise ConfigurationError(f"{SWITCH}: OpenTelemetry's exporters are not installed; pip install 'yatt[otel]'")
     return TracingSettings(endpoint, protocol)

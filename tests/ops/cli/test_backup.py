@@ -61,6 +61,14 @@ def test_damage_is_named_with_exit_code_1_and_not_restored(yatt: Yatt, home: Hom
     assert (new / RESTORING).exists()
 
 
+def test_a_damaged_manifest_is_listed_with_exit_code_1(yatt: Yatt, home: Home, tmp_path: Path) -> None:
+    seed_run(home)
+    name = yatt("backup", "create", str(tmp_path / "backups"), "-o", "json").document["id"]
+    (tmp_path / "backups" / "backups" / f"{name}.json").write_text("{}")
+    listed = yatt("backup", "list", str(tmp_path / "backups"))
+    assert listed.code == 1 and "damaged" in listed.out and "was altered" in listed.err
+
+
 def test_damage_of_the_home_is_told_with_exit_code_1(yatt: Yatt, home: Home, tmp_path: Path) -> None:
     seed_run(home)
     shard = next(home.folder.glob("toy-1/experience/b000/i000001/w00-s0000.*"))
@@ -83,6 +91,7 @@ def test_damage_of_the_home_is_told_with_exit_code_1(yatt: Yatt, home: Home, tmp
         (("backup", "prune", "{}/backups"), "--keep"),
         (("backup", "prune", "{}/new", "--keep", "2"), "there are no backups here"),
         (("backup", "list", "{}/new"), "there is no such folder"),
+        (("restore", "{}/runs/ledger.db", "--home", "{}/new"), "is a file; expected the folder of the backups"),
         (("backup", "create", "{}/elsewhere", "--home", "{}/nothing"), "no runs here"),
         (("migrate", "--home", "{}/nothing"), "there is no ledger to migrate"),
     ],

@@ -61,3 +61,12 @@ def test_only_some_runs_and_only_since_a_time(yatt: Yatt, runs: list[str]) -> No
 def test_bad_input_is_refused(yatt: Yatt, runs: list[str], words: tuple[str, ...], said: str) -> None:
     done = yatt("costs", *words)
     assert said in done.err and done.code in (1, 2)
+
+
+@pytest.mark.parametrize("text", ["currency: euro\n", "device: {}\n", "{"])
+def test_a_mistake_in_the_price_file_is_told_instead_of_costs_without_a_price(
+    yatt: Yatt, runs: list[str], home: Home, text: str
+) -> None:
+    (home.folder / "prices.yaml").write_text(text)
+    done = yatt("costs")
+    assert done.code == 2 and "prices.yaml" in done.err

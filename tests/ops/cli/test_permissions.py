@@ -92,6 +92,8 @@ def test_users_are_added_listed_changed_and_removed(yatt: Yatt) -> None:
     assert [(user["name"], user["role"], user["logins"]) for user in listed] == [("alice", "approver", ["x1"])]
     made = yatt("token", "create", "a1", "--user", "alice", "--expires", "30d", "-o", "json").document
     assert made["role"] == "approver"
+    more = yatt("token", "create", "b", "--user", "alice", "--role", "admin")
+    assert more.code == 2 and "--role admin: alice is" in more.err and "no more than that" in more.err
     [token] = yatt("token", "list", "-o", "json").document["tokens"]
     assert token["user"] == "alice" and token["expires_at"] - token["created_at"] == 30 * 86_400_000
     removed = yatt("user", "remove", "alice", "-o", "json").document

@@ -36,6 +36,13 @@ def test_a_first_pools_file_has_the_devices_of_this_machine(yatt: Yatt, home: Ho
     assert (again.code, "already exists" in again.err) == (2, True)
 
 
+def test_pools_are_listed_and_checked_before_there_are_runs(yatt: Yatt, pooled: Home) -> None:
+    assert [pool["name"] for pool in yatt("queue", "-o", "json").document["pools"]] == ["main", "spot"]
+    pools_file(pooled).write_text("pools: {main: {devices: true}}")
+    wrong = yatt("queue")
+    assert wrong.code == 2 and "pools.yaml: pools.main.devices" in wrong.err
+
+
 def test_a_spec_becomes_a_run_that_waits(yatt: Yatt, pooled: Home) -> None:
     words = ("--pool", "spot,main", "--priority", "2", "--project", "chat", "--by", "ada", "--auto-checkpoints")
     made = yatt("queue", "submit", SPEC, *words, "-o", "json").document
@@ -56,12 +63,12 @@ def test_a_spec_becomes_a_run_that_waits(yatt: Yatt, pooled: Home) -> None:
 
 def test_people_change_the_queue_and_the_chain_says_who(yatt: Yatt, pooled: Home) -> None:
     yatt("queue", "submit", SPEC, "--pool", "main", "--by", "ada")
-    for words in (("priority", "latest", "7"), ("pause", "latest"), ("resume", "latest"), ("remove", "latest")):
+    for words in (("priority", "latest", "-3"), ("pause", "latest"), ("resume", "latest"), ("remove", "latest")):
         assert yatt("queue", *words, "--by", "ben").code == 0
     with Ledger.open(pooled.ledger) as ledger:
         links = [link.body for link in ledger.events.of_kind("virtual-1", "queue_changed")]
     assert links == [
-        {"by": "ben", "priority": 7},
+        {"by": "ben", "priority": -3},
         *({"by": "ben", "wanted": wanted} for wanted in ("hold", "run", "remove")),
     ]
 

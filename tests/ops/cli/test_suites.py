@@ -185,8 +185,11 @@ def test_all_kept_checkpoints_are_rejudged_once(yatt: Yatt, home: Home, pinned: 
     ("options", "told"),
     [
         ((), "--suite or --rejudge"),
-        (("--rejudge", "none.yaml/strict"), "none.yaml is no file; expected SPEC/JUDGE"),
-        (("--rejudge", "strict"), "strict is no file"),
+        (
+            ("--rejudge", "none.yaml/strict"),
+            "--rejudge none.yaml/strict: expected SPEC/JUDGE, such as judges.yaml/strict; there is no file none.yaml",
+        ),
+        (("--rejudge", "strict"), "--rejudge strict: expected SPEC/JUDGE"),
         (("--rejudge", "{file}/other"), "has no generative judge 'other'; known: strict"),
         (("--rejudge", "{file}/strict", "--rejudge", "{file}/strict"), "each name can be given to one judge only"),
         (("--suite", "{file}", "--combine", "mean"), "--combine: needs --rejudge"),

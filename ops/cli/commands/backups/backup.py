@@ -78,7 +78,7 @@ def create(to: ToArgument, home: HomeOption = None, output: OutputOption = Outpu
 
 @backup_app.command("list", epilog=examples(*LIST))
 def list_backups(to: ToArgument, output: OutputOption = Output.TEXT) -> None:
-    """List the backups of a folder, oldest first."""
+    """List the backups of a folder, oldest first; exit code 1 if the manifest of one is damaged."""
     from yatt_core.errors import ConfigurationError, DataError
 
     folder, rows = _folder(to), list[dict[str, object]]()
@@ -101,14 +101,19 @@ def list_backups(to: ToArgument, output: OutputOption = Output.TEXT) -> None:
         rows.append({"id": name, **facts, **more})
     if output is Output.JSON:
         write_json({"folder": str(folder.folder), "backups": rows})
-        return
-    columns = ("id", "made", "home", "runs", "files", "size", "yatt", "lacking")
-    write_table(columns, [_cells(row) for row in rows])
+    else:
+        columns = ("id", "made", "home", "runs", "files", "size", "yatt", "lacking")
+        write_table(columns, [_cells(row) for row in rows])
+    damaged = [row["error"] for row in rows if "error" in row]
+    for said in damaged:
+        message(str(said))
+    if damaged:
+        raise typer.Exit(ExitCode.FAILURE)
 
 
 def _cells(row: dict[str, object]) -> tuple[object, ...]:
     if "error" in row:
-        return (row["id"], "", row["error"], None, None, "", "", None)
+        return (row["id"], "", "damaged", None, None, "", "", None)
     made, total = moment(int(str(row["at"]))), size(int(str(row["bytes"])))
     return (row["id"], made, row["home"], row["runs"], row["files"], total, row["yatt"], row["lacking"])
 

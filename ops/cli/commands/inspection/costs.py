@@ -77,11 +77,14 @@ def costs(
     output: Annotated[Format, typer.Option("--output", "-o", help="Output format.")] = Format.TEXT,
 ) -> None:
     """Show what runs cost: money, device hours, energy and carbon, by the prices in force at the time."""
+    from flows.billing.price_file import home_prices
     from flows.run.home import Home
     from ops.queries import costs as query
 
+    place = Home.locate(home)
+    home_prices(place)  # a mistake in the price file is the likely reason for costs that are missing
     dimensions: list[query.Dimension] = [each.value for each in dict.fromkeys(by or [By.RUN])]
-    with opened_ledger(Home.locate(home)) as ledger:
+    with opened_ledger(place) as ledger:
         names = list(dict.fromkeys(find_run(ledger, run) for run in runs)) if runs else None
         found = query.costs(ledger, dimensions, None if since is None else moment_of(since), names, _progress())
     if output is Format.CSV:

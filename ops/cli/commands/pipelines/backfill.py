@@ -135,10 +135,9 @@ def _judge(name: str) -> GenerativePart:
     from yatt_core.spec.rewards.judges import GenerativePart
 
     file, _, judge = name.rpartition("/")
-    if not file or not Path(file).is_file():
-        raise ConfigurationError(
-            f"--rejudge: {name!r}: {file or name} is no file; expected SPEC/JUDGE, such as judges.yaml/strict"
-        )
+    if not Path(file).is_file():
+        missing = f"; there is no file {file}" if file else ""
+        raise ConfigurationError(f"--rejudge {name}: expected SPEC/JUDGE, such as judges.yaml/strict{missing}")
     parts = load_spec(Path(file), (), with_files=True).rewards.judges
     found = next((part for part in parts if part.name == judge), None)
     if not isinstance(found, GenerativePart):

@@ -42,16 +42,27 @@ def register(app: typer.Typer) -> None:
     app.add_typer(queue_app, name="queue", epilog=examples(*LIST, SUBMIT[0], "yatt queue serve"))
 
 
+NEGATIVE = {"ignore_unknown_options": True}
+"""Has -3 read as an argument."""
+
+
 @queue_app.callback(epilog=examples(*LIST))
 def show(context: typer.Context, home: HomeOption = None, output: OutputOption = Output.TEXT) -> None:
     """List pools, and the runs that hold devices, wait for them, or ended last."""
     if context.invoked_subcommand is not None:
         return
+    from db.ledger import Ledger
+    from flows.queueing.pools_file import pools_file, read_pools
     from flows.run.home import Home
     from ops.cli.commands.queueing.tables import print_queue
+    from ops.preflight.home_folder import ledger_file
     from ops.queries.queueing import queue_view
 
     place = Home.locate(home)
+    if pools_file(place).exists():
+        read_pools(place)
+        if (file := ledger_file(place)) is not None and not file.exists():
+            Ledger.open(place.ledger).close()  # a home may have pools before it has runs
     with opened_ledger(place) as ledger:
         view = queue_view(ledger, place)
     if output is Output.JSON:
@@ -126,7 +137,7 @@ def submit(
         message("no scheduler is running; start one with `yatt up` or `yatt queue serve`")
 
 
-@queue_app.command(epilog=examples("yatt queue priority quickstart-3 5"))
+@queue_app.command(epilog=examples("yatt queue priority quickstart-3 5"), context_settings=NEGATIVE)
 def priority(
     run: RunArgument,
     level: Annotated[int, typer.Argument(metavar="N", min=-100, max=100, help="The new priority.")],

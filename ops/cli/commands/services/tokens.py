@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ops.cli.options import HomeOption, Output, OutputOption, examples
-from ops.people.roles import Role
+from ops.people.roles import Role, lesser
 from ops.presentation.output import message, write, write_json, write_table
 from ops.presentation.words import moment
+from yatt_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,6 +67,11 @@ def create(
     given = role or (Role.ADMIN if user else Role.OPERATOR)  # a user's own role is the limit
     lifetime = None if expires is None else parse_duration(expires, "--expires").total_seconds()
     store = _store(home)
+    owner = store.users.find(user) if user else None
+    if owner is not None and role is not None and lesser(role, owner.role) is not role:
+        raise ConfigurationError(
+            f"--role {role}: {user} is {owner.role}, and a token for {user} can do no more than that"
+        )
     token = store.create(name, given, lifetime, user)
     if output is Output.JSON:
         person = store.person_of(token)
