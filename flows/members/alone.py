@@ -1,6 +1,6 @@
 """Keeps two commands from driving the same sweep or soup at once, which would each take the other's drivers for its own.
 
-Consumes the run that keeps the record; locks a file in its folder. The ledger's lease of that run will not do, since the run's own
+Consumes the run that keeps the record; locks a file in its folder. The lease of that run will not do, since the run's own
 driver needs it at times.
 """
 
