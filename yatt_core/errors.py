@@ -93,6 +93,13 @@ class DriftError(ConfigurationError):
     """A replay is required, but the environment differs from the one in which the updates were made."""
 
 
+class DrivenElsewhereError(YattError):
+    """Another process drives the sweep or the soup."""
+
+    failure_class = FailureClass.FENCED
+    exit_code = ExitCode.LEASE_HELD
+
+
 class FencedError(YattError):
     """A newer term owns the run; this holder must exit without another write."""
 

@@ -19,6 +19,10 @@ from zoneinfo import available_timezones
 
 from yatt_core.errors import ConfigurationError
 
+FIELDS = {"minute": "0-59", "hour": "0-23", "day": "1-31", "month": "1-12", "weekday": "0-6 or mon-sun"}
+CRON_HELP = "expected five fields (minute hour day month weekday), such as '0 22 * * *' for 22:00 every day"
+RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
+"""The numbers of each field of a cron line; a weekday of 7 is Sunday, too."""
 UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
 LONGEST = timedelta(days=366)
@@ -105,6 +109,23 @@ def _meant(text: str) -> str:
     meant = "".join(number + unit for number, unit in found)
     match = DURATION.fullmatch(meant)
     return f"did you mean {meant}? " if match and any(_numbers(match)) else ""
+
+
+def check_cron(cron: str, origin: str) -> None:
+    """Raises `ConfigurationError` for a cron line with too many or too few fields, or with a number outside its range.
+
+    The rest is left to Prefect's reader, since it must be imported after its settings are known.
+
+    origin: the option, for error messages.
+    """
+    fields = cron.split()
+    if len(fields) != len(FIELDS):
+        raise ConfigurationError(f"{origin}: {cron!r} has {len(fields)} fields; {CRON_HELP}")
+    for text, (name, known), (least, most) in zip(fields, FIELDS.items(), RANGES, strict=True):
+        bases = [item.partition("/")[0] for item in text.split(",")]
+        numbers = [int(part) for base in bases for part in re.findall(r"^\d{1,9}|(?<=-)\d{1,9}$", base, re.ASCII)]
+        if not all(least <= number <= most for number in numbers) or not re.fullmatch(r"[\w*,/#?-]+", text, re.ASCII):
+            raise ConfigurationError(f"{origin}: {cron!r}: {name}: {text!r} is not in {known}; {CRON_HELP}")
 
 
 @cache

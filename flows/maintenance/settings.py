@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from flows.driver.windows import check_timezone
+from flows.driver.windows import check_cron, check_timezone
 from flows.run.home import Home
 from yatt_core.section import SpecModel
 from yatt_core.spec.reading.documents import read_document
@@ -56,5 +56,6 @@ def read_settings(home: Home) -> MaintenanceSettings:
     if not path.exists():
         return MaintenanceSettings()
     settings = parse_model(MaintenanceSettings, read_document(path), str(path))
+    check_cron(settings.cron, f"{path}: cron")
     check_timezone(settings.timezone, f"{path}: timezone")
     return settings

@@ -39,4 +39,6 @@ def ended_early(ledger: Ledger, run: str, until: int) -> str:
     """Returns what became of a run that ended too early, for an error."""
     row = ledger.runs.find(run)
     reason = f" ({row.state_reason})" if row.state_reason else ""
+    if row.iteration < 0:
+        return f"run {run} is {row.state} and has not begun{reason}"
     return f"run {run} is {row.state} at iteration {row.iteration} of {until}{reason}"

@@ -7,17 +7,17 @@ only if the size or the time of a file has changed. Raises `ConfigurationError` 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from db.ledger import Ledger
 from db.write.aliases import AliasMove
 from db.write.pipeline_triggers import Seen, TriggerRow
-from flows.driver.windows import check_timezone, moment_text, parse_duration
+from flows.driver.windows import moment_text, parse_duration
+from flows.pipelines.checks import check_schedule
 from flows.schedule.schedule_times import SOONEST, Schedule, cron_schedule, interval_schedule, upcoming
 from yatt_core.digests import json_digest, path_digest
-from yatt_core.errors import ConfigurationError
 from yatt_core.pipelines.spec import PipelineSpec
 from yatt_core.pipelines.triggers import (
     AliasTrigger,
@@ -30,7 +30,6 @@ from yatt_core.pipelines.triggers import (
 
 ANCHOR = datetime(2020, 1, 1)
 """From when intervals are counted, so that every process computes the same starts."""
-SHORTEST_INTERVAL = timedelta(minutes=1)
 NOTHING = "nothing"
 STARTS = 500
 """How many starts of a schedule are computed at a time."""
@@ -80,13 +79,11 @@ def see(
 
 
 def _schedule(trigger: ScheduleTrigger, origin: str) -> Schedule:
+    check_schedule(trigger, origin)
     zone = f"{origin}.timezone"
     if trigger.cron is not None:
         return cron_schedule(trigger.cron, trigger.timezone, f"{origin}.cron", zone)
     interval = parse_duration(trigger.interval or "", f"{origin}.interval")
-    if interval < SHORTEST_INTERVAL:
-        raise ConfigurationError(f"{origin}.interval: {trigger.interval} is too short; expected at least 1m")
-    check_timezone(trigger.timezone, zone)
     anchor = ANCHOR.replace(tzinfo=ZoneInfo(trigger.timezone))
     return interval_schedule(interval, anchor, trigger.timezone, zone)
 

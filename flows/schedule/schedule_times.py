@@ -16,11 +16,9 @@ from prefect.server.schemas import schedules as server_schedules
 from prefect.types._datetime import DateTime
 from pydantic import ValidationError
 
-from flows.driver.windows import check_timezone
+from flows.driver.windows import CRON_HELP, FIELDS, check_cron, check_timezone
 from yatt_core.errors import ConfigurationError
 
-FIELDS = {"minute": "0-59", "hour": "0-23", "day": "1-31", "month": "1-12", "weekday": "0-6 or mon-sun"}
-CRON_HELP = "expected five fields (minute hour day month weekday), such as '0 22 * * *' for 22:00 every day"
 SOONEST = timedelta(seconds=1)
 Schedule = CronSchedule | IntervalSchedule
 
@@ -33,9 +31,8 @@ def cron_schedule(cron: str, timezone: str, origin: str, timezone_origin: str) -
     Raises `ConfigurationError`, with the invalid field.
     """
     check_timezone(timezone, timezone_origin)
+    check_cron(cron, origin)
     fields = cron.split()
-    if len(fields) != len(FIELDS):
-        raise ConfigurationError(f"{origin}: {cron!r} has {len(fields)} fields; {CRON_HELP}")
     schedule = _valid_cron(cron, timezone)
     if schedule is None:
         wrong = next((name for place, name in enumerate(FIELDS) if not _is_valid_field(place, fields[place])), None)

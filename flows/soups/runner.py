@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from db.ledger import Ledger
 from flows.branching.branches import LEASE_SECONDS, operator_lease
 from flows.files.storage import store_of, verify_kept
+from flows.members.alone import driving_alone
 from flows.members.driving import Drives, Tell, ended_early, goals_of
 from flows.members.tags import whole_fork
 from flows.run.home import Home
@@ -56,9 +57,13 @@ class SoupRunner:
     def run(self) -> None:
         """Takes all steps that are left.
 
-        Raises `InfrastructureError` for a run that ends early, `db.core.errors.LeaseHeld` if another command works on
-        this soup, and what the meter raises.
+        Raises `InfrastructureError` for a run that ends early, `DrivenElsewhereError` if another command drives this
+        soup, and what the meter raises.
         """
+        with driving_alone(self._home, SOUP, self._record.name):
+            self._take_all()
+
+    def _take_all(self) -> None:
         record = self._record
         while (step := record.plan.next_step(record.facts())) is not None:
             match step:

@@ -13,6 +13,7 @@ from db.core.errors import LeaseHeld
 from db.ledger import Ledger
 from db.write.runs import RunRow
 from flows.branching.branches import operator_lease
+from flows.members.alone import driving_alone
 from flows.members.driving import Drives, Tell
 from flows.members.tags import maker_of, whole_fork
 from flows.run.creation import create_run, finish_run
@@ -43,15 +44,16 @@ class SweepRunner:
     def run(self) -> None:
         """Takes all steps that are left.
 
-        Raises `InfrastructureError` for a run that ends early, `db.core.errors.LeaseHeld` if another command works on
-        this sweep, and `ConfigurationError` if the runs do not have the sweep's metric.
+        Raises `InfrastructureError` for a run that ends early, `DrivenElsewhereError` if another command drives this
+        sweep, and `ConfigurationError` if the runs do not have the sweep's metric.
         """
-        self._drive(self.goals)
-        if left := self.goals():
-            name = self._record.name
-            raise InfrastructureError(
-                f"sweep {name}: {', '.join(left)} ended early; `yatt sweep resume {name}` goes on"
-            )
+        with driving_alone(self._home, SWEEP, self._record.name):
+            self._drive(self.goals)
+            if left := self.goals():
+                name = self._record.name
+                raise InfrastructureError(
+                    f"sweep {name}: {', '.join(left)} ended early; `yatt sweep resume {name}` goes on"
+                )
 
     def goals(self) -> Mapping[str, int]:
         """Takes all steps up to the next one that needs runs driven; returns these runs and their iterations."""

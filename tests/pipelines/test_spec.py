@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.pipelines.references import resolved
+from yatt_core.pipelines.references import misspelled, resolved
 from yatt_core.pipelines.spec import parse_pipeline
 
 RUN: dict[str, Any] = {"kind": "train", "spec": "run.yaml"}
@@ -42,6 +42,11 @@ def test_a_reference_is_a_need_and_is_replaced_by_what_the_job_produced() -> Non
     assert spec.needs("b") == {"a"} and spec.order() == ["a", "b"]
     assert spec.wants("a", "model") and not spec.wants("a", "run")
     assert resolved(text, {"a": {"model": "/m"}}) == "model.path=/m"
+
+
+def test_only_what_looks_like_a_reference_is_taken_for_a_misspelled_one() -> None:
+    text = "system_prompt=give ${x}$ as ${jobs.a.model} or ${jobs.a}, ${Job.a.run}"
+    assert list(misspelled(text, {"a"})) == [("${jobs.a}", ""), ("${Job.a.run}", "${jobs.a.run}")]
 
 
 @pytest.mark.parametrize(

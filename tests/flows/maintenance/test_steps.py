@@ -227,6 +227,7 @@ def test_results_are_kept_up_to_a_number_and_a_damaged_file_is_named(home: Home)
         ("backup: {to: /b, keep: 0}", "maintenance.yaml: backup.keep"),
         ("corn: x", "maintenance.yaml: corn"),
         ("timezone: Mars/Base", "timezone"),
+        ("cron: '0 30 * * *'", "maintenance.yaml: cron: '0 30.*hour: '30' is not in 0-23"),
     ],
 )
 def test_wrong_settings_are_named(home: Home, text: str, says: str) -> None:

@@ -14,7 +14,7 @@ from flows.members.driving import Goals
 from flows.run.creation import current_spec
 from flows.soups.record import POINT, SOUP, SoupRecord
 from tests.flows.soups.support import Killed, Kitchen, drive_run
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.errors import ConfigurationError, DrivenElsewhereError, InfrastructureError
 
 CALLS = 21
 """Calls of driver and meter in an undisturbed soup: 7 runs, of which 2 are driven twice, and 12 measured models."""
@@ -101,6 +101,19 @@ def test_two_commands_do_not_measure_at_a_time(tmp_path: Path, undisturbed: Kitc
 
     with pytest.raises(LeaseHeld):
         kitchen.cook(drive)
+
+
+def test_a_second_command_is_refused_while_one_drives_the_soup(tmp_path: Path, undisturbed: Kitchen) -> None:
+    kitchen = Kitchen.of(tmp_path / "runs", undisturbed.inputs)
+
+    def drive(goals: Goals) -> None:
+        with pytest.raises(DrivenElsewhereError, match=f"soup {kitchen.soup} is driven by another process"):
+            kitchen.cook()
+        raise Killed
+
+    with pytest.raises(Killed):
+        kitchen.cook(drive)
+    assert not kitchen.driven
 
 
 def test_a_run_of_no_soup_is_refused(undisturbed: Kitchen) -> None:

@@ -12,12 +12,12 @@ from db.core.errors import LeaseHeld
 from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.metrics import Metric
-from flows.members.driving import Goals
+from flows.members.driving import Goals, ended_early
 from flows.members.tags import maker_of
 from flows.sweeps.record import PROMOTION, TRIAL, VALUE, WINNER, SweepRecord
 from tests.flows.soups.support import Killed, drive_run
 from tests.flows.sweeps.support import RATE, TEMPERATURE, Lab, measured
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.errors import ConfigurationError, DrivenElsewhereError, InfrastructureError
 
 FEW = (2, 7)
 """Calls in which it is killed in every test run."""
@@ -168,6 +168,25 @@ def test_two_commands_do_not_decide_at_a_time(tmp_path: Path, undisturbed: Lab) 
     with pytest.raises(LeaseHeld):
         lab.run()
     assert not any(kind == TRIAL for kind, _ in lab.chain())
+
+
+def test_a_second_command_is_refused_while_one_drives_the_sweep(tmp_path: Path, undisturbed: Lab) -> None:
+    lab = Lab.of(tmp_path / "runs", undisturbed.inputs)
+
+    def drive(goals: Goals) -> None:
+        with pytest.raises(DrivenElsewhereError, match=f"sweep {lab.sweep} is driven by another process"):
+            lab.run()
+        raise Killed
+
+    with pytest.raises(Killed):
+        lab.run(drive)
+    assert not lab.driven
+
+
+def test_a_run_without_a_first_commit_has_not_begun(tmp_path: Path, undisturbed: Lab) -> None:
+    lab = Lab.of(tmp_path / "runs", undisturbed.inputs)
+    with Ledger.open(lab.home.ledger) as ledger:
+        assert ended_early(ledger, lab.sweep, 0) == f"run {lab.sweep} is created and has not begun"
 
 
 def test_a_driver_that_a_killed_command_has_left_behind_is_waited_for(tmp_path: Path, undisturbed: Lab) -> None:

@@ -8,8 +8,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from db.ledger import Ledger
+from flows.pipelines.checks import figure_names
 from flows.run.home import Home
 from flows.schedule.pipeline_polling import deploy_pipeline, poll_pipeline
+from ops.cli.commands.checkpoints.answering import figures_of
 from ops.dashboard.app import create_app
 from ops.people.roles import Role
 from tests.dashboard.conftest import ORIGIN
@@ -17,6 +19,9 @@ from tests.dashboard.pages import BROWSER, check_page, words
 from tests.flows.pipelines.conftest import inputs
 from tests.flows.pipelines.support import JOBS, Plant
 from tests.ops.conftest import Yatt
+from yatt_core.evaluation.summary import summarise
+from yatt_core.protocols.receipts import TaskResult
+from yatt_core.spec.sections.evaluation import EvaluationSampling, EvaluationSpec, VoteSpec
 
 __all__ = ["inputs"]
 
@@ -98,3 +103,42 @@ def test_mistakes_cost_nothing(yatt: Yatt, plant: Plant) -> None:
     assert answer.code == 2 and "needs 'b', which is not a job" in answer.err and not plant.home.folder.exists()
     answer = yatt("pipeline", "show", "line-7")
     assert answer.code == 2
+
+
+def test_what_jobs_name_is_checked_before_anything_begins(yatt: Yatt, plant: Plant) -> None:
+    run = {"kind": "train", "spec": "run.yaml"}
+    changes = ["iteration=4", "iterations", "seed=${job.first.run}", "tracking.tags.of=${first.run}", "seed=[1"]
+    jobs = {
+        "first": run | {"set": ["evaluation.sampling={samples: 4, temperature: 1.0, pass_at: [4]}"]},
+        **{f"wrong-{number}": run | {"set": ["iterations=2", text]} for number, text in enumerate(changes)},
+        "pipeline": run | {"spec": "pipeline.yaml"},
+        "evaluation": {"kind": "evaluate", "of": "first"},
+        "gate": {"kind": "gate", "of": "evaluation", "at_least": {"acuracy": 0.1, "pass_at_4": 0.1}},
+        "sound": run | {"set": ["name=${jobs.first.run}", "model={kind: folder, path: ${jobs.first.model}}"]},
+    }
+    cron = {"kind": "schedule", "cron": "0 25 * * *"}
+    plant.write(jobs, triggers=[cron, {"kind": "schedule", "interval": "6h", "timezone": "Europe/Berln"}])
+    for command in ("run", "deploy"):
+        answer = yatt("pipeline", command, str(plant.file))
+        assert answer.code == 2 and not plant.home.folder.exists()
+        said = [line.removeprefix("error: ").removeprefix(f"{plant.file}: ") for line in answer.err.splitlines()]
+        expected = [
+            "triggers.0.cron: '0 25 * * *': hour: '25' is not in 0-23",
+            "triggers.1.timezone: there is no time zone 'Europe/Berln'; did you mean 'Europe/Berlin'?",
+            "jobs.wrong-0.set.1: iteration=4: iteration: unknown key; did you mean 'iterations'?",
+            "jobs.wrong-1.set.1: iterations: expected key=value",
+            "jobs.wrong-2.set.1: ${job.first.run} is no reference to a job; did you mean `${jobs.first.run}`?",
+            "jobs.wrong-3.set.1: ${first.run} is no reference to a job; did you mean `${jobs.first.run}`?",
+            "jobs.wrong-4.set.1: seed=[1",
+            f"jobs.pipeline.spec: {plant.file} is a pipeline's file; expected the spec of a run",
+            "jobs.gate.at_least.acuracy: unknown figure; did you mean 'accuracy'?",
+        ]
+        assert len(said) == len(expected)
+        assert all(line.startswith(start) for line, start in zip(said, expected, strict=True)), said
+
+
+def test_the_figures_that_a_gate_can_require_are_those_of_an_evaluation() -> None:
+    tasks = [TaskResult(prompt_id="a", correct=1, reward=0.5, samples=4, source=0, majority=1.0)]
+    sampling = EvaluationSampling(samples=4, temperature=1.0, pass_at=(1, 4), vote=VoteSpec())
+    found = figures_of(summarise(tasks, EvaluationSpec(sampling=sampling)))
+    assert set(figure_names(sampling)) == set(found)

@@ -43,16 +43,17 @@ def deploy(
     """
     from db.ledger import Ledger
     from flows.driver.windows import moment_text, parse_duration
+    from flows.pipelines.checks import checked_pipeline
     from flows.run.home import Home
     from ops.cli.commands.driving.deploy import connect_to_server
     from ops.cli.people import acting_name
     from yatt_core.errors import ConfigurationError
-    from yatt_core.pipelines.spec import load_pipeline, require_triggers
+    from yatt_core.pipelines.spec import require_triggers
 
     place, interval = Home.locate(home), parse_duration(every, "--every")
     if interval < SHORTEST:
         raise ConfigurationError(f"--every: {every} is too short; expected at least {SHORTEST.seconds}s")
-    require_triggers(load_pipeline(file), file)
+    require_triggers(checked_pipeline(file), file)
     connect_to_server(place, wanted=True)
     from flows.schedule.pipeline_checks import deploy_checks
     from flows.schedule.pipeline_conditions import schedules_of

@@ -50,13 +50,13 @@ def run(
     Jobs whose settings, files and inputs are those of an earlier run are skipped.
     """
     from flows.driver import services
+    from flows.pipelines.checks import checked_pipeline
     from flows.pipelines.record import start_pipeline
     from flows.run.home import Home
     from ops.cli.people import acting_name
     from ops.group.address import server_of_runs
-    from yatt_core.pipelines.spec import load_pipeline
 
-    place, spec = Home.locate(home), load_pipeline(file)
+    place, spec = Home.locate(home), checked_pipeline(file)
     services.check_surroundings(server_of_runs(place))
     row = start_pipeline(place, spec, file.parent, acting_name())
     _carry_on(place, row.id, at_once, output)
