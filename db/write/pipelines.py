@@ -142,8 +142,8 @@ class Pipelines:
             ).first()
             if row is None:
                 raise _missing(pipeline)
-            now, before = self._database.time(connection), holder_of(row)
-            if before is not None and row.expires_at > now and not is_gone(before):
+            now = self._database.time(connection)
+            if (before := _driver(row, now)) is not None:
                 raise LeaseHeld(pipeline, before.text, (row.expires_at - now) / 1000)
             taken = {"term": row.term + 1, **holder_columns(holder)}
             connection.execute(
@@ -155,6 +155,12 @@ class Pipelines:
             lost = {"state": LOST, "ended_at": now, "reason": "its process died"}
             connection.execute(update(PipelineJob).where(*open_ones).values(**lost))
             return PipelineFence(pipeline, row.term + 1)
+
+    def is_interrupted(self, pipeline: str) -> bool:
+        """Returns True if a pipeline is running by its record, but its process has died, or never began."""
+        with self._database.read() as connection:
+            row = connection.execute(select(Pipeline.__table__).where(Pipeline.id == pipeline)).one()
+            return row.state == RUNNING and _driver(row, self._database.time(connection)) is None
 
     def renew(self, fence: PipelineFence, ttl_seconds: float) -> None:
         """Keeps the right to drive a pipeline for some more time. Raises `Fenced`."""
@@ -227,6 +233,15 @@ class Pipelines:
                     f"pipeline {fence.pipeline}: another process drives it now (term {term}, not {fence.term})"
                 )
             yield connection, self._database.time(connection)
+
+
+def _driver(row: Any, now: int) -> Holder | None:
+    """Returns the process that drives a pipeline; None if none does, or it has died.
+
+    now: milliseconds since 1970.
+    """
+    holder = holder_of(row)
+    return holder if holder is not None and row.expires_at > now and not is_gone(holder) else None
 
 
 def creating(create: Callable[[], R]) -> R:

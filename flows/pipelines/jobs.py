@@ -99,15 +99,19 @@ def begun_run(context: JobContext, spec: RunSpec) -> str:
     return run
 
 
-def finish_train(context: JobContext, until: int) -> dict[str, Any]:
-    """Returns the outputs of a run that was driven. Raises `WaitsForApproval`, `JobFailed`."""
+def finish_train(context: JobContext, until: int, said: str) -> dict[str, Any]:
+    """Returns the outputs of a run that was driven. Raises `WaitsForApproval`, `JobFailed`.
+
+    said: what is said of runs that ended too early, a line for each, such as where the output of its driver is.
+    """
     run = str(context.outputs["run"])
     row = context.ledger.runs.find(run)
     if row.iteration < until:
         approval = awaited(context.ledger, run)
         if approval is not None and approval.decision is None:
             raise WaitsForApproval(f"run {run} waits for approval {approval.id}")
-        raise JobFailed(ended_early(context.ledger, run, until))
+        early = ended_early(context.ledger, run, until)
+        raise JobFailed(next((line for line in said.splitlines() if line.startswith(early)), early))
     return _checkpoint_outputs(context, run)
 
 

@@ -83,7 +83,7 @@ class PipelineRunner:
 
     def _end(self, fence: PipelineFence, state: str, reason: str) -> str:
         self._ledger.pipelines.release(fence, state, reason)
-        self._tools.tell(f"{self._name}: {state}{f' ({reason})' if reason else ''}")
+        self._tools.tell(f"{self._name}: {state}")
         return state
 
     def _do(self, fence: PipelineFence, jobs: Sequence[str], done: Mapping[str, JobRow]) -> None:
@@ -105,14 +105,13 @@ class PipelineRunner:
                     else:
                         self._tools.tell(f"{self._name}: {name} ({job.kind})")
                         self._ledger.pipelines.end(fence, attempt, DONE, run_job(context))
-        if begun:
-            self._drive({str(context.outputs["run"]): spec for context, _, spec in begun})
+        said = self._drive({str(context.outputs["run"]): spec for context, _, spec in begun}) if begun else ""
         for context, attempt, spec in begun:
             with self._failing(context.name, fence, attempt, context):
-                self._ledger.pipelines.end(fence, attempt, DONE, finish_train(context, spec.iterations))
+                self._ledger.pipelines.end(fence, attempt, DONE, finish_train(context, spec.iterations, said))
 
-    def _drive(self, specs: Mapping[str, RunSpec]) -> None:
-        """Drives runs to their ends; what became of each is asked afterwards.
+    def _drive(self, specs: Mapping[str, RunSpec]) -> str:
+        """Drives runs to their ends; returns what is said of those that ended too early, a line for each.
 
         specs: by run. Each run gets a place that is large enough for the largest of them.
         """
@@ -126,7 +125,8 @@ class PipelineRunner:
         try:
             drive(goals)
         except InfrastructureError as error:
-            self._tools.tell(str(error))
+            return str(error)
+        return ""
 
     def _begin(
         self, fence: PipelineFence, name: str, needed_outputs: Mapping[str, Outputs]
@@ -194,7 +194,8 @@ class PipelineRunner:
             self._failed[name], state, said = str(error), FAILED, str(error)
         else:
             return
-        self._tools.tell(f"{self._name}: {name} {said}")
+        # Why it has failed is said once, at the end.
+        self._tools.tell(f"{self._name}: {name} {said if state == WAITING else 'has failed'}")
         if fence is not None and attempt is not None and context is not None:
             self._ledger.pipelines.end(fence, attempt, state, context.outputs, said)
 

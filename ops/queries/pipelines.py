@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from db.ledger import Ledger
-from db.write.pipelines import JobRow, PipelineRow
+from db.write.pipelines import RUNNING, JobRow, PipelineRow
 from yatt_core.pipelines.spec import parse_pipeline
 
 PLANNED = "planned"
@@ -48,6 +48,7 @@ class PipelineView:
     """A run of a pipeline.
 
     holder: the process that drives it, which may be dead; None if there is none.
+    interrupted: whether it is running by its record, but no process drives it any more.
     began_by: what its triggers saw; empty if somebody started it.
     remembered: what its triggers have seen since, for which another run follows; empty if it is not the newest one.
     """
@@ -60,6 +61,7 @@ class PipelineView:
     created_at: int
     ended_at: int | None
     holder: str | None
+    interrupted: bool
     began_by: tuple[str, ...]
     remembered: tuple[str, ...]
     jobs: tuple[JobView, ...]
@@ -89,7 +91,8 @@ def _view(ledger: Ledger, row: PipelineRow) -> PipelineView:
     last = ledger.pipelines.last_of(row.name)
     is_last = last is not None and last.id == row.id
     remembered = tuple(each.why for each in ledger.pipeline_triggers.remembered(row.name)) if is_last else ()
-    return PipelineView(*facts, began_by, remembered, jobs)
+    interrupted = row.state == RUNNING and ledger.pipelines.is_interrupted(row.id)
+    return PipelineView(*facts, interrupted, began_by, remembered, jobs)
 
 
 def _job(name: str, kind: str, needs: list[str], level: int, row: JobRow | None) -> JobView:

@@ -109,7 +109,7 @@ def test_a_run_waits_at_its_gate_and_has_failed_if_another_question_is_open(tmp_
     plant = Plant.of(tmp_path / "plant", inputs, {"sft": JOBS["sft"]})
     failing = partial(ask_on_the_way, kind="promotion", pauses=False)
     for drive, state, said in [
-        (failing, "failed", "run sft-1 is failed at iteration -1 of 2 (the disk is full)"),
+        (failing, "failed", "run sft-1 is failed and has not begun (the disk is full)"),
         (ask_on_the_way, "waiting", "run sft-1 waits for approval 2"),
     ]:
         with mock.patch("tests.flows.pipelines.support.drive_run", drive):

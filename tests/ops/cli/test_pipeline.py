@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from fastapi.testclient import TestClient
@@ -18,7 +19,9 @@ from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, check_page, words
 from tests.flows.pipelines.conftest import inputs
 from tests.flows.pipelines.support import JOBS, Plant
+from tests.flows.soups.support import Killed
 from tests.ops.conftest import Yatt
+from yatt_core.errors import InfrastructureError
 from yatt_core.evaluation.summary import summarise
 from yatt_core.protocols.receipts import TaskResult
 from yatt_core.spec.sections.evaluation import EvaluationSampling, EvaluationSpec, VoteSpec
@@ -103,6 +106,31 @@ def test_mistakes_cost_nothing(yatt: Yatt, plant: Plant) -> None:
     assert answer.code == 2 and "needs 'b', which is not a job" in answer.err and not plant.home.folder.exists()
     answer = yatt("pipeline", "show", "line-7")
     assert answer.code == 2
+
+
+def test_a_pipeline_that_nobody_drives_any_more_is_interrupted(yatt: Yatt, plant: Plant, home: Home) -> None:
+    plant.killed_at = 3
+    with pytest.raises(Killed):
+        plant.run()
+    hint = "`yatt pipeline resume line-1` goes on"
+    for words_of in (["show", "line-1"], ["list"]):
+        said = " ".join(yatt("pipeline", *words_of).out.split())
+        assert "interrupted" in said and hint in said
+    shown = yatt("pipeline", "show", "line-1", "-o", "json").document
+    assert shown["state"] == "running" and shown["interrupted"]
+    with TestClient(create_app(home), base_url=ORIGIN) as client:
+        for page in ("/pipelines", "/pipelines/line-1"):
+            said = words(check_page(client.get(page, headers=BROWSER).text))
+            assert "interrupted" in said and "yatt pipeline resume line-1 goes on" in said
+
+
+def test_why_a_job_failed_is_said_in_the_table_and_in_the_error(yatt: Yatt, plant: Plant) -> None:
+    plant.write({"sft": JOBS["sft"]})
+    reason = "the disk is full"
+    with mock.patch("flows.pipelines.runner.begun_run", side_effect=InfrastructureError(reason)):
+        answer = yatt("pipeline", "run", str(plant.file))
+    assert answer.code == 1 and answer.err.count(reason) == 1 and answer.out.count(reason) == 1
+    assert "line-1: sft has failed" in answer.err
 
 
 def test_what_jobs_name_is_checked_before_anything_begins(yatt: Yatt, plant: Plant) -> None:

@@ -100,10 +100,16 @@ def list_pipelines(home: HomeOption = None, output: OutputOption = Output.TEXT) 
         write_json({"pipelines": [asdict(view) for view in found]})
         return
     rows = [
-        (view.pipeline, view.state, view.reason, view.by, moment(view.created_at), "; ".join(view.began_by))
-        for view in found
+        (view.pipeline, *_standing(view), view.by, moment(view.created_at), "; ".join(view.began_by)) for view in found
     ]
     write_table(("pipeline", "state", "why", "by", "since", "began because"), rows)
+
+
+def _standing(view: PipelineView) -> tuple[str, str]:
+    """Returns a pipeline's state and why."""
+    if view.interrupted:
+        return "interrupted", f"`yatt pipeline resume {view.pipeline}` goes on"
+    return view.state, view.reason
 
 
 def _find(ledger: Ledger, name: str) -> str:
@@ -144,11 +150,21 @@ def _carry_on(home: Home, pipeline: str, at_once: int | None, output: Output) ->
         raise InfrastructureError(f"pipeline {pipeline}: {view.reason}; `yatt pipeline resume {pipeline}` tries again")
 
 
+def _headline(view: PipelineView) -> str:
+    """Returns how a pipeline stands, and why unless the table of its jobs says so."""
+    from db.write.pipelines import FAILED
+
+    told = "; ".join(f"{job.name}: {job.reason}" for job in view.jobs if job.state == FAILED)
+    if view.interrupted:
+        return f"{view.pipeline}: interrupted; `yatt pipeline resume {view.pipeline}` goes on"
+    return f"{view.pipeline}: {view.state}{f' ({view.reason})' if view.reason not in ('', told) else ''}"
+
+
 def _print(view: PipelineView, output: Output) -> None:
     if output is Output.JSON:
         write_json(asdict(view))
         return
-    write(f"{view.pipeline}: {view.state}{f' ({view.reason})' if view.reason else ''}")
+    write(_headline(view))
     for title, told in (("began because", view.began_by), ("runs again because", view.remembered)):
         if told:
             write(f"{title}: {'; '.join(told)}")
