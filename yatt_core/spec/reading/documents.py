@@ -55,7 +55,7 @@ class _PlainComposer(Composer):
         event = self.parser.peek_event()
         tag = getattr(event, "tag", None)
         if tag is not None:
-            raise ComposerError(None, None, f"tag {tag!r}: tags are not allowed in a spec", event.start_mark)
+            raise ComposerError(None, None, f"tag {tag!r}: tags are not allowed", event.start_mark)
         node = super().compose_node(parent, index)
         if node not in self._sizes:
             value = [] if isinstance(node, ScalarNode) else node.value
@@ -159,11 +159,11 @@ def parse_yaml(text: str, origin: str) -> Any:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark and "\n" in text.strip() else ""
-        raise ConfigurationError(f"{origin}{line}: is not valid YAML for a spec: {error.problem}") from None
+        raise ConfigurationError(f"{origin}{line}: is not valid YAML: {error.problem}") from None
     except (YAMLError, ValueError) as error:
-        raise ConfigurationError(f"{origin}: is not valid YAML for a spec: {str(error).splitlines()[0]}") from None
+        raise ConfigurationError(f"{origin}: is not valid YAML: {str(error).splitlines()[0]}") from None
     except RecursionError:
-        raise ConfigurationError(f"{origin}: is not valid YAML for a spec: nested too deeply") from None
+        raise ConfigurationError(f"{origin}: is not valid YAML: nested too deeply") from None
 
 
 class _PlainRepresenter(SafeRepresenter):
@@ -203,7 +203,7 @@ def read_document(path: Path) -> dict[str, Any]:
     tree = parse_yaml(text, str(path))
     if not isinstance(tree, dict):
         found = "empty" if tree is None else described(tree)
-        raise ConfigurationError(f"{path}: a spec must be a mapping of keys to values, but this is {found}")
+        raise ConfigurationError(f"{path}: expected a mapping of keys to values, but this is {found}")
     absolute: dict[str, Any] = with_absolute_paths(tree, path.parent)
     return absolute
 
