@@ -52,7 +52,8 @@ class Errors:
 
     def console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
-            self.seen.append(message.text)
+            # The text of a missing file does not name it.
+            self.seen.append(f"{message.text} ({message.location['url']})")
 
     @property
     def unexpected(self) -> list[str]:
