@@ -147,5 +147,7 @@ def test_a_command_works_on_a_finished_quickstart(
     monkeypatch.chdir(tmp_path)
     if words[:2] == ("token", "revoke"):
         assert yatt("token", "create", words[2]).code == 0
+    if "--user" in words:
+        assert yatt("user", "add", words[words.index("--user") + 1], "--role", "approver").code == 0
     answer = yatt(*words, *(["--yes"] if words[0] == "rm" and "--yes" not in words else []))
     assert answer.code == 0, answer.err

@@ -15,6 +15,7 @@ from tests.engines.rollout.vllm.conftest import weights_of_worker
 from tests.engines.rollout.vllm.reference import largest_gap, module_with
 from tests.engines.rollout.vllm.test_held_weights import SHAPES, WIDTH, differing, packed, worker
 from tests.needs import NEEDS_VLLM
+from yatt_core.engines.rollout.vllm import weights
 from yatt_core.engines.rollout.vllm.held_weights import joined_parts
 from yatt_core.errors import InfrastructureError
 from yatt_core.wire.buckets import Changed, Piece, Place, WeightBucket, aligned, bucket_digest, buckets_of
@@ -70,6 +71,14 @@ def test_rectangles_may_be_columns_in_any_order(case_here: Case) -> None:
         take(case_here, 2, iter(list(in_columns(case_here, 2))[:1]))
     take(case_here, 2, in_columns(case_here, 2))
     assert not differing(case_here, 2)
+
+
+def test_gaps_between_packed_matrices_do_not_add_up(case_here: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back = list[str]()
+    monkeypatch.setattr(weights, "give_back_freed_memory", lambda: given_back.append("freed"))
+    buckets = list(in_columns(case_here, 3))
+    take(case_here, 3, iter(buckets))
+    assert len(given_back) == len(buckets) + 1, "after each bucket, and at the end"
 
 
 def test_changes_alone_and_unknown_tensors_are_refused(case_here: Case) -> None:

@@ -74,6 +74,9 @@ class WorkerWeights:
             # vLLM keeps tensors until their layer is complete, so they need memory of their own.
             elif under_way is not None and (tensor := under_way.put(piece)) is not None:
                 self._model.load_weights([(name, as_tensor(tensor, piece.kind))])
+        if self._in_place:
+            # Otherwise the gaps between packed matrices add up to another bucket.
+            give_back_freed_memory()
 
     def end(self) -> None:
         """Activates the new weights."""
