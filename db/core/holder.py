@@ -49,6 +49,15 @@ def holder_of(lease: Any) -> Holder | None:
     return Holder(lease.host, lease.boot_id, lease.pid, lease.process_start, lease.holder)
 
 
+def live_holder(lease: Any, now: int) -> Holder | None:
+    """Returns the holder from a lease's row; None if the lease is free or has expired, or its process has ended.
+
+    now: milliseconds since 1970.
+    """
+    holder = holder_of(lease)
+    return holder if holder is not None and lease.expires_at > now and not is_gone(holder) else None
+
+
 def holder_columns(holder: Holder | None) -> dict[str, Any]:
     """Returns the columns of a lease's row that name its holder; None for a lease that is free."""
     if holder is None:

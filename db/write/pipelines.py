@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from db.core.engine import Database
 from db.core.errors import Fenced, LeaseHeld, PipelineNotFound
-from db.core.holder import Holder, holder_columns, holder_of, is_gone
+from db.core.holder import Holder, holder_columns, live_holder
 from db.core.pipeline_models import Pipeline, PipelineJob
 
 RUNNING, WAITING, FAILED, FINISHED = "running", "waiting", "failed", "finished"
@@ -143,7 +143,7 @@ class Pipelines:
             if row is None:
                 raise _missing(pipeline)
             now = self._database.time(connection)
-            if (before := _driver(row, now)) is not None:
+            if (before := live_holder(row, now)) is not None:
                 raise LeaseHeld(pipeline, before.text, (row.expires_at - now) / 1000)
             taken = {"term": row.term + 1, **holder_columns(holder)}
             connection.execute(
@@ -160,7 +160,7 @@ class Pipelines:
         """Returns True if a pipeline is running by its record, but its process has died, or never began."""
         with self._database.read() as connection:
             row = connection.execute(select(Pipeline.__table__).where(Pipeline.id == pipeline)).one()
-            return row.state == RUNNING and _driver(row, self._database.time(connection)) is None
+            return row.state == RUNNING and live_holder(row, self._database.time(connection)) is None
 
     def renew(self, fence: PipelineFence, ttl_seconds: float) -> None:
         """Keeps the right to drive a pipeline for some more time. Raises `Fenced`."""
@@ -233,15 +233,6 @@ class Pipelines:
                     f"pipeline {fence.pipeline}: another process drives it now (term {term}, not {fence.term})"
                 )
             yield connection, self._database.time(connection)
-
-
-def _driver(row: Any, now: int) -> Holder | None:
-    """Returns the process that drives a pipeline; None if none does, or it has died.
-
-    now: milliseconds since 1970.
-    """
-    holder = holder_of(row)
-    return holder if holder is not None and row.expires_at > now and not is_gone(holder) else None
 
 
 def creating(create: Callable[[], R]) -> R:

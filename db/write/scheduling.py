@@ -15,7 +15,7 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from db.core.engine import Database
 from db.core.errors import Conflict, Fenced, SchedulerHeld
-from db.core.holder import Holder, holder_columns, holder_of, is_gone
+from db.core.holder import Holder, holder_columns, live_holder
 from db.core.queue_models import QueueAllocation, QueueEntry, QueueForecast, QueueScheduler
 from db.core.queue_rows import ALLOCATION, AllocationRow, ForecastRow
 from db.write.events import append, lock_run
@@ -58,8 +58,7 @@ class Scheduling:
         with self._database.write() as connection:
             now = self._database.time(connection)
             row = lock_queue(connection)
-            before = holder_of(row)
-            if before is not None and row.expires_at > now and not is_gone(before):
+            if (before := live_holder(row, now)) is not None:
                 raise SchedulerHeld(f"the queue is scheduled by {before.text}")
             fence = SchedulerFence(row.term + 1)
             connection.execute(

@@ -92,12 +92,11 @@ class _Checks:
         place, path = f"{self.file}: jobs.{name}", self.file.parent / job.spec
         if wrong := list(_misspelled(job.set, self.spec.jobs, place)):
             raise ConfigurationError("\n".join(wrong))
-        texts = [resolved(text, _made_up(text)) for text in job.set]
+        texts, is_soup = [resolved(text, _made_up(text)) for text in job.set], isinstance(job, SoupJob)
         try:
             if "jobs" in read_document(path):
-                kind = "soup" if isinstance(job, SoupJob) else "run"
+                kind = "soup" if is_soup else "run"
                 raise ConfigurationError(f"{path} is a pipeline's file; expected the spec of a {kind}")
-            is_soup = isinstance(job, SoupJob)
             self.runs[name] = load_soup(path, texts)[1] if is_soup else load_spec(path, texts)
         except ConfigurationError as error:
             lines = [_placed(line, place, job.set, texts) for line in str(error).splitlines()]

@@ -140,17 +140,15 @@ class PipelineRunner:
         left = next((row.outputs for row in earlier if row.pipeline == self._name and row.job == name), {})
         attempt = pipelines.begin(fence, name, key, inputs, left)
         context = JobContext(
-            *(
-                self._home,
-                self._ledger,
-                self._tools,
-                self._name,
-                self._spec,
-                self._folder,
-                name,
-                needed_outputs,
-                dict(left),
-            ),
+            home=self._home,
+            ledger=self._ledger,
+            tools=self._tools,
+            pipeline=self._name,
+            spec=self._spec,
+            folder=self._folder,
+            name=name,
+            needed_outputs=needed_outputs,
+            outputs=dict(left),
             note=lambda outputs: pipelines.note(fence, attempt, outputs),
         )
         if known is None:
