@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayActorError
 
 from tests.cluster.conftest import Head
 from tests.cluster.run_actors import RUN, DriverBeat, actors_of, actors_spec, batch_of, begin, shard_tasks
@@ -29,6 +31,14 @@ def watched(actors: RunActors, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(actors._calls, "get", noting)
     return waits
+
+
+def kill(actor: ActorHandle) -> None:
+    """Kills an actor and waits until Ray reports it as dead; `ray.kill` returns earlier, and calls may still be answered."""
+    ray.kill(actor)
+    with pytest.raises(RayActorError):
+        while True:
+            ray.get(actor.__ray_ready__.remote(), timeout=30)
 
 
 def check_seats(seats: tuple[ActorSeat, ...]) -> None:
@@ -62,7 +72,7 @@ def test_the_trainer_is_offloaded_while_others_work(
             actors.evaluate(RUN, 1, 4)
             used = actors.device_use()
             assert used.keys() == {"rollout-0", "rollout-1", "trainer-0", "trainer-1"} and min(used.values()) >= 0.0
-            ray.kill(actors._ranks[1])
+            kill(actors._ranks[1])
             assert set(actors.device_use()) == used.keys() - {"trainer-1"}, "a lost actor is left out"
     finally:
         actors.stop()
