@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.pipelines.references import misspelled, resolved
-from yatt_core.pipelines.spec import parse_pipeline
+from yatt_core.pipelines.spec import load_pipeline, parse_pipeline
 
 RUN: dict[str, Any] = {"kind": "train", "spec": "run.yaml"}
 
@@ -42,6 +43,12 @@ def test_a_reference_is_a_need_and_is_replaced_by_what_the_job_produced() -> Non
     assert spec.needs("b") == {"a"} and spec.order() == ["a", "b"]
     assert spec.wants("a", "model") and not spec.wants("a", "run")
     assert resolved(text, {"a": {"model": "/m"}}) == "model.path=/m"
+
+
+def test_a_runs_spec_given_as_a_pipeline_is_named_for_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "pipe.yaml").write_text("name: a\ntrainer: {}\n")
+    with pytest.raises(ConfigurationError, match="looks like the spec of a run, since it has trainer, but no jobs"):
+        load_pipeline(tmp_path / "pipe.yaml")
 
 
 def test_only_what_looks_like_a_reference_is_taken_for_a_misspelled_one() -> None:

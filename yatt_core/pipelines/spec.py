@@ -22,6 +22,8 @@ from yatt_core.spec.reading.mistakes import parse_model
 from yatt_core.spec.sections.gates import GateSpec
 
 NAME = r"^[a-z0-9][a-z0-9-]{0,39}$"
+OF_A_RUN = ("model", "data", "algorithm", "rollout", "rewards", "trainer")
+"""Sections of a run's spec."""
 RUN, CHECKPOINT, MODEL = "run", "checkpoint", "model"
 """What a job can produce for others: a run's id, the folder of its newest checkpoint, and a Hugging Face model folder."""
 
@@ -220,7 +222,12 @@ class PipelineSpec(SpecModel):
 
 def load_pipeline(path: Path) -> PipelineSpec:
     """Returns the pipeline in a YAML file."""
-    spec = parse_pipeline(read_document(path), str(path))
+    tree = read_document(path)
+    if "jobs" not in tree and (sections := [key for key in OF_A_RUN if key in tree]):
+        raise ConfigurationError(
+            f"{path}: looks like the spec of a run, since it has {', '.join(sections)}, but no jobs; see `yatt train`"
+        )
+    spec = parse_pipeline(tree, str(path))
     missing = [
         f"{path}: jobs.{name}.{key}: {path.parent / file} does not exist"
         for name, job in spec.jobs.items()
