@@ -39,12 +39,17 @@ class Server:
     def __init__(self, folder: Path, address: str = "") -> None:
         self._folder, self._address = folder, address
         self._sockets = Path(tempfile.mkdtemp(prefix="pg-"))
-        if len(str(self._sockets / SOCKET)) > SOCKET_PATH_LIMIT:
-            raise RuntimeError(f"{self._sockets / SOCKET} is too long for a socket: set TMPDIR to a shorter folder")
+        if len(str(self.socket)) > SOCKET_PATH_LIMIT:
+            raise RuntimeError(f"{self.socket} is too long for a socket: set TMPDIR to a shorter folder")
         # The kernel ends the server with the thread that started it, so that thread must live as long as this process.
         self._launcher = ThreadPoolExecutor(1, thread_name_prefix="postgresql")
         self._process: subprocess.Popen[bytes] | None = None
         self.dsn = self.dsn_of("postgres")
+
+    @property
+    def socket(self) -> Path:
+        """The Unix socket on which the server listens."""
+        return self._sockets / SOCKET
 
     @property
     def pid(self) -> int:
