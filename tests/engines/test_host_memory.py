@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,29 @@ def test_freed_tensors_serve_the_next(outcome):
     # Pages have 4 KiB, or 2 MiB if the kernel always gives out large ones. A kept block may be a few bytes too small
     # for the next tensor of the same size, until its neighbours are free too.
     assert faults < PAGES / 3 if kept else faults > 400
+
+
+LARGE = """
+import resource
+from pathlib import Path
+import numpy as np
+from yatt_core.engines.host_memory import large_pages, private_bytes
+found, before = np.frombuffer(large_pages(96 << 20), np.uint8), private_bytes()
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+found.fill(1)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults)
+print(private_bytes() - before)
+"""
+HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these settings")
+def test_large_pages_are_few():
+    found = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True, timeout=120)
+    faults, grown = map(int, found.stdout.split())
+    assert abs(grown - (96 << 20)) < 4 << 20
+    if HUGE.exists() and "[never]" not in HUGE.read_text():
+        assert faults < PAGES / 10 / 4, "a kernel that runs short of large pages gives out some small ones"
 
 
 def test_freed_memory_is_given_back(outcome):

@@ -8,23 +8,28 @@ Without glibc, nothing is changed.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 # Parameters of mallopt(3).
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENAS = -1, -3, -8
 
 LARGEST_KEPT = 1 << 28
-"""Tensors of at least this many bytes are still mapped and unmapped individually."""
 LARGEST_OF_OLD = 1 << 25
-"""As `LARGEST_KEPT`, for glibc before 2022, which refuses a larger value."""
+"""The limits on kept tensors, in bytes: the usual one, and the largest that glibc accepted before 2022."""
 MOST_KEPT = 1 << 29
 """When this many bytes are free at the end of the heap, they are given back."""
 
 
-def keep_freed_memory() -> None:
-    """Makes this process reuse the memory of freed tensors from now on."""
+def keep_freed_memory(largest: int = LARGEST_KEPT) -> None:
+    """Makes this process reuse the memory of freed tensors from now on.
+
+    largest: tensors of at least this many bytes are still mapped and unmapped individually.
+    """
     if library := _glibc():
-        if not library.mallopt(_MMAP_THRESHOLD, LARGEST_KEPT):
+        if not library.mallopt(_MMAP_THRESHOLD, largest):
             library.mallopt(_MMAP_THRESHOLD, LARGEST_OF_OLD)
         library.mallopt(_TRIM_THRESHOLD, MOST_KEPT)
         # Heaps of other threads are mappings of 64 MiB, which are mapped and unmapped as well.
@@ -35,6 +40,27 @@ def give_back_freed_memory() -> None:
     """Returns the kept memory to the operating system."""
     if library := _glibc():
         library.malloc_trim(0)
+
+
+def private_bytes() -> int:
+    """Returns how much memory this process has for itself; 0 where Linux does not tell."""
+    facts = Path("/proc/self/statm")
+    if not facts.exists():
+        return 0
+    _, resident, shared, *_ = facts.read_text().split()
+    return (int(resident) - int(shared)) * mmap.PAGESIZE
+
+
+def large_pages(nbytes: int) -> mmap.mmap:
+    """Returns zeroed memory of this process, in pages of megabytes where the kernel has them.
+
+    The kernel finds a page at its first use, which for small pages takes longer than a copy of what is written to them.
+    """
+    memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def _glibc() -> ctypes.CDLL | None:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import distributed
 
+from yatt_core.engines.host_memory import large_pages
 from yatt_core.engines.network import bind_libraries, own_address
 from yatt_core.engines.sync.lending import Lending
 from yatt_core.engines.sync.routes import NCCL, Route, plan_routes
@@ -84,6 +85,12 @@ class SyncGroup:
     def buffer_device(self) -> torch.device:
         """Where the buffers that are sent or received must be; known once all have met."""
         return self._buffers
+
+    def buffer(self, nbytes: int) -> torch.Tensor:
+        """Returns such a buffer, of any content."""
+        if self._buffers == HOST:
+            return torch.frombuffer(large_pages(nbytes), dtype=torch.uint8, count=nbytes)
+        return torch.empty(nbytes, dtype=torch.uint8, device=self._buffers)
 
     @property
     def source(self) -> int:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-
 from yatt_core.engines.sync.group import Check, SyncGroup
 from yatt_core.engines.sync.sending import DIGEST_BYTES, planned
 from yatt_core.progress import advanced
@@ -26,7 +24,7 @@ def received_weights(group: SyncGroup, task: TransferTask, most_bytes: int, chec
     """
     buckets = planned(group.meet(task, b"", check), most_bytes)
     size = DIGEST_BYTES + max(each.nbytes for each in buckets)
-    buffers = [torch.empty(size, dtype=torch.uint8, device=group.buffer_device) for _ in buckets[:2]]
+    buffers = [group.buffer(size) for _ in buckets[:2]]
 
     def begin(turn: int) -> None:
         if turn < len(buckets):

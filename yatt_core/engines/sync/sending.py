@@ -51,7 +51,7 @@ def send_weights(
     own = encode_rectangles(rectangle_of(part, rounded_to) for part in parts())
     buckets = [each for each in planned(group.meet(task, own, check), most_bytes) if group.sends(each)]
     size = DIGEST_BYTES + max((each.nbytes for each in buckets), default=0)
-    buffers = [torch.empty(size, dtype=torch.uint8, device=group.buffer_device) for _ in buckets[:2]]
+    buffers = [group.buffer(size) for _ in buckets[:2]]
     filler, total = _Filler(parts(), sent), 0
     for turn, bucket in enumerate(buckets):
         if turn >= 2:

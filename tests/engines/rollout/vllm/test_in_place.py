@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from yatt_core.wire.parts import Box, whole_box
 
 pytestmark = [NEEDS_VLLM, pytest.mark.verify]
 SMALL = 1e-4
+HEAD = "model.embed_tokens.weight"
+"""The head of this model is tied to the embeddings."""
 
 
 def in_columns(case: Case, version: int) -> Iterator[WeightBucket]:
@@ -73,12 +76,43 @@ def test_rectangles_may_be_columns_in_any_order(case_here: Case) -> None:
     assert not differing(case_here, 2)
 
 
-def test_gaps_between_packed_matrices_do_not_add_up(case_here: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    given_back = list[str]()
+@pytest.mark.parametrize("grows", [False, True])
+def test_gaps_between_packed_matrices_do_not_add_up(
+    case_here: Case, monkeypatch: pytest.MonkeyPatch, grows: bool
+) -> None:
+    given_back, memory = list[str](), itertools.count(step=1 << 30 if grows else 0)
     monkeypatch.setattr(weights, "give_back_freed_memory", lambda: given_back.append("freed"))
+    monkeypatch.setattr(weights, "private_bytes", lambda: next(memory))
     buckets = list(in_columns(case_here, 3))
     take(case_here, 3, iter(buckets))
-    assert len(given_back) == len(buckets) + 1, "after each bucket, and at the end"
+    assert len(given_back) == 1 + grows * len(buckets), "at the end, and after each bucket while memory grows"
+
+
+def test_matrices_to_be_packed_have_gaps_between_rows_and_use_memory_again() -> None:
+    from yatt_core.engines.rollout.vllm.in_place import Scratch
+
+    scratch = Scratch()
+    first = scratch.matrix(8, 1024, torch.bfloat16)
+    assert first.shape == (8, 1024) and first.stride() == (1024 + 32, 1)
+    other = scratch.matrix(8, 1024, torch.bfloat16)
+    scratch.give_back(first)
+    assert scratch.matrix(8, 1024, torch.bfloat16).data_ptr() == first.data_ptr() != other.data_ptr()
+    assert scratch.nbytes == 2 * 8 * (1024 + 32) * 2
+    assert scratch.matrix(8, 512, torch.bfloat16).shape == (8, 512)
+
+
+def test_the_head_is_packed_once_it_is_complete_and_not_in_part(case_here: Case) -> None:
+    from yatt_core.engines.rollout.vllm.in_place import TensorsInPlace
+
+    model = weights_of_worker(case_here)._model
+    tensors, head = TensorsInPlace(model), model.lm_head
+    old, values = head.cpu_linear, case_here.weights(1)[HEAD]
+    rows, width = values.shape
+    for start, stop in ((0, rows // 2), (rows // 2, rows)):
+        assert head.cpu_linear is old
+        box = Box((start, 0), (stop - start, width))
+        tensors.put(HEAD, Piece(HEAD, (rows, width), box, "float32", values[start:stop]))
+    assert head.cpu_linear is not old and not head.weight.is_contiguous()
 
 
 def test_changes_alone_and_unknown_tensors_are_refused(case_here: Case) -> None:

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
-from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+from vllm.model_executor.layers.utils import check_cpu_sgl_kernel, dispatch_cpu_unquantized_gemm
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 from vllm.model_executor.models.utils import is_pp_missing_parameter
 from vllm.platforms import current_platform
 
+from yatt_core.engines.host_memory import large_pages
 from yatt_core.engines.rollout.tensor_bits import as_tensor
 from yatt_core.engines.rollout.vllm.held_weights import HeldTensors, input_width
 from yatt_core.errors import InfrastructureError
@@ -26,6 +27,9 @@ from yatt_core.wire.parts import Box
 ARCHITECTURES = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 UNCHANGED = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
 """vLLM's ways to keep a layer's weights that pack them, at most."""
+ROW_GAP_BYTES = 64
+"""Between the rows of a matrix to be packed. Without it, the numbers of a column often share a few places of the
+processor's cache, and packing, which goes by columns, takes four times as long."""
 
 
 def takes_in_place(model: Any, architectures: list[str]) -> bool:
@@ -40,6 +44,10 @@ def has_weight(module: Any) -> bool:
     return isinstance(getattr(module, "weight", None), torch.nn.Parameter)
 
 
+def _is_packed(module: Any) -> bool:
+    return getattr(module, "cpu_linear", None) is not None
+
+
 class TensorsInPlace(HeldTensors):
     """The tensors of a worker's model, for one update."""
 
@@ -47,9 +55,19 @@ class TensorsInPlace(HeldTensors):
         super().__init__(model)
         self._model = model
         self._head = model.lm_head
+        self._head_missing = -1
+        """Numbers that the head, of which vLLM keeps both, still lacks; 0 once it is packed, -1 before any has arrived."""
         self._unpacked: dict[int, torch.Tensor] = {}
+        self._scratch = Scratch()
         self._missing: dict[int, int] = {}
         """Numbers that a matrix of which vLLM keeps only a packed copy still lacks; 0 once it is packed."""
+        if _is_packed(self._head) and self._head.weight.is_contiguous():
+            _part_rows(self._head.weight)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory for unpacked matrices, in bytes."""
+        return self._scratch.nbytes
 
     @torch.no_grad()
     def put(self, name: str, piece: Piece) -> None:
@@ -75,28 +93,33 @@ class TensorsInPlace(HeldTensors):
             self._missing[id(module)] -= arrived.numel()
             if not self._missing[id(module)]:
                 self._pack(module)
+        elif _is_packed(self._head) and module.weight is self._head.weight:
+            missing = part.values.numel() if self._head_missing < 0 else self._head_missing
+            self._head_missing = missing - arrived.numel()
+            if not self._head_missing:
+                self._head.cpu_linear = None
+                dispatch_cpu_unquantized_gemm(self._head, remove_weight=False)
 
     def _pack(self, module: Any) -> None:
         """Packs a matrix all of whose numbers have arrived; the old copy goes first."""
         module.cpu_linear = None
-        module.weight = torch.nn.Parameter(self._unpacked.pop(id(module)), requires_grad=False)
+        unpacked = self._unpacked.pop(id(module))
+        module.weight = torch.nn.Parameter(unpacked, requires_grad=False)
         dispatch_cpu_unquantized_gemm(module, remove_weight=True)
+        if not module.weight.numel():
+            self._scratch.give_back(unpacked)
 
     @torch.no_grad()
     def end(self) -> None:
-        """Packs again what vLLM keeps packed beside the weights themselves: the head.
-
-        It keeps such a copy of the embeddings too, which nothing reads; that is dropped.
+        """Drops the packed copy of the embeddings that vLLM keeps beside that of the head, which nothing reads.
 
         Raises `InfrastructureError` if a matrix is not complete.
         """
-        if self._unpacked:
-            raise InfrastructureError(f"weights: {len(self._unpacked)} matrices of the vLLM worker are not complete")
+        if incomplete := len(self._unpacked) + (self._head_missing > 0):
+            raise InfrastructureError(f"weights: {incomplete} matrices of the vLLM worker are not complete")
         for module in self._modules.values():
-            if getattr(module, "cpu_linear", None) is not None and module.weight.numel():
+            if _is_packed(module) and module.weight.numel() and module is not self._head:
                 module.cpu_linear = None
-                if module is self._head:
-                    dispatch_cpu_unquantized_gemm(module, remove_weight=False)
 
     def _values(self, module: Any, attribute: str) -> torch.Tensor | None:
         """See `HeldTensors`; returns memory to write to."""
@@ -110,9 +133,49 @@ class TensorsInPlace(HeldTensors):
             # Only other workers lack numbers of it, which are not written here.
             return torch.empty(rows, width, dtype=found.dtype, device="meta")
         if id(module) not in self._unpacked:
-            self._unpacked[id(module)] = torch.empty(rows, width, dtype=found.dtype)
+            self._unpacked[id(module)] = self._scratch.matrix(rows, width, found.dtype)
         return self._unpacked[id(module)]
 
     def _vocabulary(self, module: Any, values: torch.Tensor) -> torch.Tensor:
-        """See `HeldTensors`; packed copies follow in `end`."""
+        """See `HeldTensors`; packed copies follow."""
         return values
+
+
+class Scratch:
+    """Memory for matrices until they are packed: that of a packed one is used again, so that its pages are found once."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self._free: dict[tuple[torch.Size, torch.dtype], list[torch.Tensor]] = {}
+
+    def matrix(self, rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+        """Returns a matrix of any content."""
+        if free := self._free.get((torch.Size((rows, width)), dtype)):
+            return free.pop()
+        row = width + _row_gap(rows, width, dtype)
+        nbytes = rows * row * dtype.itemsize
+        self.nbytes += nbytes
+        return torch.frombuffer(large_pages(nbytes), dtype=dtype, count=rows * row).view(rows, row)[:, :width]
+
+    def give_back(self, matrix: torch.Tensor) -> None:
+        """Takes back the memory of a matrix that has been packed, unless its packed copy may still refer to it."""
+        rows, width = matrix.shape
+        if _packs_any_rows(rows, width, matrix.dtype):
+            self._free.setdefault((matrix.shape, matrix.dtype), []).append(matrix)
+
+
+def _row_gap(rows: int, width: int, dtype: torch.dtype) -> int:
+    """Returns by how many numbers the rows of a matrix to be packed are apart."""
+    return ROW_GAP_BYTES // dtype.itemsize if _packs_any_rows(rows, width, dtype) else 0
+
+
+def _part_rows(weight: torch.nn.Parameter) -> None:
+    """Puts a gap between a matrix's rows. Its numbers are lost, since there is no memory for a second copy."""
+    (rows, width), dtype = weight.shape, weight.dtype
+    weight.data = torch.empty(0, dtype=dtype)
+    weight.data = torch.zeros(rows, width + _row_gap(rows, width, dtype), dtype=dtype)[:, :width]
+
+
+def _packs_any_rows(rows: int, width: int, dtype: torch.dtype) -> bool:
+    """Returns True if a matrix is packed by oneDNN, for which rows may be any distance apart."""
+    return not current_platform.is_zen_cpu() and not check_cpu_sgl_kernel(rows, width, dtype)

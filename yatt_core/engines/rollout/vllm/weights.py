@@ -15,14 +15,16 @@ from vllm.distributed.parallel_state import get_pp_group
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.models.registry import ModelRegistry
+from vllm.platforms import current_platform
 
-from yatt_core.engines.host_memory import give_back_freed_memory, keep_freed_memory
+from yatt_core.engines.host_memory import LARGEST_OF_OLD, give_back_freed_memory, keep_freed_memory, private_bytes
 from yatt_core.engines.rollout.incoming import Assembly
 from yatt_core.engines.rollout.tensor_bits import as_tensor
 from yatt_core.engines.rollout.vllm.held_weights import HeldPart, HeldTensors
 from yatt_core.engines.rollout.vllm.in_place import TensorsInPlace, takes_in_place
 from yatt_core.engines.rollout.vllm.layout import engine_layout
 from yatt_core.engines.rollout.vllm.nameless import forget_names
+from yatt_core.engines.rollout.vllm.queue_waits import sleep_in_waits
 from yatt_core.engines.rollout.vllm.relay import BucketRelay
 from yatt_core.engines.rollout.vllm.shared_bucket import SharedBucket
 from yatt_core.orphans import end_with_parent
@@ -32,6 +34,8 @@ VISION_ARCHITECTURE = "YattVisionLanguageModel"
 # Every worker imports this module before it looks up its model's class, which is imported only if it is needed.
 ModelRegistry.register_model(VISION_ARCHITECTURE, "yatt_core.engines.rollout.vllm.vision_model:VisionLanguageModel")
 
+if current_platform.is_cpu():
+    sleep_in_waits()
 if parent_process() is not None:
     # A worker that waits for those of another node would not notice that its engine's process has ended.
     end_with_parent()
@@ -46,17 +50,19 @@ class WorkerWeights:
         self._own_name = engine_layout(Path(self._config.model)).own_name
         self._in_place = takes_in_place(self._model, self._config.architectures)
         self._under_way: TensorsInPlace | Assembly | None = None
+        self._before = 0
+        """Private memory before the update, in bytes."""
         parallel = worker.parallel_config
         self._relay = BucketRelay(worker.rank, parallel.world_size, parallel.local_world_size)
         if self._in_place:
-            # A packed matrix takes the place of the one that was dropped for it.
-            keep_freed_memory()
+            # A packed matrix takes the place of the one that was dropped for it; large ones have places of their own.
+            keep_freed_memory(LARGEST_OF_OLD)
 
     def begin(self) -> None:
         """Begins an update; the model cannot be used until it ends."""
         self._relay.forget()
         if self._in_place:
-            self._under_way = TensorsInPlace(self._model)
+            self._under_way, self._before = TensorsInPlace(self._model), private_bytes()
             return
         if self._under_way is not None:
             # Ends an interrupted update; otherwise its incomplete layers would be mixed with the new ones.
@@ -74,20 +80,23 @@ class WorkerWeights:
             # vLLM keeps tensors until their layer is complete, so they need memory of their own.
             elif under_way is not None and (tensor := under_way.put(piece)) is not None:
                 self._model.load_weights([(name, as_tensor(tensor, piece.kind))])
-        if self._in_place:
-            # Otherwise the gaps between packed matrices add up to another bucket.
-            give_back_freed_memory()
+        if isinstance(under_way, TensorsInPlace):
+            # Until every packed matrix has found its place again, gaps between them add up.
+            gaps = private_bytes() - self._before - under_way.scratch_bytes
+            if gaps > bucket.nbytes // 2:
+                give_back_freed_memory()
 
     def end(self) -> None:
         """Activates the new weights."""
         if isinstance(self._under_way, TensorsInPlace):
             self._under_way.end()
-            give_back_freed_memory()
         else:
             finalize_layerwise_reload(self._model, self._config)
             refresh_tied_head(self._model)
         self._under_way = None
         self._relay.forget()
+        if self._in_place:
+            give_back_freed_memory()
 
 
 class WorkerMethods:
