@@ -19,7 +19,7 @@ from benchmarks.grow.ranks import Rank, private_growth
 from benchmarks.grow.receivers import ENGINE_TYPE, KINDS, RETURNED_AT_ONCE, EngineKind, Receiver
 from yatt_core.spec import RunSpec
 
-RANKS, ROUNDS = 2, 3
+RANKS, ROUNDS = 2, 6
 BUCKET = 32 << 20
 STEPS, RATE = 5, 1e-6
 

@@ -33,6 +33,8 @@ ON_PROCESSORS: Mapping[str, str] = MappingProxyType(
         "TORCHDYNAMO_DISABLE": "1",
         "VLLM_HOST_IP": "127.0.0.1",
         "GLOO_SOCKET_IFNAME": "lo",
+        # GNU's OpenMP has idle threads spin for milliseconds, which they take from the workers of other devices.
+        "GOMP_SPINCOUNT": "1000",
         # New weights find a few large pages faster than thousands of small ones; without the setting, glibc has none.
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
         # Several engines on a machine would otherwise bind their workers to the same cores.

@@ -83,7 +83,7 @@ class WorkerWeights:
         if isinstance(under_way, TensorsInPlace):
             # Until every packed matrix has found its place again, gaps between them add up.
             gaps = private_bytes() - self._before - under_way.scratch_bytes
-            if gaps > bucket.nbytes // 2:
+            if gaps > bucket.nbytes // 4:
                 give_back_freed_memory()
 
     def end(self) -> None:
