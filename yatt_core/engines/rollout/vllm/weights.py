@@ -30,6 +30,8 @@ from yatt_core.engines.rollout.vllm.shared_bucket import SharedBucket
 from yatt_core.orphans import end_with_parent
 from yatt_core.wire.parts import Sizes
 
+MOST_IN_GAPS = 8
+"""Freed memory between packed matrices may be this part of a bucket."""
 VISION_ARCHITECTURE = "YattVisionLanguageModel"
 # Every worker imports this module before it looks up its model's class, which is imported only if it is needed.
 ModelRegistry.register_model(VISION_ARCHITECTURE, "yatt_core.engines.rollout.vllm.vision_model:VisionLanguageModel")
@@ -77,14 +79,15 @@ class WorkerWeights:
             name = self._own_name(piece.name)
             if isinstance(under_way, TensorsInPlace):
                 under_way.put(name, piece)
+                self._close_gaps(under_way.scratch_bytes, bucket.nbytes // MOST_IN_GAPS)
             # vLLM keeps tensors until their layer is complete, so they need memory of their own.
             elif under_way is not None and (tensor := under_way.put(piece)) is not None:
                 self._model.load_weights([(name, as_tensor(tensor, piece.kind))])
-        if isinstance(under_way, TensorsInPlace):
-            # Until every packed matrix has found its place again, gaps between them add up.
-            gaps = private_bytes() - self._before - under_way.scratch_bytes
-            if gaps > bucket.nbytes // 4:
-                give_back_freed_memory()
+
+    def _close_gaps(self, scratch_bytes: int, most_bytes: int) -> None:
+        """Gives the gaps between packed matrices back; they add up until each matrix has found its place again."""
+        if private_bytes() - self._before - scratch_bytes > most_bytes:
+            give_back_freed_memory()
 
     def end(self) -> None:
         """Activates the new weights."""
