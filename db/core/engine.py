@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -254,25 +254,14 @@ def open_engine(url: URL) -> Engine:
             right = "pip install 'yatt[postgresql]'"
             raise LedgerAddressError(f"a ledger on postgresql needs {error.name}: {right}") from error
         event.listen(engine, "connect", _set_up_postgresql)
-        # Many rows are one statement, where possible; otherwise one after the other.
+        # Many rows are one statement. The driver's own way sends them without waiting for answers, and between two of them
+        # the server does not consider the transaction idle: a host that is lost there would keep its locks for hours.
         engine.dialect.use_insertmanyvalues_wo_returning = True
-        event.listen(engine, "do_executemany", _execute_each)
         return engine
     engine = create_engine(url, json_serializer=canonical_json)
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
-
-
-def _execute_each(cursor: Any, statement: str, rows: Sequence[Any], _: Any) -> bool:
-    """Executes a statement for each row in turn; returns True, since nothing is left to do.
-
-    The driver's own way sends all rows without waiting for answers. Between two of them the server does not consider
-    the transaction idle, so that a host that is lost there would hold its locks for hours.
-    """
-    for row in rows:
-        cursor.execute(statement, row)
-    return True
 
 
 def _set_up_postgresql(connection: Any, _: ConnectionPoolEntry) -> None:
