@@ -50,26 +50,30 @@ def test_freed_tensors_serve_the_next(outcome):
 
 
 LARGE = """
-import resource
 from pathlib import Path
 import numpy as np
 from yatt_core.engines.host_memory import large_pages, private_bytes
 found, before = np.frombuffer(large_pages(96 << 20), np.uint8), private_bytes()
-faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 found.fill(1)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults)
 print(private_bytes() - before)
+place, inside = found.ctypes.data, False
+for line in Path("/proc/self/smaps").read_text().splitlines():
+    first = line.split()[0]
+    if "-" in first:
+        start, end = (int(each, 16) for each in first.split("-"))
+        inside = start <= place < end
+    elif inside and first == "VmFlags:":
+        print("hg" in line.split())
 """
 HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these settings")
-def test_large_pages_are_few():
+@pytest.mark.skipif(not HUGE.exists(), reason="only Linux has such pages")
+def test_memory_of_large_pages_is_private_and_asks_the_kernel_for_them():
     found = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True, timeout=120)
-    faults, grown = map(int, found.stdout.split())
-    assert abs(grown - (96 << 20)) < 4 << 20
-    if HUGE.exists() and "[never]" not in HUGE.read_text():
-        assert faults < PAGES / 10 / 4, "a kernel that runs short of large pages gives out some small ones"
+    grown, asks = found.stdout.split()
+    assert abs(int(grown) - (96 << 20)) < 4 << 20
+    assert asks == "True"
 
 
 def test_freed_memory_is_given_back(outcome):
