@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,16 @@ NETWORK = {
 """Settings with which a connection notices within seconds that the server's host has disappeared.
 
 The unit of tcp_user_timeout is milliseconds.
+"""
+SERVER_SETTINGS = {
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+}
+"""Settings with which the server notices within half a minute that this host has disappeared, and gives up its locks.
+
+The time limit for idle transactions does not see a host that is lost in the middle of a statement.
 """
 FULL = ("SQLITE_FULL", "53100")
 """The error codes of SQLite and PostgreSQL (SQLSTATE disk_full) for a full disk."""
@@ -255,7 +266,7 @@ def open_engine(url: URL) -> Engine:
             raise LedgerAddressError(f"a ledger on postgresql needs {error.name}: {right}") from error
         event.listen(engine, "connect", _set_up_postgresql)
         # Many rows are one statement. The driver's own way sends them without waiting for answers, and between two of them
-        # the server does not consider the transaction idle: a host that is lost there would keep its locks for hours.
+        # the server does not consider the transaction idle.
         engine.dialect.use_insertmanyvalues_wo_returning = True
         return engine
     engine = create_engine(url, json_serializer=canonical_json)
@@ -265,10 +276,14 @@ def open_engine(url: URL) -> Engine:
 
 
 def _set_up_postgresql(connection: Any, _: ConnectionPoolEntry) -> None:
+    limits = {
+        "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_MS),
+        "lock_timeout": str(BUSY_TIMEOUT_MS),
+    }
+    settings = list((limits | SERVER_SETTINGS).items())
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT set_config('idle_in_transaction_session_timeout', %s, false), set_config('lock_timeout', %s, false)",
-            (str(IDLE_IN_TRANSACTION_MS), str(BUSY_TIMEOUT_MS)),
+            f"SELECT {', '.join(['set_config(%s, %s, false)'] * len(settings))}", list(chain.from_iterable(settings))
         )
         # Acknowledged writes must be durable; settings stronger than "on" are left to the server's administrator.
         cursor.execute(

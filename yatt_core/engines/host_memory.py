@@ -17,8 +17,9 @@ from pathlib import Path
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENAS = -1, -3, -8
 
 LARGEST_KEPT = 1 << 28
+"""Tensors of at least this many bytes are not kept."""
 LARGEST_OF_OLD = 1 << 25
-"""The limits on kept tensors, in bytes: the usual one, and the largest that glibc accepted before 2022."""
+"""The largest such limit that glibc accepted before 2022."""
 MOST_KEPT = 1 << 29
 """When this many bytes are free at the end of the heap, they are given back."""
 

@@ -87,7 +87,7 @@ class SyncGroup:
         return self._buffers
 
     def buffer(self, nbytes: int) -> torch.Tensor:
-        """Returns such a buffer, of any content."""
+        """Returns a buffer that can be sent or received, of any content."""
         if self._buffers == HOST:
             return torch.frombuffer(large_pages(nbytes), dtype=torch.uint8, count=nbytes)
         return torch.empty(nbytes, dtype=torch.uint8, device=self._buffers)

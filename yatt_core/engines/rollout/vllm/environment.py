@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from yatt_core.engines.network import DEVICES, network_device
 
+TUNABLES = "GLIBC_TUNABLES"
 SETTINGS: Mapping[str, str] = MappingProxyType(
     {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -36,7 +37,7 @@ ON_PROCESSORS: Mapping[str, str] = MappingProxyType(
         # GNU's OpenMP has idle threads spin for milliseconds, which they take from the workers of other devices.
         "GOMP_SPINCOUNT": "1000",
         # New weights find a few large pages faster than thousands of small ones; without the setting, glibc has none.
-        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+        TUNABLES: "glibc.malloc.hugetlb=1",
         # Several engines on a machine would otherwise bind their workers to the same cores.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
@@ -52,6 +53,8 @@ def engine_environment(processors: bool, address: str = "") -> dict[str, str]:
     Raises `InfrastructureError` if no network device has the address.
     """
     found = {**os.environ, **SETTINGS, **(ON_PROCESSORS if processors else {})}
+    if tunables := os.environ.get(TUNABLES):
+        found[TUNABLES] = f"{found[TUNABLES]}:{tunables}" if processors else tunables
     if address:
         device = network_device(address)
         named = {name: os.environ.get(name, form.format(device)) for name, form in DEVICES.items()}

@@ -55,12 +55,10 @@ class TensorsInPlace(HeldTensors):
         super().__init__(model)
         self._model = model
         self._head = model.lm_head
-        self._head_missing = -1
-        """Numbers that the head, of which vLLM keeps both, still lacks; 0 once it is packed, -1 before any has arrived."""
         self._unpacked: dict[int, torch.Tensor] = {}
         self._scratch = Scratch()
         self._missing: dict[int, int] = {}
-        """Numbers that a matrix of which vLLM keeps only a packed copy still lacks; 0 once it is packed."""
+        """Numbers that a matrix of which vLLM keeps a packed copy still lacks; 0 once it is packed."""
         if _is_packed(self._head) and self._head.weight.is_contiguous():
             _part_rows(self._head.weight)
 
@@ -94,9 +92,9 @@ class TensorsInPlace(HeldTensors):
             if not self._missing[id(module)]:
                 self._pack(module)
         elif _is_packed(self._head) and module.weight is self._head.weight:
-            missing = part.values.numel() if self._head_missing < 0 else self._head_missing
-            self._head_missing = missing - arrived.numel()
-            if not self._head_missing:
+            head = id(self._head)
+            self._missing[head] = self._missing.get(head, part.values.numel()) - arrived.numel()
+            if not self._missing[head]:
                 self._head.cpu_linear = None
                 dispatch_cpu_unquantized_gemm(self._head, remove_weight=False)
 
@@ -115,7 +113,7 @@ class TensorsInPlace(HeldTensors):
 
         Raises `InfrastructureError` if a matrix is not complete.
         """
-        if incomplete := len(self._unpacked) + (self._head_missing > 0):
+        if incomplete := sum(missing > 0 for missing in self._missing.values()):
             raise InfrastructureError(f"weights: {incomplete} matrices of the vLLM worker are not complete")
         for module in self._modules.values():
             if _is_packed(module) and module.weight.numel() and module is not self._head:
@@ -158,9 +156,10 @@ class Scratch:
         return torch.frombuffer(large_pages(nbytes), dtype=dtype, count=rows * row).view(rows, row)[:, :width]
 
     def give_back(self, matrix: torch.Tensor) -> None:
-        """Takes back the memory of a matrix that has been packed, unless its packed copy may still refer to it."""
-        rows, width = matrix.shape
-        if _packs_any_rows(rows, width, matrix.dtype):
+        """Takes back the memory of a matrix that has been packed; of one without gaps, the packed copy may still use it."""
+        if matrix.is_contiguous():
+            self.nbytes -= matrix.nbytes
+        else:
             self._free.setdefault((matrix.shape, matrix.dtype), []).append(matrix)
 
 
@@ -170,10 +169,11 @@ def _row_gap(rows: int, width: int, dtype: torch.dtype) -> int:
 
 
 def _part_rows(weight: torch.nn.Parameter) -> None:
-    """Puts a gap between a matrix's rows. Its numbers are lost, since there is no memory for a second copy."""
+    """Puts a gap between a matrix's rows, if it has any use. The numbers are lost: there is no memory for a second copy."""
     (rows, width), dtype = weight.shape, weight.dtype
-    weight.data = torch.empty(0, dtype=dtype)
-    weight.data = torch.zeros(rows, width + _row_gap(rows, width, dtype), dtype=dtype)[:, :width]
+    if gap := _row_gap(rows, width, dtype):
+        weight.data = torch.empty(0, dtype=dtype)
+        weight.data = torch.zeros(rows, width + gap, dtype=dtype)[:, :width]
 
 
 def _packs_any_rows(rows: int, width: int, dtype: torch.dtype) -> bool:

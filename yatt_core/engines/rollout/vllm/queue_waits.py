@@ -11,7 +11,7 @@ from functools import partial
 from vllm.distributed.device_communicators import shm_broadcast
 
 BUSY_SECONDS = 0.002
-"""How long a reader asks without a pause: about as long as it takes to wake up."""
+"""How long a reader asks without a pause: the time between two messages of a step."""
 
 
 def sleep_in_waits() -> None:

@@ -21,10 +21,12 @@ class BucketRelay:
 
     ranks: number of workers.
     here: number of workers of each node.
+
+    `receives`: whether buckets come into memory of this worker's own.
     """
 
     def __init__(self, rank: int, ranks: int, here: int) -> None:
-        self._sends, self._receives = rank == 0 and ranks > here, rank >= here
+        self._sends, self.receives = rank == 0 and ranks > here, rank >= here
         self._reader, self._group = BucketReader(), None
         if ranks > here:
             self._group = distributed.new_group([0, *range(here, ranks)], backend="gloo")
@@ -34,7 +36,7 @@ class BucketRelay:
 
         Raises `InfrastructureError` if it was damaged on its way from another node.
         """
-        if not self._receives:
+        if not self.receives:
             bucket = self._reader.open(shared)
             if self._sends and shared.nbytes:
                 distributed.broadcast(torch.from_numpy(bucket.data), 0, self._group)

@@ -54,6 +54,8 @@ class WorkerWeights:
         self._under_way: TensorsInPlace | Assembly | None = None
         self._before = 0
         """Private memory before the update, in bytes."""
+        self._largest = 0
+        """Size of the largest bucket so far, in bytes."""
         parallel = worker.parallel_config
         self._relay = BucketRelay(worker.rank, parallel.world_size, parallel.local_world_size)
         if self._in_place:
@@ -75,18 +77,20 @@ class WorkerWeights:
     def take(self, bucket: SharedBucket) -> None:
         """Loads a bucket; a layer takes its new weights at once, or when all of them have arrived."""
         under_way = self._under_way
+        self._largest = max(self._largest, bucket.nbytes)
         for piece in self._relay.open(bucket).pieces():
             name = self._own_name(piece.name)
             if isinstance(under_way, TensorsInPlace):
                 under_way.put(name, piece)
-                self._close_gaps(under_way.scratch_bytes, bucket.nbytes // MOST_IN_GAPS)
+                self._close_gaps(under_way.scratch_bytes)
             # vLLM keeps tensors until their layer is complete, so they need memory of their own.
             elif under_way is not None and (tensor := under_way.put(piece)) is not None:
                 self._model.load_weights([(name, as_tensor(tensor, piece.kind))])
 
-    def _close_gaps(self, scratch_bytes: int, most_bytes: int) -> None:
+    def _close_gaps(self, scratch_bytes: int) -> None:
         """Gives the gaps between packed matrices back; they add up until each matrix has found its place again."""
-        if private_bytes() - self._before - scratch_bytes > most_bytes:
+        received = self._largest if self._relay.receives else 0
+        if private_bytes() - self._before - scratch_bytes - received > self._largest // MOST_IN_GAPS:
             give_back_freed_memory()
 
     def end(self) -> None:
