@@ -9,7 +9,7 @@ import pytest
 from tests.engines.rollout.cases import build_model
 from tests.needs import NEEDS_VLLM
 from yatt_core.engines.network import DEVICES
-from yatt_core.engines.rollout.vllm.environment import engine_environment
+from yatt_core.engines.rollout.vllm.environment import TUNABLES, engine_environment
 from yatt_core.engines.rollout.vllm.span import Span
 from yatt_core.errors import InfrastructureError
 from yatt_core.spec.sections.accelerated import VllmRollout
@@ -42,3 +42,12 @@ def test_an_engine_over_several_nodes_uses_the_network_of_its_node_s_address(mon
     assert engine_environment(processors=True)["GLOO_SOCKET_IFNAME"] == "lo", "one node has no need of a network"
     with pytest.raises(InfrastructureError, match=r"192\.0\.2\.1"):
         engine_environment(processors=True, address="192.0.2.1")
+
+
+def test_settings_of_the_c_library_are_kept_beside_the_engines_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TUNABLES, raising=False)
+    assert TUNABLES not in engine_environment(processors=False)
+    own = engine_environment(processors=True)[TUNABLES]
+    monkeypatch.setenv(TUNABLES, "glibc.malloc.arena_max=2")
+    assert engine_environment(processors=True)[TUNABLES] == f"{own}:glibc.malloc.arena_max=2"
+    assert engine_environment(processors=False)[TUNABLES] == "glibc.malloc.arena_max=2"
