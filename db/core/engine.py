@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +43,9 @@ NETWORK = {
 The unit of tcp_user_timeout is milliseconds.
 """
 SERVER_SETTINGS = {
-    "tcp_keepalives_idle": "10",
-    "tcp_keepalives_interval": "5",
-    "tcp_keepalives_count": "3",
-    "tcp_user_timeout": "20000",
+    f"tcp_{name.removeprefix('tcp_')}": str(value) for name, value in NETWORK.items() if name != "connect_timeout"
 }
-"""Settings with which the server notices within half a minute that this host has disappeared, and gives up its locks.
+"""The same for the server, which notices that this host has disappeared, and gives up its locks.
 
 The time limit for idle transactions does not see a host that is lost in the middle of a statement.
 """
@@ -276,14 +272,15 @@ def open_engine(url: URL) -> Engine:
 
 
 def _set_up_postgresql(connection: Any, _: ConnectionPoolEntry) -> None:
-    limits = {
+    settings = {
         "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_MS),
         "lock_timeout": str(BUSY_TIMEOUT_MS),
+        **SERVER_SETTINGS,
     }
-    settings = list((limits | SERVER_SETTINGS).items())
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT {', '.join(['set_config(%s, %s, false)'] * len(settings))}", list(chain.from_iterable(settings))
+            "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS setting (name, value)",
+            (list(settings), list(settings.values())),
         )
         # Acknowledged writes must be durable; settings stronger than "on" are left to the server's administrator.
         cursor.execute(

@@ -53,8 +53,8 @@ def engine_environment(processors: bool, address: str = "") -> dict[str, str]:
     Raises `InfrastructureError` if no network device has the address.
     """
     found = {**os.environ, **SETTINGS, **(ON_PROCESSORS if processors else {})}
-    if tunables := os.environ.get(TUNABLES):
-        found[TUNABLES] = f"{found[TUNABLES]}:{tunables}" if processors else tunables
+    if processors and (tunables := os.environ.get(TUNABLES)):
+        found[TUNABLES] += f":{tunables}"
     if address:
         device = network_device(address)
         named = {name: os.environ.get(name, form.format(device)) for name, form in DEVICES.items()}

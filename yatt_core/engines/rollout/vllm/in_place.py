@@ -164,8 +164,9 @@ class Scratch:
 
 
 def _row_gap(rows: int, width: int, dtype: torch.dtype) -> int:
-    """Returns by how many numbers the rows of a matrix to be packed are apart."""
-    return ROW_GAP_BYTES // dtype.itemsize if _packs_any_rows(rows, width, dtype) else 0
+    """Returns by how many numbers the rows of a matrix to be packed are apart; only oneDNN packs rows that are apart."""
+    other_packer = current_platform.is_zen_cpu() or check_cpu_sgl_kernel(rows, width, dtype)
+    return 0 if other_packer else ROW_GAP_BYTES // dtype.itemsize
 
 
 def _part_rows(weight: torch.nn.Parameter) -> None:
@@ -174,8 +175,3 @@ def _part_rows(weight: torch.nn.Parameter) -> None:
     if gap := _row_gap(rows, width, dtype):
         weight.data = torch.empty(0, dtype=dtype)
         weight.data = torch.zeros(rows, width + gap, dtype=dtype)[:, :width]
-
-
-def _packs_any_rows(rows: int, width: int, dtype: torch.dtype) -> bool:
-    """Returns True if a matrix is packed by oneDNN, for which rows may be any distance apart."""
-    return not current_platform.is_zen_cpu() and not check_cpu_sgl_kernel(rows, width, dtype)
