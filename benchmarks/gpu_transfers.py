@@ -113,7 +113,7 @@ class _Engine:
         from yatt_core.engines.sync.receiving import received_weights
 
         received = 0
-        for bucket in received_weights(group, task, size, _unobjected):
+        for bucket in received_weights(group, task, size, _unobjected, self._engine.buffers):
             if not bucket.number:
                 self._engine.begin_update(task.version)
             self._engine.take(bucket)

@@ -193,7 +193,8 @@ class _Taker:
         """Takes all weights; returns the bytes received."""
         from yatt_core.engines.sync.receiving import received_weights
 
-        return self._receiver.take(task.version, received_weights(group, task, BUCKET, lambda: None))
+        buckets = received_weights(group, task, BUCKET, lambda: None, self._receiver.buffers)
+        return self._receiver.take(task.version, buckets)
 
     def copy(self) -> None:
         """Does nothing: engines have no part in checkpoints."""

@@ -6,7 +6,7 @@ measured from outside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -17,7 +17,7 @@ import psutil
 from benchmarks.grow.ranks import private_growth
 from yatt_core.installed import VLLM, VLLM_FOR_CPUS, has_distribution
 from yatt_core.protocols.engines import RolloutEngine
-from yatt_core.wire.buckets import WeightBucket
+from yatt_core.wire.buckets import BucketBuffer, WeightBucket
 
 ENGINE_TYPE = "bfloat16"
 PROMPT, RESPONSE, SEQUENCES, CACHE = 64, 8, 4, 16 << 20
@@ -57,6 +57,11 @@ class Receiver:
     def takes_changes(self) -> bool:
         """Whether the engine can take changes alone."""
         return bool(self._engine.capabilities.get("delta_sync", False))
+
+    @property
+    def buffers(self) -> Callable[[int, int], Sequence[BucketBuffer]]:
+        """The engine's memory for buckets."""
+        return self._engine.buffers  # type: ignore[no-any-return]
 
     def take(self, version: int, buckets: Iterator[WeightBucket]) -> int:
         """Updates the engine's weights; returns the bytes received."""

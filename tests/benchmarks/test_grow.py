@@ -44,7 +44,7 @@ def test_weights_are_sent_once_and_changes_are_few(tmp_path: Path) -> None:
     for name, kind in kinds.items():
         rank, other, *engines = kind["processes"]
         assert len(engines) == KINDS[name].count and all(each["bytes"] == engines[0]["bytes"] for each in engines)
-        assert rank["bytes"] + other["bytes"] == engines[0]["bytes"] > engines[0]["model"]
+        assert rank["bytes"] + other["bytes"] == engines[0]["bytes"] >= engines[0]["model"]
         assert len(kind["peaks"]) == 2 + KINDS[name].count and min(kind["peaks"]) > 0
     for name in RATIOS:
         found = [kind[name] for kind in kinds.values() if kind[name] is not None]

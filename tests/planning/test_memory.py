@@ -69,6 +69,16 @@ def test_weights_on_their_way_are_in_host_memory():
     assert kept == pytest.approx([2 * 7.6156e9] * 2, rel=1e-3), "once for all ranks together"
 
 
+def test_memory_that_vllm_shares_with_its_workers_is_kept_between_updates():
+    rows = {}
+    for kind in ("vllm", "torch"):
+        found = demand(f"rollout.engine={{kind: {kind}, instances: 8, dtype: bfloat16}}")
+        rows[kind] = next(row.host for row in found.roles if row.role == "rollout")
+    buckets = 2 * (256 << 20)
+    assert [rows["vllm"][stage].copies for stage in (COLLECT, LEARN, SYNC)] == [buckets] * 3
+    assert [LEARN in rows["torch"] and rows["torch"][LEARN].copies, rows["torch"][SYNC].copies] == [0, buckets]
+
+
 def test_recomputation_and_tensor_parallelism_reduce_activations():
     plain = held(demand(), "trainer", LEARN).activations
     assert held(demand("trainer.engine.recompute_granularity=full"), "trainer", LEARN).activations < plain / 2

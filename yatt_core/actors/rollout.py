@@ -150,7 +150,7 @@ class RolloutActor:
 
             size = self._spec.trainer.sync_bucket_bytes
             changes = received_changes(group, task, check) if task.base else None
-            buckets = changes or received_weights(group, task, size, check)
+            buckets = changes or received_weights(group, task, size, check, self._taker.buffers)
             first = next(buckets)
             self._begin_update(task.version)
             for bucket in chain([first], buckets):

@@ -26,7 +26,7 @@ from yatt_core.protocols.receipts import (
     SftReceipt,
     UpdateReceipt,
 )
-from yatt_core.wire.buckets import WeightBucket
+from yatt_core.wire.buckets import BucketBuffer, WeightBucket
 from yatt_core.wire.part_files import write_tensors
 from yatt_core.wire.parts import Box, TensorPart
 from yatt_core.wire.transfer_plan import Rectangle
@@ -122,6 +122,10 @@ class RolloutEngine(Protocol):
         names, in floating-point dtypes of any width, which are rounded to the engine's dtype. With
         `in_flight_update`, responses in progress wait for its end.
         """
+        ...
+
+    def buffers(self, count: int, nbytes: int) -> Sequence[BucketBuffer]:
+        """Returns host memory in which buckets can arrive, each of at most this size in bytes; the content is arbitrary."""
         ...
 
     def take(self, bucket: WeightBucket) -> None:

@@ -25,6 +25,7 @@ from yatt_core.wire.packed import ALIGNMENT
 from yatt_core.wire.parts import Box, Sizes, cut_box, whole_box
 
 NamedArrays = Iterable[tuple[str, Array]]
+BucketBuffer = npt.NDArray[np.uint8]
 BUCKET_BYTES = 256 << 20
 """Default size of a bucket in bytes."""
 

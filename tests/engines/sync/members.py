@@ -80,7 +80,7 @@ class Members:
         """Returns the number of bytes received."""
         taker, group, received = self.takers[name], self.group(task, name), 0
         try:
-            whole = received_weights(group, task, self.most_bytes, self.check)
+            whole = received_weights(group, task, self.most_bytes, self.check, taker.buffers)
             for bucket in received_changes(group, task, self.check) if task.base else whole:
                 if not bucket.number:
                     taker.begin_update(task.version)

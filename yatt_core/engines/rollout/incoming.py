@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from yatt_core.engines.host_memory import large_pages
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.engines import Tensors
-from yatt_core.wire.buckets import Piece, WeightBucket, buckets_of
+from yatt_core.wire.buckets import BucketBuffer, Piece, WeightBucket, buckets_of
 from yatt_core.wire.number_types import FLOATS, Array
 from yatt_core.wire.parts import Box, Sizes
 
@@ -160,6 +161,10 @@ class WeightTaker(ABC):
         self._version = -1
         self._incoming = None
         self._incoming = Incoming(version, self._begin(version))
+
+    def buffers(self, count: int, nbytes: int) -> Sequence[BucketBuffer]:
+        """See `RolloutEngine`."""
+        return [np.frombuffer(large_pages(nbytes), np.uint8, nbytes) for _ in range(count)]
 
     def take(self, bucket: WeightBucket) -> None:
         """See `RolloutEngine`."""

@@ -6,25 +6,35 @@ so that two exist at most.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
 
 from yatt_core.engines.sync.group import Check, SyncGroup
 from yatt_core.engines.sync.sending import DIGEST_BYTES, planned
+from yatt_core.engines.train.ranks.collective import HOST
 from yatt_core.progress import advanced
 from yatt_core.protocols.transfers import TransferTask
-from yatt_core.wire.buckets import WeightBucket
+from yatt_core.wire.buckets import BucketBuffer, WeightBucket
+
+Memory = Callable[[int, int], Sequence[BucketBuffer]]
 
 
-def received_weights(group: SyncGroup, task: TransferTask, most_bytes: int, check: Check) -> Iterator[WeightBucket]:
+def received_weights(
+    group: SyncGroup, task: TransferTask, most_bytes: int, check: Check, memory: Memory
+) -> Iterator[WeightBucket]:
     """Meets the other members, and then yields all buckets; a bucket is valid until the next one is asked for.
 
     most_bytes: maximum size of a bucket; the same as that of the ranks.
+    memory: returns the host memory of a number of buckets, each of a size in bytes.
 
     Raises `InfrastructureError` if a member is lost, and what `check` raises.
     """
     buckets = planned(group.meet(task, b"", check), most_bytes)
     size = DIGEST_BYTES + max(each.nbytes for each in buckets)
-    buffers = [group.buffer(size) for _ in buckets[:2]]
+    held = memory(len(buckets[:2]), size)
+    on_host = group.buffer_device == HOST
+    buffers = [torch.from_numpy(each) if on_host else group.buffer(size) for each in held]
 
     def begin(turn: int) -> None:
         if turn < len(buckets):
@@ -35,7 +45,9 @@ def received_weights(group: SyncGroup, task: TransferTask, most_bytes: int, chec
     for turn, bucket in enumerate(buckets):
         begin(turn + 1)
         group.finish(turn, bucket.source)
-        array = buffers[turn % 2].cpu().numpy()
+        array = held[turn % 2]
+        if not on_host:
+            torch.from_numpy(array).copy_(buffers[turn % 2])
         digest = array[bucket.nbytes : bucket.nbytes + DIGEST_BYTES].tobytes().hex()
         yield WeightBucket(turn, bucket.last, bucket.places, array[: bucket.nbytes], digest)
         advanced()

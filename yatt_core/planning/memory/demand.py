@@ -7,7 +7,7 @@ others work. Cores share their node's memory, so for cores the account covers a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -43,7 +43,7 @@ from yatt_core.planning.memory.training import (
 )
 from yatt_core.planning.memory.transfers import bytes_receiving, bytes_sending, kept_weights
 from yatt_core.planning.roles import Roles, own_ranks, trainer_ranks
-from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer
+from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
 from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
 
 
@@ -171,7 +171,8 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
         for stage in (STAGES if engines else (PREPARE, LEARN))
         if (stage != JUDGE or len(engines) > 1) and (stage != SFT or (roles.spec.sft and trainer.probe != NOTHING))
     ]
-    received = Bytes(copies=bytes_receiving(roles))
+    # The memory that the processes of a vLLM engine share is kept between updates.
+    received = dict.fromkeys(STAGES if isinstance(roles.rollout, VllmRollout) else (SYNC,), bytes_receiving(roles))
     rows = [_engine_row(each, cluster, assumed, resident, received) for each in engines]
     sent = Bytes(copies=bytes_sending(roles, ranks)) if cluster.card_name != CORE else NOTHING
     rows += _trainer_rows(trainer, assumed, -(-ranks // cluster.memories), resident, sent)
@@ -258,11 +259,11 @@ def _policy_trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: in
 
 
 def _engine_row(
-    engines: Engines, cluster: DescribedCluster, assumed: Assumptions, resident: bool, received: Bytes
+    engines: Engines, cluster: DescribedCluster, assumed: Assumptions, resident: bool, received: Mapping[str, int]
 ) -> RoleMemory:
     """Returns the memory of a role's engines in each stage.
 
-    received: weights on their way to an engine of the policy in `sync`, in host memory.
+    received: stage -> bytes of host memory that an engine of the policy has for weights on their way to it.
 
     Engines are awake in their own stage, and the policy's weights are on the device in `sync`; in all other stages
     engines are resident or asleep.
@@ -280,10 +281,10 @@ def _engine_row(
         if own == COLLECT:
             stages[SYNC] = weights
     host = {stage: weights for stage in STAGES if engine.sleeps and not stages[stage].weights}
-    if own == COLLECT and cluster.card_name == CORE:
-        stages[SYNC] = stages[SYNC] + received * together
-    elif own == COLLECT:
-        host[SYNC] = host.get(SYNC, NOTHING) + received * together
+    if own == COLLECT:
+        held = stages if cluster.card_name == CORE else host
+        for stage, nbytes in received.items():
+            held[stage] = held.get(stage, NOTHING) + Bytes(copies=nbytes) * together
     return RoleMemory(engines.name, stages, runtime, host)
 
 

@@ -81,21 +81,6 @@ def test_a_process_that_ends_is_reported_with_its_last_lines(process: EngineProc
         process.call("echo", 1)
 
 
-def test_a_call_that_was_begun_ends_before_the_next_one(process: EngineProcess) -> None:
-    process.begin("echo", 1)
-    process.begin("echo", 2)
-    assert process.call("echo", 3) == 3, "not the answer to an earlier call"
-    process.begin("refuse", "not like this")
-    with pytest.raises(ConfigurationError, match=r"^not like this$"):
-        process.call("echo", 4)
-    assert process.call("echo", 5) == 5 and not process.is_lost
-    process.begin("fail")
-    with pytest.raises(InfrastructureError, match="nobody expects"):
-        process.settle()
-    with pytest.raises(InfrastructureError, match="nobody expects"):
-        process.begin("echo", 6)
-
-
 def test_a_process_that_hangs_is_ended_and_reported() -> None:
     process = EngineProcess((), os.environ, seconds=0.3)
     process.call("say", "about to hang")

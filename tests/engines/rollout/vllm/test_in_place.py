@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,25 @@ def test_rectangles_may_be_columns_in_any_order(case_here: Case) -> None:
         take(case_here, 2, iter(list(in_columns(case_here, 2))[:1]))
     take(case_here, 2, in_columns(case_here, 2))
     assert not differing(case_here, 2)
+
+
+def test_buckets_that_arrive_in_the_engines_memory_are_taken_without_a_copy(case_here: Case) -> None:
+    """In two places by turns, as a transfer fills them."""
+
+    def arriving(version: int) -> Iterator[WeightBucket]:
+        buckets = list(in_columns(case_here, version))
+        held = case_here.engine.buffers(2, max(bucket.nbytes for bucket in buckets))
+        assert [place.ctypes.data for place in held] == places.setdefault(0, [place.ctypes.data for place in held])
+        for bucket, place in zip(buckets, held, strict=True):
+            place[: bucket.nbytes] = bucket.data
+            shared = case_here.engine._memory.share(replace(bucket, data=place[: bucket.nbytes]))
+            assert shared.offset == place.ctypes.data - held[0].ctypes.data
+            yield replace(bucket, data=place[: bucket.nbytes])
+
+    places = dict[int, list[int]]()
+    for version in (1, 2):
+        take(case_here, version, arriving(version))
+        assert not differing(case_here, version)
 
 
 @pytest.mark.parametrize("grows", [False, True])

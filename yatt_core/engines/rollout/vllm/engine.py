@@ -11,7 +11,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from yatt_core.installed import VLLM_FOR_CPUS, has_distribution
 from yatt_core.progress import advanced
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.spec.sections.accelerated import VllmRollout
-from yatt_core.wire.buckets import Piece, WeightBucket
+from yatt_core.wire.buckets import BucketBuffer, Piece, WeightBucket
 from yatt_core.wire.transfer_plan import Rectangle
 
 
@@ -149,6 +149,10 @@ class VllmRolloutEngine(WeightTaker):
         with self._lock.alone():
             self._or_resume(lambda: self._take(bucket))
 
+    def buffers(self, count: int, nbytes: int) -> Sequence[BucketBuffer]:
+        """See `WeightTaker`; here, memory that the engine's workers read."""
+        return self._memory.buffers(count, nbytes)
+
     def end_update(self) -> None:
         """See `RolloutEngine`."""
         with self._lock.alone():
@@ -164,18 +168,13 @@ class VllmRolloutEngine(WeightTaker):
             raise
 
     def _begin(self, version: int) -> Wanted:
-        with suppress(InfrastructureError):
-            # The last bucket of an update that failed; if the process is lost, the next call says so.
-            self._core.settle()
         self._core.call("begin_update")
         return Wanted(self._layout.shapes, self._layout.own_name)
 
     def _take(self, bucket: WeightBucket) -> None:
         super().take(bucket)
         incoming, self._incoming = self._incoming, None
-        # While the workers load this bucket, the next one arrives and is checked.
-        self._core.settle()
-        self._core.begin("take", self._memory.share(bucket))
+        self._core.call("take", self._memory.share(bucket))
         self._incoming = incoming
 
     def _put(self, piece: Piece) -> None:
@@ -183,8 +182,6 @@ class VllmRolloutEngine(WeightTaker):
 
     def _complete(self, version: int) -> None:
         recompute = bool(self._open) and (self._recomputes or self._spoilt)
-        self._core.settle()
-        self._memory.empty()
         self._core.call("end_update", version, recompute, self._spoilt)
         self._spoilt = False
         self._updates += 1

@@ -59,7 +59,7 @@ class EngineProcess:
         started: Callable[[EngineProcess], None] = lambda _: None,
     ) -> None:
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
-        self._seconds, self._lost, self._why, self._begun = seconds, "", "", ""
+        self._seconds, self._lost, self._why = seconds, "", ""
         own, other = socket.socketpair()
         with other:
             self._connection = Connection(own.detach())
@@ -80,19 +80,6 @@ class EngineProcess:
     def call(self, method: str, *arguments: Any) -> Any:
         """Returns what a method of `VllmCore` returns. Raises what it raises."""
         return self._ask(method, arguments, self._seconds)
-
-    def begin(self, method: str, *arguments: Any) -> None:
-        """Begins a call whose value nobody needs. The next call waits until it has ended, and raises what it raises."""
-        self._send(method, arguments)
-        self._begun = method
-
-    def settle(self) -> None:
-        """Waits for a call that was begun. Raises what it raises."""
-        if self._lost:
-            raise InfrastructureError(self._lost)
-        if begun := self._begun:
-            self._begun = ""
-            self._answer(begun, self._seconds)
 
     def end(self, why: str) -> None:
         """Ends the process at once, from any thread: the call in progress, or else the next one, fails with this reason."""
@@ -115,7 +102,8 @@ class EngineProcess:
         return self._answer(method, seconds)
 
     def _send(self, method: str, arguments: tuple[Any, ...]) -> None:
-        self.settle()
+        if self._lost:
+            raise InfrastructureError(self._lost)
         try:
             self._connection.send((method, arguments))
         except OSError:

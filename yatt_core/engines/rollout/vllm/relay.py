@@ -48,7 +48,3 @@ class BucketRelay:
         bucket = replace(shared.frame, data=data)
         bucket.require_intact()
         return bucket
-
-    def forget(self) -> None:
-        """Gives up the memory of the buckets."""
-        self._reader = BucketReader()

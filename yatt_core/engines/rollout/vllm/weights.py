@@ -64,7 +64,6 @@ class WorkerWeights:
 
     def begin(self) -> None:
         """Begins an update; the model cannot be used until it ends."""
-        self._relay.forget()
         if self._in_place:
             self._under_way, self._before = TensorsInPlace(self._model), private_bytes()
             return
@@ -101,7 +100,6 @@ class WorkerWeights:
             finalize_layerwise_reload(self._model, self._config)
             refresh_tied_head(self._model)
         self._under_way = None
-        self._relay.forget()
         if self._in_place:
             give_back_freed_memory()
 
