@@ -6,7 +6,7 @@ measured from outside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -17,7 +17,7 @@ import psutil
 from benchmarks.grow.ranks import private_growth
 from yatt_core.installed import VLLM, VLLM_FOR_CPUS, has_distribution
 from yatt_core.protocols.engines import RolloutEngine
-from yatt_core.wire.buckets import BucketBuffer, WeightBucket
+from yatt_core.wire.buckets import WeightBucket
 
 ENGINE_TYPE = "bfloat16"
 PROMPT, RESPONSE, SEQUENCES, CACHE = 64, 8, 4, 16 << 20
@@ -48,20 +48,19 @@ def kinds_here() -> dict[str, EngineKind]:
 
 
 class Receiver:
-    """One rollout engine of a kind, for a model folder."""
+    """One rollout engine of a kind, for a model folder.
+
+    `buffers`: the engine's memory for buckets; see `RolloutEngine.buffers`.
+    """
 
     def __init__(self, kind: EngineKind, folder: Path) -> None:
         self._engine: Any = _opened(kind, folder)
+        self.buffers = self._engine.buffers
 
     @property
     def takes_changes(self) -> bool:
         """Whether the engine can take changes alone."""
         return bool(self._engine.capabilities.get("delta_sync", False))
-
-    @property
-    def buffers(self) -> Callable[[int, int], Sequence[BucketBuffer]]:
-        """The engine's memory for buckets."""
-        return self._engine.buffers  # type: ignore[no-any-return]
 
     def take(self, version: int, buckets: Iterator[WeightBucket]) -> int:
         """Updates the engine's weights; returns the bytes received."""
@@ -75,14 +74,17 @@ class Receiver:
         return received
 
     def growth(self, call: Callable[[], object]) -> int:
-        """Returns the growth of private memory during a call, of this process or the engine's that grows most."""
+        """Returns the growth of private memory during a call, of this process or the engine's that grows most.
+
+        What the processes of an engine share for buckets, and keep, counts as this process's growth.
+        """
         process = getattr(self._engine, "_core", None)
         if process is None:
             return private_growth(call)
         parent = psutil.Process(process.pid)
         with _Watch([parent.pid, *(child.pid for child in parent.children(recursive=True))]) as watch:
             own = private_growth(call)
-        return max(own, *watch.growth.values())
+        return int(max(own + self._engine._memory.nbytes, *watch.growth.values()))
 
     def close(self) -> None:
         """Ends the processes of an engine that has any."""

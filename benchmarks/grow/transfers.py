@@ -6,7 +6,8 @@ of the worst engine or process of the worst kind; `details` has each kind's:
 
 - `sync_bytes_over_model`: bytes that an engine receives, divided by the bytes of the model in the engine's type;
 - `sync_peak_over_bucket`: growth of private (anonymous) memory during a transfer, divided by the size of a bucket; the
-  processes of a vLLM engine are among those measured, in a run of their own in which freed memory goes back at once;
+  processes of a vLLM engine are among those measured, in a run of their own in which freed memory goes back at once, and
+  the memory that they share for buckets counts as if it grew in each transfer;
 - `sync_seconds_over_broadcast`: seconds of a transfer, divided by those of a broadcast of the same bytes from the first
   rank to the other ranks and engines, with gloo, in pieces of the size of a bucket; each at its best of several rounds;
 - `delta_bytes_over_model`: bytes of a transfer of changes (`trainer.sync: delta`) after five optimizer steps at a learning

@@ -70,13 +70,17 @@ def test_weights_on_their_way_are_in_host_memory():
 
 
 def test_memory_that_vllm_shares_with_its_workers_is_kept_between_updates():
-    rows = {}
-    for kind in ("vllm", "torch"):
-        found = demand(f"rollout.engine={{kind: {kind}, instances: 8, dtype: bfloat16}}")
-        rows[kind] = next(row.host for row in found.roles if row.role == "rollout")
-    buckets = 2 * (256 << 20)
-    assert [rows["vllm"][stage].copies for stage in (COLLECT, LEARN, SYNC)] == [buckets] * 3
-    assert [LEARN in rows["torch"] and rows["torch"][LEARN].copies, rows["torch"][SYNC].copies] == [0, buckets]
+    def copies(*changes: str, engine: str = "kind: vllm, instances: 8") -> list[int]:
+        found = demand(f"rollout.engine={{{engine}, dtype: bfloat16}}", *changes)
+        host = next(row.host for row in found.roles if row.role == "rollout")
+        return [host[stage].copies if stage in host else 0 for stage in (COLLECT, LEARN, SYNC)]
+
+    bucket = 256 << 20
+    assert copies() == [2 * bucket] * 3
+    assert copies(engine="kind: vllm, instances: 4, tensor_parallel_size: 2") == [bucket] * 3, "half of each engine's"
+    assert copies(engine="kind: torch, instances: 8") == [0, 0, 2 * bucket]
+    assert copies("trainer.sync_transport=store") == [bucket] * 3, "to which buckets are copied, one at a time"
+    assert copies("trainer.sync_transport=store", engine="kind: torch, instances: 8") == [0] * 3
 
 
 def test_recomputation_and_tensor_parallelism_reduce_activations():

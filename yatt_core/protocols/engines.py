@@ -125,7 +125,10 @@ class RolloutEngine(Protocol):
         ...
 
     def buffers(self, count: int, nbytes: int) -> Sequence[BucketBuffer]:
-        """Returns host memory in which buckets can arrive, each of at most this size in bytes; the content is arbitrary."""
+        """Returns host memory for a number of buckets of at most this many bytes each, in which they can arrive before `take`.
+
+        Its content is arbitrary. It is valid until the next call, which may return the same memory.
+        """
         ...
 
     def take(self, bucket: WeightBucket) -> None:

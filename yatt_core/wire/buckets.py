@@ -26,6 +26,7 @@ from yatt_core.wire.parts import Box, Sizes, cut_box, whole_box
 
 NamedArrays = Iterable[tuple[str, Array]]
 BucketBuffer = npt.NDArray[np.uint8]
+"""The bytes of a bucket, or memory for one."""
 BUCKET_BYTES = 256 << 20
 """Default size of a bucket in bytes."""
 
@@ -93,11 +94,11 @@ class Place:
             return self.count * size
         return self.far * size + -(-self.changes // 2) + self.position_bytes
 
-    def of(self, data: npt.NDArray[np.uint8]) -> Array:
+    def of(self, data: BucketBuffer) -> Array:
         """Returns all numbers of the rectangle as a view into a bucket's buffer."""
         return np.frombuffer(data, storage_type(self.kind), self.count, self.offset).reshape(self.box.sizes)
 
-    def piece(self, data: npt.NDArray[np.uint8]) -> Piece:
+    def piece(self, data: BucketBuffer) -> Piece:
         """Returns what the bucket has of the rectangle; numbers are views into the bucket's buffer."""
         if self.changes < 0:
             return Piece(self.name, self.shape, self.box, self.kind, self.of(data))
@@ -124,7 +125,7 @@ class WeightBucket:
     number: int
     last: bool
     places: tuple[Place, ...]
-    data: npt.NDArray[np.uint8]
+    data: BucketBuffer
     digest: str
 
     @property
@@ -145,7 +146,7 @@ class WeightBucket:
             yield place.piece(self.data)
 
 
-def bucket_digest(places: Sequence[Place], data: npt.NDArray[np.uint8]) -> str:
+def bucket_digest(places: Sequence[Place], data: BucketBuffer) -> str:
     """Returns a digest of a bucket's places and bytes, as 64 hexadecimal digits.
 
     It reveals damage, not forgery: of the bytes it has the XXH3 hash, which takes a fraction of the time of a
@@ -232,7 +233,7 @@ class _Filling:
         return WeightBucket(self.number, last, places, data, bucket_digest(places, data))
 
 
-def clear_gaps(places: Iterable[Place], data: npt.NDArray[np.uint8]) -> None:
+def clear_gaps(places: Iterable[Place], data: BucketBuffer) -> None:
     """Sets the bytes between the rectangles to zero, so that equal weights have equal digests."""
     end = 0
     for place in places:

@@ -17,24 +17,25 @@ from yatt_core.progress import advanced
 from yatt_core.protocols.transfers import TransferTask
 from yatt_core.wire.buckets import BucketBuffer, WeightBucket
 
-Memory = Callable[[int, int], Sequence[BucketBuffer]]
+Places = Callable[[int, int], Sequence[BucketBuffer]]
+"""(number of buckets, bytes of each) -> host memory for them; see `RolloutEngine.buffers`."""
 
 
 def received_weights(
-    group: SyncGroup, task: TransferTask, most_bytes: int, check: Check, memory: Memory
+    group: SyncGroup, task: TransferTask, most_bytes: int, check: Check, places: Places
 ) -> Iterator[WeightBucket]:
     """Meets the other members, and then yields all buckets; a bucket is valid until the next one is asked for.
 
     most_bytes: maximum size of a bucket; the same as that of the ranks.
-    memory: returns the host memory of a number of buckets, each of a size in bytes.
+    places: returns host memory in which buckets arrive, or to which they are copied from a GPU.
 
     Raises `InfrastructureError` if a member is lost, and what `check` raises.
     """
     buckets = planned(group.meet(task, b"", check), most_bytes)
     size = DIGEST_BYTES + max(each.nbytes for each in buckets)
-    held = memory(len(buckets[:2]), size)
-    on_host = group.buffer_device == HOST
-    buffers = [torch.from_numpy(each) if on_host else group.buffer(size) for each in held]
+    on_host, count = group.buffer_device == HOST, len(buckets[:2])
+    held = places(count if on_host else 1, size)
+    buffers = [torch.from_numpy(each) for each in held] if on_host else [group.buffer(size) for _ in range(count)]
 
     def begin(turn: int) -> None:
         if turn < len(buckets):
@@ -45,9 +46,9 @@ def received_weights(
     for turn, bucket in enumerate(buckets):
         begin(turn + 1)
         group.finish(turn, bucket.source)
-        array = held[turn % 2]
+        array = held[turn % len(held)][: bucket.nbytes + DIGEST_BYTES]
         if not on_host:
-            torch.from_numpy(array).copy_(buffers[turn % 2])
-        digest = array[bucket.nbytes : bucket.nbytes + DIGEST_BYTES].tobytes().hex()
+            torch.from_numpy(array).copy_(buffers[turn % 2][: array.nbytes])
+        digest = array[bucket.nbytes :].tobytes().hex()
         yield WeightBucket(turn, bucket.last, bucket.places, array[: bucket.nbytes], digest)
         advanced()

@@ -284,7 +284,8 @@ def _engine_row(
     if own == COLLECT:
         held = stages if cluster.card_name == CORE else host
         for stage, nbytes in received.items():
-            held[stage] = held.get(stage, NOTHING) + Bytes(copies=nbytes) * together
+            # An engine of several devices holds its buckets once.
+            held[stage] = held.get(stage, NOTHING) + Bytes(copies=nbytes // engine.devices) * together
     return RoleMemory(engines.name, stages, runtime, host)
 
 

@@ -1,6 +1,6 @@
 """What weights on their way from the trainer's ranks to the rollout engines take in memory.
 
-Consumes the roles; produces bytes of buckets that a process holds while it sends or receives, and of the copies that
+Consumes the roles; produces bytes of buckets that a process holds to send or receive them, and of the copies that
 ranks keep of what they sent (`trainer.sync: delta`). All of it is host memory; a rank on a GPU also holds buckets there.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from yatt_core.planning.account import Bytes
 from yatt_core.planning.memory.activations import element_bytes
 from yatt_core.planning.roles import Roles
+from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.weights import is_sent_directly, type_sent
 
 BUCKETS = 2
@@ -31,10 +32,13 @@ def bytes_sending(roles: Roles, ranks: int) -> int:
 
 
 def bytes_receiving(roles: Roles) -> int:
-    """Returns the bytes of the buckets that an engine holds in `sync`; those in Ray's store are not the engine's."""
-    if not is_sent_directly(roles.spec):
-        return 0
-    return min(weights_sent(roles), BUCKETS * roles.spec.trainer.sync_bucket_bytes)
+    """Returns the bytes of the buckets that an engine holds; those in Ray's store are not the engine's.
+
+    vLLM's processes share memory to which buckets from elsewhere are copied one at a time.
+    """
+    shared = isinstance(roles.rollout, VllmRollout)
+    buckets = BUCKETS if is_sent_directly(roles.spec) else int(shared)
+    return min(weights_sent(roles), buckets * roles.spec.trainer.sync_bucket_bytes)
 
 
 def kept_weights(roles: Roles, ranks: int) -> Bytes:

@@ -25,10 +25,6 @@ class LocalCore:
     def call(self, method: str, *arguments: Any) -> Any:
         return getattr(self.core, method)(*arguments)
 
-    begin = call
-
-    def settle(self) -> None: ...
-
 
 def core_of(case: Case) -> Any:
     """Returns vLLM's engine of a case in this process."""

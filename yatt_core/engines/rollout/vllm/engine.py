@@ -150,7 +150,7 @@ class VllmRolloutEngine(WeightTaker):
             self._or_resume(lambda: self._take(bucket))
 
     def buffers(self, count: int, nbytes: int) -> Sequence[BucketBuffer]:
-        """See `WeightTaker`; here, memory that the engine's workers read."""
+        """See `RolloutEngine`. The engine's workers read this memory."""
         return self._memory.buffers(count, nbytes)
 
     def end_update(self) -> None:

@@ -98,24 +98,11 @@ class EngineProcess:
         self._keeper.end(END_SECONDS)
 
     def _ask(self, method: str, arguments: tuple[Any, ...], seconds: float) -> Any:
-        self._send(method, arguments)
-        return self._answer(method, seconds)
-
-    def _send(self, method: str, arguments: tuple[Any, ...]) -> None:
+        """Returns what a call returns. Raises what it raises."""
         if self._lost:
             raise InfrastructureError(self._lost)
         try:
             self._connection.send((method, arguments))
-        except OSError:
-            raise self._give_up("ended") from None
-        except BaseException:
-            # The process may have got a part of the call.
-            self._give_up(f"was interrupted in {method!r}")
-            raise
-
-    def _answer(self, method: str, seconds: float) -> Any:
-        """Returns what the call in progress returns. Raises what it raises."""
-        try:
             if not self._connection.poll(seconds):
                 raise TimeoutError
             failed, value = self._connection.recv()
@@ -124,7 +111,7 @@ class EngineProcess:
         except (OSError, EOFError):
             raise self._give_up("ended") from None
         except BaseException:
-            # The answer that is still to come would be taken for that of the next call.
+            # The process may have got a part of the call, or the next call would take its answer for its own.
             self._give_up(f"was interrupted in {method!r}")
             raise
         if failed:

@@ -1,8 +1,8 @@
 """Buckets of weights in memory that other processes of this machine read: received there, or copied there once.
 
 Consumes buckets. Produces their descriptions, small enough for a pipe. The memory has no name in any folder: it is
-reached through the descriptor of the process that made it, and ends with that process. Until then it is kept, also between
-updates, since finding its pages takes as long as copying a bucket.
+reached through the descriptor of the process that made it, and ends with that process if it is not closed before. It is
+kept between updates, since finding its pages takes as long as copying a bucket.
 """
 
 from __future__ import annotations
@@ -60,8 +60,13 @@ class BucketMemory:
         self._file = os.fdopen(os.memfd_create("yatt-weights"), "r+b", buffering=0)
         self._memory = np.empty(0, np.uint8)
 
+    @property
+    def nbytes(self) -> int:
+        """Size of the memory in bytes."""
+        return self._memory.nbytes
+
     def buffers(self, count: int, nbytes: int) -> Sequence[BucketBuffer]:
-        """Returns places for buckets of at most this size, of any content; those returned before are no longer shared."""
+        """Returns places for buckets of at most this size, of any content; they replace those that were returned before."""
         size = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         if self._memory.nbytes < count * size:
             self._file.truncate(count * size)
@@ -69,7 +74,7 @@ class BucketMemory:
         return [self._memory[place * size :][:nbytes] for place in range(count)]
 
     def share(self, bucket: WeightBucket) -> SharedBucket:
-        """Returns where a bucket is, which is copied into the memory, in place of others, unless it is there already."""
+        """Returns where others find a bucket. One that did not arrive in the memory is copied there, over what was there."""
         data, nbytes = bucket.data, bucket.nbytes
         if nbytes and not np.may_share_memory(data, self._memory):
             (place,) = self.buffers(1, nbytes)
