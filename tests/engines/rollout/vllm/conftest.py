@@ -26,6 +26,16 @@ class LocalCore:
         return getattr(self.core, method)(*arguments)
 
 
+def modules_with_proxies() -> list[str]:
+    """Returns the modules with proxies of Flask, which raise outside of a request: vLLM 0.32 looks into every value."""
+    values = (
+        (name, value)
+        for name, module in list(sys.modules.items())
+        for value in list(getattr(module, "__dict__", {}).values())
+    )
+    return sorted({name for name, value in values if type(value).__name__ == "LocalProxy"})
+
+
 def core_of(case: Case) -> Any:
     """Returns vLLM's engine of a case in this process."""
     return case.engine._core.core._engine
@@ -52,6 +62,8 @@ def vllm_here():
     def build(make):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "EngineProcess", LocalCore)
+            for name in modules_with_proxies():
+                patch.delitem(sys.modules, name)
             kept.append(make())
         return kept[-1]
 
