@@ -83,6 +83,52 @@ def test_memory_that_vllm_shares_with_its_workers_is_kept_between_updates():
     assert copies("trainer.sync_transport=store", engine="kind: torch, instances: 8") == [0] * 3
 
 
+def test_low_rank_adapters_alone_have_gradients_moments_and_a_reference():
+    fsdp2 = "trainer.engine={kind: fsdp2}"
+    whole, adapted = demand(fsdp2, "trainer.lora=null"), demand(fsdp2, "trainer.lora={rank: 16}")
+    before, after = held(whole, "trainer", LEARN), held(adapted, "trainer", LEARN)
+    adapters = 28 * 16 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))
+    assert after.gradients == pytest.approx(4 * adapters / 8, rel=1e-6) and after.optimizer == 2 * after.gradients
+    assert after.weights == before.weights + after.gradients and after.activations < before.activations
+    assert held(adapted, "reference", LEARN).weights == after.gradients
+    buffers = [
+        next(row.host for row in found.roles if row.role == "trainer")[LEARN].copies for found in (whole, adapted)
+    ]
+    assert buffers[0] == pytest.approx(4 * before.weights, rel=1e-6), "weights, two moments, the reference"
+    assert buffers[1] == pytest.approx(before.weights + 4 * after.gradients, rel=1e-6)
+
+
+def test_adapters_are_counted_as_peft_makes_them(tmp_path):
+    pytest.importorskip("peft")
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from yatt_core.engines.adapters import add_adapters
+    from yatt_core.spec.sections.trainer import LoraSpec
+
+    config = LlamaConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=16, vocab_size=50,
+    )  # fmt: skip
+    shape = ModelShape(50, 32, 2, 4, 2, 16, 48, tied=False)
+    for lora in (LoraSpec(rank=3), LoraSpec(rank=5, targets=("q_proj", "v_proj"))):
+        model = LlamaForCausalLM(config)
+        add_adapters(model, lora, 0)
+        trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        assert shape.adapter_parameters(lora.rank, lora.targets) == trained
+
+
+def test_a_host_has_the_shares_of_the_ranks_and_engines_that_are_there():
+    def host(*changes: str) -> dict[str, int]:
+        return {total.stage: total.host for total in demand(*changes).totals}
+
+    parallel = "trainer.engine.data_parallel_size="
+    one, two = (held(demand(f"{parallel}{count}"), "trainer", LEARN).weights for count in (1, 2))
+    assert one == two and host(parallel + "1")[LEARN] <= host(parallel + "2")[LEARN]
+    few, many = host("rollout.engine.instances=1"), host("rollout.engine.instances=8")
+    weights = held(demand("rollout.engine.instances=1"), "rollout", SYNC).weights
+    assert many[LEARN] - few[LEARN] == 7 * (weights + 2 * (256 << 20)), "seven sleeping engines less"
+
+
 def test_recomputation_and_tensor_parallelism_reduce_activations():
     plain = held(demand(), "trainer", LEARN).activations
     assert held(demand("trainer.engine.recompute_granularity=full"), "trainer", LEARN).activations < plain / 2

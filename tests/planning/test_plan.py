@@ -138,7 +138,13 @@ def test_engines_of_different_sizes_share_instances_of_the_larger_size():
     assert plan.times is not None
     workload = plan.times.load.workload
     assert workload.cluster.devices_per_instance == 2
-    assert workload.engines.rollout.max_concurrent == 2 * plan.demand.rollout.sequences
+    assert workload.engines.rollout.max_concurrent == plan.demand.rollout.sequences, (
+        "of one engine, on the first device"
+    )
+    assert [(each.name, each.count) for each in plan.demand.engines] == [("rollout", 4), ("judge", 4)]
+    assert plan.times.load.instances == 4
+    stated = plan_run(spec_7b(*SMALL, judged(engine=on(2)), "rollout.engine.instances=4"), cluster("8xH200"), SHORT)
+    assert stated.times is not None and stated.times.load.instances == 4
 
 
 def loaded(devices: str, *overrides: str) -> Load:

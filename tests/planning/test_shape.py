@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,9 @@ def test_operations_of_a_token():
     shape = ModelShape(100, 8, 2, 2, 1, 4, 16, tied=False)
     assert shape.forward_flops(0) == 2 * (shape.parameters - 800)
     assert shape.forward_flops(10) - shape.forward_flops(0) == 4 * 2 * 8 * 10
+
+
+def test_a_pipe_is_not_read(tmp_path: Path):
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(ConfigurationError, match=r"model\.path: .*config\.json is not a regular file"):
+        shape_of(spec_7b(f"model={{kind: config_file, path: {tmp_path / 'config.json'}}}"), 0)

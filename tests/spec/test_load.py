@@ -85,6 +85,9 @@ def test_a_cycle(tmp_path):
     assert line.endswith(f": {tmp_path / 'a.yaml'} -> {tmp_path / 'b.yaml'} -> {tmp_path / 'a.yaml'}")
     (line,) = refusal(write(tmp_path / "self.yaml", {"extends": ["self.yaml"]}))
     assert "extends itself" in line
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    (line,) = refusal(tmp_path / "loop.yaml")
+    assert line.startswith(f"{tmp_path / 'loop.yaml'}: a link that leads to itself")
 
 
 @pytest.mark.parametrize("given", [5, None, {"a": "b.yaml"}, ["b.yaml", 5], True])

@@ -259,6 +259,8 @@ def _shapes(folder: Path) -> Iterator[tuple[str, Sequence[int]]]:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
+    if path.exists() and not path.is_file():
+        raise ConfigurationError(f"model.path: {path} is not a regular file")
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:

@@ -52,12 +52,14 @@ class RoleMemory:
     stages: stage -> tensors.
     runtime: stage -> bytes of its process other than tensors.
     host: stage -> tensors in the host's memory for this device's share; empty if the device is the host.
+    shares: number of such shares on the node that has most of them.
     """
 
     role: str
     stages: Mapping[str, Bytes]
     runtime: Mapping[str, int]
     host: Mapping[str, Bytes]
+    shares: int = 1
 
     def at(self, stage: str) -> Bytes:
         """Returns the tensors on the device in a stage."""
@@ -91,12 +93,9 @@ class StageTotal:
 
 
 def stage_totals(
-    roles: Iterable[RoleMemory], stages: Iterable[str], capacity: int, per_node: int, host_capacity: int
+    roles: Iterable[RoleMemory], stages: Iterable[str], capacity: int, host_capacity: int
 ) -> list[StageTotal]:
-    """Returns a device's memory in each stage.
-
-    per_node: number of devices that share a host.
-    """
+    """Returns a device's memory in each stage, and that of its host."""
     listed = list(roles)
     return [
         StageTotal(
@@ -104,7 +103,7 @@ def stage_totals(
             sum(role.at(stage).total for role in listed),
             sum(role.runtime.get(stage, 0) for role in listed),
             capacity,
-            per_node * sum(role.host.get(stage, Bytes()).total for role in listed),
+            sum(role.shares * role.host.get(stage, Bytes()).total for role in listed),
             host_capacity,
         )
         for stage in stages

@@ -78,6 +78,12 @@ class Roles:
         return self.judges[0] if self.judges else None
 
     @property
+    def adapters(self) -> int:
+        """Parameters of low-rank adapters, if only those are trained; otherwise 0."""
+        lora = self.spec.trainer.lora
+        return 0 if lora is None else self.policy.adapter_parameters(lora.rank, lora.targets)
+
+    @property
     def trained_parameters(self) -> int:
         """Parameters of policy and critic."""
         return self.policy.parameters + (0 if self.critic is None else self.critic.parameters)

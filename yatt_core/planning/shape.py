@@ -8,7 +8,7 @@ model whose shape is unknown.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, assert_never
@@ -92,6 +92,18 @@ class ModelShape:
         """All parameters, tied ones counted once."""
         embeddings = self.embedding_parameters * (1 if self.tied else 2)
         return self.layers * (self.layer_matrices + self.layer_norms) + embeddings + self.hidden + self.tower
+
+    def adapter_parameters(self, rank: int, targets: Iterable[str]) -> int:
+        """Returns the parameters of low-rank adapters on these linear layers (arXiv 2106.09685).
+
+        targets: names as in Hugging Face's models; those that dense models do not have count nothing.
+        """
+        queries, keys = self.hidden + self.query_width, self.hidden + self.key_value_width
+        feed_forward = self.hidden + self.intermediate
+        sums = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "o_proj": queries} | dict.fromkeys(
+            ("gate_proj", "up_proj", "down_proj"), feed_forward
+        )
+        return self.layers * rank * sum(sums.get(target, 0) for target in set(targets))
 
     def cached_token_values(self) -> int:
         """Returns how many numbers a context token takes in the key/value cache of all layers."""
@@ -226,6 +238,8 @@ def _with_tower(shape: ModelShape, folder: Path) -> ModelShape:
 
 def read_json(path: Path, key: str) -> dict[str, Any]:
     """Returns the object in a JSON file. Raises a `ConfigurationError` that starts with the key."""
+    if path.exists() and not path.is_file():
+        raise ConfigurationError(f"{key}: {path} is not a regular file")
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:

@@ -54,9 +54,14 @@ def element_bytes(dtype: str) -> int:
     return HALF if dtype == "bfloat16" else FLOAT
 
 
-def torch_training(shape: ModelShape, batch: MicroBatchShape, dtype: str, entropy_gradient: bool) -> int:
-    """Returns the peak bytes of a micro-batch's passes in the torch trainer, without the gradients of the weights."""
-    tokens, of_head = batch.tokens, shape.embedding_parameters * FLOAT if batch.counted else 0
+def torch_training(
+    shape: ModelShape, batch: MicroBatchShape, dtype: str, entropy_gradient: bool, *, frozen: bool = False
+) -> int:
+    """Returns the peak bytes of a micro-batch's passes in the torch trainer, without the gradients of the weights.
+
+    frozen: whether the model's own parameters, the head's among them, have no gradients.
+    """
+    tokens, of_head = batch.tokens, shape.embedding_parameters * FLOAT if batch.counted and not frozen else 0
     kept = _torch_kept(shape, batch, dtype)
     feed_forward = tokens * (shape.hidden + shape.intermediate) * FLOAT + shape.hidden * shape.intermediate * FLOAT
     # The head's gradient is added to the others with the embedding's, if these are one parameter.
@@ -114,11 +119,16 @@ def fsdp2_kept(shape: ModelShape, batch: MicroBatchShape, dtype: str, checkpoint
     return batch.tokens * (layers + norm * shape.hidden) + batch.counted * shape.hidden * width
 
 
-def fsdp2_head(shape: ModelShape, batch: MicroBatchShape, dtype: str, entropy_gradient: bool) -> int:
-    """Returns the bytes of a chunk's distributions and of the head's gradients: a chunk's, and their sum in float32."""
+def fsdp2_head(
+    shape: ModelShape, batch: MicroBatchShape, dtype: str, entropy_gradient: bool, *, frozen: bool = False
+) -> int:
+    """Returns the bytes of a chunk's distributions and of the head's gradients: a chunk's, and their sum in float32.
+
+    frozen: whether the head has no gradients.
+    """
     if not batch.counted:
         return 0
-    chunk, of_head = batch.chunk(shape.vocabulary), shape.embedding_parameters
+    chunk, of_head = batch.chunk(shape.vocabulary), 0 if frozen else shape.embedding_parameters
     vocabulary = chunk * shape.vocabulary * FLOAT
     own = max(
         vocabulary * (DISTRIBUTIONS + (2 if entropy_gradient else 0)), vocabulary + of_head * element_bytes(dtype)

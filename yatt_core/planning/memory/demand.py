@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from yatt_core.cluster.seating import check_seats, pool_layout
+from yatt_core.cluster.seating import check_seats, most_ranks, pool_layout
 from yatt_core.planning.account import (
     COLLECT,
     JUDGE,
@@ -45,6 +45,7 @@ from yatt_core.planning.memory.transfers import bytes_receiving, bytes_sending, 
 from yatt_core.planning.roles import Roles, own_ranks, trainer_ranks
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
 from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
+from yatt_core.spec.weights import is_sent_directly
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +176,12 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
     received = dict.fromkeys(STAGES if isinstance(roles.rollout, VllmRollout) else (SYNC,), bytes_receiving(roles))
     rows = [_engine_row(each, cluster, assumed, resident, received) for each in engines]
     sent = Bytes(copies=bytes_sending(roles, ranks)) if cluster.card_name != CORE else NOTHING
-    rows += _trainer_rows(trainer, assumed, -(-ranks // cluster.memories), resident, sent)
-    per_node = cluster.memories // cluster.nodes
-    totals = stage_totals(rows, stages, cluster.memory, per_node, cluster.host_memory)
+    shares = min(ranks, cluster.memories // cluster.nodes)
+    if not is_sent_directly(roles.spec):
+        # Only one rank sends.
+        sent = Bytes(copies=sent.copies // max(1, shares))
+    rows += _trainer_rows(trainer, assumed, -(-ranks // cluster.memories), resident, sent, shares)
+    totals = stage_totals(rows, stages, cluster.memory, cluster.host_memory)
     return Demand(
         engines=engines,
         ranks=ranks,
@@ -201,11 +205,17 @@ def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> I
     others = _sleepers(roles, assumed)
     memory = engine_memory(roles.rollout, roles.policy, asked_of_policy(roles), cluster, assumed, others)
     instances = instances_on(cluster.by_node, memory.devices, roles.rollout, "rollout.engine")
+    pool = pool_layout(roles.spec)
+    check_seats(cluster.by_node, pool)
+    if pool.together > memory.devices:
+        # An instance has as many devices as its largest engine, a judge's.
+        instances = min(instances, most_ranks(cluster.by_node, pool) // pool.together)
     yield Engines("rollout", COLLECT, memory, instances)
-    check_seats(cluster.by_node, pool_layout(roles.spec))
     for judge in roles.judges:
         memory = engine_memory(judge.engine, judge.shape, asked_of_judge(roles, judge), cluster, assumed, others)
         count = instances_on(cluster.by_node, memory.devices, judge.engine, f"{judge.place}.engine")
+        if isinstance(judge.engine, VllmRollout) and isinstance(roles.rollout, VllmRollout):
+            count = instances
         yield Engines("judge" if len(roles.judges) == 1 else judge.name, JUDGE, memory, count)
     for model in roles.reward_models:
         yield Engines(model.part.name, JUDGE, reward_model(model), instances, generates=False)
@@ -246,14 +256,18 @@ def trainer_of(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) ->
 
 def _policy_trainer(roles: Roles, batch: MicroBatchShape, ranks: int, copies: int) -> TrainerMemory:
     engine, policy, sent = roles.trainer, roles.policy, bytes_sending(roles, ranks)
-    reference, entropy = roles.reference, roles.spec.algorithm.entropy_in_loss
+    reference, entropy, adapters = roles.reference, roles.spec.algorithm.entropy_in_loss, roles.adapters
     match engine:
         case TorchTrainer():
-            return torch_trainer(engine, policy, batch, sent, reference=reference, entropy_gradient=entropy)
+            return torch_trainer(
+                engine, policy, batch, sent, reference=reference, entropy_gradient=entropy, adapters=adapters
+            )
         case MegatronTrainer():
             return megatron_trainer(engine, policy, batch, copies, sent, reference=reference, entropy_gradient=entropy)
         case Fsdp2Trainer():
-            return fsdp2_trainer(engine, policy, batch, ranks, sent, reference=reference, entropy_gradient=entropy)
+            return fsdp2_trainer(
+                engine, policy, batch, ranks, sent, reference=reference, entropy_gradient=entropy, adapters=adapters
+            )
         case VirtualTrainer():
             return TrainerMemory(NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, sleeps=False)
 
@@ -286,15 +300,17 @@ def _engine_row(
         for stage, nbytes in received.items():
             # An engine of several devices holds its buckets once.
             held[stage] = held.get(stage, NOTHING) + Bytes(copies=nbytes // engine.devices) * together
-    return RoleMemory(engines.name, stages, runtime, host)
+    shares = min(cluster.memories // cluster.nodes, -(-engines.count * engine.devices // cluster.nodes))
+    return RoleMemory(engines.name, stages, runtime, host, shares)
 
 
 def _trainer_rows(
-    trainer: TrainerMemory, assumed: Assumptions, together: int, resident: bool, sent: Bytes
+    trainer: TrainerMemory, assumed: Assumptions, together: int, resident: bool, sent: Bytes, shares: int
 ) -> list[RoleMemory]:
     """Returns the memory of the trainer, and of its critic, reference and teacher.
 
     sent: weights on their way in `sync` that are in host memory as well.
+    shares: number of ranks' devices on the node that has most of them.
     """
     busy = {
         SFT: trainer.learn + trainer.probe, PREPARE: trainer.prepare, LEARN: trainer.learn, SYNC: trainer.sync,
@@ -314,12 +330,12 @@ def _trainer_rows(
     if sent != NOTHING:
         host[SYNC] = host.get(SYNC, NOTHING) + sent
     stages = {stage: (held[stage] + busy.get(stage, NOTHING)) * together for stage in STAGES}
-    rows = [RoleMemory("trainer", stages, runtime, host)]
+    rows = [RoleMemory("trainer", stages, runtime, host, shares)]
     for role, besides in (("critic", trainer.critic), ("reference", trainer.reference), ("teachers", trainer.teachers)):
         if besides != NOTHING:
             awake = tuple(busy) if trainer.sleeps else STAGES
             resting = {stage: besides for stage in STAGES if stage not in awake}
-            rows.append(RoleMemory(role, dict.fromkeys(awake, besides * together), {}, resting))
+            rows.append(RoleMemory(role, dict.fromkeys(awake, besides * together), {}, resting, shares))
     return rows
 
 

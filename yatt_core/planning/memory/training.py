@@ -44,6 +44,7 @@ class TrainerMemory:
     reference, teachers: the frozen policy and the teachers; empty if there are none.
     critic: the critic's lasting state on the device.
     sleeps: whether the lasting state is on the host in `collect`.
+    adapters: number of parameters of low-rank adapters, if only those are trained.
     """
 
     lasting: Bytes
@@ -57,6 +58,7 @@ class TrainerMemory:
     critic: Bytes = NOTHING
     probe: Bytes = NOTHING
     widens_reference: bool = False
+    adapters: int = 0
 
 
 def torch_trainer(
@@ -67,25 +69,29 @@ def torch_trainer(
     *,
     reference: bool,
     entropy_gradient: bool,
+    adapters: int = 0,
 ) -> TrainerMemory:
     """Returns the memory of the torch trainer's rank 0.
 
     From the first checkpoint on, this rank also keeps a checkpoint's buffers, for weights and moments.
 
     sent: bytes of weights on their way in `sync`.
+    adapters: number of parameters of low-rank adapters, if only those are trained.
     """
-    flat = shape.parameters * FLOAT
+    flat = (adapters or shape.parameters) * FLOAT
     forward = torch_forward(shape, batch, engine.dtype)
+    learning = torch_training(shape, batch, engine.dtype, entropy_gradient, frozen=adapters > 0)
     return TrainerMemory(
-        lasting=Bytes(weights=flat, gradients=flat, optimizer=MOMENTS * flat)
-        + _weights_and_moments(shape, engine.ranks),
+        lasting=Bytes(weights=(shape.parameters + adapters) * FLOAT, gradients=flat, optimizer=MOMENTS * flat)
+        + _weights_and_moments(shape, engine.ranks, adapters),
         host=Bytes(),
         # The reference temporarily replaces the weights, of which a copy is kept meanwhile.
         prepare=Bytes(activations=forward, copies=flat if reference else 0),
-        learn=Bytes(activations=torch_training(shape, batch, engine.dtype, entropy_gradient)),
+        learn=Bytes(activations=learning),
         sync=Bytes(copies=sent),
         reference=Bytes(weights=flat if reference else 0),
         sleeps=False,
+        adapters=adapters,
     )
 
 
@@ -158,55 +164,68 @@ def fsdp2_trainer(
     *,
     reference: bool,
     entropy_gradient: bool,
+    adapters: int = 0,
 ) -> TrainerMemory:
     """Returns the memory of FSDP2: each layer is gathered when it computes.
 
     Embedding and head, the root's parameters, stay gathered during the whole pass.
 
     sent: bytes of weights on their way in `sync`.
+    adapters: number of parameters of low-rank adapters, if only those are trained.
     """
     size = element_bytes(engine.dtype)
-    shard = round(shape.parameters * FLOAT / ranks)
+    shard = round((adapters or shape.parameters) * FLOAT / ranks)
     layer = shape.layer_matrices + shape.layer_norms
     root = shape.parameters - shape.layers * layer
     gathered = round((GATHERED if engine.reshard_after_forward else shape.layers) * layer * size)
     forward = batch.tokens * (3 * shape.hidden + 4 * shape.intermediate) * size
     head = DISTRIBUTIONS * batch.chunk(shape.vocabulary) * shape.vocabulary * FLOAT
     passes = (Bytes(activations=forward, copies=gathered), Bytes(activations=head))
-    state = Bytes(weights=shard, gradients=shard, optimizer=MOMENTS * shard)
+    whole = round((shape.parameters + adapters) * FLOAT / ranks)
+    state = Bytes(weights=whole, gradients=shard, optimizer=MOMENTS * shard)
+    learning = _fsdp2_learning(engine, shape, batch, gathered, entropy_gradient, frozen=adapters > 0)
     exchanged = Bytes(copies=root * size + (shard if reference else 0))
     return TrainerMemory(
         lasting=Bytes() if engine.cpu_offload else state,
         host=state if engine.cpu_offload else Bytes(),
         prepare=max(passes, key=lambda needed: needed.total) + exchanged,
-        learn=_fsdp2_learning(engine, shape, batch, gathered, entropy_gradient) + Bytes(copies=root * size),
+        learn=learning + Bytes(copies=root * size),
         sync=Bytes(copies=sent),
         reference=Bytes(weights=shard if reference else 0),
         sleeps=True,
         probe=Bytes(copies=shape.parameters * FLOAT),
+        adapters=adapters,
     )
 
 
 def _fsdp2_learning(
-    engine: Fsdp2Trainer, shape: ModelShape, batch: MicroBatchShape, gathered: int, entropy_gradient: bool
+    engine: Fsdp2Trainer,
+    shape: ModelShape,
+    batch: MicroBatchShape,
+    gathered: int,
+    entropy_gradient: bool,
+    *,
+    frozen: bool,
 ) -> Bytes:
     """Returns what an update takes besides the gathered root: at the head, in a layer's backward pass, or at its end.
 
     Gradients are whole until a unit, a layer or the root, has all of its own; they are reduced in float32.
 
     gathered: bytes of the gathered layers.
+    frozen: whether the model's own parameters have no gradients; those of adapters are too small to count.
     """
-    size = element_bytes(engine.dtype)
+    size, trained = element_bytes(engine.dtype), not frozen
     layer = shape.layer_matrices + shape.layer_norms
     root = shape.parameters - shape.layers * layer
-    of_head = shape.embedding_parameters * size if batch.counted else 0
+    of_head = shape.embedding_parameters * size if batch.counted and trained else 0
     kept = fsdp2_kept(shape, batch, engine.dtype, engine.activation_checkpointing)
     backward = batch.tokens * (shape.hidden + shape.intermediate) * size
     all_layers = 0 if engine.reshard_after_forward else gathered
+    head = fsdp2_head(shape, batch, engine.dtype, entropy_gradient, frozen=frozen)
     phases = (
-        Bytes(activations=kept + fsdp2_head(shape, batch, engine.dtype, entropy_gradient), copies=all_layers),
-        Bytes(activations=kept + backward, copies=gathered + of_head + layer * size),
-        Bytes(copies=all_layers + (of_head if shape.tied else 0) + root * (size + FLOAT)),
+        Bytes(activations=kept + head, copies=all_layers),
+        Bytes(activations=kept + backward, copies=gathered + of_head + trained * layer * size),
+        Bytes(copies=all_layers + (of_head if shape.tied else 0) + trained * root * (size + FLOAT)),
     )
     return max(phases, key=lambda needed: needed.total)
 
@@ -281,11 +300,13 @@ def on_card(
 
 def checkpoint_buffers(memory: TrainerMemory, shape: ModelShape, ranks: int, *, on_cores: bool) -> Bytes:
     """Returns a rank's buffers for its share of the policy's weights and moments, and of the reference if it is copied."""
-    buffers = _weights_and_moments(shape, ranks)
+    buffers = _weights_and_moments(shape, ranks, memory.adapters)
     if memory.reference == NOTHING or (on_cores and not memory.widens_reference):
         return buffers
-    return buffers + Bytes(copies=round(shape.parameters * FLOAT / ranks))
+    return buffers + Bytes(copies=round((memory.adapters or shape.parameters) * FLOAT / ranks))
 
 
-def _weights_and_moments(shape: ModelShape, ranks: int) -> Bytes:
-    return Bytes(copies=round((1 + MOMENTS) * shape.parameters * FLOAT / ranks))
+def _weights_and_moments(shape: ModelShape, ranks: int, adapters: int = 0) -> Bytes:
+    """Returns buffers for weights, with which adapters are merged, for adapters apart, and for the moments of what is trained."""
+    trained = adapters or shape.parameters
+    return Bytes(copies=round((shape.parameters + adapters + MOMENTS * trained) * FLOAT / ranks))

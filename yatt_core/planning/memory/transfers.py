@@ -18,9 +18,11 @@ BUCKETS = 2
 
 def weights_sent(roles: Roles) -> int:
     """Returns the bytes of all weights in the type in which they are sent; 0 without a model."""
-    return (
-        0 if roles.spec.virtual else round(roles.policy.parameters) * element_bytes(type_sent(roles.spec) or "float32")
-    )
+    if roles.spec.virtual:
+        return 0
+    lora = roles.spec.trainer.lora
+    sent = roles.adapters if lora is not None and lora.sync == "adapter" else round(roles.policy.parameters)
+    return sent * element_bytes(type_sent(roles.spec) or "float32")
 
 
 def bytes_sending(roles: Roles, ranks: int) -> int:

@@ -2,12 +2,11 @@
 
 Consumes roles, their memory, the engines' constants and switch costs. Produces a `Workload`, scaled down until it
 can be simulated in seconds, with the same ratio of instances to samples. If rollout and judge engines have different
-numbers of devices, a simulated instance is one of the larger engines or several of the smaller ones.
+numbers of devices, a simulated instance has the devices of the larger one, of which the smaller one uses the first.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from yatt_core.errors import ConfigurationError
@@ -74,21 +73,15 @@ def load_of(
 ) -> Load:
     """Returns the load of a spec.
 
-    Raises `ConfigurationError` if neither engine's number of devices is a multiple of the other's, or if there
-    are more samples than can be simulated.
+    Raises `ConfigurationError` if there are more samples than can be simulated.
 
     rollout: constants of one engine.
     judge: constants of one engine; None if there are only rules.
     training: costs relative to the cluster's devices.
     """
-    judge_devices = demand.judge.devices if demand.judge is not None else demand.rollout.devices
-    each = math.lcm(demand.rollout.devices, judge_devices)
-    if each != max(demand.rollout.devices, judge_devices):
-        raise ConfigurationError(
-            f"rollout.engine.tensor_parallel_size: rollout engines of {demand.rollout.devices} devices and judges of "
-            f"{judge_devices} cannot replace each other; expected one to be a multiple of the other"
-        )
-    instances = max(1, demand.instances * demand.rollout.devices // each)
+    # Smaller engines use the first devices of their instance.
+    each = max(demand.rollout.devices, 0 if demand.judge is None else demand.judge.devices)
+    instances = demand.instances
     prompts, group = roles.spec.data.prompts_per_iteration, roles.spec.rollout.samples_per_prompt
     scale = _scale(instances, prompts, prompts * group)
     if prompts // scale * group > LARGEST_SAMPLES:
@@ -108,8 +101,8 @@ def load_of(
             control_period_s=_control_period_s(roles),
             cluster=Cluster(devices_per_instance=each, groups=(DeviceGroup(devices=counted * each),)),
             engines=Engines(
-                rollout=_widened(rollout, each // demand.rollout.devices),
-                judge=NO_JUDGE if judge is None else _widened(judge, each // judge_devices),
+                rollout=rollout,
+                judge=NO_JUDGE if judge is None else judge,
             ),
             switch=switch,
             training=training.model_copy(update={"device_seconds_per_token": per_token}),
@@ -135,19 +128,6 @@ def _scale(instances: int, prompts: int, samples: int) -> int:
     most = min(instances, prompts)
     near = range(wanted, min(most, NEAR * wanted) + 1)
     return next((n for n in near if instances % n == 0), min(wanted, most))
-
-
-def _widened(constants: EngineConstants, engines: int) -> EngineConstants:
-    """Returns the constants of several engines treated as one, each with an equal share of the work."""
-    return constants.model_copy(
-        update={
-            "per_sequence_s": constants.per_sequence_s / engines,
-            "per_context_token_s": constants.per_context_token_s / engines,
-            "per_prompt_token_s": constants.per_prompt_token_s / engines,
-            "max_concurrent": constants.max_concurrent * engines,
-            "prefill_budget_tokens": constants.prefill_budget_tokens * engines,
-        }
-    )
 
 
 def _samples(roles: Roles, prompts: int, assumed: Assumptions) -> Samples:

@@ -42,7 +42,8 @@ class Outcome:
     def partition(self) -> str:
         """Describes which instances serve which role."""
         if self.mode == "colocate":
-            return f"all {self.instances} instances serve every role in turn"
+            all_of_them = "the instance serves" if self.instances == 1 else f"all {self.instances} instances serve"
+            return f"{all_of_them} every role in turn"
         rolling = self.instances - self.judges
         start = f"{rolling} of {self.instances} instances roll out, {self.judges} judge"
         return start if self.mode == "split" else f"{start} from the start; roles then follow the load"

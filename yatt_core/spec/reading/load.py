@@ -145,7 +145,11 @@ def _read_tree(path: Path, above: tuple[Path, ...], layers: list[Layer]) -> Any:
 
     above: the files that extend this one.
     """
-    if path.resolve() in (other.resolve() for other in above):
+    try:
+        extended = path.resolve() in (other.resolve() for other in above)
+    except (OSError, RuntimeError):
+        raise ConfigurationError(f"{path}: a link that leads to itself; expected a file") from None
+    if extended:
         raise ConfigurationError(f"{path}: extends itself: {' -> '.join(str(other) for other in (*above, path))}")
     tree = read_document(path)
     merged: Any = {}

@@ -179,7 +179,7 @@ def _placement_rows(made: RunPlan) -> list[tuple[object, ...]]:
         rows.append(("rollout", roles.rollout.kind, _engines(demand.instances, demand.rollout)))
     if roles.judge is not None and demand.judge is not None:
         rows.append((roles.judge.name, roles.judge.engine.kind, _engines(demand.judge_instances, demand.judge)))
-    rows.append(("trainer", roles.trainer.kind, f"{demand.ranks} ranks, {demand.copies} copies of the model"))
+    rows.append(("trainer", roles.trainer.kind, _ranks(made)))
     if roles.reference:
         rows.append(("reference", roles.trainer.kind, "the trainer's ranks, in prepare"))
     if roles.critic is not None:
@@ -189,8 +189,19 @@ def _placement_rows(made: RunPlan) -> list[tuple[object, ...]]:
     return rows
 
 
+def _ranks(made: RunPlan) -> str:
+    """Returns how many ranks there are; those of FSDP2 share one copy of the model."""
+    ranks = _count(made.demand.ranks, "rank")
+    copies = 1 if made.roles.trainer.kind == "fsdp2" else made.demand.copies
+    return f"{ranks}, {copies} {'copy' if copies == 1 else 'copies'} of the model"
+
+
 def _engines(count: int, memory: EngineMemory) -> str:
-    return f"{count} engines, {'1 device' if memory.devices == 1 else f'{memory.devices} devices'} each"
+    return f"{_count(count, 'engine')}, {_count(memory.devices, 'device')} each"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _memory_rows(made: RunPlan) -> list[tuple[object, ...]]:
