@@ -110,7 +110,9 @@ def test_the_column_holds_the_teachers_log_probabilities(tmp_path: Path, model_f
         torch.cat([plain_log_probs(loaded(folder), batch, index, 0.8) for index in range(len(batch))]).detach().numpy()
         for folder in (model_folder, teacher)
     ]
-    np.testing.assert_allclose(columns.log_probs_teacher, np.where(batch.loss_mask, found[1], 0.0), atol=2e-6)
+    expected = np.where(batch.loss_mask, found[1], 0.0)
+    # Processors sum in different orders: a few units in the last place of values of up to 10.
+    np.testing.assert_allclose(columns.log_probs_teacher, expected, rtol=1e-6, atol=2e-6)
     divergence = (found[0] - found[1])[batch.loss_mask].mean()
     assert engine.learn(task, prepared).metrics["distillation_kl"] == pytest.approx(divergence, abs=1e-5)
 
