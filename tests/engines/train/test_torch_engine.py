@@ -201,8 +201,7 @@ def test_several_steps_learn_against_the_same_old_log_probs(tmp_path: Path, mode
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float64).eval()
     old = torch.cat([plain_log_probs(model, batch, index, 0.8) for index in range(len(batch))]).detach().numpy()
     assert columns.log_probs_old is not None
-    # A plain model in float32 differs from one in float64 by as much.
-    # Processors sum in different orders: a few units in the last place of logits of up to 10.
+    # A plain model in float32 differs from one in float64 by as much: a few units in the last place of logits of up to 10.
     np.testing.assert_allclose(columns.log_probs_old, np.where(batch.loss_mask, old, 0.0), rtol=2e-6, atol=4e-6)
     metrics = engine.learn(task, prepared).metrics
     assert metrics["ratio_max"] > 1.05
