@@ -103,5 +103,5 @@ def test_operations_of_a_token():
 
 def test_a_pipe_is_not_read(tmp_path: Path):
     os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(ConfigurationError, match=r"model\.path: .*config\.json is not a regular file"):
+    with pytest.raises(ConfigurationError, match=r"model\.path: .*config\.json cannot be read: not a regular file"):
         shape_of(spec_7b(f"model={{kind: config_file, path: {tmp_path / 'config.json'}}}"), 0)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, assert_never
 
+from yatt_core.datasets.local_files import check_regular
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.model import (
@@ -238,8 +239,8 @@ def _with_tower(shape: ModelShape, folder: Path) -> ModelShape:
 
 def read_json(path: Path, key: str) -> dict[str, Any]:
     """Returns the object in a JSON file. Raises a `ConfigurationError` that starts with the key."""
-    if path.exists() and not path.is_file():
-        raise ConfigurationError(f"{key}: {path} is not a regular file")
+    if path.exists():
+        check_regular(path, key)
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:

@@ -100,10 +100,7 @@ def load_of(
             iterations=ITERATIONS,
             control_period_s=_control_period_s(roles),
             cluster=Cluster(devices_per_instance=each, groups=(DeviceGroup(devices=counted * each),)),
-            engines=Engines(
-                rollout=rollout,
-                judge=NO_JUDGE if judge is None else judge,
-            ),
+            engines=Engines(rollout=rollout, judge=judge or NO_JUDGE),
             switch=switch,
             training=training.model_copy(update={"device_seconds_per_token": per_token}),
             samples=_samples(roles, max(1, prompts // scale), assumed),
