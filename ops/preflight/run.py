@@ -19,9 +19,9 @@ from ops.preflight.home_folder import check_folder
 from ops.preflight.remarks import remarks
 from ops.preflight.reward_trial import Trial, check_rewards
 from ops.presentation.words import size
-from yatt_core.datasets.local_files import check_regular
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.problems import Problems
+from yatt_core.regular_files import check_regular
 from yatt_core.spec import RunSpec
 from yatt_core.spec.availability import check_available
 from yatt_core.spec.sections.data import JsonlSource, ReasoningGymSource

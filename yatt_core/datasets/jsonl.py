@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from yatt_core.datasets.limits import bounded_lines
-from yatt_core.datasets.local_files import check_regular
 from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.regular_files import check_regular
 
 
 def read_objects(path: Path) -> Iterator[tuple[int, dict[str, Any] | DataError]]:
     """Yields the line number (from 1) and the object of each row, or what is wrong with it; skips blank lines."""
-    check_regular(path)
+    check_regular(path, "data.sources")
     try:
         stream = path.open("rb")
     except OSError as error:

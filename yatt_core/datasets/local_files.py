@@ -1,6 +1,6 @@
-"""Files named by a spec or a row: only regular ones, so that no read can block on a pipe or go on forever.
+"""Files that a row of a dataset names: only regular ones within a folder.
 
-Consumes paths. Produces bytes, or nothing for a check.
+Consumes a folder and a name. Produces bytes.
 """
 
 from __future__ import annotations
@@ -9,20 +9,7 @@ import os
 import stat
 from pathlib import Path
 
-from yatt_core.errors import ConfigurationError, DataError
-
-
-def check_regular(path: Path, key: str = "data.sources") -> None:
-    """Raises `ConfigurationError` unless the path is a regular file.
-
-    key: the spec key with which the message starts.
-    """
-    try:
-        mode = path.stat().st_mode
-    except OSError as error:
-        raise ConfigurationError(f"{key}: {path} cannot be read: {error.strerror}") from None
-    if not stat.S_ISREG(mode):
-        raise ConfigurationError(f"{key}: {path} cannot be read: not a regular file")
+from yatt_core.errors import DataError
 
 
 def read_within(folder: Path, name: str, most: int) -> bytes:

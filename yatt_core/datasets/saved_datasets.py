@@ -12,8 +12,8 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from yatt_core.datasets.limits import MAX_ROW_BYTES
-from yatt_core.datasets.local_files import check_regular
 from yatt_core.errors import ConfigurationError
+from yatt_core.regular_files import check_regular
 
 SPLITS, STATE = "dataset_dict.json", "state.json"
 
@@ -80,7 +80,7 @@ def saved_files(folder: Path, split: str) -> list[Path]:
 
 
 def _read(path: Path, kind: type[Kind]) -> Kind:
-    check_regular(path)
+    check_regular(path, "data.sources")
     try:
         if (size := path.stat().st_size) > MAX_ROW_BYTES:
             raise ConfigurationError(f"data.sources: {path} has {size:,} bytes; at most {MAX_ROW_BYTES:,} are read")

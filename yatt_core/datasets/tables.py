@@ -30,8 +30,8 @@ from yatt_core.datasets.limits import (
     check_rows,
     rows_at_once,
 )
-from yatt_core.datasets.local_files import check_regular
 from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.regular_files import check_regular
 
 ROWS_AT_ONCE = 64
 HEAVY_ROWS_AT_ONCE = 8
@@ -86,7 +86,7 @@ def read_csv(path: Path) -> Rows:
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """Turns the readers' exceptions into errors that name the file; rejects files that are not regular."""
-    check_regular(path)
+    check_regular(path, "data.sources")
     try:
         yield
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:

@@ -6,7 +6,6 @@ Weights are read from safetensors only, because pickles can execute code.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.keys import stable_seed
 from yatt_core.models.loading import quiet_transformers
 from yatt_core.models.tokenizer import END_ID, IMAGE_ID, PAD_ID, load_tokenizer
+from yatt_core.regular_files import read_object
 from yatt_core.spec.sections.model import ModelFromConfig, VisionSpec
 
 CONFIG, WEIGHTS, WEIGHTS_INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -187,7 +187,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         raise ConfigurationError(f"model.path: {folder} has no {CONFIG}")
-    return _read_object(path)
+    return read_object(path, "model.path")
 
 
 def positions_of(config: Mapping[str, Any]) -> int | None:
@@ -218,7 +218,7 @@ def weight_files(folder: Path) -> Sequence[Path]:
     """Returns the model's safetensors files, sorted by name. Raises `ConfigurationError` if there are none."""
     index = folder / WEIGHTS_INDEX
     if index.is_file():
-        named = _read_object(index).get("weight_map")
+        named = read_object(index, "model.path").get("weight_map")
         if not isinstance(named, dict) or not named or not all(isinstance(name, str) for name in named.values()):
             raise ConfigurationError(f"model.path: {index}: weight_map: expected a mapping of tensors to files")
         return [folder / name for name in sorted(set(named.values()))]
@@ -256,15 +256,3 @@ def _shapes(folder: Path) -> Iterator[tuple[str, Sequence[int]]]:
                     yield name, tensors.get_slice(name).get_shape()
         except (SafetensorError, OSError) as error:
             raise ConfigurationError(f"model.path: {path} is not a readable safetensors file: {error}") from error
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    if path.exists() and not path.is_file():
-        raise ConfigurationError(f"model.path: {path} is not a regular file")
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"model.path: {path} cannot be read as JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ConfigurationError(f"model.path: {path} does not contain a JSON object")
-    return value

@@ -7,14 +7,13 @@ model whose shape is unknown.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, assert_never
 
-from yatt_core.datasets.local_files import check_regular
 from yatt_core.errors import ConfigurationError
+from yatt_core.regular_files import read_object
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.model import (
     ModelConfigFile,
@@ -138,10 +137,10 @@ def shape_of_model(model: ModelSpec, own_vocabulary: int, key: str = "model") ->
     match model:
         case ModelFolder():
             path = Path(model.path) / "config.json"
-            config = read_json(path, f"{key}.path")
+            config = _read_config(path, f"{key}.path")
             return _with_tower(shape_of_config(config, f"{key}.path: {path}"), Path(model.path))
         case ModelConfigFile():
-            return shape_of_config(read_json(Path(model.path), f"{key}.path"), f"{key}.path: {model.path}")
+            return shape_of_config(_read_config(Path(model.path), f"{key}.path"), f"{key}.path: {model.path}")
         case ModelSizes() | ModelFromConfig():
             return _inline(model, own_vocabulary)
         case _:
@@ -237,14 +236,8 @@ def _with_tower(shape: ModelShape, folder: Path) -> ModelShape:
     return replace(shape, tower=max(0, count_parameters(folder) - shape.parameters))
 
 
-def read_json(path: Path, key: str) -> dict[str, Any]:
-    """Returns the object in a JSON file. Raises a `ConfigurationError` that starts with the key."""
-    if path.exists():
-        check_regular(path, key)
+def _read_config(path: Path, key: str) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise UnknownShapeError(f"{key}: {path} cannot be read as JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ConfigurationError(f"{key}: {path} does not contain a JSON object")
-    return value
+        return read_object(path, key)
+    except ConfigurationError as error:
+        raise UnknownShapeError(str(error)) from None
