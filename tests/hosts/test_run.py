@@ -49,6 +49,8 @@ def test_a_run_over_two_hosts_ends_with_the_bits_of_a_run_on_one(
         hosts = Hosts(2, [folder])
     except NoHostsError as error:
         pytest.skip(str(error))
+    here = driver.create("virtual.yaml", *SHAPE)
+    alone = driver.start(here)
     with hosts, ExitStack() as doors:
         for host in hosts:
             for address in (given["PREFECT_API_URL"], given["AWS_ENDPOINT_URL"]):
@@ -64,8 +66,7 @@ def test_a_run_over_two_hosts_ends_with_the_bits_of_a_run_on_one(
         kept = [
             hosts[name].call("sh", "-c", f"cd {folder} && find experience -name '*.parquet'") for name in ("h1", "h2")
         ]
-    here = driver.create("virtual.yaml", *SHAPE)
-    driver.drive(here)
+    assert alone.wait(SECONDS) == 0, alone.output
     assert same_result(driver.results(here), driver.results(run))
     with driver.ledger() as ledger:
         assert ledger.events.of_kind(run, "controllers")[0].body["nodes"] == {"h1": 1, "h2": 1}

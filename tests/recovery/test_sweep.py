@@ -50,7 +50,7 @@ NEVER_MISSING = (
     "driver dies: before RunActors.sync",
     "driver dies: after RunActors.learn",
     "driver dies: after MlflowTracker.deliver",
-    "driver dies: after MlflowTracker._create_run",
+    "driver dies: before COMMIT of db.write.runs.Runs.set_mlflow_run",
     REPLAY,
     "driver dies: after DriverSession.close",
     "actor dies: after TrainerActor.learn",
