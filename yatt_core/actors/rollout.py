@@ -20,8 +20,6 @@ from yatt_core.actors.use_meter import UseMeter
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.rollout.incoming import WeightTaker
 from yatt_core.engines.rollout.vllm.span import Spanned
-from yatt_core.engines.sync.delta import received_changes
-from yatt_core.engines.sync.receiving import received_weights
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.inputs.manifest import INPUTS
 from yatt_core.judges.loading import held_verdicts, load_judges
@@ -140,6 +138,9 @@ class RolloutActor:
 
         A failed transfer leaves the engine dirty, unless it failed before the first bucket.
         """
+        from yatt_core.engines.sync.delta import received_changes
+        from yatt_core.engines.sync.receiving import received_weights
+
         with self._presence.serving("receive", term), self._transfers.group(task) as group:
             self._ready()
             if task.base and self._held != task.base:

@@ -1,6 +1,7 @@
 """The Ray actor of one rank of a train engine: fences its callers, sends weights, publishes checkpoints.
 
-Consumes tasks that name sealed experience; produces receipts, weights for the rollout engines, and checkpoints.
+Consumes tasks that name sealed experience; produces receipts, weights for the rollout engines, and checkpoints. What
+imports torch is imported where it is used, because that takes seconds, and the driver needs none of it.
 """
 
 from __future__ import annotations
@@ -23,10 +24,7 @@ from yatt_core.checkpoints.spread import bring_checkpoint
 from yatt_core.checkpoints.verify import listed_files, verify_checkpoint
 from yatt_core.checkpoints.writer import CheckpointIdentity, CheckpointWriter
 from yatt_core.engines.environment import environment_facts
-from yatt_core.engines.rectangles import part_digests
 from yatt_core.engines.registry import build_train_engine
-from yatt_core.engines.sync.delta import send_changes
-from yatt_core.engines.sync.sending import send_weights
 from yatt_core.engines.sync.sent_weights import SentWeights
 from yatt_core.engines.train.base.exporting import Export
 from yatt_core.engines.train.ranks.rendezvous import hold_address
@@ -249,6 +247,9 @@ class TrainerActor:
 
         A failure concerns the transfer alone: the rank stays in the group with which it learns.
         """
+        from yatt_core.engines.sync.delta import send_changes
+        from yatt_core.engines.sync.sending import send_weights
+
         with self._presence.serving("send", term), self._transfers.group(task) as group:
             engine, size, kind = (
                 self._holding(task.version),
@@ -279,6 +280,8 @@ class TrainerActor:
 
     def held_weights(self, term: int) -> HeldWeights:
         """Returns digests of what this rank contributes to the weights, rounded to the engines' type."""
+        from yatt_core.engines.rectangles import part_digests
+
         with self._presence.serving("held_weights", term):
             engine, version = self._ready(), self._engine_version()
             if version < 0 or not engine.direct_sync:

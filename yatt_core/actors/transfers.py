@@ -1,22 +1,24 @@
 """An actor's end of direct transfers of weights: the meeting it may serve, its connections, and when it gives up.
 
-Consumes tasks of the driver; provides connections that last from one transfer to the next, until one fails.
+Consumes tasks of the driver; provides connections that last from one transfer to the next, until one fails. torch is
+imported at the first transfer, because the import takes seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray.util import get_node_ip_address
 
 from yatt_core.actors.presence import Presence
 from yatt_core.cluster.gcs import ended_actors
-from yatt_core.engines.device import own_device
-from yatt_core.engines.sync.group import SyncGroup, serve_meeting
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.transfers import TransferTask
+
+if TYPE_CHECKING:
+    from yatt_core.engines.sync.group import SyncGroup
 
 
 class TransferEnd:
@@ -33,6 +35,8 @@ class TransferEnd:
 
     def serve(self, host: str) -> str:
         """Starts a meeting at an address of this node, in place of an earlier one; returns where to meet."""
+        from yatt_core.engines.sync.group import serve_meeting
+
         self._close()
         self._served = serve_meeting(host)
         return self._served[0]
@@ -40,6 +44,9 @@ class TransferEnd:
     @contextmanager
     def group(self, task: TransferTask) -> Iterator[SyncGroup]:
         """Provides the connections for a transfer. If it fails, they are closed, so that the other members notice."""
+        from yatt_core.engines.device import own_device
+        from yatt_core.engines.sync.group import SyncGroup
+
         try:
             if self._group is None or self._group.address != task.address:
                 self._group = None

@@ -5,9 +5,12 @@ Consumes parts of tensors; holds a copy of each, of half the bytes of float32 if
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
 
 from yatt_core.wire.parts import Sizes, TensorPart
+
+if TYPE_CHECKING:
+    import torch
 
 
 class SentWeights:
@@ -32,5 +35,7 @@ class SentWeights:
         """
         key = (part.name, part.offsets)
         if key not in self._tensors:
+            import torch
+
             self._tensors[key] = torch.empty(part.sizes, dtype=getattr(torch, kind))
         return self._tensors[key]

@@ -38,3 +38,10 @@ class Sequences(Protocol):
     def support(self) -> Support | None:
         """The support of each response token; None for the whole vocabulary."""
         ...
+
+
+def counted_lengths(batch: Sequences) -> Int64:
+    """Returns the number of response tokens that count in the loss, [N]."""
+    running = np.concatenate(([0], np.cumsum(batch.loss_mask, dtype=np.int64)))
+    counted: Int64 = running[batch.response_offsets[1:]] - running[batch.response_offsets[:-1]]
+    return counted

@@ -24,9 +24,9 @@ from yatt_core.engines.offload import Held
 from yatt_core.engines.train.model.forward import MicroBatch, PolicyForward, assemble
 from yatt_core.engines.train.model.optimizer import FlatAdamW, state_bytes, whole_parts
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
+from yatt_core.engines.train.model.sequences import counted_lengths
 from yatt_core.engines.train.model.state_files import require_same
 from yatt_core.engines.train.ranks.collective import Collective
-from yatt_core.engines.train.steps.learner import counted_lengths
 from yatt_core.engines.train.steps.plan import StepPlan
 from yatt_core.errors import ConfigurationError, NumericError
 from yatt_core.experience.batch import ExperienceBatch

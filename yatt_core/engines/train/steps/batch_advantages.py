@@ -15,7 +15,7 @@ from yatt_core.algorithms.advantages.base import RewardBatch
 from yatt_core.algorithms.advantages.estimation import explained_variance
 from yatt_core.algorithms.advantages.gae import GaeAdvantage
 from yatt_core.algorithms.moments import RewardMoments, group_moments, merged
-from yatt_core.engines.train.steps.learner import counted_lengths
+from yatt_core.engines.train.model.sequences import counted_lengths
 from yatt_core.engines.train.steps.plan import seeded_permutation
 from yatt_core.errors import DataError
 from yatt_core.experience.batch import ExperienceBatch

@@ -18,7 +18,7 @@ from yatt_core.algorithms.tokens import Responses
 from yatt_core.engines.train.model.forward import DistributionLoss, MicroBatch, assemble
 from yatt_core.engines.train.model.head_values import EntropyUse
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
-from yatt_core.engines.train.model.sequences import Sequences
+from yatt_core.engines.train.model.sequences import counted_lengths
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.steps.objective import MAXIMUM_NAMES, NO_STATE, SUM_NAMES, LossSums, TokenInputs, objective
 from yatt_core.engines.train.steps.plan import StepPlan, seeded_permutation
@@ -34,13 +34,6 @@ Bool = npt.NDArray[np.bool_]
 
 SMALLEST_SQUARE = 1e-300
 """Keeps the effective sample size at 0 where every weight is 0."""
-
-
-def counted_lengths(batch: Sequences) -> Int64:
-    """Returns the number of response tokens that count in the loss, [N]."""
-    running = np.concatenate(([0], np.cumsum(batch.loss_mask, dtype=np.int64)))
-    counted: Int64 = running[batch.response_offsets[1:]] - running[batch.response_offsets[:-1]]
-    return counted
 
 
 class PolicyLearner:

@@ -19,10 +19,10 @@ import torch
 
 from yatt_core.engines.train.model.forward import MicroBatch, assemble
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
+from yatt_core.engines.train.model.sequences import counted_lengths
 from yatt_core.engines.train.objectives.scores import Objective, Scores
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.steps.groups import Groups, groups_of
-from yatt_core.engines.train.steps.learner import counted_lengths
 from yatt_core.engines.train.steps.plan import PlanShape, StepPlan, plan_step
 from yatt_core.experience.batch import ExperienceBatch
 

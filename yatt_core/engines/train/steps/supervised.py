@@ -15,9 +15,8 @@ import torch
 
 from yatt_core.engines.train.model.forward import Int64, MicroBatch, assemble
 from yatt_core.engines.train.model.passes import PolicyOptimizer, TokenPasses
-from yatt_core.engines.train.model.sequences import Sequences
+from yatt_core.engines.train.model.sequences import Sequences, counted_lengths
 from yatt_core.engines.train.ranks.collective import Collective
-from yatt_core.engines.train.steps.learner import counted_lengths
 from yatt_core.engines.train.steps.plan import plan_step
 from yatt_core.spec.sections.model import SftSpec
 from yatt_core.wire.columns import offsets_of

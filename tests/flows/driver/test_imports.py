@@ -1,0 +1,26 @@
+"""What the processes of a run import: torch only where tensors are, because its import takes a second of each core."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.services import ROOT
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "flows.launch",
+        "yatt_core.actors.trainer, yatt_core.engines.virtual.trainer",
+        "yatt_core.actors.concurrent_rollout, yatt_core.engines.virtual.rollout",
+        "yatt_core.actors.controller, yatt_core.actors.dispatcher",
+    ],
+    ids=["driver", "virtual-trainer", "virtual-rollout", "controller"],
+)
+def test_a_process_without_tensors_imports_no_torch(modules: str) -> None:
+    program = f"import sys, {modules}; print('torch' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert shown.stdout.strip() == "False"
