@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from yatt_core.planning.account import GIB
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import DescribedCluster
+from yatt_core.planning.memory.transfers import weights_sent
 from yatt_core.planning.roles import Roles
 from yatt_core.planning.time.fitted import Fitted
+from yatt_core.planning.time.times import gb_s_to_engines
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.dynamic_sampling import AllGroups
 from yatt_core.spec.sections.rollout import TorchRollout
@@ -32,7 +34,7 @@ def assumed_lines(
     if roles.policy.vocabulary_assumed and not roles.spec.virtual:
         yield f"a vocabulary of {roles.policy.vocabulary} tokens: the run trains its own tokenizer on its prompts"
     if not roles.spec.virtual:
-        yield from _times(roles, assumed, fitted)
+        yield from _times(roles, cluster, assumed, fitted)
         yield from _processes(roles, cluster, assumed)
     if roles.spec.dynamic_sampling != AllGroups():
         yield "dynamic_sampling: every group counts, so no further waves are sampled"
@@ -55,11 +57,16 @@ def _lengths(roles: Roles, assumed: Assumptions) -> Iterator[str]:
         yield f"a tool call takes {assumed.tool_wait_s:g} s and returns half of the tokens allowed"
 
 
-def _times(roles: Roles, assumed: Assumptions, fitted: Fitted | None) -> Iterator[str]:
+def _times(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, fitted: Fitted | None) -> Iterator[str]:
     """Yields the assumed times; fitted ones are described with the fit."""
     rollout, shares = roles.rollout, []
     if fitted is None or fitted.token_device_s is None:
         shares.append(f"training at {assumed.training_mfu:.0%} of the card's operations (--training-mfu)")
+        if roles.spec.samples_responses:
+            yield (
+                f"{weights_sent(roles) / GIB:.3g} GiB of new weights reach the engines of a node at "
+                f"{gb_s_to_engines(cluster):g} GB/s, without the time of digests and of merging adapters"
+            )
     if fitted is None or fitted.engine is None or roles.judge is not None:
         shares.append(
             f"prefill at {assumed.prefill_mfu:.0%}, decoding at {assumed.bandwidth_share:.0%} of its bandwidth"

@@ -17,9 +17,10 @@ from yatt_core.planning.account import LEARN
 from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import GB, Card, DescribedCluster
 from yatt_core.planning.judges import GenerationEngine
-from yatt_core.planning.memory.activations import FLOAT, element_bytes
+from yatt_core.planning.memory.activations import FLOAT
 from yatt_core.planning.memory.demand import Demand
 from yatt_core.planning.memory.rollout import EngineMemory
+from yatt_core.planning.memory.transfers import weights_sent
 from yatt_core.planning.roles import Roles, own_ranks
 from yatt_core.planning.shape import ModelShape
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
@@ -131,7 +132,7 @@ def training_times(roles: Roles, demand: Demand, cluster: DescribedCluster, assu
     valued = 0.0 if roles.critic is None else roles.critic.forward_flops(roles.lengths.mean_sample / 2)
     speed = cluster.card.flops * assumed.training_mfu
     prepare, learned = forward * passes + (taught + valued) / speed, forward + valued / speed
-    sync_bytes = shape.parameters * _width(roles)
+    sync_bytes = weights_sent(roles)
     return TrainingTimes(
         prepare_s=prepare * idle,
         learn_s=learned * (1 + BACKWARD + _recomputes(roles)) * algorithm.epochs * idle * _bubble(roles, demand),
@@ -189,13 +190,6 @@ def _recomputes(roles: Roles) -> float:
     return float(full or (isinstance(trainer, Fsdp2Trainer) and trainer.activation_checkpointing))
 
 
-def _width(roles: Roles) -> int:
-    """Returns the bytes of a weight in transfer; the torch trainer sends float32 regardless of the engine's dtype."""
-    if isinstance(roles.trainer, TorchTrainer):
-        return FLOAT
-    return element_bytes(getattr(roles.rollout, "dtype", "float32"))
-
-
 def _step_s(roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: Assumptions) -> float:
     """Returns the seconds of an optimizer step beyond its passes: the gradients' all-reduce and the update itself."""
     card, trainer, parameters = cluster.card, roles.trainer, roles.trained_parameters
@@ -217,10 +211,14 @@ def _sync_s(demand: Demand, cluster: DescribedCluster, sync_bytes: int) -> float
     All engines receive at once; a node receives each weight once over the network, divided among its devices,
     which then exchange their parts.
     """
-    card = cluster.card
-    lane = card.network_gb_s * cluster.devices_per_node if cluster.nodes > 1 else card.link_gb_s
     each_device = sync_bytes / demand.rollout.devices
-    return sync_bytes / (lane * GB) + each_device / (card.link_gb_s * GB)
+    return sync_bytes / (gb_s_to_engines(cluster) * GB) + each_device / (cluster.card.link_gb_s * GB)
+
+
+def gb_s_to_engines(cluster: DescribedCluster) -> float:
+    """Returns the GB/s at which weights reach a node's engines: its network, or, in a single node, a device's link."""
+    card = cluster.card
+    return card.network_gb_s * cluster.devices_per_node if cluster.nodes > 1 else card.link_gb_s
 
 
 def _checkpoint_s(roles: Roles, demand: Demand, cluster: DescribedCluster) -> float:
