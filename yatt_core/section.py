@@ -1,4 +1,7 @@
-"""The model of a spec's section: frozen, without unknown keys, described by attribute docstrings."""
+"""The model of a spec's section: frozen, without unknown keys, described by attribute docstrings.
+
+Also the base of every model of given values, which takes no boolean for a number.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,20 @@ KIND = "kind"
 """The key that selects one of several kinds of a section."""
 
 
-class SpecModel(BaseModel):
-    """A frozen section of the spec; unknown keys are errors, and so is `true` or `false` where a number is expected."""
+class GivenModel(BaseModel):
+    """A model in which `true` and `false` are no numbers."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _guard_booleans(cls, tree: Any) -> Any:
+        if not isinstance(tree, Mapping):
+            return tree
+        numeric = _numeric_keys(cls)
+        return {name: _guarded(value) if name in numeric else value for name, value in tree.items()}
+
+
+class SpecModel(GivenModel):
+    """A frozen section of the spec; unknown keys are errors."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False
@@ -21,13 +36,8 @@ class SpecModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _prepared(cls, tree: Any) -> Any:
-        if not isinstance(tree, Mapping):
-            return tree
-        numbers = _numbers(cls)
-        return cls.with_default_kinds(
-            {name: _kept(value) if name in numbers else value for name, value in tree.items()}
-        )
+    def _default_kinds(cls, tree: Any) -> Any:
+        return cls.with_default_kinds(tree) if isinstance(tree, Mapping) else tree
 
     @classmethod
     def with_default_kinds(cls, tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,26 +61,31 @@ class _Boolean:
         return repr(self._value)
 
 
-def _kept(value: Any) -> Any:
-    """Returns the value of a number's key, in which a boolean stays one."""
+def _guarded(value: Any) -> Any:
+    """Wraps the booleans in a value."""
     match value:
         case bool():
             return _Boolean(value)
         case list() | tuple():
-            return [_kept(item) for item in value]
+            return [_guarded(item) for item in value]
         case Mapping():
-            return {name: _kept(item) for name, item in value.items()}
+            return {name: _guarded(item) for name, item in value.items()}
     return value
 
 
 @cache
-def _numbers(model: type[BaseModel]) -> frozenset[str]:
-    """Returns a model's fields that hold numbers, alone or in a list or mapping, and no booleans."""
-    types = {name: set(_leaves(field.annotation)) for name, field in model.model_fields.items()}
-    return frozenset(name for name, found in types.items() if found & {int, float} and bool not in found)
+def _numeric_keys(model: type[BaseModel]) -> frozenset[str]:
+    """Returns a model's keys that hold numbers, alone or in a list or mapping, and neither booleans nor sections."""
+    found = {field.alias or name: set(_types_in(field.annotation)) for name, field in model.model_fields.items()}
+    return frozenset(
+        key
+        for key, types in found.items()
+        if types & {int, float} and not any(each is bool or issubclass(each, BaseModel) for each in types)
+    )
 
 
-def _leaves(annotation: Any) -> Iterator[Any]:
-    yield annotation
+def _types_in(annotation: Any) -> Iterator[type[Any]]:
+    if isinstance(annotation, type):
+        yield annotation
     for argument in get_args(annotation):
-        yield from _leaves(argument)
+        yield from _types_in(argument)

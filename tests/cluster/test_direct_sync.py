@@ -19,6 +19,7 @@ from yatt_core.spec import load_spec
 
 pytestmark = pytest.mark.verify
 NAMESPACE = "direct"
+MEETING = "trainer-0 to serve a meeting"
 SENDING = "the trainer's ranks to send and the rollout engines to receive weights"
 COUNTS = ("rollout.engine.instances=2", "trainer.engine.ranks=2", "trainer.sync_bucket_bytes=4096")
 
@@ -33,17 +34,24 @@ def started(actor_sets: list[RunActors], folder: Path, *overrides: str) -> RunAc
 
 
 def strike_while_sending(actors: RunActors, name: str, blow: signal.Signals) -> None:
-    """Has an actor get a signal as soon as the driver has asked all actors to take part in a transfer."""
-    get, struck = actors._calls.get, list[bool]()
+    """Has an actor get a signal once the driver has asked all actors to take part in a transfer.
+
+    It stands still from the meeting on, so that the transfer cannot be over before.
+    """
+    get, seen = actors._calls.get, set[str]()
 
     def striking(references: list[Any], what: str, *arguments: Any) -> list[Any]:
-        if what == SENDING and not struck:
-            struck.append(True)
+        first = what not in seen
+        seen.add(what)
+        if what == SENDING and first:
             pid = pid_of(name)
             os.kill(pid, blow)
             if blow == signal.SIGKILL:
                 wait_until(lambda: not Path(f"/proc/{pid}").exists())
-        return get(references, what, *arguments)
+        answers = get(references, what, *arguments)
+        if what == MEETING and first:
+            os.kill(pid_of(name), signal.SIGSTOP)
+        return answers
 
     actors._calls.get = striking  # type: ignore[method-assign]
 

@@ -44,11 +44,14 @@ def test_virtual_engines_use_no_share_of_a_card():
     assert "responses of 300:0.6" in text
 
 
-def test_assumptions_about_weights_on_their_way():
-    assert "14.2 GiB of new weights reach the engines of a node at 450 GB/s" in assumed_text()
-    lora = "trainer.lora={rank: 16, sync: adapter}"
-    assert "0.15 GiB of new weights" in assumed_text("trainer.engine={kind: fsdp2}", lora)
-    assert "new weights" not in assumed_text(fitted=fit("run-1", [], iterations([1e4, 2e4, 4e4], 2.0, 1e-4), ranks=2))
+def test_assumptions_about_weight_sync():
+    assert "a weight sync sends 14.2 GiB at 450 GB/s to a device; digests" in assumed_text()
+    assert "to a device, as if all weights had changed;" in assumed_text(
+        "rollout.engine={kind: torch}", "trainer.sync=delta"
+    )
+    adapters = ("trainer.engine={kind: fsdp2}", "trainer.lora={rank: 16, sync: adapter}")
+    assert "sends 0.15 GiB at 45 GB/s to a device;" in assumed_text(*adapters)
+    assert "weight sync" not in assumed_text(fitted=fit("run-1", [], iterations([1e4, 2e4, 4e4], 2.0, 1e-4), ranks=2))
 
 
 def test_assumptions_about_tools():

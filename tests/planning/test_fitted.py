@@ -13,7 +13,7 @@ from yatt_core.planning.time.times import TrainingTimes
 CARDS = EngineConstants(
     base_s=1.0, per_sequence_s=1.0, per_context_token_s=1.0, per_prompt_token_s=1.0, max_concurrent=77
 )
-TRAINING = TrainingTimes(1.0, 1.0, 1.0, 1.0, 4, 1.0)
+TRAINING = TrainingTimes(1.0, 1.0, 1.0, 1.0, 1.0)
 
 
 def batches(count: int) -> list[BatchWork]:

@@ -122,6 +122,25 @@ def test_learning_takes_six_operations_per_parameter_and_token():
     assert training_times(again, demand_of(again, devices, SHORT), devices, SHORT).learn_s > 1.3 * times.learn_s
 
 
+def sync_seconds(devices: str, *overrides: str) -> float:
+    roles, described = roles_of(spec_7b(*overrides), SHORT), cluster(devices)
+    return training_times(roles, demand_of(roles, described, SHORT), described, SHORT).sync_s
+
+
+def test_a_sync_takes_the_time_of_what_is_sent_in_the_type_of_the_engines():
+    parameters = roles_of(spec_7b(), SHORT).policy.parameters
+    link, host, network = 450e9, 45e9, 50e9
+    whole = 2 * parameters / link
+    assert sync_seconds("8xH200") == pytest.approx(whole)
+    assert sync_seconds("8xH200", "rollout.engine.tensor_parallel_size=2") == pytest.approx(whole / 2)
+    assert sync_seconds("8xH200", "trainer.engine={kind: torch}") == pytest.approx(whole)
+    assert sync_seconds("8xH200,2 nodes") == pytest.approx(2 * parameters / (8 * network) + whole)
+    assert sync_seconds("8xH200", "trainer.sync_transport=store") == pytest.approx(2 * parameters / host)
+    adapters = ("trainer.engine={kind: fsdp2}", "trainer.lora={rank: 16, sync: adapter}")
+    sent = 4 * roles_of(spec_7b(*adapters), SHORT).adapters
+    assert sync_seconds("8xH200", *adapters) == pytest.approx(sent / host)
+
+
 def test_with_a_judge_the_best_of_several_modes_is_recommended():
     plan = plan_run(spec_7b(*SMALL, judged(judgements=2)), cluster("8xH200"), SHORT)
     assert plan.times is not None

@@ -12,7 +12,7 @@ import torch
 from tests.planning.examples import spec_7b, spec_72b
 from yatt_core.errors import ConfigurationError
 from yatt_core.models.model_folder import _text_config, _vision_language_config
-from yatt_core.planning.shape import ModelShape, shape_of, shape_of_config
+from yatt_core.planning.shape import ModelShape, UnknownShapeError, shape_of, shape_of_config
 from yatt_core.spec.sections.model import ModelFromConfig, VisionSpec
 
 
@@ -72,7 +72,7 @@ def test_an_unknown_shape_is_refused(tmp_path: Path):
         shape_of_config({"model_type": "mixtral"}, "model.path: x")
     with pytest.raises(ConfigurationError, match=r"model.path: x: hidden_size, .*at least 1"):
         shape_of_config({"model_type": "llama", "vocab_size": 9}, "model.path: x")
-    with pytest.raises(ConfigurationError, match=r"none\.json cannot be read: No such file"):
+    with pytest.raises(UnknownShapeError, match=r"none\.json cannot be read: No such file"):
         shape_of(spec_7b(f"model={{kind: config_file, path: {tmp_path / 'none.json'}}}"), 0)
 
 
@@ -103,5 +103,5 @@ def test_operations_of_a_token():
 
 def test_a_pipe_is_not_read(tmp_path: Path):
     os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(ConfigurationError, match=r"model\.path: .*config\.json cannot be read: not a regular file"):
+    with pytest.raises(UnknownShapeError, match=r"model\.path: .*config\.json cannot be read: not a regular file"):
         shape_of(spec_7b(f"model={{kind: config_file, path: {tmp_path / 'config.json'}}}"), 0)

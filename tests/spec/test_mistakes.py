@@ -114,6 +114,7 @@ def test_an_unknown_kind_lists_the_known_ones(changes, facts):
         ({"iterations": True}, ("iterations: ", "True")),
         ({"rollout__temperature": False}, ("rollout.temperature: ", "False")),
         ({"trainer__optimizer": {"betas": [True, 0.9]}}, ("trainer.optimizer.betas.0: ", "True")),
+        ({"trainer__optimizer": {"max_grad_norm": True}}, ("trainer.optimizer.max_grad_norm: ", "True")),
         ({"iterations": None}, ("iterations: ", "nothing")),
         ({"name": 5}, ("name: ", "5")),
         ({"name": {"a": 1}}, ("name: ", "a mapping")),

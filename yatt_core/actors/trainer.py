@@ -1,7 +1,7 @@
 """The Ray actor of one rank of a train engine: fences its callers, sends weights, publishes checkpoints.
 
-Consumes tasks that name sealed experience; produces receipts, weights for the rollout engines, and checkpoints. What
-imports torch is imported where it is used, because that takes seconds, and the driver needs none of it.
+Consumes tasks that name sealed experience; produces receipts, weights for the rollout engines, and checkpoints. Imports
+torch only where it is used, so that the driver and virtual actors never load it.
 """
 
 from __future__ import annotations
@@ -280,12 +280,12 @@ class TrainerActor:
 
     def held_weights(self, term: int) -> HeldWeights:
         """Returns digests of what this rank contributes to the weights, rounded to the engines' type."""
-        from yatt_core.engines.rectangles import part_digests
-
         with self._presence.serving("held_weights", term):
             engine, version = self._ready(), self._engine_version()
             if version < 0 or not engine.direct_sync:
                 return HeldWeights(version, None)
+            from yatt_core.engines.rectangles import part_digests
+
             return HeldWeights(version, part_digests(engine.sync_parts(), type_sent(self._spec)))
 
     def weights_digest(self, term: int, version: int) -> str:

@@ -1,7 +1,7 @@
 """An actor's end of direct transfers of weights: the meeting it may serve, its connections, and when it gives up.
 
-Consumes tasks of the driver; provides connections that last from one transfer to the next, until one fails. torch is
-imported at the first transfer, because the import takes seconds.
+Consumes tasks of the driver; provides connections that last from one transfer to the next, until one fails. Imports
+torch only where it is used, so that the driver and virtual actors never load it.
 """
 
 from __future__ import annotations

@@ -5,13 +5,13 @@ Consumes a folder. Produces a torch module. Does not access the network.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.regular_files import read_object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -125,11 +125,7 @@ def _model_type(folder: Path) -> str:
         raise ConfigurationError(f"{folder}: is not a model folder; it has no config.json")
     if not any(folder.glob("*.safetensors")):
         raise ConfigurationError(f"{folder}: has no *.safetensors; other weight formats can run code and are not read")
-    try:
-        config = json.loads(config_path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigurationError(f"{config_path}: is not JSON: {error}") from None
-    model_type = config.get("model_type") if isinstance(config, dict) else None
+    model_type = read_object(config_path, str(folder)).get("model_type")
     if not isinstance(model_type, str):
         raise ConfigurationError(f"{config_path}: has no model_type")
     return model_type

@@ -13,7 +13,7 @@ from yatt_core.planning.cluster import DescribedCluster
 from yatt_core.planning.memory.transfers import weights_sent
 from yatt_core.planning.roles import Roles
 from yatt_core.planning.time.fitted import Fitted
-from yatt_core.planning.time.times import gb_s_to_engines
+from yatt_core.planning.time.times import sync_gb_s
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.dynamic_sampling import AllGroups
 from yatt_core.spec.sections.rollout import TorchRollout
@@ -63,10 +63,7 @@ def _times(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, fitted
     if fitted is None or fitted.token_device_s is None:
         shares.append(f"training at {assumed.training_mfu:.0%} of the card's operations (--training-mfu)")
         if roles.spec.samples_responses:
-            yield (
-                f"{weights_sent(roles) / GIB:.3g} GiB of new weights reach the engines of a node at "
-                f"{gb_s_to_engines(cluster):g} GB/s, without the time of digests and of merging adapters"
-            )
+            yield _sync(roles, cluster)
     if fitted is None or fitted.engine is None or roles.judge is not None:
         shares.append(
             f"prefill at {assumed.prefill_mfu:.0%}, decoding at {assumed.bandwidth_share:.0%} of its bandwidth"
@@ -80,6 +77,14 @@ def _times(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, fitted
         yield f"an all-reduce takes {assumed.reduce_latency_s * 1e6:g} microseconds per doubling of its devices"
     if roles.trainer.kind in ("megatron", "fsdp2"):
         yield f"an optimizer step takes {assumed.step_fixed_s:g} s in addition to its passes, reduction and update"
+
+
+def _sync(roles: Roles, cluster: DescribedCluster) -> str:
+    node, device = sync_gb_s(roles, cluster)
+    to_node = f"{node:g} GB/s to a node and " if cluster.nodes > 1 else ""
+    whole = ", as if all weights had changed" if roles.spec.trainer.sync == "delta" else ""
+    sent = weights_sent(roles) / GIB
+    return f"a weight sync sends {sent:.3g} GiB at {to_node}{device:g} GB/s to a device{whole}; digests are not counted"
 
 
 def _processes(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Iterator[str]:

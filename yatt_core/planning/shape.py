@@ -31,7 +31,7 @@ CHANNELS = 3
 
 
 class UnknownShapeError(ConfigurationError):
-    """A model of a family whose tensors are unknown, or without a readable config."""
+    """A model of a family whose tensors are unknown, or without a config.json that can be read."""
 
 
 @dataclass(frozen=True, slots=True)

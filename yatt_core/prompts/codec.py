@@ -9,7 +9,6 @@ the model registry of `transformers` (five seconds, with torch) only for folders
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +33,7 @@ from yatt_core.prompts.result_text import (
 from yatt_core.prompts.token_lists import checked, without_stop
 from yatt_core.prompts.virtual_codec import VirtualCodec
 from yatt_core.protocols.generation import Int32
+from yatt_core.regular_files import read_object
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.rollout import VirtualRollout, no_room
 from yatt_core.spec.sections.tools import ToolsSpec
@@ -332,12 +332,7 @@ def positions(spec: RunSpec, model_path: str) -> int | None:
 def generation_stops(folder: Path, config: dict[str, Any]) -> list[int]:
     """Returns the end-of-sequence tokens of generation_config.json, or of config.json if it does not exist."""
     path = folder / "generation_config.json"
-    settings = config
-    if path.is_file():
-        try:
-            settings = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise ConfigurationError(f"model: {path} is not JSON: {error}") from None
+    settings = read_object(path, "model") if path.is_file() else config
     stops = settings.get("eos_token_id")
     return [] if stops is None else [stops] if isinstance(stops, int) else list(stops)
 

@@ -9,16 +9,17 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.section import GivenModel
 
 OPTIONS = "options"
 MODEL, BLAMES = "yatt_options", "yatt_blames_response"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Options(BaseModel):
+class Options(GivenModel):
     """The options of a function; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)

@@ -26,6 +26,7 @@ from yatt_core.planning.shape import ModelShape
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer, VllmRollout
 from yatt_core.spec.sections.rollout import TorchRollout, VirtualRollout
 from yatt_core.spec.sections.trainer import TorchTrainer, VirtualTrainer
+from yatt_core.spec.weights import is_sent_directly
 
 BACKWARD = 2.0
 """Cost of a backward pass in forward passes."""
@@ -47,7 +48,6 @@ class TrainingTimes:
     prepare_s, learn_s: device seconds per token of prompt and response.
     fixed_s: seconds of an iteration's optimizer steps in addition to their passes.
     sync_s: seconds for sending new weights to all engines.
-    sync_bytes: bytes sent to each engine.
     checkpoint_s: seconds for copying the tensors that a checkpoint holds.
     """
 
@@ -55,7 +55,6 @@ class TrainingTimes:
     learn_s: float
     fixed_s: float
     sync_s: float
-    sync_bytes: int
     checkpoint_s: float
 
     @property
@@ -120,7 +119,7 @@ def training_times(roles: Roles, demand: Demand, cluster: DescribedCluster, assu
         # Its seconds are per response token, whatever the number of devices.
         written = roles.lengths.mean_response / roles.lengths.mean_sample
         each = trainer.seconds_per_token * written * cluster.devices / trainer.clock_factor
-        return TrainingTimes(0.0, each, trainer.fixed_seconds / trainer.clock_factor, 0.0, 0, 0.0)
+        return TrainingTimes(0.0, each, trainer.fixed_seconds / trainer.clock_factor, 0.0, 0.0)
     forward = shape.forward_flops(roles.lengths.mean_sample / 2) / (cluster.card.flops * assumed.training_mfu)
     idle = devices_for_each_rank(demand, cluster)
     several = roles.spec.needs_old
@@ -132,13 +131,11 @@ def training_times(roles: Roles, demand: Demand, cluster: DescribedCluster, assu
     valued = 0.0 if roles.critic is None else roles.critic.forward_flops(roles.lengths.mean_sample / 2)
     speed = cluster.card.flops * assumed.training_mfu
     prepare, learned = forward * passes + (taught + valued) / speed, forward + valued / speed
-    sync_bytes = weights_sent(roles)
     return TrainingTimes(
         prepare_s=prepare * idle,
         learn_s=learned * (1 + BACKWARD + _recomputes(roles)) * algorithm.epochs * idle * _bubble(roles, demand),
         fixed_s=roles.spec.optimizer_steps_per_iteration * _step_s(roles, demand, cluster, assumed),
-        sync_s=_sync_s(demand, cluster, sync_bytes),
-        sync_bytes=sync_bytes,
+        sync_s=_sync_s(roles, demand, cluster),
         checkpoint_s=_checkpoint_s(roles, demand, cluster),
     )
 
@@ -205,20 +202,23 @@ def _step_s(roles: Roles, demand: Demand, cluster: DescribedCluster, assumed: As
     return assumed.step_fixed_s + reduce + UPDATE_BYTES * parameters / demand.ranks / bandwidth
 
 
-def _sync_s(demand: Demand, cluster: DescribedCluster, sync_bytes: int) -> float:
-    """Returns the seconds of a weight sync.
+def _sync_s(roles: Roles, demand: Demand, cluster: DescribedCluster) -> float:
+    """Returns the seconds of a weight sync, in which all engines receive at once.
 
-    All engines receive at once; a node receives each weight once over the network, divided among its devices,
-    which then exchange their parts.
+    A node receives each weight once over the network, divided among its devices, which then exchange their parts.
     """
-    each_device = sync_bytes / demand.rollout.devices
-    return sync_bytes / (gb_s_to_engines(cluster) * GB) + each_device / (cluster.card.link_gb_s * GB)
+    sent, (node, device) = weights_sent(roles) / GB, sync_gb_s(roles, cluster)
+    return sent / node + sent / demand.rollout.devices / device
 
 
-def gb_s_to_engines(cluster: DescribedCluster) -> float:
-    """Returns the GB/s at which weights reach a node's engines: its network, or, in a single node, a device's link."""
+def sync_gb_s(roles: Roles, cluster: DescribedCluster) -> tuple[float, float]:
+    """Returns the GB/s at which weights reach a node, infinite if there is only one, and a device.
+
+    Weights that do not go directly from device to device reach it from host memory.
+    """
     card = cluster.card
-    return card.network_gb_s * cluster.devices_per_node if cluster.nodes > 1 else card.link_gb_s
+    node = card.network_gb_s * cluster.devices_per_node if cluster.nodes > 1 else math.inf
+    return node, card.link_gb_s if is_sent_directly(roles.spec) else card.host_gb_s
 
 
 def _checkpoint_s(roles: Roles, demand: Demand, cluster: DescribedCluster) -> float:
