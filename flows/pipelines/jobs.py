@@ -16,7 +16,7 @@ from db.ledger import Ledger
 from flows.gates.asking import question_of
 from flows.gates.promotions import settle
 from flows.gates.waiting import awaited
-from flows.members.driving import ended_early
+from flows.members.driving import ended_early, reached
 from flows.members.tags import Family, tags_of
 from flows.pipelines.inputs import DIGEST, Outputs, overrides_of
 from flows.pipelines.tools import Tools
@@ -105,8 +105,7 @@ def finish_train(context: JobContext, until: int, said: str) -> dict[str, Any]:
     said: what is said of runs that ended too early, a line for each, such as where the output of its driver is.
     """
     run = str(context.outputs["run"])
-    row = context.ledger.runs.find(run)
-    if row.iteration < until:
+    if reached(context.ledger, run) < until:
         approval = awaited(context.ledger, run)
         if approval is not None and approval.decision is None:
             raise WaitsForApproval(f"run {run} waits for approval {approval.id}")

@@ -16,7 +16,7 @@ from db.core.errors import LedgerError, RunNotFound
 from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.pipelines import DONE, FAILED, FINISHED, SKIPPED, WAITING, JobRow, PipelineFence
-from flows.members.driving import Drives
+from flows.members.driving import Drives, reached
 from flows.pipelines.inputs import Outputs, inputs_of, run_spec
 from flows.pipelines.jobs import JobContext, WaitsForApproval, begun_run, finish_train, run_job
 from flows.pipelines.tools import Tools
@@ -119,8 +119,7 @@ class PipelineRunner:
         self._tools.tell(f"{self._name}: driving {', '.join(specs)}")
 
         def goals() -> dict[str, int]:
-            reached = {run: self._ledger.runs.find(run).iteration for run in specs}
-            return {run: spec.iterations for run, spec in specs.items() if reached[run] < spec.iterations}
+            return {run: spec.iterations for run, spec in specs.items() if reached(self._ledger, run) < spec.iterations}
 
         try:
             drive(goals)

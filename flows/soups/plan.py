@@ -52,7 +52,7 @@ class SoupFacts:
     """What a soup has reached.
 
     supervised: newest committed iteration of the run that all others are forks of; -1 before the first.
-    reached: newest committed iteration of each member that exists.
+    reached: the iteration that each member that exists has reached (`flows.members.driving.reached`).
     points: rewards of the merged models measured so far.
     chosen: the chosen beta; None until then.
     """

@@ -19,6 +19,7 @@ from typing import Any
 from db.core.engine import Fence
 from db.ledger import Ledger
 from db.write.records import CheckpointRow
+from flows.members.driving import reached
 from flows.members.tags import Family
 from flows.run.creation import create_run
 from flows.run.home import Home
@@ -88,7 +89,7 @@ class SoupRecord:
         choice = self.ledger.events.of_kind(self.name, CHOICE)
         return SoupFacts(
             supervised=runs.find(self.name).iteration,
-            reached={member: runs.find(run).iteration for member, run in self.members().items()},
+            reached={member: reached(self.ledger, run) for member, run in self.members().items()},
             points={
                 PointKey(body["stage"], body["beta"], body["number"]): tuple(body["rewards"])
                 for body in self._bodies(POINT)

@@ -157,8 +157,10 @@ class _Driven:
     process: subprocess.Popen[bytes] | None
 
     def is_short(self, ledger: Ledger) -> bool:
-        """Returns True if a driver of our own has ended before the iteration was committed."""
-        return self.process is not None and ledger.runs.find(self.run).iteration < self.until
+        """Returns True if a driver of our own has ended before the iteration was reached."""
+        from flows.members.driving import reached
+
+        return self.process is not None and reached(ledger, self.run) < self.until
 
     def failure(self, home: Home, ledger: Ledger) -> str:
         from flows.members.driving import ended_early

@@ -16,7 +16,7 @@ from db.write.approvals import Verdict
 from db.write.pipelines import NewPipeline
 from flows.pipelines.runner import PipelineRunner
 from tests.flows.pipelines.support import JOBS, Plant
-from tests.flows.soups.support import Killed, ask_on_the_way
+from tests.flows.soups.support import Killed, ask_on_the_way, drive_run
 
 FEW = (3, 6, 42)
 """Moments in which it is killed in every test run: before a run is recorded, after it was driven, after the promotion."""
@@ -115,6 +115,21 @@ def test_a_run_waits_at_its_gate_and_has_failed_if_another_question_is_open(tmp_
         with mock.patch("tests.flows.pipelines.support.drive_run", drive):
             assert plant.run() == ("line-1", state)
         assert plant.jobs("line-1")["sft"].reason == said
+
+
+def test_a_run_that_was_killed_before_its_last_checkpoint_is_not_done(tmp_path: Path, inputs: Path) -> None:
+    """An earlier checkpoint must not stand for the last one."""
+    plant = Plant.of(tmp_path / "plant", inputs, {"sft": JOBS["sft"]})
+
+    def dying(place: Plant, run: str, until: int) -> None:
+        drive_run(place, run, until - 1)
+        drive_run(place, run, until, killed=True)
+
+    with mock.patch("tests.flows.pipelines.support.drive_run", dying):
+        assert plant.run() == ("line-1", "failed")
+    assert "at iteration 2 of 2, without its checkpoint" in plant.jobs("line-1")["sft"].reason
+    assert plant.run() == ("line-1", "finished")
+    assert plant.jobs("line-1")["sft"].outputs["iteration"] == 2
 
 
 def test_runs_that_are_driven_together_get_places_for_the_largest_of_them(tmp_path: Path, inputs: Path) -> None:

@@ -128,8 +128,13 @@ def nothing_measured(spec: RunSpec, iteration: int) -> Sequence[Metric]:
     return ()
 
 
-def drive_run(kitchen: Place, run: str, until: int, measured: Measured = nothing_measured) -> None:
-    """Commits a run's iterations up to one, and takes its checkpoint there."""
+def drive_run(
+    kitchen: Place, run: str, until: int, measured: Measured = nothing_measured, *, killed: bool = False
+) -> None:
+    """Commits a run's iterations up to one, and takes its checkpoint there.
+
+    killed: whether the driver is killed between the two.
+    """
     with Ledger.open(kitchen.home.ledger) as ledger:
         spec, folder = current_spec(ledger, run), kitchen.home.run_folder(run)
         fence = ledger.leases.acquire(run, this_process(f"yatt driver of {run}"), 600)
@@ -141,8 +146,9 @@ def drive_run(kitchen: Place, run: str, until: int, measured: Measured = nothing
             metrics = measured(spec, iteration)
             commit = IterationCommit(0, iteration, state.to_json(), 1, weights_digest=digest, metrics=metrics)
             ledger.commits.commit(fence, commit)
-        take_checkpoint(ledger, fence, spec, folder, until)
-        ledger.runs.set_state(fence, "stopped")
+        if not killed:
+            take_checkpoint(ledger, fence, spec, folder, until)
+            ledger.runs.set_state(fence, "stopped")
         ledger.leases.release(fence)
 
 

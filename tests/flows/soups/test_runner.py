@@ -89,6 +89,22 @@ def test_a_run_that_stops_early_ends_the_command_and_a_later_one_goes_on(tmp_pat
         assert len(SoupRecord.of(ledger, kitchen.soup).facts().points) == 3
 
 
+@pytest.mark.parametrize("at", [2, 10])
+def test_a_driver_killed_before_its_last_checkpoint_is_followed_by_one_that_takes_it(
+    tmp_path: Path, undisturbed: Kitchen, at: int
+) -> None:
+    kitchen = Kitchen.of(tmp_path / "runs", undisturbed.inputs)
+
+    def dying(goals: Goals) -> None:
+        for run, until in goals().items():
+            drive_run(kitchen, run, until, killed=until == at)
+
+    with pytest.raises(InfrastructureError, match=f"at iteration {at} of {at}, without its checkpoint"):
+        kitchen.cook(dying)
+    kitchen.cook()
+    assert results(kitchen) == results(undisturbed)
+
+
 def test_two_commands_do_not_measure_at_a_time(tmp_path: Path, undisturbed: Kitchen) -> None:
     kitchen = Kitchen.of(tmp_path / "runs", undisturbed.inputs, betas=[0.7], rewarded_soup=False)
 

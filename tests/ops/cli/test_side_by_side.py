@@ -33,6 +33,7 @@ class Drivers:
         row = self._ledger.runs.find(run)
         for iteration in range(row.iteration + 1, self._reach(run, until) + 1):
             commit(self._ledger, fence, iteration)
+        take_checkpoint(self._ledger, fence, self._ledger.runs.find(run).iteration)
         self._ledger.leases.release(fence)
         return subprocess.Popen(["sh", "-c", f"exit {self._code}"])
 
@@ -41,6 +42,14 @@ def commit(ledger: Ledger, fence: Any, iteration: int) -> None:
     from db.write.commit import IterationCommit
 
     ledger.commits.commit(fence, IterationCommit(0, iteration, {}, 1))
+
+
+def take_checkpoint(ledger: Ledger, fence: Any, iteration: int) -> None:
+    from db.write.records import CheckpointRow
+
+    ledger.records.checkpoint(
+        fence, CheckpointRow(fence.run, 0, iteration, fence.term, f"c{iteration}", "", 1, "", 0.0)
+    )
 
 
 @pytest.fixture
