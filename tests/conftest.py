@@ -25,7 +25,6 @@ os.environ.update(
     DO_NOT_TRACK="true",
     RAY_USAGE_STATS_ENABLED="0",
     RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
-    RAY_worker_niceness="0",  # actors get as much of a core as other tests beside them
     HF_HUB_OFFLINE="1",
 )
 for name in (

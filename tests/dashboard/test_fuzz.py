@@ -104,7 +104,9 @@ def requests(
         if parameter["in"] == "path":
             runs = ("toy-2",) if template.endswith(STARTING) else RUNS
             known = st.sampled_from(runs) if parameter["name"] == "run_id" else st.integers(0, 4) | strategy
-            path = path.replace(f"{{{parameter['name']}}}", quote(str(draw(known)), safe=""))
+            # Dots are quoted too, because a client resolves `..` to another route.
+            value = quote(str(draw(known)), safe="").replace(".", "%2E")
+            path = path.replace(f"{{{parameter['name']}}}", value)
         elif parameter["in"] == "query" and draw(st.booleans()):
             query[parameter["name"]] = draw(strategy)
     return method, path, query, operation
