@@ -32,9 +32,10 @@ quick: setup
 	$(PYTEST) -n 2 --quick -m "not verify" $(ARGS)
 
 # Ray's actors get as much of a core as vLLM's processes beside them.
+verify: export RAY_worker_niceness := 0
 verify: engines check
 	@$(PY) -m tests.browser.install
-	RAY_worker_niceness=0 $(PYTEST) --timeout 900 $(ARGS)
+	$(PYTEST) --timeout 900 $(ARGS)
 
 chaos: setup
 	@$(TEST_PYTHON) -m tests.recovery.chaos $(ARGS)
