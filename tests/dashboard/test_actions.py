@@ -19,6 +19,7 @@ from db.core.holder import this_process
 from db.ledger import Ledger
 from flows.run.home import Home
 from flows.run.lease import KEEPER
+from ops.cli.people import acting_name
 from ops.dashboard.app import create_app
 from ops.dashboard.context import Context
 from ops.dashboard.driving import RESUME_LOG, last_words
@@ -218,7 +219,7 @@ def test_a_real_run_is_stopped_and_resumed_over_http(tmp_path: Path, monkeypatch
     with Ledger.open(home.ledger) as ledger:
         assert ledger.events.verify(run) is None
         requested = ledger.events.of_kind(run, "resume_requested")
-        assert [(link.body["by"], link.body["reason"]) for link in requested] == [("alice", "go on")]
+        assert [(link.body["by"], link.body["reason"]) for link in requested] == [(acting_name(), ""), ("alice", "go on")]
 
 
 @pytest.mark.verify
