@@ -219,7 +219,10 @@ def test_a_real_run_is_stopped_and_resumed_over_http(tmp_path: Path, monkeypatch
     with Ledger.open(home.ledger) as ledger:
         assert ledger.events.verify(run) is None
         requested = ledger.events.of_kind(run, "resume_requested")
-        assert [(link.body["by"], link.body["reason"]) for link in requested] == [(acting_name(), ""), ("alice", "go on")]
+        assert [(link.body["by"], link.body["reason"]) for link in requested] == [
+            (acting_name(), ""),
+            ("alice", "go on"),
+        ]
 
 
 @pytest.mark.verify
