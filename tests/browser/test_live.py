@@ -14,6 +14,7 @@ from playwright.sync_api import Page, expect
 
 from db.ledger import Ledger
 from flows.run.home import Home
+from ops.people.roles import Role
 from ops.people.tokens import TokenStore
 from tests.browser.dashboard import child_environment, served
 from tests.browser.tabs import sign_in
@@ -66,7 +67,7 @@ def wait_for_iteration(home: Home, iteration: int, process: subprocess.Popen[byt
 
 
 def test_an_operator_stops_verifies_and_resumes_a_run(living: Home, page: Page) -> None:
-    token = TokenStore(living.folder).create("operator")
+    token = TokenStore(living.folder).create("operator", Role.APPROVER)
     with served(living.folder) as address:
         watch(page, address)
         sign_in(page, address, token, f"/runs/{RUN}")
@@ -161,7 +162,7 @@ def check_names(home: Home) -> None:
             "operator, through the dashboard: looked at enough",
             "operator, through the dashboard: done",
         ]
-        (resumed,) = ledger.events.of_kind(RUN, "resume_requested")
+        _, resumed = ledger.events.of_kind(RUN, "resume_requested")
         assert (resumed.body["by"], resumed.body["reason"]) == ("operator", "there is time again")
         (promoted,) = ledger.aliases.history(RUN)
         assert (promoted.alias, promoted.by, promoted.why) == ("candidate", "operator", "looks sound")

@@ -109,7 +109,7 @@ def test_a_run_that_used_its_budget_is_not_driven_until_it_is_raised(driver: Dri
 
     run = driver.create("virtual.yaml", "guards.budget={wall_hours: 0.0001}", "iterations=3")
     said = driver.drive(run, expect=4)
-    assert "guard budget: " in said and f"yatt resume {run} --set guards.budget.KEY=HOURS" in said
+    assert "guard budget: " in said and f"yatt resume {run} --set guards.budget.wall_hours=HOURS" in said
     stood = state(driver, run)
     assert stood[0] == "paused" and stood[1] < 3
     said = driver.drive(run, expect=4)

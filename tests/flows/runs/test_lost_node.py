@@ -16,10 +16,10 @@ from tests.recovery.nursery import Nursery
 from tests.waiting import wait_until
 
 SHAPE = (
-    "iterations=8", "data.prompts_per_iteration=6", "data.logical_shards=6", "rollout.batch_samples=4",
+    "iterations=16", "data.prompts_per_iteration=6", "data.logical_shards=6", "rollout.batch_samples=4",
     "algorithm.advantage.kind=group_mean", "algorithm.reward_scaling=running",
 )  # fmt: skip
-PER_NODE = ("controllers.count=1", "controllers.per=node", "rollout.engine.base_seconds=0.05")
+PER_NODE = ("controllers.count=1", "controllers.per=node", "rollout.engine.base_seconds=0.1")
 
 
 @pytest.mark.verify
