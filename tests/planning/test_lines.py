@@ -108,3 +108,13 @@ def test_a_huge_vocabulary_adds_the_distributions_of_a_chunk_and_the_gradients_o
     rest = narrow.ends(False) - LEARNING * 256 * 1000 * FLOAT - 1000 * DENSE.hidden * 2
     assert found.ends(False) == rest + LEARNING * chunk + gradients
     assert found.layer() == narrow.layer()
+
+
+def test_scoring_holds_three_distributions_of_a_chunk_and_one_more_if_tokens_are_masked() -> None:
+    wide = replace(DENSE, vocabulary=150_000)
+    engine = MegatronTrainer(tensor_model_parallel_size=2)
+    full = MegatronActivations(engine, wide, BATCH)
+    one = BATCH.chunk(75_000) * 75_000 * FLOAT
+    assert full.scoring() == 3 * one + full.layer_input()
+    assert replace(full, batch=replace(BATCH, masked=True)).scoring() - full.scoring() == one
+    assert replace(full, shape=replace(wide, vocabulary=149_999)).scoring() - full.scoring() == one, "a padded column"

@@ -27,12 +27,14 @@ class MicroBatchShape:
     tokens: number of tokens in all rows, padding included.
     counted: number of response tokens, for which distributions over the vocabulary are computed, in chunks.
     on_cores: whether it is processed on cores, where chunks are smaller than on a GPU.
+    masked: whether tokens that the sampler could not draw are left out of distributions.
     """
 
     rows: int
     tokens: int
     counted: int
     on_cores: bool = True
+    masked: bool = False
 
     def chunk(self, vocabulary: int) -> int:
         """Returns the number of tokens whose distributions exist at once."""

@@ -153,7 +153,9 @@ def demand_of(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> 
 def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resident: bool) -> Demand:
     ranks = trainer_ranks(roles.trainer, cluster.by_node)
     copies = max(1, ranks // own_ranks(roles.trainer))
-    batch = replace(largest_micro_batch(roles, copies), on_cores=cluster.card_name == CORE)
+    batch = replace(
+        largest_micro_batch(roles, copies), on_cores=cluster.card_name == CORE, masked=roles.spec.replays_support
+    )
     trainer = trainer_of(roles, batch, ranks, copies)
     if trainer.sleeps and cluster.card_name == CORE:
         trainer = on_cores(trainer, roles.policy, ranks, roles.critic)

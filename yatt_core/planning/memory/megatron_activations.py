@@ -12,9 +12,9 @@ from yatt_core.planning.memory.activations import FLOAT, MicroBatchShape, elemen
 from yatt_core.planning.shape import ModelShape
 from yatt_core.spec.sections.accelerated import MegatronTrainer
 
-LEARNING, SCORING = 6, 4
-"""Float32 distributions of a chunk's tokens held at once: logits, divided by the temperature, shifted, exponentials, and
-for the entropy two more."""
+LEARNING, SCORING = 6, 3
+"""Float32 distributions of a chunk's tokens held at once. Scoring: logits divided by the temperature, shifted,
+exponentials, and one more if some tokens are masked. Learning: also the logits, and for the entropy two more."""
 ENTROPY_GRADIENT = 2
 WORKING = 5
 """Values per token and width of the model that a layer's backward pass holds, the gathered input included."""
@@ -91,7 +91,8 @@ class MegatronActivations:
         """Returns the peak bytes of a pass without gradients: a layer's values, or the head's distributions."""
         widths = self.shape.hidden + self.shape.intermediate / self._tensor
         layer = PASSING * widths * self._width * self.batch.tokens
-        return round(max(layer, SCORING * self._distribution() + self.layer_input()))
+        masks = self.batch.masked or self.shape.vocabulary % self._tensor > 0
+        return round(max(layer, (SCORING + masks) * self._distribution() + self.layer_input()))
 
     def _distribution(self) -> int:
         return self.batch.chunk(self._rows) * self._rows * FLOAT
