@@ -85,10 +85,9 @@ class SoupRecord:
 
     def facts(self) -> SoupFacts:
         """Returns what the soup has reached."""
-        runs = self.ledger.runs
         choice = self.ledger.events.of_kind(self.name, CHOICE)
         return SoupFacts(
-            supervised=runs.find(self.name).iteration,
+            supervised=self.ledger.runs.find(self.name).iteration,
             reached={member: reached(self.ledger, run) for member, run in self.members().items()},
             points={
                 PointKey(body["stage"], body["beta"], body["number"]): tuple(body["rewards"])

@@ -251,11 +251,8 @@ class TrainerActor:
         from yatt_core.engines.sync.sending import send_weights
 
         with self._presence.serving("send", term), self._transfers.group(task) as group:
-            engine, size, kind = (
-                self._holding(task.version),
-                self._spec.trainer.sync_bucket_bytes,
-                type_sent(self._spec),
-            )
+            engine, kind = self._holding(task.version), type_sent(self._spec)
+            size = self._spec.trainer.sync_bucket_bytes
             sent, base = self._sent, "" if self._sent is None else self._sent.name
             if sent is not None:
                 sent.name = ""  # until all of it has been sent, it is not known what engines hold

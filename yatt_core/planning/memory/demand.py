@@ -153,9 +153,7 @@ def demand_of(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> 
 def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resident: bool) -> Demand:
     ranks = trainer_ranks(roles.trainer, cluster.by_node)
     copies = max(1, ranks // own_ranks(roles.trainer))
-    batch = replace(
-        largest_micro_batch(roles, copies), on_cores=cluster.card_name == CORE, masked=roles.spec.replays_support
-    )
+    batch = replace(largest_micro_batch(roles, copies), on_cores=cluster.card_name == CORE)
     trainer = trainer_of(roles, batch, ranks, copies)
     if trainer.sleeps and cluster.card_name == CORE:
         trainer = on_cores(trainer, roles.policy, ranks, roles.critic)
@@ -232,7 +230,8 @@ def largest_micro_batch(roles: Roles, copies: int) -> MicroBatchShape:
     samples = max(1, roles.samples // roles.spec.mini_batches // copies)
     budget = getattr(roles.trainer, "micro_batch_tokens", lengths.longest_prompt + lengths.longest_response)
     prompt = min(lengths.longest_prompt, round(lengths.prompt.median))
-    return micro_batch_of(budget, samples, prompt, lengths.longest_response)
+    batch = micro_batch_of(budget, samples, prompt, lengths.longest_response)
+    return replace(batch, masked=roles.spec.replays_support)
 
 
 def _sleepers(roles: Roles, assumed: Assumptions) -> int:
