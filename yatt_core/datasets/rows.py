@@ -112,10 +112,11 @@ def read_entries(file: DataFile, source: FileSource) -> Iterator[tuple[int, Entr
     if isinstance(source, FunctionSource):
         return own_rows(source, file.format)
     heavy = source.image_field is not None
-    fields = {source.prompt_field, source.answer_field, source.image_field or source.prompt_field}
+    prompt = source.prompt_field or source.answer_field
+    fields = {prompt, source.answer_field, source.image_field or prompt}
     match file.format:
         case "parquet":
-            return tables.read_parquet(file.path, source.prompt_field, fields, heavy)
+            return tables.read_parquet(file.path, prompt, fields, heavy)
         case "arrow":
             return tables.read_arrow_stream(file.path, fields, heavy)
         case "csv":
@@ -128,7 +129,7 @@ def _row(file: DataFile, number: int, entry: Entry, origin: str, source: FileSou
     if isinstance(entry, DataError):
         raise entry
     place = f"{file.path}:{number}"
-    text, messages = _prompt(entry, place, source.prompt_field)
+    text, messages = _prompt(entry, place, source.prompt_field or source.answer_field)
     answer = entry.get(source.answer_field)
     if answer is not None and not isinstance(answer, str):
         raise DataError(f"{place}: {source.answer_field!r} is {type(answer).__name__}; expected the answer as a string")

@@ -14,7 +14,7 @@ import os
 import shutil
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ from yatt_core.models.tokenizer import save_tokenizer, train_tokenizer
 from yatt_core.problems import Problems
 from yatt_core.prompts.codec import TextCodec, open_codec
 from yatt_core.prompts.media import MEDIA, MediaFolder, describe_media
-from yatt_core.prompts.prompt_files import PromptFile, PromptWriter, read_column
+from yatt_core.prompts.prompt_files import PromptFile, PromptWriter, plain_parts, read_column
 from yatt_core.prompts.rows import responses_of
 from yatt_core.prompts.stream import Prompt
 from yatt_core.prompts.tool_calls import CALL, split_turns
@@ -308,5 +308,7 @@ class _Texts:
 def _row_digest(part: str, prompt: Prompt) -> str:
     row = [part, prompt.source, prompt.index, prompt.prompt_id, prompt.text, prompt.answer, dict(prompt.entry)]
     if prompt.messages:
-        row.append({"messages": [astuple(message) for message in prompt.messages]})
+        row.append({"messages": [message.plain() for message in prompt.messages]})
+    if parts := plain_parts(prompt):
+        row.append(parts)
     return json_digest([*row, list(prompt.media)] if prompt.media else row)

@@ -9,10 +9,23 @@ from yatt_core.spec.rewards.judges import GenerativePart, RewardModelPart
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.model import ModelFolder
 
+LEFT_OUT = {
+    "prompt_template": None,
+    "system_field": None,
+    "image_field": None,
+    "tools_field": None,
+    "dialogue": None,
+    "rendered": False,
+    "subset": None,
+}
+"""Keys of a source with the values at which they do not change the digest: they are newer than runs that have one."""
+
 
 def identity(spec: RunSpec) -> str:
     """Returns the digest of everything in a spec on which its inputs depend."""
     data = spec.data.model_dump(mode="json", include={"sources", "held_out", "probe", "system_prompt"})
+    if spec.data.chat_template_kwargs:
+        data["chat_template_kwargs"] = spec.data.chat_template_kwargs
     if spec.data.over_long != "refuse":  # left out so that it does not change the digest of other inputs
         data["over_long"] = [spec.data.over_long, spec.data.max_prompt_tokens]
     if spec.data.curriculum is not None and spec.data.curriculum.field is not None:
@@ -25,8 +38,9 @@ def identity(spec: RunSpec) -> str:
         if spec.samples_responses:  # left out so that they do not change the digest of a source of prompts
             for key in ("chosen_field", "rejected_field", "label_field"):
                 source.pop(key, None)
-        if source.get("image_field", "") is None:
-            del source["image_field"]  # left out so that it does not change the digest of a source without images
+        for key, default in LEFT_OUT.items():
+            if key in source and source[key] == default:
+                del source[key]
     model = None if spec.virtual else spec.model.model_dump(mode="json")
     if model is not None and model.get("vision", "") is None:
         del model["vision"]  # left out so that it does not change the digest of a text-only model

@@ -16,11 +16,42 @@ STOPPED = "stop"
 class Message:
     """One message of a conversation.
 
-    role: `system`, `user` or `assistant`.
+    role: `system`, `user`, `assistant` or `tool`.
+    content: its text; may be empty for a message that only calls tools.
+    thoughts: what the assistant thought before the text, if the row has it in a key of its own.
+    calls: the tools that an assistant's message calls.
+    name: the tool that a result comes from, or the name of the one who speaks; empty if unknown.
+    call_id: the call that a result answers; empty if unknown.
+    learnt: whether training learns an assistant's message; otherwise it is context.
     """
 
     role: str
     content: str
+    thoughts: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    name: str = ""
+    call_id: str = ""
+    learnt: bool = True
+
+    def plain(self) -> list[Any]:
+        """Returns the message as JSON values: role and content, and an object of the fields that are not the default."""
+        more: dict[str, Any] = {}
+        for field in ("thoughts", "name", "call_id"):
+            if value := getattr(self, field):
+                more[field] = value
+        if self.calls:
+            more["calls"] = [[call.name, dict(call.arguments), call.call_id] for call in self.calls]
+        if not self.learnt:
+            more["learnt"] = False
+        return [self.role, self.content, more] if more else [self.role, self.content]
+
+    @classmethod
+    def of_plain(cls, plain: Sequence[Any]) -> Message:
+        """Returns the message of which `plain` returned the values."""
+        role, content, *rest = plain
+        more = dict(rest[0]) if rest else {}
+        calls = tuple(ToolCall(name, arguments, call_id) for name, arguments, call_id in more.pop("calls", ()))
+        return cls(role, content, calls=calls, **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +63,14 @@ class Prompt:
     text: the question, or the transcript of a conversation.
     prompt_id: an id that is unique within a run's inputs and names split, source and original row.
     answer: the reference answer; None if the row has none.
+    other_answers: further right answers, if the row has several.
     entry: the original row as plain JSON values, for the reward functions.
     media: content addresses of its images, in the order in which they appear in the text.
     messages: the conversation; empty for a single question.
+    reply: the messages of a demonstration, from the assistant's first after the prompt to its last; empty if the row has
+        no more than the text of an answer.
+    tools: descriptions of the tools that the row's conversation may call, in the form of chat templates.
+    rendered: whether the text is what the model reads, without its chat template.
     """
 
     source: int
@@ -45,6 +81,10 @@ class Prompt:
     entry: Mapping[str, Any]
     media: tuple[str, ...] = ()
     messages: tuple[Message, ...] = ()
+    other_answers: tuple[str, ...] = ()
+    reply: tuple[Message, ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
+    rendered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
-from dataclasses import astuple
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -52,7 +51,7 @@ class PromptWriter:
     def add(self, prompt: Prompt) -> None:
         """Appends a prompt."""
         entry = canonical_json(prompt.entry)
-        messages = canonical_json([astuple(message) for message in prompt.messages]) if prompt.messages else None
+        messages = write_column(prompt)
         texts = (prompt.prompt_id, prompt.text, prompt.answer, entry, messages)
         row = (prompt.source, prompt.index, *texts, prompt.media)
         # Files of prompts that cannot have images have no column for media.
@@ -117,22 +116,59 @@ class PromptFile:
             raise DataError(f"{self._path} cannot be read: {error}") from None
 
 
-def read_column(messages: str | None) -> tuple[Message, ...]:
+def write_column(prompt: Prompt) -> str | None:
+    """Returns the value of the column `messages`: the messages as JSON, or an object of all that a prompt has beside its text.
+
+    Returns None for a prompt that is its text alone.
+    """
+    messages = [message.plain() for message in prompt.messages]
+    more = plain_parts(prompt)
+    if more:
+        return canonical_json({"messages": messages, **more})
+    return canonical_json(messages) if messages else None
+
+
+def plain_parts(prompt: Prompt) -> dict[str, Any]:
+    """Returns the parts of a prompt that only some prompts have, as JSON values; nothing for those that it lacks."""
+    parts: dict[str, Any] = {}
+    if prompt.other_answers:
+        parts["other_answers"] = list(prompt.other_answers)
+    if prompt.reply:
+        parts["reply"] = [message.plain() for message in prompt.reply]
+    if prompt.tools:
+        parts["tools"] = [dict(tool) for tool in prompt.tools]
+    if prompt.rendered:
+        parts["rendered"] = True
+    return parts
+
+
+def read_column(value: str | None) -> tuple[Message, ...]:
     """Returns the messages in a value of the column `messages`."""
-    return tuple(Message(*message) for message in json.loads(messages)) if messages else ()
+    return tuple(map(Message.of_plain, _parts(value)["messages"]))
+
+
+def _parts(value: str | None) -> dict[str, Any]:
+    read = json.loads(value) if value else []
+    return read if isinstance(read, dict) else {"messages": read}
 
 
 def _prompts(table: pa.Table) -> list[Prompt]:
-    return [
-        Prompt(
-            row["source"],
-            row["index"],
-            row["prompt_id"],
-            row["text"],
-            row["answer"],
-            json.loads(row["entry"]),
-            tuple(row.get("media", ())),
-            read_column(row["messages"]),
-        )
-        for row in table.to_pylist()
-    ]
+    return [_prompt(row) for row in table.to_pylist()]
+
+
+def _prompt(row: Mapping[str, Any]) -> Prompt:
+    parts = _parts(row["messages"])
+    return Prompt(
+        source=row["source"],
+        index=row["index"],
+        prompt_id=row["prompt_id"],
+        text=row["text"],
+        answer=row["answer"],
+        entry=json.loads(row["entry"]),
+        media=tuple(row.get("media", ())),
+        messages=tuple(map(Message.of_plain, parts["messages"])),
+        other_answers=tuple(parts.get("other_answers", ())),
+        reply=tuple(map(Message.of_plain, parts.get("reply", ()))),
+        tools=tuple(parts.get("tools", ())),
+        rendered=parts.get("rendered", False),
+    )

@@ -34,10 +34,12 @@ class ToolCall:
     """A valid call.
 
     arguments: plain JSON values.
+    call_id: the id by which a result names the call; empty if it has none.
     """
 
     name: str
     arguments: Mapping[str, Any]
+    call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from yatt_core.errors import ConfigurationError, InfrastructureError
@@ -279,4 +279,5 @@ def _packed(calls: Sequence[Call], with_tokens: bool) -> dict[str, Any]:
 def _plain(prompt: Prompt) -> dict[str, Any]:
     """Returns the fields of a prompt, without copying its row."""
     plain = {field.name: getattr(prompt, field.name) for field in fields(prompt)}
-    return {**plain, "messages": [astuple(message) for message in prompt.messages]}
+    messages = {name: [message.plain() for message in getattr(prompt, name)] for name in ("messages", "reply")}
+    return {**plain, **messages}

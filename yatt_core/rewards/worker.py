@@ -106,8 +106,9 @@ def _calls(request: dict[str, Any]) -> list[Call]:
 
 def _prompt(plain: dict[str, Any]) -> Prompt:
     """Returns the prompt of which `plain` has the fields."""
-    messages = tuple(Message(*message) for message in plain["messages"])
-    return Prompt(**{**plain, "media": tuple(plain["media"]), "messages": messages})
+    lists = {name: tuple(plain[name]) for name in ("media", "other_answers", "tools")}
+    messages = {name: tuple(map(Message.of_plain, plain[name])) for name in ("messages", "reply")}
+    return Prompt(**{**plain, **lists, **messages})
 
 
 def _candidates(plain: Sequence[dict[str, Any]], call: Sequence[dict[str, Any]]) -> Iterator[Candidate]:

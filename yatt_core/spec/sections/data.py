@@ -41,14 +41,33 @@ class ReasoningGymSource(SpecModel):
     """Weight of this source in the mixture, relative to the other sources."""
 
 
+class DialogueMarks(SpecModel):
+    """What turns begin with in a text that is a dialogue."""
+
+    user: str = Field(default="\n\nHuman:", min_length=1)
+    """Before a turn of the user."""
+    assistant: str = Field(default="\n\nAssistant:", min_length=1)
+    """Before a turn of the assistant."""
+
+
 class FileSource(SpecModel):
     """Rows of local files, one prompt per row; the options shared by all file sources."""
 
-    prompt_field: str = "prompt"
+    prompt_field: str | None = "prompt"
     """Key (or column) of the prompt in a row: a string, or a conversation, `[{role: ROLE, content: TEXT}, ...]`, with
-    the roles system (first message only), user and assistant and a user's message at the end."""
+    the roles system (first message only), user, assistant and tool. A conversation of a run that samples ends with the user's
+    message or a tool's result; one that ends with the assistant's is a demonstration, of which all of the assistant's messages
+    are learnt whose `weight` is not 0. A dot leads into an object, here and in all keys: `reward_model.ground_truth`. `null`:
+    the prompt is what `chosen_field` and `rejected_field` begin with in common or, without these, there is none and the text
+    under `answer_field` is learnt as a whole."""
+    prompt_template: str | None = None
+    """The prompt as a Jinja template over the keys of a row, in place of `prompt_field`, such as
+    `"{{ instruction }}{% if input %}\\n\\n{{ input }}{% endif %}"`; a key that a row lacks is an error."""
+    system_field: str | None = None
+    """Key of a row's system message; a row in which it is missing or empty has `data.system_prompt`, if there is one."""
     answer_field: str = "answer"
-    """Key of the reference answer in a row; optional in each row."""
+    """Key of the reference answer in a row; optional in each row: a string, a number, a boolean (`true` or `false`), a list of
+    right answers, or a list of messages that continues the prompt (a demonstration)."""
     chosen_field: str = "chosen"
     """Key of the preferred response in a row, for an objective that learns from pairs: a string, or a list of messages that
     ends with the assistant's. Messages before it, if any, must be the prompt's."""
@@ -60,6 +79,13 @@ class FileSource(SpecModel):
     image_field: str | None = None
     """Key of the prompt's image or list of images (PNG or JPEG): either bytes, or paths relative to the data file
     that stay within its folder."""
+    tools_field: str | None = None
+    """Key of the descriptions of the tools that a row's conversation may call, in the form of chat templates: a list, or JSON
+    text of one. `null`: those of `rollout.tools`."""
+    dialogue: DialogueMarks | None = None
+    """Marks of the turns in texts that are dialogues, as in HH-RLHF; `null`: texts are no dialogues."""
+    rendered: bool = False
+    """Whether the texts are what the model reads, with control tokens in them; no chat template is applied."""
     name: SourceName | None = None
     """Name of this source in metrics; `null`: the name of its file or folder."""
     weight: Weight = 1.0
@@ -67,9 +93,23 @@ class FileSource(SpecModel):
 
 
 class JsonlSource(FileSource):
-    """A local JSON Lines file, one prompt per row."""
+    """A local JSON Lines or JSON file, one prompt per row: an object on each line, a list of objects, or an object whose only
+    list of objects has the rows; also compressed (.gz, .zst).
+    """
 
     kind: Literal["jsonl"] = "jsonl"
+    path: str
+    """The file, relative to the spec's folder."""
+    held_out_path: str | None = None
+    """A file of held-out rows; by default they are taken from the end of `path`."""
+
+
+class CsvSource(FileSource):
+    """A local file of values separated by commas (.csv) or tabs (.tsv) with a header line, one prompt per row; also
+    compressed (.gz, .zst).
+    """
+
+    kind: Literal["csv"] = "csv"
     path: str
     """The file, relative to the spec's folder."""
     held_out_path: str | None = None
@@ -93,6 +133,8 @@ class HuggingFaceSource(FileSource):
     kind: Literal["huggingface"] = "huggingface"
     path: str
     """The folder, relative to the spec's folder. Nothing is downloaded."""
+    subset: str | None = None
+    """The configuration whose rows are read: the folder below `path` that has its files. `null`: `path` has a single one."""
     split: str = "train"
     """The split that contains the training rows."""
     held_out_split: str | None = None
@@ -120,7 +162,8 @@ class FunctionSource(FileSource):
 
 
 Source = Annotated[
-    ReasoningGymSource | JsonlSource | ParquetSource | HuggingFaceSource | FunctionSource, Field(discriminator="kind")
+    ReasoningGymSource | JsonlSource | CsvSource | ParquetSource | HuggingFaceSource | FunctionSource,
+    Field(discriminator="kind"),
 ]
 
 
@@ -157,6 +200,8 @@ class DataSpec(SpecModel):
     system_prompt: str | None = None
     """System message before each prompt, if the model's chat template supports one; a conversation with a system message
     of its own keeps that one."""
+    chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
+    """Variables of the model's chat template, such as `{enable_thinking: false}` or `{reasoning_effort: high}`."""
     max_prompt_tokens: PositiveInt = 1024
     """Maximum prompt length, including the chat template; less if the model's positions leave less room before a
     response."""

@@ -92,6 +92,15 @@ class VirtualRollout(SpecModel):
 RolloutEngineSpec = Annotated[TorchRollout | VirtualRollout | VllmRollout, Field(discriminator="kind")]
 
 
+class ThoughtMarks(SpecModel):
+    """What thoughts begin and end with in a response."""
+
+    begin: str = Field(default="<think>", min_length=1)
+    """Before the thoughts."""
+    end: str = Field(default="</think>", min_length=1)
+    """Behind the thoughts."""
+
+
 class RolloutSpec(SpecModel):
     """How responses are sampled."""
 
@@ -123,6 +132,9 @@ class RolloutSpec(SpecModel):
     stop: tuple[str, ...] = ()
     """Strings that end a response, in addition to the model's end-of-sequence token; each must be a single token
     of the model."""
+    thoughts: ThoughtMarks | None = None
+    """What separates thoughts from the final text of a response; `null`: the marks of the model's chat template, or `<think>`
+    and `</think>`."""
     tools: ToolsSpec | None = None
     """`null`: a response is a single turn."""
 
