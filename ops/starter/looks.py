@@ -63,7 +63,9 @@ class ModelLook:
     abilities: Abilities
 
 
-def look_at_data(path: Path, split: str | None = None, subset: str | None = None, objective: str | None = None) -> DataLook:
+def look_at_data(
+    path: Path, split: str | None = None, subset: str | None = None, objective: str | None = None
+) -> DataLook:
     """Returns the first rows of a path; the split is chosen by its name unless it is given."""
     place = place_of(path, split, subset, objective)
     rows = first_rows(place, {}, LOOKED_AT + 1)

@@ -58,7 +58,8 @@ def place_of(path: Path, split: str | None = None, subset: str | None = None, ob
     kind = KINDS.get(suffix.lower())
     if kind is None or (kind == "parquet" and path.suffix in PACKED):
         raise ConfigurationError(
-            f"--data {path}: expected a file of JSON Lines, JSON, CSV, TSV (also .gz and .zst) or Parquet, or the folder of a Hugging "
+            f"--data {path}: expected a file of JSON Lines, JSON, CSV, TSV (also .gz and .zst) or Parquet, or the "
+            "folder of a Hugging "
             "Face dataset"
         )
     siblings = list(_siblings(path))
@@ -88,7 +89,8 @@ def _folder(path: Path, split: str | None, subset: str | None, objective: str | 
         raise ConfigurationError(f"--data {path}: the folder has no data files ({', '.join(sorted(FORMATS))})")
     if subset is None and len(found) > 1:
         raise ConfigurationError(
-            f"--data {path}: the folder has several configurations; choose one with --subset: {', '.join(sorted(found))}"
+            f"--data {path}: the folder has several configurations; choose one with --subset: "
+            f"{', '.join(sorted(found))}"
         )
     if subset is not None and subset not in found:
         known = ", ".join(sorted(name for name in found if name)) or "a single one without a name"

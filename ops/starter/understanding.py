@@ -114,7 +114,8 @@ def _check_same(one: SourceMeaning, other: SourceMeaning, what: Callable[[Recogn
     if what(one.recognised) != what(other.recognised):
         raise ConfigurationError(
             f"--data {one.look.path} and {other.look.path} have different {name}: {one.recognised.shape}"
-            f"{_reads(one)}, and {other.recognised.shape}{_reads(other)}; write a spec for each, or name an --objective or a "
+            f"{_reads(one)}, and {other.recognised.shape}{_reads(other)}; write a spec for each, or name an "
+            "--objective or a "
             "--reward that suits both"
         )
 

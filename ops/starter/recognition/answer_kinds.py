@@ -20,7 +20,9 @@ MOST_WORDS, MOST_CHARACTERS = 3, 60
 LONGEST_FORMULA = 300
 PLACEHOLDERS = frozenset({"proof", "notfound", "not found", "n/a", "none", "null", "nan", "unknown", "tbd", "todo"})
 """What data sets write in place of an answer that they do not have."""
-_NUMBER = re.compile(r"\s*\\?\$?\s*[-+\u2212]?\s*(?:\d{1,3}(?:(?:,|\{,\})\d{3})+|\d+)(?:\.\d+)?\s*\\?[%$]?\s*|\s*[-+]?\.\d+\s*")
+_NUMBER = re.compile(
+    r"\s*\\?\$?\s*[-+\u2212]?\s*(?:\d{1,3}(?:(?:,|\{,\})\d{3})+|\d+)(?:\.\d+)?\s*\\?[%$]?\s*|\s*[-+]?\.\d+\s*"
+)
 _PLAIN = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
 _FINAL = re.compile(r"####\s*\S[^\n]*\s*$")
 _LETTER = re.compile(rf"\s*\(?([{LETTERS}])\)?\.?\s*")
@@ -82,6 +84,13 @@ def kind_of(answers: Sequence[str]) -> AnswerKind:
 def placeholders(answers: Sequence[str]) -> list[str]:
     """Returns the texts among the answers that stand for an answer that is missing."""
     return sorted({answer.strip() for answer in answers if answer.strip().lower() in PLACEHOLDERS})
+
+
+def odd_among_numbers(answers: Sequence[str]) -> list[str]:
+    """Returns the answers with words among answers that are nearly all numbers."""
+    odd = [answer for answer in answers if not _NUMBER.fullmatch(answer)]
+    words = [answer for answer in odd if _WORD.search(answer) and not _LATEX.search(answer)]
+    return words if len(odd) < (1 - MOST_OF) * len(answers) else []
 
 
 def are_plain_numbers(answers: Sequence[str]) -> bool:

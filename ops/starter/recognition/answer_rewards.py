@@ -19,6 +19,7 @@ from ops.starter.recognition.answer_kinds import (
     are_plain_numbers,
     kind_of,
     letters_of,
+    odd_among_numbers,
     placeholders,
 )
 from ops.starter.recognition.recognised import Abilities, RewardChoice
@@ -33,7 +34,8 @@ ASK_BOX = r"Put the final answer in \boxed{}."
 LATEST = "(?s).*"
 """Begins a pattern that finds the last of several matches."""
 WITHOUT_REWARD = (
-    "write --reward FILE:FUNCTION for a function of yours (--reward new writes a file to start from), add a judge to a spec of "
+    "write --reward FILE:FUNCTION for a function of yours (--reward new writes a file to start from), add a "
+    "judge to a spec of "
     "your own, or use --objective sft to learn the answers as they are"
 )
 
@@ -77,7 +79,14 @@ def reward_for(key: str, answers: Sequence[str], prompts: Sequence[str], model: 
     """
     if missing := placeholders(answers):
         raise ConfigurationError(
-            f"some answers under {key!r} are {', '.join(map(repr, missing))}, which stands for no answer; leave these rows out"
+            f"some answers under {key!r} are {', '.join(map(repr, missing))}, which stands for no answer; leave "
+            "these rows out"
+        )
+    if odd := odd_among_numbers(answers):
+        raise ConfigurationError(
+            f"the answers under {key!r} are numbers, but for {', '.join(map(repr, odd[:3]))}; write these as a "
+            "number or as a list "
+            "of right answers, or leave the rows out"
         )
     kind = kind_of(answers)
     form = asked_form(prompts)
@@ -95,7 +104,8 @@ def reward_for(key: str, answers: Sequence[str], prompts: Sequence[str], model: 
             return _words(form)
         case AnswerKind.TEXT:
             raise ConfigurationError(
-                f"the answers under {key!r} are free text ({answers[0]!r:.60}), and no built-in reward can tell a right response "
+                f"the answers under {key!r} are free text ({answers[0]!r:.60}), and no built-in reward can tell a "
+                "right response "
                 f"from a wrong one; {WITHOUT_REWARD}"
             )
 
@@ -185,6 +195,7 @@ def _exact(options: Mapping[str, Any], reads: str) -> Chosen:
 def _equal(options: Mapping[str, Any], reads: str, asks: str | None = None) -> Chosen:
     if importlib.util.find_spec(MATH_PACKAGE) is None:
         raise ConfigurationError(
-            f"the reward compares {reads} by math_equal, which needs a package that is not installed: pip install 'yatt[math]'"
+            f"the reward compares {reads} by math_equal, which needs a package that is not installed: pip install "
+            "'yatt[math]'"
         )
     return Chosen(RewardChoice(name="correct", function="math_equal", reads=reads, options=dict(options)), asks)

@@ -15,9 +15,23 @@ from ops.starter.recognition.table import Table, value_of
 from yatt_core.errors import ConfigurationError
 
 KEYS = ("choices", "options", "endings", "answer_choices", "candidates")
-ANSWERS = ("answerKey", "answer", "label", "correct", "correct_option", "correct_answer", "answer_idx", "gold", "target")
+ANSWERS = (
+    "answerKey",
+    "answer",
+    "label",
+    "correct",
+    "correct_option",
+    "correct_answer",
+    "answer_idx",
+    "gold",
+    "target",
+    "cop",
+)
+FORMS = ("{}", "option_{}", "op{}", "choice_{}", "answer_{}")
 ASKS = '\nEnd with a line "Answer: " and the {} choice.'
-ASKS_LETTER, ASKS_NUMBER, ASKS_TEXT = (ASKS.format(what) for what in ("letter of the right", "number of the right", "right"))
+ASKS_LETTER, ASKS_NUMBER, ASKS_TEXT = (
+    ASKS.format(what) for what in ("letter of the right", "number of the right", "right")
+)
 _LABELLED = re.compile(r"\s*\(?[A-J][).:]")
 
 
@@ -50,51 +64,67 @@ def choices_of(table: Table, question: str) -> Choices | None:
         shown = f"{{% for label in {key}.label %}}{{{{ label }}}}. {{{{ {key}.text[loop.index0] }}}}\n{{% endfor %}}"
         return _made(key, shown, ASKS_LETTER)
     if all(isinstance(value, Mapping) and _are_letters(value) for value in values):
-        shown = f"{{% for letter, choice in {key} | dictsort %}}{{% if choice %}}{{{{ letter }}}}. {{{{ choice }}}}\n{{% endif %}}{{% endfor %}}"
+        line = "{% if choice %}{{ letter }}. {{ choice }}\n{% endif %}"
+        shown = f"{{% for letter, choice in {key} | dictsort %}}{line}{{% endfor %}}"
         return _made(key, shown, ASKS_LETTER)
     if all(isinstance(value, list) and all(isinstance(one, (str, int, float)) for one in value) for value in values):
         return _list(table, key, values)
     raise ConfigurationError(
-        f"the choices under {key!r} have a form that is not known; expected a list of texts, {{text: [...], label: [...]}}, or an "
+        f"the choices under {key!r} have a form that is not known; expected a list of texts, {{text: [...], "
+        "label: [...]}}, or an "
         "object with the letters as keys (--prompt-field names a key whose text has question and choices)"
     )
 
 
 def _list(table: Table, key: str, values: Sequence[Sequence[Any]]) -> Choices:
-    """Returns choices that are a list, called as the answers call them: by letter, by number, or by their text."""
-    if all(_LABELLED.match(str(one)) for value in values for one in value):
-        return _made(key, f"{{% for choice in {key} %}}{{{{ choice }}}}\n{{% endfor %}}", ASKS_LETTER)
+    """Returns choices that are a list, called as the answers call them: by their text, by letter, or by number."""
     answer = next((name for name in table.all(*ANSWERS) if table.values(name)), None)
     answers = table.values(answer) if answer else []
-    pairs = [(value_of(row, answer), value_of(row, key)) for row in table.rows] if answer else []
-    most = max(map(len, values))
-    if answers and all(isinstance(value, str) and len(value.strip("().")) == 1 and value.strip("().").isupper() for value in answers):
+    labelled = all(_LABELLED.match(str(one)) for value in values for one in value)
+    if answer and all(value_of(row, answer) in (value_of(row, key) or ()) for row in table.rows):
+        shown = f"{{% for choice in {key} %}}{'' if labelled else '- '}{{{{ choice }}}}\n{{% endfor %}}"
+        return _made(key, shown, ASKS_TEXT)
+    if labelled:
+        return _made(key, f"{{% for choice in {key} %}}{{{{ choice }}}}\n{{% endfor %}}", ASKS_LETTER)
+    if answers and all(map(_is_letter, answers)):
         shown = f"{{% for choice in {key} %}}{{{{ '{LETTERS}'[loop.index0] }}}}. {{{{ choice }}}}\n{{% endfor %}}"
         return _made(key, shown, ASKS_LETTER)
-    if pairs and all(value in choices for value, choices in pairs):
-        return _made(key, f"{{% for choice in {key} %}}- {{{{ choice }}}}\n{{% endfor %}}", ASKS_TEXT)
+    first = _first_number(answers, max(map(len, values)), key, answer)
+    count = "loop.index" if first else "loop.index0"
+    return _made(key, f"{{% for choice in {key} %}}{{{{ {count} }}}}. {{{{ choice }}}}\n{{% endfor %}}", ASKS_NUMBER)
+
+
+def _first_number(answers: Sequence[Any], most: int, key: str, answer: str | None) -> int:
+    """Returns whether answers count the choices from 0 or from 1. Raises `ConfigurationError` if that is not clear."""
     numbers = _numbers(answers)
     if numbers and min(numbers) == 0 and max(numbers) < most:
-        count = "loop.index0"
-    elif numbers and min(numbers) >= 1 and max(numbers) == most:
-        count = "loop.index"
-    else:
-        raise ConfigurationError(
-            f"which of the choices under {key!r} is right is not clear from {answer or 'any key'!r}; expected a letter, the text of "
-            "the right choice, or its number, with 0 or the number of choices among the numbers"
-        )
-    return _made(key, f"{{% for choice in {key} %}}{{{{ {count} }}}}. {{{{ choice }}}}\n{{% endfor %}}", ASKS_NUMBER)
+        return 0
+    if numbers and min(numbers) >= 1 and max(numbers) == most:
+        return 1
+    raise ConfigurationError(
+        f"which of the choices under {key!r} is right is not clear from {answer or 'any key'!r}; expected a "
+        "letter, the text of "
+        "the right choice, or its number, with 0 or the number of choices among the numbers"
+    )
 
 
 def _columns(table: Table) -> Choices | None:
     """Returns choices that have a key each: `A` to `D`, `option_a`, `choice_a` and the like."""
-    for form in ("{}", "option_{}", "op{}", "choice_{}", "option {}"):
+    for form in FORMS:
         found = [table.find(form.format(letter.lower())) for letter in LETTERS[:6]]
         keys = [key for key in found if key is not None]
-        if found[:2] == keys[:2] and len(keys) >= 2 and all(table.mostly(key, _is_choice) for key in keys[:2]):
-            shown = "".join(f"{LETTERS[number]}. {{{{ {key} }}}}\n" for number, key in enumerate(keys))
-            made = _made(keys[0], shown, ASKS_LETTER)
-            return Choices(made.key, made.template, made.asks, tuple(keys))
+        if len(keys) < 2 or found[:2] != keys[:2] or not all(table.mostly(key, _is_choice) for key in keys[:2]):
+            continue
+        answer = next((name for name in table.all(*ANSWERS) if table.values(name)), None)
+        answers = table.values(answer) if answer else []
+        names: Sequence[str] = LETTERS
+        asks = ASKS_LETTER
+        if not all(map(_is_letter, answers)):
+            first = _first_number(answers, len(keys), keys[0], answer)
+            names = [str(first + number) for number in range(len(keys))]
+            asks = ASKS_NUMBER
+        shown = "".join(f"{name}. {{{{ {key} }}}}\n" for name, key in zip(names, keys, strict=False))
+        return Choices(keys[0], f"\n\n{shown}{asks}", asks, tuple(keys))
     return None
 
 
@@ -110,6 +140,10 @@ def _numbers(values: Sequence[Any]) -> list[int]:
     """Returns the values as whole numbers; none if one of them is not."""
     found = [str(value) for value in values if not isinstance(value, bool)]
     return [int(value) for value in found] if found and all(value.isdecimal() for value in found) else []
+
+
+def _is_letter(value: Any) -> bool:
+    return isinstance(value, str) and value.strip().strip("().") in tuple(LETTERS)
 
 
 def _are_letters(value: Mapping[str, Any]) -> bool:

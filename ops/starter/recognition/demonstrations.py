@@ -32,7 +32,8 @@ def conversations(table: Table, asked: Asked, model: Abilities) -> Recognised | 
         if messages is None or messages[-1][0] != "assistant":
             ends = "is no list of messages" if messages is None else f"ends with a message of {messages[-1][0]!r}"
             raise ConfigurationError(
-                f"row {number}: {key!r} {ends}, while others end with the assistant's; leave such rows out, or cut them behind the "
+                f"row {number}: {key!r} {ends}, while others end with the assistant's; leave such rows out, or "
+                "cut them behind the "
                 "assistant's last message"
             )
     source = {"prompt_field": key}
@@ -40,7 +41,9 @@ def conversations(table: Table, asked: Asked, model: Abilities) -> Recognised | 
     if (tools := _tools(table, key, model)) is not None:
         source["tools_field"] = tools
         used.append(tools)
-    system = next((name for name in table.all("system", "system_prompt") if any(map(is_text, table.values(name)))), None)
+    system = next(
+        (name for name in table.all("system", "system_prompt") if any(map(is_text, table.values(name)))), None
+    )
     if system is not None:
         source["system_field"] = system
         used.append(system)
@@ -121,7 +124,8 @@ def _tools(table: Table, conversation: str, model: Abilities) -> str | None:
     key = next((key for key in table.all(*TOOL_KEYS) if table.values(key)), None)
     if key is not None and not model.tools:
         raise ConfigurationError(
-            f"the rows of {conversation!r} describe tools under {key!r}, and the model's chat template shows none; use a model whose "
+            f"the rows of {conversation!r} describe tools under {key!r}, and the model's chat template shows "
+            "none; use a model whose "
             "template has tools"
         )
     return key

@@ -6,7 +6,6 @@ form that no objective learns from.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,19 +15,20 @@ from ops.starter.recognition.table import Table, ends_with, is_text, messages_in
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec.sections.data import DialogueMarks
 
-PREFERRED, OTHER = "chosen", "rejected"
+PREFERRED = ("chosen", "chosen_response", "preferred", "win")
+OTHER = ("rejected", "rejected_response", "dispreferred", "lose")
 LABELS = (
-    "label", "kto_tag", "desirable", "is_desirable", "thumbs_up", "thumbs", "feedback", "liked", "is_correct", "accepted",
+    "label", "kto_tag", "desirable", "is_desirable", "thumbs_up", "thumbs", "feedback", "liked", "is_correct", "correct",
+    "accepted",
 )  # fmt: skip
-COMPLETIONS = ("completion", "response", "output", "answer", "reply")
-LABEL = "label"
+COMPLETIONS = ("completion", "response", "output", "reply")
 MARKS = DialogueMarks()
 TRUTHS: tuple[Any, ...] = (True, False)
 
 
 def pairs(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
     """Returns rows with two responses each as preferences, with the prompt in a key or as what both begin with."""
-    chosen, rejected = table.find(PREFERRED), table.find(OTHER)
+    chosen, rejected = table.find(*PREFERRED), table.find(*OTHER)
     if chosen is None or rejected is None or not asked.allows(*PAIRS):
         return None
     for key in (chosen, rejected):
@@ -40,9 +40,8 @@ def pairs(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
     used = (*(parts.used if parts else ()), chosen, rejected)
     _refuse_images(source)
     texts = [value for key in (chosen, rejected) for value in table.values(key) if isinstance(value, str)]
-    if any(MARKS.user in text and MARKS.assistant in text for text in texts):
-        source["dialogue"] = MARKS.model_dump()
-    elif parts and any(MARKS.user in text for text in parts.texts):
+    texts += parts.texts if parts else ()
+    if any(MARKS.user in text for text in texts):
         source["dialogue"] = MARKS.model_dump()
     elif parts is None:
         _check_prefix(table, chosen, rejected)
@@ -72,7 +71,8 @@ def labelled(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
     wrong = next((value for value in values if value is None or value not in TRUTHS), None)
     if any(value is None or value not in TRUTHS for value in values):
         raise ConfigurationError(
-            f"the rows have a response under {completion!r} and a label under {label!r} that is {wrong!r}; expected true or false "
+            f"the rows have a response under {completion!r} and a label under {label!r} that is {wrong!r}; "
+            "expected true or false "
             "(or 1 or 0) in each row: true for a response that is desirable"
         )
     parts = prompt_parts(table, asked, model, [key for key in PROMPT_KEYS if key not in ("output", "messages")])
@@ -94,7 +94,8 @@ def _check_responses(table: Table, key: str) -> None:
         value = value_of(row, key)
         if not _is_response(value):
             raise ConfigurationError(
-                f"row {number}: {key!r} is {type_name(value)}; expected a text, or a list of messages that ends with the "
+                f"row {number}: {key!r} is {type_name(value)}; expected a text, or a list of messages that ends "
+                "with the "
                 "assistant's"
             )
 
@@ -111,10 +112,11 @@ def _check_prefix(table: Table, chosen: str, rejected: str) -> None:
         if first[0] is not None and first[1] is not None:
             common = first[0][:-1] == first[1][:-1] or first[0][0] == first[1][0]
         else:
-            common = bool(os.path.commonprefix([str(one), str(other)]).strip())
+            common = str(one).strip()[:1] == str(other).strip()[:1]
         if not common:
             raise ConfigurationError(
-                f"row {number}: no key looks like a prompt, and {chosen!r} and {rejected!r} begin with nothing in common; name the "
+                f"row {number}: no key looks like a prompt, and {chosen!r} and {rejected!r} begin with nothing in "
+                "common; name the "
                 f"prompt with --prompt-field (the keys: {table.described()})"
             )
 

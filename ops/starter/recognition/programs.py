@@ -5,6 +5,7 @@ Consumes a table. Produces a `Recognised`, or None for other rows. Raises `Confi
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,7 @@ TEST_KEYS = (
 SETUP_KEYS = ("test_setup_code", "test_imports", "setup_code", "test_setup", "import_code")
 TASKS = ("question", "problem", "prompt", "text", "description", "instruction", "messages", "task")
 CHECK = "def check("
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
 _LISTS = ({"inputs", "outputs"}, {"input", "output"})
 
 
@@ -30,7 +32,9 @@ def programs(table: Table, asked: Asked, model: Abilities) -> Recognised | None:
     """Returns tasks with tests as RL, whose reward runs the tests on the response's program."""
     if not asked.allows(RL) or asked.own_reward or asked.answer_field:
         return None
-    key = next((key for key in table.all(*TEST_KEYS) if table.values(key) and all(map(_are_tests, table.values(key)))), None)
+    key = next(
+        (key for key in table.all(*TEST_KEYS) if table.values(key) and all(map(_are_tests, table.values(key)))), None
+    )
     if key is None:
         return None
     entry = table.find("entry_point")
@@ -51,7 +55,8 @@ def _checked(table: Table, asked: Asked, model: Abilities, key: str, entry: str 
     """Returns rows as in HumanEval: the prompt is the beginning of the program, and the test calls a function by its name."""
     if entry is None:
         raise ConfigurationError(
-            f"the tests under {key!r} define `check`, but no key names the function that it checks; expected 'entry_point'"
+            f"the tests under {key!r} define `check`, but no key names the function that it checks; expected "
+            "'entry_point'"
         )
     parts = prompt_parts(table, asked, model, ("prompt", *TASKS))
     if parts is None:
@@ -92,11 +97,30 @@ def _is_test(value: Any) -> bool:
     return isinstance(value, str) and value.lstrip().startswith("assert")
 
 
+def _asserts_nothing(statements: str) -> bool:
+    """Returns whether statements only define functions and classes, so that nothing is tested when they run."""
+    try:
+        body = ast.parse(statements).body
+    except (SyntaxError, ValueError):
+        return False
+    return all(
+        isinstance(part, DEFINITIONS) or (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
+        for part in body
+    )
+
+
 def _try_tests(table: Table, key: str) -> None:
     """Raises `ConfigurationError` for the first row whose tests cannot be read."""
     for number, row in enumerate(table.rows, start=1):
+        value = value_of(row, key)
+        if isinstance(value, str) and not isinstance(parsed(value), (list, Mapping)) and _asserts_nothing(value):
+            raise ConfigurationError(
+                f"row {number}: {key!r} defines functions that nothing calls, as pytest has them, so that every "
+                "program would pass; "
+                "expected assert statements, or inputs and outputs"
+            )
         try:
-            read_cases(value_of(row, key))
+            read_cases(value)
         except ValueError as error:
             raise ConfigurationError(f"row {number}: {key!r} {error}") from None
 
@@ -118,7 +142,8 @@ def _with_tests_shown(table: Table, key: str, parts: PromptParts) -> PromptParts
     """Returns prompts that show the tests, from which alone the name of the function is known (as MBPP is usually asked)."""
     if any(isinstance(value, str) for value in table.values(key)):
         raise ConfigurationError(
-            f"the tasks under {parts.used[0]!r} do not name the function that {key!r} tests; expected prompts that say it"
+            f"the tasks under {parts.used[0]!r} do not name the function that {key!r} tests; expected prompts "
+            "that say it"
         )
     template = f"{{{{ {parts.used[0]} }}}}\n\nYour code should pass these tests:\n\n{{{{ {key} | join('\\n') }}}}"
     reason = f"the prompt shows the tests in {key!r}, because the task does not name the function that they call"

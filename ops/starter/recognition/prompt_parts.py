@@ -78,7 +78,9 @@ def template_of(table: Table, key: str, before: str | None, after: str | None, c
     """Returns a Jinja template of a question with what belongs to it. Raises `ConfigurationError` for keys it cannot name."""
     names = [name for name in (key, before, after, choices.key if choices else None) if name is not None]
     if unfit := [name for name in names if not all(_NAME.fullmatch(part) for part in name.split("."))]:
-        raise ConfigurationError(f"the key {unfit[0]!r} cannot stand in a template; rename it to letters, digits and underscores")
+        raise ConfigurationError(
+            f"the key {unfit[0]!r} cannot stand in a template; rename it to letters, digits and underscores"
+        )
     first = f"{_if_any(table, before, '{{ ' + before + ' }}' + chr(10) * 2)}" if before else ""
     last = _if_any(table, after, chr(10) * 2 + "{{ " + after + " }}") if after else ""
     return f"{first}{{{{ {key} }}}}{last}{choices.template if choices else ''}"
@@ -121,7 +123,8 @@ def _belonging(table: Table, question: str, keys: Sequence[str]) -> str | None:
         rows = [row for row in table.rows if value_of(row, key) not in (None, "")]
         if not all(isinstance(value_of(row, key), str) for row in rows):
             raise ConfigurationError(
-                f"the questions under {question!r} are about {key!r}, which is not text; name a key that has both with "
+                f"the questions under {question!r} are about {key!r}, which is not text; name a key that has both "
+                "with "
                 f"--prompt-field (--prompt-field {question} leaves {key!r} out)"
             )
         texts = [row for row in rows if is_text(value_of(row, key))]
@@ -146,7 +149,8 @@ def _with_frame(parts: PromptParts, model: Abilities) -> PromptParts:
         return parts
     if foreign := sorted(set(found) - set(model.frame)):
         raise ConfigurationError(
-            f"the prompts are rendered for a model with the control token {foreign[0]!r}, which this model's chat template does "
+            f"the prompts are rendered for a model with the control token {foreign[0]!r}, which this model's chat "
+            "template does "
             "not write; use the messages that they were made from, or the model that they were made for"
         )
     reason = f"the prompts have the control tokens of this model ({found[0]}), so no chat template is applied"

@@ -44,6 +44,7 @@ REFUSED: tuple[Callable[[Table, Asked, Abilities], None], ...] = (
     refused.repositories,
     refused.scored,
     refused.calls,
+    refused.distractors,
 )
 SHAPES = (
     Shape("preferences", {"the preferred response": ("chosen",), "the other response": ("rejected",)}, pairs),
@@ -51,7 +52,9 @@ SHAPES = (
     Shape("tasks for programs", {"a task": PROMPT, "tests": ("tests", "input_output", "test_list")}, programs),
     Shape("conversations", {"messages that end with the assistant's": ("messages", "conversations")}, conversations),
     Shape("instructions", {"an instruction": ("instruction",), "an output": ("output",)}, alpaca),
-    Shape("prompts with answers", {"a prompt": PROMPT, "an answer": ("answer", "ground_truth", "solution")}, verifiable),
+    Shape(
+        "prompts with answers", {"a prompt": PROMPT, "an answer": ("answer", "ground_truth", "solution")}, verifiable
+    ),
     Shape("prompts with completions", {"a prompt": PROMPT, "a completion": ("completion", "response")}, completions),
     Shape("plain text", {"a text": ("text",)}, plain_text),
 )
@@ -94,7 +97,8 @@ def _refuse_both(answers: Recognised | None, learnt: Recognised | None) -> None:
     if answers.reward.options.get("extract_reference") == "boxed":
         return  # the answer is part of a solution, which is a demonstration itself
     raise ConfigurationError(
-        f"the rows mean two things: {answers.shape} (answers in {answers.source['answer_field']!r}), and {learnt.shape}; add "
+        f"the rows mean two things: {answers.shape} (answers in {answers.source['answer_field']!r}), and "
+        f"{learnt.shape}; add "
         f"--objective {RL} for the first, or --objective {learnt.objective} for the second"
     )
 
@@ -128,5 +132,12 @@ def _unknown(table: Table, asked: Asked) -> str:
     nearest = min(SHAPES, key=lambda shape: (len(missing(shape)) / len(shape.needs), len(missing(shape))))
     lacks = missing(nearest)
     what = " and ".join(f"{need} ({' or '.join(nearest.needs[need])})" for need in lacks)
-    advice = f"for {nearest.name}, the nearest, {what} is missing" if lacks else f"{nearest.name}, the nearest, have other values"
-    return f"the rows have no shape that is known{wanted}: {table.described()}; {advice}; name keys with --prompt-field and --answer-field"
+    advice = (
+        f"for {nearest.name}, the nearest, {what} is missing"
+        if lacks
+        else f"{nearest.name}, the nearest, have other values"
+    )
+    return (
+        f"the rows have no shape that is known{wanted}: {table.described()}; {advice}; name keys with --prompt-field and "
+        "--answer-field"
+    )

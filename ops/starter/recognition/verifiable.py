@@ -19,7 +19,8 @@ NESTED = (
 )  # fmt: skip
 ANSWER_KEYS = (
     "answer", "final_answer", "expected_answer", "ground_truth", "reference_answer", "reference", "answerKey",
-    "correct_answer", "correct_option", "gold", "golden_answers", "gt", "target", "label", "correct", "expected", "solution",
+    "correct_answer", "correct_option", "gold", "golden_answers", "cop", "gt", "target", "label", "correct",
+    "expected", "solution",
 )  # fmt: skip
 ALSO_ANSWERS = ("output", "response", "completion", "answers")
 """Keys that have an answer only for those who ask for RL: they are demonstrations otherwise."""
@@ -35,7 +36,8 @@ def verifiable(table: Table, asked: Asked, model: Abilities) -> Recognised | Non
     key = answer_key(table, asked, parts)
     if table.find("tools") is not None and table.values("tools"):
         raise ConfigurationError(
-            "the rows describe tools under 'tools', and no reward compares the calls of a response; use rollout.tools in a spec of "
+            "the rows describe tools under 'tools', and no reward compares the calls of a response; use "
+            "rollout.tools in a spec of "
             "your own, or rows of conversations that end with the assistant's message (--objective sft)"
         )
     if asked.own_reward:
@@ -51,7 +53,8 @@ def verifiable(table: Table, asked: Asked, model: Abilities) -> Recognised | Non
         if asked.objective is None and table.find(*ALSO_ANSWERS):
             return None
         raise ConfigurationError(
-            f"the rows have prompts ({', '.join(map(repr, parts.used))}) and no reference answers, so nothing says which response is "
+            f"the rows have prompts ({', '.join(map(repr, parts.used))}) and no reference answers, so nothing "
+            "says which response is "
             f"right; their keys: {table.described()}; name the answers with --answer-field, or {WITHOUT_REWARD}"
         )
     return _with_answers(table, key, parts, model)
@@ -74,12 +77,14 @@ def _with_answers(table: Table, key: str, parts: PromptParts, model: Abilities) 
     answers = single_answers([parsed(value) for value in table.values(key)])
     if not answers:
         raise ConfigurationError(
-            f"the answers under {key!r} are objects; expected a text, a number, true or false, or a list of right answers (a dot "
+            f"the answers under {key!r} are objects; expected a text, a number, true or false, or a list of right "
+            "answers (a dot "
             "leads into an object: --answer-field KEY.KEY)"
         )
     if missing := len(table.rows) - len(table.values(key)):
         raise ConfigurationError(
-            f"{missing} of the first {len(table.rows)} rows have no answer under {key!r}; leave them out, or {WITHOUT_REWARD}"
+            f"{missing} of the first {len(table.rows)} rows have no answer under {key!r}; leave them out, or "
+            f"{WITHOUT_REWARD}"
         )
     chosen = reward_for(key, answers, parts.texts, model)
     form = "verl's rows" if key.startswith(("reward_model.", "extra_info.")) else "rows"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
-class Objective(str, Enum):
+class Objective(StrEnum):
     """What a run may learn: from rewards, or from its rows."""
 
     RL = "rl"
@@ -51,7 +51,9 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where to write; created if needed.")] = Path(),
     data: Annotated[
         list[Path] | None,
-        typer.Option("--data", metavar="PATH", help="A file (JSON Lines, JSON, CSV, Parquet) or a dataset's folder; repeatable."),
+        typer.Option(
+            "--data", metavar="PATH", help="A file (JSON Lines, JSON, CSV, Parquet) or a dataset's folder; repeatable."
+        ),
     ] = None,
     model: Annotated[Path | None, typer.Option("--model", metavar="DIR", help="Hugging Face folder.")] = None,
     reward: Annotated[
@@ -64,7 +66,9 @@ def init(
         ),
     ] = None,
     objective: Annotated[Objective | None, typer.Option(help="What to learn. Default: what the rows are for.")] = None,
-    split: Annotated[str | None, typer.Option(help="Split of a dataset's folder. Default: the one for training.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Split of a dataset's folder. Default: the one for training.")
+    ] = None,
     subset: Annotated[str | None, typer.Option(help="Configuration of a dataset's folder that has several.")] = None,
     prompt_field: Annotated[str | None, typer.Option(help="Key of the prompt. Default: recognised.")] = None,
     answer_field: Annotated[str | None, typer.Option(help="Key of the answer. Default: recognised.")] = None,
@@ -84,20 +88,25 @@ def init(
     asks = sys.stdin.isatty() and output is Output.TEXT
     kind = None if objective is None else objective.value
     if reward and kind not in (None, RL):
-        raise ConfigurationError(f"--reward: --objective {kind} learns from the rows and has no rewards; leave one of them out")
+        raise ConfigurationError(
+            f"--reward: --objective {kind} learns from the rows and has no rewards; leave one of them out"
+        )
 
     def seen(path: Path) -> DataLook:
         return look_at_data(path, split, subset, kind)
 
     question = "Data (a file of JSON Lines, JSON, CSV or Parquet, or the folder of a dataset)"
-    looks = [_found(path, "--data", question, seen, asks) for path in data or [None]]
+    given: list[Path | None] = [*data] if data else [None]
+    looks = [_found(path, "--data", question, seen, asks) for path in given]
     network = _found(model, "--model", "Model (a Hugging Face folder)", look_at_model, asks)
     asked = Asked(prompt_field, answer_field, kind, bool(reward))
     meaning, rewards = _understood(looks, network, asked, reward or [], asks)
     written = write_starter(folder, name or default_name(looks[0].path), meaning, network, rewards)
     if output is Output.JSON:
         second = str(written[1]) if len(written) > 1 else None
-        write_json({"spec": str(written[0]), "reward": second, "objective": meaning.objective, "sources": plain(meaning)})
+        write_json(
+            {"spec": str(written[0]), "reward": second, "objective": meaning.objective, "sources": plain(meaning)}
+        )
         return
     for line in _said(meaning, rewards):
         message(line)
