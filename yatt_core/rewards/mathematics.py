@@ -62,6 +62,7 @@ def math_equal(prompt: Prompt, response: str, options: MathEqual, final: str | N
     return float(any(_equal(given, with_plain_numbers(one), options) for one in references))
 
 
+@built_in(MathEqual)
 def check_row(prompt: Prompt, response: str, options: MathEqual) -> float:
     """Returns 0 if the reference answers of a row can be compared with. Raises `DataError` if one cannot be parsed."""
     for reference in options.of_references(prompt):
